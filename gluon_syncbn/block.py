@@ -1,0 +1,201 @@
+"""The Gluon block."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import mxnet as mx
+from mxnet.gluon import nn
+
+from . import runtime  # noqa: F401  (registers the operator that the block calls)
+
+__all__ = ["SyncBatchNorm"]
+
+OP_TYPE = "SyncBatchNorm"
+
+
+class _Identity:
+    """A token that no copy shares, so that copied blocks do not meet their originals."""
+
+    def __init__(self) -> None:
+        self.token = uuid.uuid4().hex
+
+    def __deepcopy__(self, memo: dict) -> _Identity:
+        return _Identity()
+
+    def __reduce__(self) -> tuple:
+        return (_Identity, ())
+
+
+class SyncBatchNorm(nn.BatchNorm):
+    r"""Batch normalization over the whole batch that a network is trained on, on all its devices.
+
+    In training, all devices exchange the count, the mean and the sum of squared deviations of every
+    channel, and normalize with the merged statistics; backward exchanges the two sums that the
+    gradient of the input needs. Output, gradients and running statistics are those that one device
+    computes on the whole batch [1]_, [2]_, [3]_. Each device gives its own share of the gradients
+    of gamma and beta, which ``gluon.Trainer`` sums. Inference, ``use_global_stats=True`` and a
+    single device exchange nothing.
+
+    Parameters
+    ----------
+    in_channels : int, default 0
+        Number of channels of the input. Inferred from the first input if 0.
+    num_devices : int, optional
+        Number of devices that take part in every training step. By default, the number of contexts
+        that the parameters live on.
+    momentum : float, default 0.9
+        Weight of the old value in the moving averages, from 0 to 1.
+    epsilon : float, default 1e-5
+        Added to the variance.
+    center : bool, default True
+        Whether beta is trained.
+    scale : bool, default True
+        Whether gamma is trained; it is 1 otherwise.
+    use_global_stats : bool, default False
+        Normalize with the running statistics in training too.
+    beta_initializer, gamma_initializer, running_mean_initializer, running_variance_initializer : \
+str or Initializer
+        Defaults are zeros, ones, zeros and ones.
+    axis : int, default 1
+        Axis of the channels; 1 for NCHW, -1 for NHWC.
+    **kwargs
+        ``prefix`` and ``params`` of every Gluon block.
+
+    Raises
+    ------
+    ValueError
+        If `num_devices` is not a whole number of at least 1, or not the number of contexts that the
+        parameters live on when training.
+    mxnet.base.MXNetError
+        At the call, for data of less than 2 or more than 5 dimensions, of another dtype than
+        float16, float32 and float64, or that does not fit the parameters. At ``asnumpy()`` or
+        ``wait_to_read()``, where the devices of a step do not fit together or some do not come
+        within :func:`gluon_syncbn.get_timeout` seconds.
+
+    Inputs:
+        - **data**: array of 2 to 5 dimensions, float16, float32 or float64. Parameters and
+          statistics of float16 data are float32. Devices may hold shards of different size.
+
+    Outputs:
+        - **out**: array of the shape and dtype of `data`.
+
+    References
+    ----------
+    .. [1] S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by
+       Reducing Internal Covariate Shift", ICML 2015, algorithm 1.
+    .. [2] H. Zhang et al., "Context Encoding for Semantic Segmentation", CVPR 2018.
+    .. [3] T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm
+       for computing sample variances", Stanford University, 1979, eq. 2.1.
+
+    Examples
+    --------
+    >>> contexts = [mx.cpu(0), mx.cpu(1)]
+    >>> layer = gluon_syncbn.SyncBatchNorm()
+    >>> layer.initialize(ctx=contexts)
+    >>> shards = gluon.utils.split_and_load(mx.nd.array([[1.], [1.], [1.], [2.], [2.], [2.]]), contexts)
+    >>> with mx.autograd.record():
+    ...     outputs = [layer(shard) for shard in shards]
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 0,
+        num_devices: int | None = None,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        center: bool = True,
+        scale: bool = True,
+        use_global_stats: bool = False,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        running_mean_initializer: Any = "zeros",
+        running_variance_initializer: Any = "ones",
+        axis: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            axis=axis,
+            momentum=momentum,
+            epsilon=epsilon,
+            center=center,
+            scale=scale,
+            use_global_stats=use_global_stats,
+            beta_initializer=beta_initializer,
+            gamma_initializer=gamma_initializer,
+            running_mean_initializer=running_mean_initializer,
+            running_variance_initializer=running_variance_initializer,
+            in_channels=in_channels,
+            **kwargs,
+        )
+        self._identity = _Identity()
+        self._kwargs["num_devices"] = None  # Gluon reads an attribute before it sets it
+        self.num_devices = num_devices
+
+    @property
+    def num_devices(self) -> int | None:
+        """Number of devices of a training step, or None for as many as hold the parameters."""
+        return self._kwargs["num_devices"]
+
+    @num_devices.setter
+    def num_devices(self, value: int | None) -> None:
+        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+            raise ValueError(
+                f"{self.name}: num_devices={value!r} should be a whole number of at least 1, or "
+                "None for the number of contexts that the parameters live on"
+            )
+        self._kwargs["num_devices"] = None if value is None else int(value)
+        self._clear_cached_op()
+
+    @property
+    def key(self) -> str:
+        """Name under which the devices of this block meet, unique among all blocks."""
+        return f"{self.prefix}{self._identity.token}"
+
+    def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):  # noqa: N803
+        """Normalize `x`; see the class."""
+        if mx.util.is_np_array():
+            raise NotImplementedError(
+                f"{self.name}: MXNet's NumPy interface (npx.set_np) is not supported; "
+                "use mx.nd arrays"
+            )
+        symbolic = F is mx.sym
+        return F.Custom(
+            x,
+            gamma,
+            beta,
+            running_mean,
+            running_var,
+            name="fwd",
+            op_type=OP_TYPE,
+            **dict(self._kwargs, num_devices=self._devices_in_use(check=not symbolic)),
+            key=self.key,
+            # A graph may be copied or loaded twice, key and all; its operators then find each other
+            # by the node that they share.
+            scope="graph" if symbolic else "key",
+        )
+
+    def _devices_in_use(self, check: bool) -> int:
+        contexts = self._parameter_contexts()
+        if self.num_devices is None:
+            if contexts is None:
+                raise ValueError(
+                    f"{self.name}: num_devices=None takes the number of contexts that the "
+                    "parameters live on, but they are not initialized; initialize the network "
+                    "first or pass num_devices"
+                )
+            return len(contexts)
+        if check and mx.autograd.is_training() and contexts is not None:
+            if len(contexts) != self.num_devices and not self._kwargs["use_global_stats"]:
+                raise ValueError(
+                    f"{self.name}: num_devices={self.num_devices}, but the parameters live on "
+                    f"{len(contexts)} contexts: {', '.join(map(str, contexts))}"
+                )
+        return self.num_devices
+
+    def _parameter_contexts(self) -> list | None:
+        try:
+            return self.running_mean.list_ctx()
+        except RuntimeError:
+            return None

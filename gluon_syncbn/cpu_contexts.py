@@ -1,0 +1,131 @@
+"""Settings of MXNet that CPU contexts need as devices, and proof that they are in effect.
+
+Contexts ``cpu(0)``, ``cpu(1)``, ... run in parallel but share workspaces and, with oneDNN, arrays in
+layouts of its own. With MXNet's defaults an operation behind the synchronization on one device can
+hold the workspace that another device needs to get there, and an asynchronous operator can be
+handed a temporary copy of its input. GPU contexts share neither.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import mxnet as mx
+
+if TYPE_CHECKING:
+    import ctypes
+
+__all__ = ["REQUIRED_WORKSPACES", "SETTINGS", "find_problem", "prepare"]
+
+REQUIRED_WORKSPACES = 1024
+
+SETTINGS = {
+    "MXNET_MKLDNN_ENABLED": "0",
+    "MXNET_CPU_TEMP_COPY": str(REQUIRED_WORKSPACES),
+    "MXNET_CPU_PARALLEL_RAND_COPY": "8",
+    # Without oneDNN every first convolution would print that it falls back.
+    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+}
+
+# How long unfinished operations of the user may keep a workspace before they count as stuck.
+_PATIENCE_SECONDS = 20.0
+
+_library: ctypes.CDLL | None = None
+
+
+def uses_gpus() -> bool:
+    """Whether this MXNet can use a GPU of this machine."""
+    return mx.context.num_gpus() > 0
+
+
+def prepare(library: ctypes.CDLL) -> None:
+    """Set what CPU contexts need, where the user has not and no GPU is there.
+
+    MXNet reads the values when its first operator runs, so that this takes effect after
+    ``import mxnet`` as well.
+    """
+    global _library  # noqa: PLW0603
+    _library = library
+    if uses_gpus():
+        return
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+def find_problem(synchronized: bool) -> str | None:
+    """Say what keeps operators on CPU contexts of this thread from being safe.
+
+    Parameters
+    ----------
+    synchronized : bool
+        Whether operators wait for other devices, which takes workspaces of their own.
+
+    Returns
+    -------
+    str or None
+        A message that says what to set, or None where all is well.
+    """
+    with mx.autograd.pause(), mx.engine.bulk(0):
+        if _onednn_is_in_effect():
+            return (
+                "oneDNN is in effect, and its array layouts cannot be passed to an asynchronous "
+                "operator on CPU contexts. Set the environment variable MXNET_MKLDNN_ENABLED=0 "
+                "before the first operator of MXNet runs, or import gluon_syncbn before that"
+            )
+        if not synchronized:
+            return None
+        if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
+            return (
+                "MXNET_ENGINE_TYPE=NaiveEngine runs one operation after the other and cannot "
+                "synchronize several devices; unset it or use one device"
+            )
+        if not _has_workspaces(REQUIRED_WORKSPACES):
+            return (
+                f"MXNet has fewer than {REQUIRED_WORKSPACES} workspaces for CPU contexts, so that "
+                "one device can wait for ever for a workspace that another one holds. Set the "
+                f"environment variable MXNET_CPU_TEMP_COPY={REQUIRED_WORKSPACES} (or more) before "
+                "the first operator of MXNet runs, or import gluon_syncbn before that"
+            )
+    return None
+
+
+def _onednn_is_in_effect() -> bool:
+    data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
+    weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
+    result = mx.nd.Convolution(data, weight, no_bias=True, num_filter=16, kernel=(3, 3))
+    result.wait_to_read()
+    try:
+        result.to_dlpack_for_read()
+    except mx.base.MXNetError:  # arrays in layouts of oneDNN cannot be exported
+        return True
+    return False
+
+
+def _has_workspaces(number: int) -> bool:
+    """Whether `number` operations can use a workspace while another one holds its own."""
+    assert _library is not None
+    busy = mx.nd.ones((2,), ctx=mx.cpu())
+    free = mx.nd.ones((2,), ctx=mx.cpu())
+    free.wait_to_read()
+    hold = _library.gluon_syncbn_hold(busy.handle)
+    if hold is None:
+        raise RuntimeError("the engine of MXNet accepts no operation")
+    try:
+        blocked = mx.nd.sum(busy)  # keeps the workspace it was given until the hold ends
+        others = [mx.nd.sum(free) for _ in range(number - 1)]
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while others and time.monotonic() < deadline:
+            others = [result for result in others if not _is_ready(result)]
+            if others:
+                time.sleep(0.001)
+    finally:
+        _library.gluon_syncbn_release(hold)
+    blocked.wait_to_read()
+    return not others
+
+
+def _is_ready(array: mx.nd.NDArray) -> bool:
+    assert _library is not None
+    return bool(_library.gluon_syncbn_is_ready(array.handle) == 1)

@@ -1,0 +1,118 @@
+"""Finds MXNet and the native library, and registers the operator."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+__all__ = ["build_info", "get_timeout", "library_path", "num_keys", "set_timeout"]
+
+try:
+    import mxnet as mx
+except ImportError as error:
+    raise ImportError(
+        "gluon_syncbn needs Apache MXNet 1.9.1, which could not be imported: "
+        f"{error}. Install it together with gluon_syncbn, in one call, so that pip picks a NumPy "
+        "that MXNet can use: pip install 'gluon_syncbn[cpu]' or 'gluon_syncbn[cu112]'."
+    ) from error
+
+from . import cpu_contexts  # noqa: E402  (needs MXNet)
+
+_SUPPORTED = (1, 9)
+_CpuContextCheck = ctypes.CFUNCTYPE(
+    None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int
+)
+
+
+def library_path() -> Path:
+    """Path of the native library that belongs to this package."""
+    return Path(__file__).with_name("libgluon_syncbn.so")
+
+
+def _load_library() -> ctypes.CDLL:
+    path = library_path()
+    if not path.exists():
+        raise ImportError(
+            f"gluon_syncbn was installed without its native library {path}; "
+            "build and install it with: pip install ."
+        )
+    # The operator outlives this module: MXNet calls it until the process ends.
+    library = ctypes.CDLL(str(path))
+    library.gluon_syncbn_register.argtypes = [ctypes.c_char_p, _CpuContextCheck]
+    library.gluon_syncbn_register.restype = ctypes.c_char_p
+    library.gluon_syncbn_set_timeout.argtypes = [ctypes.c_double]
+    library.gluon_syncbn_set_timeout.restype = None
+    library.gluon_syncbn_timeout.restype = ctypes.c_double
+    library.gluon_syncbn_num_keys.restype = ctypes.c_size_t
+    library.gluon_syncbn_hold.argtypes = [ctypes.c_void_p]
+    library.gluon_syncbn_hold.restype = ctypes.c_void_p
+    library.gluon_syncbn_release.argtypes = [ctypes.c_void_p]
+    library.gluon_syncbn_release.restype = None
+    library.gluon_syncbn_is_ready.argtypes = [ctypes.c_void_p]
+    library.gluon_syncbn_build_info.restype = ctypes.c_char_p
+    return library
+
+
+def _require_supported_mxnet() -> None:
+    version = tuple(int(part) for part in mx.__version__.split(".")[:2])
+    if version != _SUPPORTED:
+        raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {mx.__version__}")
+
+
+@_CpuContextCheck
+def _check_cpu_contexts(synchronized: int, message: ctypes.Array, size: int) -> None:
+    try:
+        problem = cpu_contexts.find_problem(synchronized=bool(synchronized))
+    except Exception as error:  # an exception cannot leave through native code
+        problem = f"the settings for CPU contexts could not be checked: {error!r}"
+    text = (problem or "").encode()[: size - 1]
+    ctypes.memmove(message, text + b"\0", len(text) + 1)
+
+
+def set_timeout(seconds: float) -> None:
+    """Set how long a device waits for its peers before every waiting device gets an error.
+
+    Parameters
+    ----------
+    seconds : float
+        Seconds from the arrival of the first device; 0 waits for ever. The default is 300, or the
+        value of the environment variable ``GLUON_SYNCBN_TIMEOUT`` at import.
+
+    Raises
+    ------
+    ValueError
+        If `seconds` is negative or not a finite number.
+    """
+    value = float(seconds)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"seconds={seconds!r} should be a finite number, 0 or greater")
+    _LIBRARY.gluon_syncbn_set_timeout(value)
+
+
+def get_timeout() -> float:
+    """Seconds that a device waits for its peers; 0 stands for ever."""
+    return float(_LIBRARY.gluon_syncbn_timeout())
+
+
+def num_keys() -> int:
+    """Count the keys under which imperative operators hold a meeting at present."""
+    return int(_LIBRARY.gluon_syncbn_num_keys())
+
+
+def build_info() -> str:
+    """Version, compiler and devices of the native library."""
+    return str(_LIBRARY.gluon_syncbn_build_info().decode())
+
+
+_require_supported_mxnet()
+_LIBRARY = _load_library()
+cpu_contexts.prepare(_LIBRARY)
+_error = _LIBRARY.gluon_syncbn_register(mx.base._LIB._name.encode(), _check_cpu_contexts)
+if _error is not None:
+    raise ImportError(f"gluon_syncbn could not register its operator: {_error.decode()}")
+if "GLUON_SYNCBN_TIMEOUT" in os.environ:
+    try:
+        set_timeout(float(os.environ["GLUON_SYNCBN_TIMEOUT"]))
+    except ValueError as error:
+        raise ImportError(f"environment variable GLUON_SYNCBN_TIMEOUT: {error}") from error

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Checks style and types of all sources. "scripts/lint.sh --fix" repairs what can be repaired.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fix=0
+case "${1:-}" in
+  "") ;;
+  --fix) fix=1 ;;
+  *)
+    echo "usage: scripts/lint.sh [--fix]" >&2
+    exit 2
+    ;;
+esac
+
+scripts/setup.sh --test
+bin="$PWD/.venv/bin"
+
+python_sources=(setup.py gluon_syncbn scripts tests)
+mapfile -d '' -t native_sources < <(find src tests/native -name '*.h' -print0 -o -name '*.cc' -print0)
+
+if ((fix)); then
+  "$bin/ruff" check --fix "${python_sources[@]}"
+  "$bin/ruff" format "${python_sources[@]}"
+  "$bin/clang-format" -i "${native_sources[@]}"
+fi
+
+# Runs all checks even when one fails.
+failed=()
+check() {
+  printf 'lint: %s\n' "$1"
+  "${@:2}" || failed+=("$1")
+}
+check "ruff check" "$bin/ruff" check --quiet "${python_sources[@]}"
+check "ruff format" "$bin/ruff" format --quiet --check "${python_sources[@]}"
+check "mypy" "$bin/mypy" --no-error-summary gluon_syncbn scripts
+# One place in each file is enough to tell.
+check "clang-format" "$bin/clang-format" --dry-run -Werror --ferror-limit=1 "${native_sources[@]}"
+
+if ((${#failed[@]})); then
+  printf 'lint: failed: %s\n' "${failed[*]}" >&2
+  exit 1
+fi
+echo "lint: ok"

@@ -1,0 +1,239 @@
+#!/usr/bin/env bash
+# Makes or updates .venv in the repository: pinned dependencies and the project itself, with its
+# native library. Does nothing when nothing changed, so the other scripts call it every time.
+#
+#   scripts/setup.sh [--test] [--editable]
+#
+#   --test      also what the tests and the linters need (doctest's header from the system's
+#               packages, where apt-get may be used)
+#   --editable  install the project in place ("pip install -e ."): edited Python files count at
+#               once, edited C++ files after the next setup.sh
+#
+# Environment:
+#   PYTHON              interpreter for .venv (default: the first of python3, python3.11 ...
+#                       python3.8 that is a Python 3.8 to 3.11)
+#   GLUON_SYNCBN_MXNET  cpu or cu112: the MXNet build to install (default: cu112 where an NVIDIA
+#                       driver and the CUDA 11 libraries are found, else cpu)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root="$PWD"
+venv="$root/.venv"
+log="$venv/setup.log"
+state="$venv/.gluon_syncbn"
+
+say() { printf 'setup: %s\n' "$*"; }
+die() {
+  printf 'setup: error: %s\n' "$*" >&2
+  exit 1
+}
+
+want_test=0
+editable=0
+for option in "$@"; do
+  case "$option" in
+    --test) want_test=1 ;;
+    --editable) editable=1 ;;
+    -h | --help)
+      sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+      exit 0
+      ;;
+    *) die "unknown option $option (try --help)" ;;
+  esac
+done
+
+# One set-up at a time: a second one waits here for the first.
+exec 9<"scripts/setup.sh"
+if command -v flock >/dev/null; then flock 9; fi
+
+# Runs a command with its output in the log; shows the end of the log when the command fails.
+logged() {
+  printf '\n$ %s\n' "$*" >>"$log"
+  if ! "$@" >>"$log" 2>&1 </dev/null 9<&-; then
+    tail -n 40 "$log" >&2
+    die "failed: $* (all output: $log)"
+  fi
+}
+
+supported='import sys; sys.exit(not (3, 8) <= sys.version_info[:2] <= (3, 11))'
+
+find_python() {
+  local candidate
+  if [[ -n "${PYTHON:-}" ]]; then
+    "$PYTHON" -c "$supported" 2>/dev/null || die "$PYTHON is not a Python 3.8 to 3.11"
+    printf '%s\n' "$PYTHON"
+    return
+  fi
+  for candidate in python3 python3.11 python3.10 python3.9 python3.8; do
+    if "$candidate" -c "$supported" >/dev/null 2>&1; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  die "no Python 3.8 to 3.11 found (MXNet 1.9.1 does not run on later ones); set PYTHON"
+}
+
+# Installs Debian packages ("$2"...) where this user may; otherwise says what to install for "$1".
+system_packages() {
+  local purpose="$1" as_root=()
+  shift
+  if ((EUID != 0)); then
+    if ! command -v sudo >/dev/null || ! sudo -n true 2>/dev/null; then
+      say "missing for $purpose, please install: $*"
+      return 1
+    fi
+    as_root=(sudo -n)
+  fi
+  if ! command -v apt-get >/dev/null; then
+    say "missing for $purpose, please install what Debian calls: $*"
+    return 1
+  fi
+  say "installing the system packages $* ($purpose)"
+  logged "${as_root[@]}" apt-get update -q
+  logged "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -q -y --no-install-recommends "$@"
+}
+
+# Prints which of the shared libraries "$@" the dynamic linker would not find.
+missing_libraries() {
+  local known library directory directories
+  known="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null || true)"
+  IFS=: read -r -a directories <<<"${LD_LIBRARY_PATH:-}"
+  for library in "$@"; do
+    grep -qF "$library " <<<"$known" && continue
+    for directory in ${directories[@]+"${directories[@]}"}; do
+      [[ -n "$directory" && -e "$directory/$library" ]] && continue 2
+    done
+    printf '%s ' "$library"
+  done
+}
+
+choose_mxnet() {
+  local missing
+  case "${GLUON_SYNCBN_MXNET:-}" in
+    cpu | cu112)
+      mxnet="$GLUON_SYNCBN_MXNET"
+      return
+      ;;
+    "") ;;
+    *) die "GLUON_SYNCBN_MXNET is '$GLUON_SYNCBN_MXNET': expected cpu or cu112" ;;
+  esac
+  mxnet=cpu
+  if [[ -n "$(missing_libraries libcuda.so.1)" || "$(uname -m)" != x86_64 ]]; then
+    return
+  fi
+  # What libmxnet.so of mxnet-cu112 is linked with.
+  missing="$(missing_libraries libcudart.so.11.0 libcudnn.so.8 libnccl.so.2 libcublas.so.11 \
+    libcufft.so.10 libcurand.so.10 libcusolver.so.11 libnvrtc.so.11.2 libnvToolsExt.so.1)"
+  if [[ -n "$missing" ]]; then
+    say "NVIDIA driver found, but for a CUDA build of MXNet these are missing: ${missing% }"
+  else
+    mxnet=cu112
+  fi
+}
+
+# Prints a hash of the names and contents of the files "$@" (folders: all files in them).
+hash_of() {
+  local path
+  for path in "$@"; do
+    if [[ -e "$path" ]]; then
+      find "$path" -type f ! -name '*.py[cod]' ! -name '*.so' ! -name '*.sw[a-p]' -print0
+    fi
+  done | LC_ALL=C sort -z | xargs -0 -r sha256sum | sha256sum | cut -d ' ' -f 1
+}
+
+stamped() { [[ "$(cat "$state/$1" 2>/dev/null)" == "$2" ]]; }
+
+## The environment
+
+if [[ "$("$venv/bin/python" -c 'import sys; print(sys.prefix)' 2>/dev/null)" != "$venv" ]]; then
+  python="$(find_python)"
+  "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    die "$python has no venv and ensurepip modules (Debian: apt-get install python3-venv)"
+  say "making .venv with $("$python" --version)"
+  "$python" -m venv --clear "$venv" || die "$python -m venv failed"
+fi
+mkdir -p "$state"
+version="$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+
+## What to install
+
+choose_mxnet
+extras="$mxnet,gluoncv,demo"
+# Once asked for, the tests' tools stay.
+if ((want_test)) || [[ -e "$state/test" ]]; then
+  extras+=",test,lint"
+fi
+constraints=()
+if [[ "$version" == 3.11 ]]; then
+  constraints=(--constraint scripts/constraints.txt)
+fi
+# A change of the mode must rebuild, a run without --editable after one with it too.
+mode=()
+if ((editable)); then
+  mode=(--editable)
+fi
+
+dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
+sources=(CMakeLists.txt LICENSE MANIFEST.in README.md pyproject.toml setup.py src)
+if ((editable)); then
+  sources+=(gluon_syncbn/_version.py)
+else
+  sources+=(gluon_syncbn)
+fi
+project="${mode[*]-} $version $(hash_of "${sources[@]}")"
+
+## Installing
+
+: >"$log"
+pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
+deps=(--no-deps --force-reinstall)
+if ! stamped dependencies "$dependencies"; then
+  deps=()
+fi
+if ((!${#deps[@]})) || ! stamped project "$project"; then
+  command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
+    die "no C++ compiler found (Debian: apt-get install g++)"
+  rm -f "$state/project"
+  # Files that setuptools left there would get into the wheel even after they are removed here.
+  rm -rf build/lib build/lib.* build/bdist.* build/temp.*
+  if ((${#deps[@]})); then
+    say "building and installing gluon_syncbn"
+  else
+    rm -f "$state/dependencies"
+    # Both builds of MXNet are the package "mxnet" to Python: one must go before the other comes.
+    if ! stamped mxnet "$mxnet"; then
+      logged "${pip[@]}" uninstall -q -y mxnet mxnet-cu112
+    fi
+    say "building and installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
+  fi
+  # One call for all: pip sees all constraints on NumPy together.
+  logged "${pip[@]}" install ${deps[@]+"${deps[@]}"} ${constraints[@]+"${constraints[@]}"} \
+    ${mode[@]+"${mode[@]}"} ".[$extras]"
+  printf '%s\n' "$mxnet" >"$state/mxnet"
+  printf '%s\n' "$dependencies" >"$state/dependencies"
+  printf '%s\n' "$project" >"$state/project"
+fi
+
+# opencv-python, a dependency of GluonCV, uses libraries that a machine without a desktop may lack.
+if [[ ! -e "$state/cv2" ]]; then
+  if ! "$venv/bin/python" -c 'import cv2' >/dev/null 2>&1; then
+    system_packages OpenCV libgl1 libglib2.0-0 || true
+  fi
+  if "$venv/bin/python" -c 'import cv2' >>"$log" 2>&1; then
+    touch "$state/cv2"
+  else
+    say "warning: OpenCV does not load, what uses it in GluonCV will fail (see $log)"
+  fi
+fi
+
+if ((want_test)); then
+  touch "$state/test"
+  have_doctest() { "${CXX:-c++}" -fsyntax-only -include doctest/doctest.h -x c++ /dev/null; }
+  if ! have_doctest 2>/dev/null; then
+    system_packages "the native tests" doctest-dev ||
+      die "the native tests need doctest/doctest.h"
+    have_doctest 2>>"$log" || die "doctest/doctest.h still not found (see $log)"
+  fi
+fi
+
+say "ready: .venv with Python $version, MXNet for $mxnet"

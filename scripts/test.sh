@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Runs all tests: the native ones as they are shipped, under the thread sanitizer and under the
+# address and undefined behaviour sanitizers, then the Python ones.
+#
+#   scripts/test.sh [--python-only | --native-only] [options for pytest]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+native=1
+python=1
+case "${1:-}" in
+  --python-only)
+    native=0
+    shift
+    ;;
+  --native-only)
+    python=0
+    shift
+    ;;
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+    exit 0
+    ;;
+esac
+
+scripts/setup.sh --test
+# CMake, CTest and Ninja of .venv.
+export PATH="$PWD/.venv/bin:$PATH"
+
+# The thread sanitizer of older compilers does not start where the kernel randomizes addresses in
+# more bits than it expects; programs run by setarch -R have fixed addresses.
+fixed_addresses=()
+if setarch "$(uname -m)" -R true 2>/dev/null; then
+  fixed_addresses=(setarch "$(uname -m)" -R)
+elif (($(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0) > 28)); then
+  echo "test: note: 'setarch -R' is not permitted here; should the thread sanitizer stop with" \
+    "'unexpected memory mapping', lower vm.mmap_rnd_bits to 28"
+fi
+
+# native NAME BUILD_TYPE SANITIZER TARGET: builds in build/native-NAME and runs the tests there.
+native() {
+  local folder="build/native-$1" build_type="$2" sanitizer="$3" target="$4"
+  printf '\ntest: native tests, build/native-%s\n' "$1"
+  cmake -S . -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE="$build_type" \
+    -DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_WERROR=ON \
+    -DGLUON_SYNCBN_SANITIZE="$sanitizer" >"$folder.log" 2>&1 ||
+    { cat "$folder.log" && return 1; }
+  cmake --build "$folder" --target "$target" >"$folder.log" 2>&1 ||
+    { cat "$folder.log" && return 1; }
+  ${fixed_addresses[@]+"${fixed_addresses[@]}"} \
+    ctest --test-dir "$folder" --output-on-failure --no-tests=error
+}
+
+if ((native)); then
+  mkdir -p build
+  export TSAN_OPTIONS="second_deadlock_stack=1:${TSAN_OPTIONS:-}"
+  export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+  # "all" compiles the shared library too, so that a warning in any source fails here.
+  native plain Release "" all
+  native thread Debug thread native_tests
+  native address Debug address native_tests
+fi
+
+if ((python)); then
+  printf '\ntest: Python tests\n'
+  # Not "python -m pytest": that puts the sources, which have no native library, before the
+  # installed package.
+  .venv/bin/pytest "$@"
+fi

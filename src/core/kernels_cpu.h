@@ -1,0 +1,56 @@
+#ifndef GLUON_SYNCBN_CORE_KERNELS_CPU_H_
+#define GLUON_SYNCBN_CORE_KERNELS_CPU_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "core/half.h"
+#include "core/layout.h"
+#include "core/moments.h"
+
+namespace gluon_syncbn {
+
+/// Whether a kernel replaces what its output array holds or adds to it (MXNet's grad_req).
+enum class Write { kAssign, kAdd };
+
+/// The four phases of batch normalization on one device, for T in float, double and Half. Sums are
+/// accumulated in double in an order that depends on the layout alone.
+///
+/// S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
+/// Internal Covariate Shift", 2015, algorithm 1 and section 3.
+namespace cpu {
+
+/// Per channel: y = (x - mean) * scale + shift.
+struct Normalization {
+  std::vector<double> mean;
+  std::vector<double> scale;
+  std::vector<double> shift;
+};
+
+/// Per channel: dx = dy_factor * dy + x_factor * (x - mean) + constant.
+struct InputGradient {
+  std::vector<double> mean;
+  std::vector<double> dy_factor;
+  std::vector<double> x_factor;
+  std::vector<double> constant;
+};
+
+template <class T>
+Moments moments(const T* x, const Layout& layout);
+
+template <class T>
+void normalize(const T* x, const Layout& layout, const Normalization& normalization, Write write,
+               T* y);
+
+template <class T>
+GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
+                           const std::vector<double>& mean);
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& gradient,
+                    Write write, T* dx);
+
+}  // namespace cpu
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_CORE_KERNELS_CPU_H_

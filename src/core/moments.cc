@@ -1,0 +1,40 @@
+#include "core/moments.h"
+
+#include <cstddef>
+
+namespace gluon_syncbn {
+
+Moments Moments::merge(const std::vector<const Moments*>& parts) {
+  Moments merged;
+  for (const Moments* part : parts) {
+    if (part->count == 0) continue;
+    if (merged.count == 0) {
+      merged = *part;
+      continue;
+    }
+    for (std::size_t c = 0; c < merged.mean.size(); ++c) {
+      merge_channel(merged.count, &merged.mean[c], &merged.m2[c], part->count, part->mean[c],
+                    part->m2[c]);
+    }
+    merged.count += part->count;
+  }
+  if (merged.count == 0 && !parts.empty()) merged = *parts.front();
+  return merged;
+}
+
+GradientSums GradientSums::merge(const std::vector<const GradientSums*>& parts) {
+  GradientSums merged;
+  for (const GradientSums* part : parts) {
+    if (merged.dy.empty()) {
+      merged = *part;
+      continue;
+    }
+    for (std::size_t c = 0; c < merged.dy.size(); ++c) {
+      merged.dy[c] += part->dy[c];
+      merged.dy_centered[c] += part->dy_centered[c];
+    }
+  }
+  return merged;
+}
+
+}  // namespace gluon_syncbn

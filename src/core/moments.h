@@ -1,0 +1,44 @@
+#ifndef GLUON_SYNCBN_CORE_MOMENTS_H_
+#define GLUON_SYNCBN_CORE_MOMENTS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace gluon_syncbn {
+
+/// Count, mean and sum of squared deviations from the mean of every channel.
+///
+/// Moments of disjoint samples merge without loss of precision by the update of T. F. Chan,
+/// G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+/// variances", 1979, eq. 2.1. A sum of squares would cancel where the mean is large.
+struct Moments {
+  std::int64_t count = 0;    ///< elements per channel; 64 bits, never a float
+  std::vector<double> mean;  ///< one per channel
+  std::vector<double> m2;    ///< one per channel
+
+  /// Merges in the order of `parts`. Parts without elements weigh nothing.
+  static Moments merge(const std::vector<const Moments*>& parts);
+};
+
+/// Merges the moments of `count_b` elements into those of `count_a` elements of one channel.
+inline void merge_channel(std::int64_t count_a, double* mean_a, double* m2_a, std::int64_t count_b,
+                          double mean_b, double m2_b) {
+  const double delta = mean_b - *mean_a;
+  const double weight_b =
+      static_cast<double>(count_b) / static_cast<double>(count_a + count_b);
+  *mean_a += delta * weight_b;
+  *m2_a += m2_b + delta * delta * weight_b * static_cast<double>(count_a);
+}
+
+/// What the backward pass exchanges, one per channel: the sum of the output gradient and the sum
+/// of its product with the centred input.
+struct GradientSums {
+  std::vector<double> dy;
+  std::vector<double> dy_centered;
+
+  static GradientSums merge(const std::vector<const GradientSums*>& parts);
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_CORE_MOMENTS_H_

@@ -1,0 +1,125 @@
+#include "mxnet/attributes.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <locale>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace gluon_syncbn::mxnet {
+namespace {
+
+// Values come from symbol files that anyone may have written.
+constexpr std::size_t kMaxKeyLength = 1024;
+constexpr std::size_t kMaxShownLength = 128;
+constexpr int kMaxDevices = 4096;
+
+/// `text` fit to be shown in a message: short, and without control characters.
+std::string shown(const std::string& text) {
+  std::string result;
+  for (const char character : text.substr(0, kMaxShownLength)) {
+    const auto byte = static_cast<unsigned char>(character);
+    result += byte < 0x20 || byte == 0x7f ? '?' : character;
+  }
+  return text.size() > kMaxShownLength ? result + "..." : result;
+}
+
+[[noreturn]] void reject(const std::string& layer, const std::string& name,
+                         const std::string& value, const std::string& expected) {
+  throw Error(layer + ": attribute " + name + "='" + shown(value) + "' should be " + expected);
+}
+
+bool parse_number(const std::string& text, int* value) {
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, *value);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+bool parse_number(const std::string& text, double* value) {
+  std::istringstream stream(text);
+  stream.imbue(std::locale::classic());
+  stream >> *value;
+  return !stream.fail() && stream.peek() == std::istringstream::traits_type::eof() &&
+         std::isfinite(*value);
+}
+
+bool parse_flag(const std::string& text, bool* value) {
+  *value = text == "True" || text == "true" || text == "1";
+  return *value || text == "False" || text == "false" || text == "0";
+}
+
+/// Attributes such as __lr_mult__ or __ctx_group__, which MXNet lets every node carry.
+bool is_hidden(const std::string& name) {
+  return name.size() > 4 && name.compare(0, 2, "__") == 0 &&
+         name.compare(name.size() - 2, 2, "__") == 0;
+}
+
+}  // namespace
+
+Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  Attributes attributes;
+  // The key first: all messages name the layer by it.
+  for (const auto& [name, value] : pairs) {
+    if (name == "key") attributes.key = value;
+  }
+  const std::string layer = attributes.layer();
+  if (attributes.key.size() > kMaxKeyLength) {
+    reject(layer, "key", attributes.key,
+           "at most " + std::to_string(kMaxKeyLength) + " characters long");
+  }
+  for (const auto& [name, value] : pairs) {
+    if (name == "key" || is_hidden(name)) continue;
+    if (name == "eps") {
+      if (!parse_number(value, &attributes.eps) || attributes.eps < 0) {
+        reject(layer, name, value, "a finite number, 0 or greater");
+      }
+    } else if (name == "momentum") {
+      if (!parse_number(value, &attributes.momentum) || attributes.momentum < 0 ||
+          attributes.momentum > 1) {
+        reject(layer, name, value, "a number from 0 to 1");
+      }
+    } else if (name == "fix_gamma") {
+      if (!parse_flag(value, &attributes.fix_gamma)) reject(layer, name, value, "True or False");
+    } else if (name == "use_global_stats") {
+      if (!parse_flag(value, &attributes.use_global_stats)) {
+        reject(layer, name, value, "True or False");
+      }
+    } else if (name == "axis") {
+      if (!parse_number(value, &attributes.axis)) reject(layer, name, value, "a whole number");
+    } else if (name == "num_devices") {
+      int number = 0;
+      if (!parse_number(value, &number) || number < 1 || number > kMaxDevices) {
+        reject(layer, name, value, "a whole number from 1 to " + std::to_string(kMaxDevices));
+      }
+      attributes.num_devices = static_cast<std::size_t>(number);
+    } else if (name == "scope") {
+      if (value != "key" && value != "graph") reject(layer, name, value, "'key' or 'graph'");
+      attributes.scope = value == "graph" ? Scope::kGraph : Scope::kKey;
+    } else {
+      throw Error(layer + ": unknown attribute " + shown(name) +
+                  "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, key "
+                  "and scope");
+    }
+  }
+  if (attributes.num_devices > 1 && attributes.scope == Scope::kKey && attributes.key.empty()) {
+    throw Error(layer + ": attribute key is required where num_devices > 1; devices meet under it");
+  }
+  return attributes;
+}
+
+std::string Attributes::layer() const { return "SyncBatchNorm '" + shown(key) + "'"; }
+
+std::size_t Attributes::axis_of(std::size_t ndim) const {
+  const int dims = static_cast<int>(ndim);
+  if (axis < -dims || axis >= dims) {
+    throw Error(layer() + ": attribute axis=" + std::to_string(axis) + " should be from " +
+                std::to_string(-dims) + " to " + std::to_string(dims - 1) + " for data of " +
+                std::to_string(dims) + " dimensions");
+  }
+  return static_cast<std::size_t>(axis < 0 ? axis + dims : axis);
+}
+
+}  // namespace gluon_syncbn::mxnet

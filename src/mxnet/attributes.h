@@ -1,0 +1,39 @@
+#ifndef GLUON_SYNCBN_MXNET_ATTRIBUTES_H_
+#define GLUON_SYNCBN_MXNET_ATTRIBUTES_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace gluon_syncbn::mxnet {
+
+/// Who meets under a key.
+enum class Scope {
+  kKey,    ///< every operator of the process that names the key
+  kGraph,  ///< the operators made from one node of one graph, whatever its key says
+};
+
+/// The operator's attributes with the defaults of MXNet's BatchNorm.
+struct Attributes {
+  double eps = 1e-3;
+  double momentum = 0.9;
+  bool fix_gamma = true;
+  bool use_global_stats = false;
+  int axis = 1;
+  std::size_t num_devices = 1;
+  std::string key;
+  Scope scope = Scope::kKey;
+
+  /// Throws Error naming layer, attribute, what came and what was expected.
+  static Attributes parse(const std::vector<std::pair<std::string, std::string>>& pairs);
+
+  /// "SyncBatchNorm 'key'", for messages.
+  std::string layer() const;
+
+  /// `axis` counted from the front. Throws Error where `ndim` has no such axis.
+  std::size_t axis_of(std::size_t ndim) const;
+};
+
+}  // namespace gluon_syncbn::mxnet
+
+#endif  // GLUON_SYNCBN_MXNET_ATTRIBUTES_H_

@@ -1,0 +1,55 @@
+#include "mxnet/c_api.h"
+
+#include <dlfcn.h>
+
+#include <optional>
+#include <string>
+
+#include "core/error.h"
+
+namespace gluon_syncbn::mxnet {
+namespace {
+
+std::optional<Api>& table() {
+  static std::optional<Api> api;
+  return api;
+}
+
+template <class Function>
+void find(void* library, const char* name, Function* function) {
+  void* symbol = dlsym(library, name);
+  if (!symbol) {
+    throw Error(std::string("libmxnet has no function ") + name +
+                "; gluon_syncbn needs MXNet 1.9.1");
+  }
+  *function = reinterpret_cast<Function>(symbol);
+}
+
+}  // namespace
+
+const Api& api() {
+  if (!table()) throw Error("gluon_syncbn was not initialized: import gluon_syncbn first");
+  return *table();
+}
+
+void load_api(const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (!library) {
+    throw Error(std::string("libmxnet is not loaded from '") + path + "': " + dlerror());
+  }
+  Api loaded{};
+  find(library, "MXGetLastError", &loaded.GetLastError);
+  find(library, "MXCustomOpRegister", &loaded.CustomOpRegister);
+  find(library, "MXEnginePushAsyncND", &loaded.EnginePushAsyncND);
+  find(library, "MXNDArrayFree", &loaded.NDArrayFree);
+  find(library, "MXNDArrayGetData", &loaded.NDArrayGetData);
+  find(library, "MXNDArrayGetDType", &loaded.NDArrayGetDType);
+  find(library, "MXNDArrayGetShapeEx", &loaded.NDArrayGetShapeEx);
+  table() = loaded;
+}
+
+void check(int status, const char* function) {
+  if (status != 0) throw Error(std::string(function) + " failed: " + api().GetLastError());
+}
+
+}  // namespace gluon_syncbn::mxnet

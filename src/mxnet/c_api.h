@@ -1,0 +1,74 @@
+#ifndef GLUON_SYNCBN_MXNET_C_API_H_
+#define GLUON_SYNCBN_MXNET_C_API_H_
+
+// The part of MXNet's C interface (c_api.h, base.h, op_attr_types.h, ndarray.h of 1.9.1) that this
+// library uses. It is looked up at run time in the libmxnet that the process has loaded, so that
+// one binary serves every build of MXNet 1.x. No C++ class of MXNet crosses this border.
+
+#include <cstdint>
+
+namespace gluon_syncbn::mxnet {
+
+/// Any function: MXNet casts it back to the type that its place in the list implies.
+using Callback = void (*)();
+
+struct CallbackList {
+  int num_callbacks;
+  Callback* callbacks;
+  void** contexts;
+};
+
+using PropertyCreator = int (*)(const char* op_type, int num_kwargs, const char** keys,
+                                const char** values, CallbackList* out);
+
+enum DType : int { kUnknownDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2 };
+
+enum Request : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
+
+enum EngineProperty : int { kNormal = 0, kAsync = 4 };
+
+/// mxnet::Context.
+struct Context {
+  int dev_type;
+  std::int32_t dev_id;
+};
+constexpr int kCPUContext = 1;
+
+/// mxnet::engine::CallbackOnComplete. The third argument of `callback` is a dmlc::Error, which
+/// derives from std::runtime_error and adds nothing to it.
+struct OnComplete {
+  void (*callback)(void* engine, void* param, const void* error);
+  void* engine;
+  void* param;
+};
+
+using NDArrayHandle = void*;
+using EngineFunction = void (*)(void* run_context, void* on_complete, void* param);
+using ParamDeleter = void (*)(void* param);
+
+/// Every function returns 0 for success.
+struct Api {
+  const char* (*GetLastError)();
+  int (*CustomOpRegister)(const char* op_type, PropertyCreator creator);
+  int (*EnginePushAsyncND)(EngineFunction function, void* param, ParamDeleter deleter,
+                           const void* context, NDArrayHandle* const_arrays, int num_const,
+                           NDArrayHandle* mutable_arrays, int num_mutable, const void* property,
+                           int priority, const char* name, bool wait);
+  int (*NDArrayFree)(NDArrayHandle handle);
+  int (*NDArrayGetData)(NDArrayHandle handle, void** data);
+  int (*NDArrayGetDType)(NDArrayHandle handle, int* dtype);
+  int (*NDArrayGetShapeEx)(NDArrayHandle handle, int* ndim, const int** shape);
+};
+
+/// The table in use. Throws Error before one was loaded.
+const Api& api();
+
+/// Fills the table from the library at `path`, which must be loaded already.
+void load_api(const char* path);
+
+/// Throws the host's last error where `status` is not 0.
+void check(int status, const char* function);
+
+}  // namespace gluon_syncbn::mxnet
+
+#endif  // GLUON_SYNCBN_MXNET_C_API_H_

@@ -1,0 +1,189 @@
+#include "mxnet/callbacks.h"
+
+#include <array>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mxnet/property.h"
+
+namespace gluon_syncbn::mxnet {
+namespace {
+
+// MXNet calls all but forward, backward and the deleters inside one of its C functions, which turn
+// a std::exception into an MXNetError of the call. That is how an Error from here reaches the user.
+constexpr int kSuccess = 1;
+constexpr int kFailure = 0;
+
+constexpr int kNumArguments = 3;
+constexpr int kNumOutputs = 1;
+constexpr int kNumAuxiliary = 2;
+constexpr int kNumAll = kNumArguments + kNumOutputs + kNumAuxiliary;
+
+template <class Function>
+Callback erase_type(Function* function) {
+  return reinterpret_cast<Callback>(function);
+}
+
+/// An object that MXNet owns through a list of callbacks, each of which gets the State as its
+/// context. MXNet copies the list but not what it points to, and keeps that until it has called the
+/// deleter, which stands first.
+template <class T, std::size_t NumCallbacks>
+struct State {
+  std::shared_ptr<T> object;
+  std::array<void*, NumCallbacks> contexts;
+
+  static void publish(std::shared_ptr<T> object, std::array<Callback, NumCallbacks>& callbacks,
+                      CallbackList* out) {
+    auto state = std::make_unique<State>();
+    state->object = std::move(object);
+    state->contexts.fill(state.get());
+    *out = {static_cast<int>(NumCallbacks), callbacks.data(), state->contexts.data()};
+    state.release();
+  }
+
+  static T& get(void* state) { return *static_cast<State*>(state)->object; }
+
+  static int destroy(void* state) {
+    std::unique_ptr<State>(static_cast<State*>(state));
+    return kSuccess;
+  }
+};
+
+using PropertyState = State<Property, 8>;
+using OperatorState = State<Operator, 3>;
+
+/// MXNet keeps the list it is given no longer than the callback's return, and never writes to it.
+template <std::size_t N>
+int list(char*** names, std::array<const char*, N>& values) {
+  *names = const_cast<char**>(values.data());
+  return kSuccess;
+}
+
+int list_arguments(char*** names, void*) {
+  static std::array<const char*, 4> values{"data", "gamma", "beta", nullptr};
+  return list(names, values);
+}
+
+int list_outputs(char*** names, void*) {
+  static std::array<const char*, 2> values{"output", nullptr};
+  return list(names, values);
+}
+
+int list_auxiliary_states(char*** names, void*) {
+  static std::array<const char*, 3> values{"moving_mean", "moving_var", nullptr};
+  return list(names, values);
+}
+
+int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
+  if (num_tensors != kNumAll) return kFailure;
+  // On entry the auxiliary states follow the arguments; on return the output stands between them.
+  std::vector<Shape> given;
+  for (int i = 0; i < kNumArguments + kNumAuxiliary; ++i) {
+    given.emplace_back(shapes[i], shapes[i] + (ndims[i] > 0 ? ndims[i] : 0));
+  }
+  thread_local Property::Shapes inferred;
+  inferred = PropertyState::get(state).infer_shapes(given);
+  for (int i = 0; i < kNumAll; ++i) {
+    Shape& shape = i == 0 || i == kNumArguments ? inferred.data : inferred.parameter;
+    ndims[i] = static_cast<int>(shape.size());
+    shapes[i] = shape.data();
+  }
+  return kSuccess;
+}
+
+int infer_dtype(int num_tensors, int* dtypes, void* state) {
+  if (num_tensors != kNumAll) return kFailure;
+  const auto inferred = PropertyState::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
+  for (int i = 0; i < kNumAll; ++i) {
+    const DType dtype = i == 0 || i == kNumArguments ? inferred.data : inferred.parameter;
+    if (dtype != kUnknownDType) dtypes[i] = dtype;
+  }
+  return kSuccess;
+}
+
+int declare_backward_dependency(const int* out_grad, const int* in_data, const int* /*out_data*/,
+                                int* num_dependencies, int** dependencies, void*) {
+  thread_local std::array<int, 3> values;
+  values = {out_grad[0], in_data[forward_at::kData], in_data[forward_at::kGamma]};
+  *num_dependencies = static_cast<int>(values.size());
+  *dependencies = values.data();
+  return kSuccess;
+}
+
+std::vector<NDArray> own(int size, void** handles) {
+  return std::vector<NDArray>(handles, handles + size);
+}
+
+/// Runs `call`, which must leave every failure to the engine operation that it pushes. What it
+/// throws all the same is printed, because MXNet reports only that the callback failed.
+template <class Call>
+int run(const Call& call) {
+  try {
+    call();
+    return kSuccess;
+  } catch (const std::exception& error) {
+    std::cerr << "gluon_syncbn: " << error.what() << std::endl;
+    return kFailure;
+  }
+}
+
+int forward(int size, void** handles, int* /*tags*/, const int* requests, int is_train,
+            void* state) {
+  return run([&] {
+    auto arrays = own(size, handles);
+    OperatorState::get(state).forward(std::move(arrays), static_cast<Request>(requests[0]), is_train != 0);
+  });
+}
+
+int backward(int size, void** handles, int* /*tags*/, const int* requests, int /*is_train*/,
+             void* state) {
+  return run([&] {
+    auto arrays = own(size, handles);
+    std::vector<Request> data_requests;
+    for (int i = 0; i < kNumArguments; ++i) {
+      data_requests.push_back(static_cast<Request>(requests[i]));
+    }
+    OperatorState::get(state).backward(std::move(arrays), std::move(data_requests));
+  });
+}
+
+int create_operator(const char* context, int /*num_inputs*/, unsigned** /*shapes*/,
+                    const int* /*ndims*/, const int* /*dtypes*/, CallbackList* out, void* state) {
+  // In the order of MXNet's CustomOpCallbacks.
+  static std::array<Callback, 3> callbacks{erase_type(&OperatorState::destroy),
+                                           erase_type(&forward), erase_type(&backward)};
+  OperatorState::publish(PropertyState::get(state).create_operator(context), callbacks, out);
+  return kSuccess;
+}
+
+int do_nothing(void*) { return kSuccess; }
+
+int create_property(const char* /*op_type*/, int num_attributes, const char** names,
+                    const char** values, CallbackList* out) {
+  // In the order of MXNet's CustomOpPropCallbacks.
+  static std::array<Callback, 8> callbacks{
+      erase_type(&PropertyState::destroy),  erase_type(&list_arguments),
+      erase_type(&list_outputs),            erase_type(&list_auxiliary_states),
+      erase_type(&infer_shape),             erase_type(&declare_backward_dependency),
+      erase_type(&create_operator),         erase_type(&infer_dtype)};
+  // MXNet calls the deleter of whatever list it finds here after an exception too.
+  static std::array<Callback, 1> only_deleter{erase_type(&do_nothing)};
+  static std::array<void*, 1> no_context{nullptr};
+  *out = {static_cast<int>(only_deleter.size()), only_deleter.data(), no_context.data()};
+
+  std::vector<std::pair<std::string, std::string>> attributes;
+  for (int i = 0; i < num_attributes; ++i) attributes.emplace_back(names[i], values[i]);
+  PropertyState::publish(std::make_shared<Property>(Attributes::parse(attributes)), callbacks, out);
+  return kSuccess;
+}
+
+}  // namespace
+
+void register_operator() {
+  check(api().CustomOpRegister(kOpType, &create_property), "MXCustomOpRegister");
+}
+
+}  // namespace gluon_syncbn::mxnet

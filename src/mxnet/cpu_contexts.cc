@@ -1,0 +1,28 @@
+#include "mxnet/cpu_contexts.h"
+
+#include <array>
+#include <atomic>
+
+#include "core/error.h"
+
+namespace gluon_syncbn::mxnet {
+namespace {
+
+std::atomic<CpuContextCheck> the_check{nullptr};
+
+}  // namespace
+
+void set_cpu_context_check(CpuContextCheck check) { the_check = check; }
+
+void require_safe_cpu_contexts(const std::string& layer, std::size_t num_devices) {
+  thread_local std::array<bool, 2> passed{};
+  const bool synchronized = num_devices > 1;
+  const CpuContextCheck check = the_check.load();
+  if (!check || passed[synchronized]) return;
+  std::array<char, 2048> message{};
+  check(synchronized ? 1 : 0, message.data(), static_cast<int>(message.size()));
+  if (message.front()) throw Error(layer + ": " + message.data());
+  passed[synchronized] = true;
+}
+
+}  // namespace gluon_syncbn::mxnet

@@ -1,0 +1,38 @@
+#ifndef GLUON_SYNCBN_MXNET_ENGINE_H_
+#define GLUON_SYNCBN_MXNET_ENGINE_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "mxnet/c_api.h"
+
+namespace gluon_syncbn::mxnet {
+
+/// Tells the engine that an operation is over. To be called exactly once, from any thread.
+class Completion {
+ public:
+  explicit Completion(const OnComplete& on_complete) : on_complete_(on_complete) {}
+
+  void succeed() const { on_complete_.callback(on_complete_.engine, on_complete_.param, nullptr); }
+  /// The message comes out of asnumpy() or wait_to_read() as MXNetError.
+  void fail(const std::string& message) const;
+
+ private:
+  OnComplete on_complete_;
+};
+
+/// Runs `operation` once all that writes `inputs` or uses `outputs` has finished: on a worker of
+/// `device`, or, with kAsync, on the thread that finds it ready. The engine holds back whoever uses
+/// `outputs` until the completion is called. `operation` must not throw.
+void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
+          const std::vector<NDArrayHandle>& outputs, const char* name, EngineProperty property,
+          std::function<void(Completion)> operation);
+
+/// Runs `task` on a worker of `device`, after nothing and before nothing. It must not throw.
+void post(const Device& device, const char* name, std::function<void()> task);
+
+}  // namespace gluon_syncbn::mxnet
+
+#endif  // GLUON_SYNCBN_MXNET_ENGINE_H_

@@ -1,0 +1,73 @@
+// The functions that gluon_syncbn/runtime.py calls.
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "core/rendezvous.h"
+#include "core/watchdog.h"
+#include "mxnet/c_api.h"
+#include "mxnet/callbacks.h"
+#include "mxnet/cpu_contexts.h"
+#include "mxnet/hold.h"
+
+#define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
+
+#ifndef GLUON_SYNCBN_VERSION
+#error "the build defines GLUON_SYNCBN_VERSION"
+#endif
+
+using namespace gluon_syncbn;
+
+/// Registers the operator with the libmxnet that is loaded from `libmxnet`. Returns nullptr, or
+/// what went wrong.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
+                                                      mxnet::CpuContextCheck check) {
+  static std::string error;
+  try {
+    mxnet::load_api(libmxnet);
+    mxnet::set_cpu_context_check(check);
+    mxnet::register_operator();
+    return nullptr;
+  } catch (const std::exception& caught) {
+    error = caught.what();
+    return error.c_str();
+  }
+}
+
+GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) {
+  Watchdog::instance().set_timeout(seconds);
+}
+
+GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() { return Watchdog::instance().timeout(); }
+
+/// Keeps an array busy until given back; nullptr where that failed.
+GLUON_SYNCBN_EXPORT void* gluon_syncbn_hold(mxnet::NDArrayHandle array) {
+  try {
+    return std::make_unique<mxnet::Hold>(array).release();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+GLUON_SYNCBN_EXPORT void gluon_syncbn_release(void* hold) {
+  std::unique_ptr<mxnet::Hold>(static_cast<mxnet::Hold*>(hold));
+}
+
+/// 1 or 0, or -1 where the engine could not be asked.
+GLUON_SYNCBN_EXPORT int gluon_syncbn_is_ready(mxnet::NDArrayHandle array) {
+  try {
+    return mxnet::is_ready(array) ? 1 : 0;
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+/// Number of keys under which operators can meet at present.
+GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() { return Meeting::count_named(); }
+
+/// Version, compiler and devices of this build.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {
+  return GLUON_SYNCBN_VERSION ", C++17, compiler " __VERSION__ ", devices: cpu";
+}

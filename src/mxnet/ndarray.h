@@ -1,0 +1,48 @@
+#ifndef GLUON_SYNCBN_MXNET_NDARRAY_H_
+#define GLUON_SYNCBN_MXNET_NDARRAY_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "mxnet/c_api.h"
+
+namespace gluon_syncbn::mxnet {
+
+/// Owns an array that MXNet hands to a custom operator's callback.
+class NDArray {
+ public:
+  explicit NDArray(NDArrayHandle handle) : handle_(handle) {}
+
+  NDArrayHandle handle() const { return handle_.get(); }
+
+  template <class T>
+  T* data() const {
+    void* data = nullptr;
+    check(api().NDArrayGetData(handle(), &data), "MXNDArrayGetData");
+    return static_cast<T*>(data);
+  }
+
+  DType dtype() const {
+    int dtype = kUnknownDType;
+    check(api().NDArrayGetDType(handle(), &dtype), "MXNDArrayGetDType");
+    return static_cast<DType>(dtype);
+  }
+
+  std::vector<std::int64_t> shape() const {
+    int ndim = 0;
+    const int* dims = nullptr;
+    check(api().NDArrayGetShapeEx(handle(), &ndim, &dims), "MXNDArrayGetShapeEx");
+    return ndim > 0 ? std::vector<std::int64_t>(dims, dims + ndim) : std::vector<std::int64_t>();
+  }
+
+ private:
+  struct Free {
+    void operator()(void* handle) const { api().NDArrayFree(handle); }
+  };
+  std::unique_ptr<void, Free> handle_;
+};
+
+}  // namespace gluon_syncbn::mxnet
+
+#endif  // GLUON_SYNCBN_MXNET_NDARRAY_H_

@@ -1,0 +1,282 @@
+#include "mxnet/operator.h"
+
+#include <cmath>
+#include <utility>
+
+#include "core/error.h"
+
+namespace gluon_syncbn::mxnet {
+namespace {
+
+/// Completes with an error where `task` throws. True where it did not.
+template <class Task>
+bool guarded(const std::string& layer, const Completion& completion, const Task& task) {
+  try {
+    task();
+    return true;
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    const bool named = message.compare(0, layer.size(), layer) == 0;
+    completion.fail(named ? message : layer + ": " + message);
+    return false;
+  }
+}
+
+Write write_of(Request request) { return request == kAdd ? Write::kAdd : Write::kAssign; }
+
+template <class P>
+std::vector<double> to_doubles(const NDArray& array, std::size_t size) {
+  const P* values = array.data<const P>();
+  return std::vector<double>(values, values + size);
+}
+
+template <class P>
+void write_gradient(const NDArray& array, Request request, const std::vector<double>& values) {
+  if (request == kNull) return;
+  P* gradient = array.data<P>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double before = request == kAdd ? static_cast<double>(gradient[i]) : 0.0;
+    gradient[i] = static_cast<P>(before + values[i]);
+  }
+}
+
+template <class P>
+void update_running(const NDArray& array, double momentum, const std::vector<double>& batch) {
+  P* running = array.data<P>();
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    running[i] =
+        static_cast<P>(static_cast<double>(running[i]) * momentum + batch[i] * (1.0 - momentum));
+  }
+}
+
+std::vector<double> inverse_deviations(const std::vector<double>& variances, double eps) {
+  std::vector<double> inverse;
+  inverse.reserve(variances.size());
+  for (const double variance : variances) inverse.push_back(1.0 / std::sqrt(variance + eps));
+  return inverse;
+}
+
+}  // namespace
+
+struct Operator::ForwardCall {
+  std::vector<NDArray> arrays;
+  Request request;
+  bool is_train;
+};
+
+struct Operator::BackwardCall {
+  std::vector<NDArray> arrays;
+  std::vector<Request> requests;
+  std::shared_ptr<const Statistics> statistics;
+  GradientSums own;
+
+  Request request(std::size_t position) const {
+    return requests[position - backward_at::kDataGrad];
+  }
+};
+
+Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting)
+    : attributes_(std::move(attributes)),
+      device_(std::move(device)),
+      meeting_(std::move(meeting)) {}
+
+void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_train) {
+  using namespace forward_at;
+  const DType dtype = arrays[kData].dtype();
+  push_call(std::make_shared<ForwardCall>(ForwardCall{std::move(arrays), request, is_train}),
+            {kOut, kMovingMean, kMovingVar}, "SyncBatchNormForward",
+            [this, dtype](const auto& call, const Completion& completion) {
+              with_types(dtype, [&](auto types) {
+                run_forward<typename decltype(types)::Data, typename decltype(types)::Parameter>(
+                    call, completion);
+              });
+            });
+}
+
+void Operator::backward(std::vector<NDArray> arrays, std::vector<Request> requests) {
+  using namespace backward_at;
+  const DType dtype = arrays[kData].dtype();
+  push_call(std::make_shared<BackwardCall>(
+                BackwardCall{std::move(arrays), std::move(requests), nullptr, {}}),
+            {kDataGrad, kGammaGrad, kBetaGrad}, "SyncBatchNormBackward",
+            [this, dtype](const auto& call, const Completion& completion) {
+              with_types(dtype, [&](auto types) {
+                run_backward<typename decltype(types)::Data, typename decltype(types)::Parameter>(
+                    call, completion);
+              });
+            });
+}
+
+template <class Call, class Run>
+void Operator::push_call(std::shared_ptr<Call> call, const std::vector<std::size_t>& outputs,
+                         const char* name, Run run) {
+  std::vector<NDArrayHandle> handles;
+  for (const std::size_t position : outputs) handles.push_back(call->arrays[position].handle());
+  push(device_, {}, handles, name, kNormal,
+       [self = shared_from_this(), call = std::move(call), run](const Completion& completion) {
+         guarded(self->attributes_.layer(), completion, [&] { run(call, completion); });
+       });
+}
+
+template <class Part, class FinishTask>
+void Operator::meet(Exchange<Part>& exchange, Part part, const Completion& completion,
+                    const char* name, FinishTask finish) {
+  auto complete = [self = shared_from_this(), completion, finish](const Part& merged) {
+    if (guarded(self->attributes_.layer(), completion, [&] { finish(merged); })) {
+      completion.succeed();
+    }
+  };
+  exchange.arrive(
+      device_, std::move(part),
+      [self = shared_from_this(), completion, complete, name](const Outcome<Part>& outcome,
+                                                              CalledOn called_on) {
+        if (!outcome) {
+          completion.fail(outcome.error);
+        } else if (called_on == CalledOn::kOwnThread) {
+          complete(*outcome.merged);
+        } else {
+          guarded(self->attributes_.layer(), completion, [&] {
+            post(self->device_, name, [complete, merged = outcome.merged] { complete(*merged); });
+          });
+        }
+      });
+}
+
+template <class P>
+std::vector<double> Operator::gamma(const NDArray& array, std::size_t channels) const {
+  return attributes_.fix_gamma ? std::vector<double>(channels, 1.0) : to_doubles<P>(array, channels);
+}
+
+Layout Operator::layout(const NDArray& data) const {
+  const auto shape = data.shape();
+  return Layout::of(shape, attributes_.axis_of(shape.size()));
+}
+
+template <class T, class P>
+void Operator::run_forward(const std::shared_ptr<ForwardCall>& call,
+                           const Completion& completion) {
+  using namespace forward_at;
+  const NDArray& data = call->arrays[kData];
+  const Layout layout = this->layout(data);
+  const auto channels = static_cast<std::size_t>(layout.channels);
+
+  if (!call->is_train || attributes_.use_global_stats) {
+    Statistics running;
+    running.mean = to_doubles<P>(call->arrays[kMovingMean], channels);
+    running.inv_std = inverse_deviations(to_doubles<P>(call->arrays[kMovingVar], channels),
+                                         attributes_.eps);
+    statistics_ = std::make_shared<const Statistics>(std::move(running));
+    normalize<T, P>(*call, *statistics_);
+    completion.succeed();
+    return;
+  }
+  if (!meeting_) {
+    finish_forward<T, P>(*call, cpu::moments(data.data<const T>(), layout), nullptr);
+    completion.succeed();
+    return;
+  }
+
+  statistics_ = nullptr;
+  const auto round = meeting_->join(device_);
+  Moments own;
+  try {
+    round->agree(device_, {layout.channels, dtype_name(data.dtype()), attributes_.eps,
+                           attributes_.momentum});
+    own = cpu::moments(data.data<const T>(), layout);
+  } catch (const std::exception& error) {
+    round->forward().fail(error.what());
+    throw;
+  }
+  meet(round->forward(), std::move(own), completion, "SyncBatchNormNormalize",
+       [this, call, round](const Moments& merged) { finish_forward<T, P>(*call, merged, round); });
+}
+
+template <class T, class P>
+void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
+                              std::shared_ptr<Round> round) {
+  using namespace forward_at;
+  std::vector<double> variance;
+  variance.reserve(moments.m2.size());
+  for (const double m2 : moments.m2) variance.push_back(m2 / static_cast<double>(moments.count));
+  update_running<P>(call.arrays[kMovingMean], attributes_.momentum, moments.mean);
+  update_running<P>(call.arrays[kMovingVar], attributes_.momentum, variance);
+  statistics_ = std::make_shared<const Statistics>(
+      Statistics{moments.mean, inverse_deviations(variance, attributes_.eps), moments.count, true,
+                 std::move(round)});
+  normalize<T, P>(call, *statistics_);
+}
+
+template <class T, class P>
+void Operator::normalize(const ForwardCall& call, const Statistics& statistics) const {
+  using namespace forward_at;
+  if (call.request == kNull) return;
+  const std::size_t channels = statistics.mean.size();
+  cpu::Normalization normalization{statistics.mean, gamma<P>(call.arrays[kGamma], channels),
+                                   to_doubles<P>(call.arrays[kBeta], channels)};
+  for (std::size_t c = 0; c < channels; ++c) normalization.scale[c] *= statistics.inv_std[c];
+  cpu::normalize(call.arrays[kData].data<const T>(), layout(call.arrays[kData]), normalization,
+                 write_of(call.request), call.arrays[kOut].data<T>());
+}
+
+template <class T, class P>
+void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
+                            const Completion& completion) {
+  using namespace backward_at;
+  if (!statistics_) throw Error("backward without a forward pass that succeeded");
+  call->statistics = statistics_;
+  const NDArray& data = call->arrays[kData];
+  const auto sum = [&] {
+    call->own = cpu::gradient_sums(call->arrays[kOutGrad].data<const T>(), data.data<const T>(),
+                                   layout(data), call->statistics->mean);
+  };
+  if (!call->statistics->round) {
+    sum();
+    finish_backward<T, P>(*call, call->own);
+    completion.succeed();
+    return;
+  }
+
+  const auto exchange = call->statistics->round->next_backward(device_);
+  try {
+    sum();
+  } catch (const std::exception& error) {
+    exchange->fail(error.what());
+    throw;
+  }
+  meet(*exchange, GradientSums(call->own), completion, "SyncBatchNormInputGradient",
+       [this, call](const GradientSums& merged) { finish_backward<T, P>(*call, merged); });
+}
+
+template <class T, class P>
+void Operator::finish_backward(const BackwardCall& call, const GradientSums& all_devices) const {
+  using namespace backward_at;
+  const Statistics& statistics = *call.statistics;
+  const std::size_t channels = statistics.mean.size();
+
+  // The trainer adds up the gradients of parameters over devices, so each gives its own share.
+  std::vector<double> gamma_gradient(channels, 0.0);
+  if (!attributes_.fix_gamma) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      gamma_gradient[c] = call.own.dy_centered[c] * statistics.inv_std[c];
+    }
+  }
+  write_gradient<P>(call.arrays[kGammaGrad], call.request(kGammaGrad), gamma_gradient);
+  write_gradient<P>(call.arrays[kBetaGrad], call.request(kBetaGrad), call.own.dy);
+  if (call.request(kDataGrad) == kNull) return;
+
+  cpu::InputGradient gradient{statistics.mean, gamma<P>(call.arrays[kGamma], channels),
+                              std::vector<double>(channels), std::vector<double>(channels)};
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double inv_std = statistics.inv_std[c];
+    gradient.dy_factor[c] *= inv_std;
+    if (!statistics.of_batch) continue;
+    const double factor = gradient.dy_factor[c] / static_cast<double>(statistics.count);
+    gradient.x_factor[c] = -factor * all_devices.dy_centered[c] * inv_std * inv_std;
+    gradient.constant[c] = -factor * all_devices.dy[c];
+  }
+  cpu::input_gradient(call.arrays[kOutGrad].data<const T>(), call.arrays[kData].data<const T>(),
+                      layout(call.arrays[kData]), gradient, write_of(call.request(kDataGrad)),
+                      call.arrays[kDataGrad].data<T>());
+}
+
+}  // namespace gluon_syncbn::mxnet

@@ -1,0 +1,99 @@
+#ifndef GLUON_SYNCBN_MXNET_OPERATOR_H_
+#define GLUON_SYNCBN_MXNET_OPERATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/device.h"
+#include "core/kernels_cpu.h"
+#include "core/layout.h"
+#include "core/moments.h"
+#include "core/rendezvous.h"
+#include "mxnet/attributes.h"
+#include "mxnet/dtype.h"
+#include "mxnet/engine.h"
+#include "mxnet/ndarray.h"
+
+namespace gluon_syncbn::mxnet {
+
+/// Positions in what MXNet passes to the callbacks of an operator with three arguments, one output
+/// and two auxiliary states.
+namespace forward_at {
+enum : std::size_t { kData, kGamma, kBeta, kOut, kMovingMean, kMovingVar, kCount };
+}
+namespace backward_at {
+enum : std::size_t {
+  kOutGrad,
+  kData,
+  kGamma,
+  kBeta,
+  kOut,
+  kDataGrad,
+  kGammaGrad,
+  kBetaGrad,
+  kMovingMean,
+  kMovingVar,
+  kCount
+};
+}
+
+/// One use of the layer on one device. MXNet shares it between a forward pass and the backward
+/// passes that follow from it, and runs these one after the other.
+class Operator : public std::enable_shared_from_this<Operator> {
+ public:
+  /// `meeting` may be empty where the layer has one device.
+  Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting);
+
+  /// Both return at once and complete on the engine.
+  void forward(std::vector<NDArray> arrays, Request request, bool is_train);
+  void backward(std::vector<NDArray> arrays, std::vector<Request> requests);
+
+ private:
+  /// What a backward pass needs of its forward pass, beside the input.
+  struct Statistics {
+    std::vector<double> mean;
+    std::vector<double> inv_std;
+    std::int64_t count = 0;        ///< elements per channel on all devices
+    bool of_batch = false;         ///< false where the running statistics were used
+    std::shared_ptr<Round> round;  ///< empty where nothing was synchronized
+  };
+  struct ForwardCall;
+  struct BackwardCall;
+
+  template <class Call, class Run>
+  void push_call(std::shared_ptr<Call> call, const std::vector<std::size_t>& outputs,
+                 const char* name, Run run);
+
+  template <class T, class P>
+  void run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion);
+  template <class T, class P>
+  void finish_forward(const ForwardCall& call, const Moments& moments,
+                      std::shared_ptr<Round> round);
+  template <class T, class P>
+  void normalize(const ForwardCall& call, const Statistics& statistics) const;
+
+  template <class T, class P>
+  void run_backward(const std::shared_ptr<BackwardCall>& call, const Completion& completion);
+  template <class T, class P>
+  void finish_backward(const BackwardCall& call, const GradientSums& all_devices) const;
+
+  /// Meets the other devices under `exchange` with `part` and runs `finish` with what they merged.
+  template <class Part, class FinishTask>
+  void meet(Exchange<Part>& exchange, Part part, const Completion& completion, const char* name,
+            FinishTask finish);
+
+  template <class P>
+  std::vector<double> gamma(const NDArray& array, std::size_t channels) const;
+  Layout layout(const NDArray& data) const;
+
+  const Attributes attributes_;
+  const Device device_;
+  const std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<const Statistics> statistics_;
+};
+
+}  // namespace gluon_syncbn::mxnet
+
+#endif  // GLUON_SYNCBN_MXNET_OPERATOR_H_

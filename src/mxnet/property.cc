@@ -1,0 +1,105 @@
+#include "mxnet/property.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/error.h"
+#include "mxnet/cpu_contexts.h"
+#include "mxnet/dtype.h"
+
+namespace gluon_syncbn::mxnet {
+namespace {
+
+constexpr std::size_t kMinDimensions = 2;
+constexpr std::size_t kMaxDimensions = 5;
+constexpr const char* kShapeNames[] = {"data", "gamma", "beta", "moving_mean", "moving_var"};
+constexpr const char* kDTypeNames[] = {"data", "gamma", "beta", "out", "moving_mean", "moving_var"};
+
+std::string to_string(const Shape& shape) {
+  std::string text;
+  for (const int dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
+  return "(" + text + (shape.size() == 1 ? ",)" : ")");
+}
+
+/// "cpu(1)" as MXNet prints contexts.
+Device parse_context(const std::string& layer, const std::string& context) {
+  const auto open = context.find('(');
+  if (open == std::string::npos || context.back() != ')') {
+    throw Error(layer + ": context '" + context + "' should look like cpu(0)");
+  }
+  return {context.substr(0, open), std::stoi(context.substr(open + 1))};
+}
+
+}  // namespace
+
+Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
+  const std::string layer = attributes_.layer();
+  const Shape& data = given.front();
+  if (data.empty()) throw Error(layer + ": the shape of data is not known");
+  if (data.size() < kMinDimensions || data.size() > kMaxDimensions) {
+    throw Error(layer + ": data has shape " + to_string(data) +
+                " where 2 to 5 dimensions are expected");
+  }
+  Shapes shapes{data, {data[attributes_.axis_of(data.size())]}};
+  for (std::size_t i = 1; i < given.size(); ++i) {
+    const Shape& parameter = given[i];
+    const bool known = !parameter.empty() && parameter.front() > 0;
+    if (known && shapes.parameter.front() < 0 && parameter.size() == 1) {
+      shapes.parameter = parameter;
+    }
+    if (known && shapes.parameter.front() >= 0 && parameter != shapes.parameter) {
+      throw Error(layer + ": " + kShapeNames[i] + " has shape " + to_string(parameter) +
+                  " where " + to_string(shapes.parameter) + " is expected, one for each channel of " +
+                  "data of shape " + to_string(data) +
+                  " along axis " + std::to_string(attributes_.axis));
+    }
+  }
+  return shapes;
+}
+
+Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
+  const std::string layer = attributes_.layer();
+  constexpr std::size_t kData = 0;
+  constexpr std::size_t kOut = 3;
+  DTypes dtypes{static_cast<DType>(given[kData]), kUnknownDType};
+  if (dtypes.data == kUnknownDType) dtypes.data = static_cast<DType>(given[kOut]);
+  if (dtypes.data == kUnknownDType) return dtypes;
+  try {
+    with_types(dtypes.data, [](auto) {});
+  } catch (const Error& error) {
+    throw Error(layer + ": " + error.what());
+  }
+  dtypes.parameter = parameter_dtype(dtypes.data);
+  for (std::size_t i = 1; i < given.size(); ++i) {
+    if (i == kOut || given[i] == kUnknownDType || given[i] == dtypes.parameter) continue;
+    throw Error(layer + ": " + kDTypeNames[i] + " is " + dtype_name(given[i]) + " where " +
+                dtype_name(dtypes.parameter) + " is expected for data of " +
+                dtype_name(dtypes.data));
+  }
+  return dtypes;
+}
+
+std::shared_ptr<Operator> Property::create_operator(const std::string& context) {
+  const std::string layer = attributes_.layer();
+  Device device = parse_context(layer, context);
+  if (device.type != "cpu") {
+    throw Error(layer + ": called on " + context +
+                ", but this build of gluon_syncbn runs on CPU contexts only");
+  }
+  require_safe_cpu_contexts(layer, attributes_.num_devices);
+  return std::make_shared<Operator>(attributes_, std::move(device),
+                                    attributes_.num_devices > 1 ? meeting() : nullptr);
+}
+
+std::shared_ptr<Meeting> Property::meeting() {
+  if (attributes_.scope == Scope::kKey) {
+    return Meeting::named(attributes_.key, attributes_.layer(), attributes_.num_devices);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!graph_meeting_) {
+    graph_meeting_ = std::make_shared<Meeting>(attributes_.layer(), attributes_.num_devices);
+  }
+  return graph_meeting_;
+}
+
+}  // namespace gluon_syncbn::mxnet

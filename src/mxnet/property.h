@@ -1,0 +1,50 @@
+#ifndef GLUON_SYNCBN_MXNET_PROPERTY_H_
+#define GLUON_SYNCBN_MXNET_PROPERTY_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/rendezvous.h"
+#include "mxnet/attributes.h"
+#include "mxnet/operator.h"
+
+namespace gluon_syncbn::mxnet {
+
+using Shape = std::vector<int>;
+
+/// One node of a graph (or one imperative call): its attributes, shapes and types, and the place
+/// where the operators made from it meet. MXNet shares it between the devices that run a graph.
+class Property {
+ public:
+  explicit Property(Attributes attributes) : attributes_(std::move(attributes)) {}
+
+  struct Shapes {
+    Shape data;
+    Shape parameter;
+  };
+  /// -1 stands for a dimension that is not known yet. `given` are the shapes of data, gamma, beta,
+  /// moving_mean and moving_var; empty where nothing is known.
+  Shapes infer_shapes(const std::vector<Shape>& given) const;
+
+  struct DTypes {
+    DType data;
+    DType parameter;
+  };
+  /// `given` are the dtypes of data, gamma, beta, out, moving_mean and moving_var.
+  DTypes infer_dtypes(const std::vector<int>& given) const;
+
+  std::shared_ptr<Operator> create_operator(const std::string& context);
+
+ private:
+  std::shared_ptr<Meeting> meeting();
+
+  const Attributes attributes_;
+  std::mutex mutex_;
+  std::shared_ptr<Meeting> graph_meeting_;
+};
+
+}  // namespace gluon_syncbn::mxnet
+
+#endif  // GLUON_SYNCBN_MXNET_PROPERTY_H_
