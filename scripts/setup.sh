@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# Makes or updates .venv in the repository: pinned dependencies and the project itself, with its
-# native library. Does nothing when nothing changed, so the other scripts call it every time.
+# Makes or updates .venv in the repository: pinned dependencies and the project itself, in place
+# ("pip install -e ."): edited Python files count at once, edited C++ files after the next run of
+# this script. Does nothing when nothing changed, so the other scripts call it every time.
 #
-#   scripts/setup.sh [--test] [--editable]
+#   scripts/setup.sh [--test]
 #
-#   --test      also what the tests and the linters need (doctest's header from the system's
-#               packages, where apt-get may be used)
-#   --editable  install the project in place ("pip install -e ."): edited Python files count at
-#               once, edited C++ files after the next setup.sh
+#   --test  also what the tests and the linters need (doctest's header from the system's packages,
+#           where apt-get may be used)
 #
 # Environment:
-#   PYTHON              interpreter for .venv (default: the first of python3, python3.11 ...
-#                       python3.8 that is a Python 3.8 to 3.11)
+#   PYTHON              interpreter to make .venv with (default: the first of python3, python3.11,
+#                       ..., python3.8 that is a Python 3.8 to 3.11)
 #   GLUON_SYNCBN_MXNET  cpu or cu112: the MXNet build to install (default: cu112 where an NVIDIA
 #                       driver and the CUDA 11 libraries are found, else cpu)
 set -euo pipefail
@@ -28,11 +27,9 @@ die() {
 }
 
 want_test=0
-editable=0
 for option in "$@"; do
   case "$option" in
     --test) want_test=1 ;;
-    --editable) editable=1 ;;
     -h | --help)
       sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
       exit 0
@@ -167,20 +164,10 @@ constraints=()
 if [[ "$version" == 3.11 ]]; then
   constraints=(--constraint scripts/constraints.txt)
 fi
-# A change of the mode must rebuild, a run without --editable after one with it too.
-mode=()
-if ((editable)); then
-  mode=(--editable)
-fi
 
 dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
-sources=(CMakeLists.txt LICENSE MANIFEST.in README.md pyproject.toml setup.py src)
-if ((editable)); then
-  sources+=(gluon_syncbn/_version.py)
-else
-  sources+=(gluon_syncbn)
-fi
-project="${mode[*]-} $version $(hash_of "${sources[@]}")"
+project="$version $(hash_of CMakeLists.txt gluon_syncbn/_version.py pyproject.toml setup.py src)"
+library=gluon_syncbn/libgluon_syncbn.so
 
 ## Installing
 
@@ -190,12 +177,11 @@ deps=(--no-deps --force-reinstall)
 if ! stamped dependencies "$dependencies"; then
   deps=()
 fi
-if ((!${#deps[@]})) || ! stamped project "$project"; then
+if ((!${#deps[@]})) || ! stamped project "$project" || [[ ! -e "$library" ]]; then
   command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
     die "no C++ compiler found (Debian: apt-get install g++)"
   rm -f "$state/project"
-  # Files that setuptools left there would get into the wheel even after they are removed here.
-  rm -rf build/lib build/lib.* build/bdist.* build/temp.*
+  logged "${pip[@]}" install 'pip>=22' # earlier ones cannot install this project in place
   if ((${#deps[@]})); then
     say "building and installing gluon_syncbn"
   else
@@ -208,7 +194,7 @@ if ((!${#deps[@]})) || ! stamped project "$project"; then
   fi
   # One call for all: pip sees all constraints on NumPy together.
   logged "${pip[@]}" install ${deps[@]+"${deps[@]}"} ${constraints[@]+"${constraints[@]}"} \
-    ${mode[@]+"${mode[@]}"} ".[$extras]"
+    --editable ".[$extras]"
   printf '%s\n' "$mxnet" >"$state/mxnet"
   printf '%s\n' "$dependencies" >"$state/dependencies"
   printf '%s\n' "$project" >"$state/project"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests: the native ones as they are shipped, under the thread sanitizer and under the
-# address and undefined behaviour sanitizers, then the Python ones.
+# address and undefined behaviour sanitizers, then a build of the wheel and the Python tests.
 #
 #   scripts/test.sh [--python-only | --native-only] [options for pytest]
 set -euo pipefail
@@ -51,6 +51,21 @@ native() {
     ctest --test-dir "$folder" --output-on-failure --no-tests=error
 }
 
+# Builds the wheel that "pip install ." would install, and imports it from outside the repository.
+wheel() {
+  local folder="$PWD/build/wheel" python="$PWD/.venv/bin/python" name
+  # What setuptools kept of earlier builds would get into the wheel even if it is gone from here.
+  rm -rf "$folder" build/lib build/lib.* build/bdist.*
+  mkdir -p "$folder"
+  "$python" -m pip wheel --disable-pip-version-check --no-deps -w "$folder" . \
+    >"$folder/log" 2>&1 </dev/null || { cat "$folder/log" && return 1; }
+  name="$(cd "$folder" && echo gluon_syncbn-*-py3-none-*.whl)"
+  "$python" -m zipfile -e "$folder/$name" "$folder/installed"
+  (cd "$folder/installed" && "$python" -W ignore -c \
+    'import gluon_syncbn, os; assert gluon_syncbn.__file__.startswith(os.getcwd())')
+  echo "$name: ok"
+}
+
 if ((native)); then
   mkdir -p build
   export TSAN_OPTIONS="second_deadlock_stack=1:${TSAN_OPTIONS:-}"
@@ -62,8 +77,9 @@ if ((native)); then
 fi
 
 if ((python)); then
+  # The tests below use the package in place; this is the other way to install it.
+  printf '\ntest: wheel\n'
+  wheel
   printf '\ntest: Python tests\n'
-  # Not "python -m pytest": that puts the sources, which have no native library, before the
-  # installed package.
   .venv/bin/pytest "$@"
 fi

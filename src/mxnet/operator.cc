@@ -41,7 +41,7 @@ void write_gradient(const NDArray& array, Request request, const std::vector<dou
 }
 
 template <class P>
-void update_running(const NDArray& array, double momentum, const std::vector<double>& batch) {
+void move_average(const NDArray& array, double momentum, const std::vector<double>& batch) {
   P* running = array.data<P>();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     running[i] =
@@ -75,10 +75,12 @@ struct Operator::BackwardCall {
   }
 };
 
-Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting)
+Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting,
+                   UpdatePlace update_place)
     : attributes_(std::move(attributes)),
       device_(std::move(device)),
-      meeting_(std::move(meeting)) {}
+      meeting_(std::move(meeting)),
+      update_place_(std::move(update_place)) {}
 
 void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_train) {
   using namespace forward_at;
@@ -194,16 +196,26 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call,
 template <class T, class P>
 void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
                               std::shared_ptr<Round> round) {
-  using namespace forward_at;
-  std::vector<double> variance;
-  variance.reserve(moments.m2.size());
-  for (const double m2 : moments.m2) variance.push_back(m2 / static_cast<double>(moments.count));
-  update_running<P>(call.arrays[kMovingMean], attributes_.momentum, moments.mean);
-  update_running<P>(call.arrays[kMovingVar], attributes_.momentum, variance);
+  BatchStatistics batch{moments.mean, moments.m2};
+  for (double& variance : batch.variance) variance /= static_cast<double>(moments.count);
   statistics_ = std::make_shared<const Statistics>(
-      Statistics{moments.mean, inverse_deviations(variance, attributes_.eps), moments.count, true,
-                 std::move(round)});
+      Statistics{moments.mean, inverse_deviations(batch.variance, attributes_.eps), moments.count,
+                 true, std::move(round)});
+  update_running<P>(call, std::move(batch));
   normalize<T, P>(call, *statistics_);
+}
+
+template <class P>
+void Operator::update_running(const ForwardCall& call, BatchStatistics batch) {
+  const auto apply = [&](const BatchStatistics& due) {
+    move_average<P>(call.arrays[forward_at::kMovingMean], attributes_.momentum, due.mean);
+    move_average<P>(call.arrays[forward_at::kMovingVar], attributes_.momentum, due.variance);
+  };
+  if (update_place_.order) {
+    update_place_.order->update(update_place_.use, passes_++, std::move(batch), apply);
+  } else {
+    apply(batch);
+  }
 }
 
 template <class T, class P>

@@ -11,6 +11,7 @@
 #include "core/layout.h"
 #include "core/moments.h"
 #include "core/rendezvous.h"
+#include "core/update_order.h"
 #include "mxnet/attributes.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
@@ -39,12 +40,19 @@ enum : std::size_t {
 };
 }
 
+/// The place of an operator among all that share running statistics on one device.
+struct UpdatePlace {
+  std::shared_ptr<UpdateOrder> order;
+  std::size_t use = 0;
+};
+
 /// One use of the layer on one device. MXNet shares it between a forward pass and the backward
 /// passes that follow from it, and runs these one after the other.
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
   /// `meeting` may be empty where the layer has one device.
-  Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting);
+  Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting,
+           UpdatePlace update_place);
 
   /// Both return at once and complete on the engine.
   void forward(std::vector<NDArray> arrays, Request request, bool is_train);
@@ -71,6 +79,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
   template <class T, class P>
   void finish_forward(const ForwardCall& call, const Moments& moments,
                       std::shared_ptr<Round> round);
+  template <class P>
+  void update_running(const ForwardCall& call, BatchStatistics batch);
   template <class T, class P>
   void normalize(const ForwardCall& call, const Statistics& statistics) const;
 
@@ -91,6 +101,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const Attributes attributes_;
   const Device device_;
   const std::shared_ptr<Meeting> meeting_;
+  const UpdatePlace update_place_;
+  std::uint64_t passes_ = 0;
   std::shared_ptr<const Statistics> statistics_;
 };
 

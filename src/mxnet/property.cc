@@ -1,7 +1,7 @@
 #include "mxnet/property.h"
 
-#include <algorithm>
 #include <cstddef>
+#include <map>
 
 #include "core/error.h"
 #include "mxnet/cpu_contexts.h"
@@ -87,8 +87,35 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
                 ", but this build of gluon_syncbn runs on CPU contexts only");
   }
   require_safe_cpu_contexts(layer, attributes_.num_devices);
+  auto place = update_place(device);
   return std::make_shared<Operator>(attributes_, std::move(device),
-                                    attributes_.num_devices > 1 ? meeting() : nullptr);
+                                    attributes_.num_devices > 1 ? meeting() : nullptr,
+                                    std::move(place));
+}
+
+UpdatePlace Property::update_place(const Device& device) const {
+  // Imperative calls need no order of ours: MXNet lets the next one wait for the running
+  // statistics. In a static graph it does not, but creates the operators of the whole graph for one
+  // device after another, each in program order.
+  if (attributes_.scope == Scope::kKey) return {};
+
+  struct Chain {
+    const Property* first;
+    std::weak_ptr<UpdateOrder> order;
+  };
+  thread_local Device current;
+  thread_local std::map<std::string, Chain> chains;
+  if (!(device == current)) chains.clear();
+  current = device;
+
+  Chain& chain = chains[attributes_.key];
+  auto order = chain.order.lock();
+  if (order && chain.first != this) {
+    if (const auto use = order->add_use()) return {order, *use};
+  }
+  order = std::make_shared<UpdateOrder>();
+  chain = {this, order};
+  return {order, *order->add_use()};
 }
 
 std::shared_ptr<Meeting> Property::meeting() {

@@ -39,6 +39,7 @@ class Property {
 
  private:
   std::shared_ptr<Meeting> meeting();
+  UpdatePlace update_place(const Device& device) const;
 
   const Attributes attributes_;
   std::mutex mutex_;

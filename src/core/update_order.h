@@ -1,0 +1,49 @@
+#ifndef GLUON_SYNCBN_CORE_UPDATE_ORDER_H_
+#define GLUON_SYNCBN_CORE_UPDATE_ORDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace gluon_syncbn {
+
+/// Mean and variance of one batch, per channel.
+struct BatchStatistics {
+  std::vector<double> mean;
+  std::vector<double> variance;
+};
+
+/// Brings the updates of running statistics that several uses of one layer share into program
+/// order on one device. Exponential averages depend on the order, and a host that runs independent
+/// uses in any order would give every device an average of its own.
+class UpdateOrder {
+ public:
+  using Apply = std::function<void(const BatchStatistics&)>;
+
+  /// The place of the next use in program order; nothing once an update has come in.
+  std::optional<std::size_t> add_use();
+
+  /// Takes the update of the `pass`-th forward of `use`, counted from 0, and calls `apply` for all
+  /// updates that are due, in order. None is due before its predecessor has come.
+  void update(std::size_t use, std::uint64_t pass, BatchStatistics statistics, const Apply& apply);
+
+ private:
+  using Position = std::pair<std::uint64_t, std::size_t>;  // pass, use
+
+  bool is_due(const Position& position) const;
+
+  std::mutex mutex_;
+  bool started_ = false;
+  std::size_t num_uses_ = 0;
+  Position next_{0, 0};
+  std::map<Position, BatchStatistics> early_;
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_CORE_UPDATE_ORDER_H_
