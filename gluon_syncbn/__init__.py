@@ -5,7 +5,7 @@ from networks with :class:`SyncBatchNorm` load in any process that has imported 
 """
 
 from ._version import __version__
-from .runtime import get_timeout, set_timeout
 from .block import SyncBatchNorm
+from .runtime import get_timeout, set_timeout
 
 __all__ = ["SyncBatchNorm", "__version__", "get_timeout", "set_timeout"]

@@ -94,7 +94,8 @@ str or Initializer
     >>> contexts = [mx.cpu(0), mx.cpu(1)]
     >>> layer = gluon_syncbn.SyncBatchNorm()
     >>> layer.initialize(ctx=contexts)
-    >>> shards = gluon.utils.split_and_load(mx.nd.array([[1.], [1.], [1.], [2.], [2.], [2.]]), contexts)
+    >>> batch = mx.nd.array([[1.], [1.], [1.], [2.], [2.], [2.]])
+    >>> shards = gluon.utils.split_and_load(batch, contexts)
     >>> with mx.autograd.record():
     ...     outputs = [layer(shard) for shard in shards]
     """
@@ -153,7 +154,15 @@ str or Initializer
         """Name under which the devices of this block meet, unique among all blocks."""
         return f"{self.prefix}{self._identity.token}"
 
-    def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):  # noqa: N803
+    def hybrid_forward(
+        self,
+        F: Any,  # noqa: N803
+        x: Any,
+        gamma: Any,
+        beta: Any,
+        running_mean: Any,
+        running_var: Any,
+    ) -> Any:
         """Normalize `x`; see the class."""
         if mx.util.is_np_array():
             raise NotImplementedError(
@@ -186,12 +195,12 @@ str or Initializer
                     "first or pass num_devices"
                 )
             return len(contexts)
-        if check and mx.autograd.is_training() and contexts is not None:
-            if len(contexts) != self.num_devices and not self._kwargs["use_global_stats"]:
-                raise ValueError(
-                    f"{self.name}: num_devices={self.num_devices}, but the parameters live on "
-                    f"{len(contexts)} contexts: {', '.join(map(str, contexts))}"
-                )
+        synchronizes = mx.autograd.is_training() and not self._kwargs["use_global_stats"]
+        if check and synchronizes and contexts and len(contexts) != self.num_devices:
+            raise ValueError(
+                f"{self.name}: num_devices={self.num_devices}, but the parameters live on "
+                f"{len(contexts)} contexts: {', '.join(map(str, contexts))}"
+            )
         return self.num_devices
 
     def _parameter_contexts(self) -> list | None:

@@ -1,9 +1,9 @@
 """Settings of MXNet that CPU contexts need as devices, and proof that they are in effect.
 
-Contexts ``cpu(0)``, ``cpu(1)``, ... run in parallel but share workspaces and, with oneDNN, arrays in
-layouts of its own. With MXNet's defaults an operation behind the synchronization on one device can
-hold the workspace that another device needs to get there, and an asynchronous operator can be
-handed a temporary copy of its input. GPU contexts share neither.
+Contexts ``cpu(0)``, ``cpu(1)``, ... run in parallel but share workspaces, and with oneDNN they hold
+arrays in layouts of its own. With MXNet's defaults an operation behind the synchronization on one
+device can hold the workspace that another device needs to get there, and an asynchronous operator
+can be handed a temporary copy of its input. GPU contexts share neither.
 """
 
 from __future__ import annotations

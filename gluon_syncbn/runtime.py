@@ -17,12 +17,10 @@ except ImportError as error:
         "that MXNet can use: pip install 'gluon_syncbn[cpu]' or 'gluon_syncbn[cu112]'."
     ) from error
 
-from . import cpu_contexts  # noqa: E402  (needs MXNet)
+from . import cpu_contexts
 
 _SUPPORTED = (1, 9)
-_CpuContextCheck = ctypes.CFUNCTYPE(
-    None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int
-)
+_CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
 
 
 def library_path() -> Path:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
@@ -14,6 +11,7 @@ from mxnet.gluon import nn
 
 from .conftest import contexts
 from .oracle import relative_error
+from .processes import run_python
 
 MODES = {
     "imperative": None,
@@ -204,23 +202,3 @@ def test_several_backward_passes_through_one_forward(mode):
     for before, x in zip(first, xs):
         assert np.abs(before).max() > 0
         np.testing.assert_array_equal(x.grad.asnumpy(), before)
-
-
-def run_python(program: str, **environment: str) -> str:
-    """Run `program` in a fresh interpreter and return what it prints; fail with its output."""
-    import os
-
-    for name in ("MXNET_MKLDNN_ENABLED", "MXNET_CPU_TEMP_COPY", "MXNET_CPU_PARALLEL_RAND_COPY"):
-        environment.setdefault(name, "")
-    variables = {**os.environ, **environment}
-    variables = {name: value for name, value in variables.items() if value}
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import gluon_syncbn
 
 from .conftest import contexts
 from .layers import Options, check, make_batch, run

@@ -124,27 +124,27 @@ Moments moments_of_rows(const T* x, const Layout& layout) {
   const std::int64_t width = layout.channels * layout.inner;
   std::vector<double> mean(index(width));
   std::vector<double> m2(index(width));
-  for_each_tile(layout, [&](std::int64_t row, std::int64_t rows, std::int64_t column,
-                            std::int64_t columns) {
-    std::array<double, kColumns> tile_mean{};
-    std::array<double, kColumns> tile_m2{};
-    for (std::int64_t r = row; r < row + rows; ++r) {
-      const T* line = x + r * width + column;
-      for (std::int64_t i = 0; i < columns; ++i) tile_mean[index(i)] += wide(line[i]);
-    }
-    for (std::int64_t i = 0; i < columns; ++i) tile_mean[index(i)] /= static_cast<double>(rows);
-    for (std::int64_t r = row; r < row + rows; ++r) {
-      const T* line = x + r * width + column;
-      for (std::int64_t i = 0; i < columns; ++i) {
-        const double deviation = wide(line[i]) - tile_mean[index(i)];
-        tile_m2[index(i)] += deviation * deviation;
-      }
-    }
-    for (std::int64_t i = 0; i < columns; ++i) {
-      merge_channel(row, &mean[index(column + i)], &m2[index(column + i)], rows,
-                    tile_mean[index(i)], tile_m2[index(i)]);
-    }
-  });
+  for_each_tile(
+      layout, [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+        std::array<double, kColumns> tile_mean{};
+        std::array<double, kColumns> tile_m2{};
+        for (std::int64_t r = row; r < row + rows; ++r) {
+          const T* line = x + r * width + column;
+          for (std::int64_t i = 0; i < columns; ++i) tile_mean[index(i)] += wide(line[i]);
+        }
+        for (std::int64_t i = 0; i < columns; ++i) tile_mean[index(i)] /= static_cast<double>(rows);
+        for (std::int64_t r = row; r < row + rows; ++r) {
+          const T* line = x + r * width + column;
+          for (std::int64_t i = 0; i < columns; ++i) {
+            const double deviation = wide(line[i]) - tile_mean[index(i)];
+            tile_m2[index(i)] += deviation * deviation;
+          }
+        }
+        for (std::int64_t i = 0; i < columns; ++i) {
+          merge_channel(row, &mean[index(column + i)], &m2[index(column + i)], rows,
+                        tile_mean[index(i)], tile_m2[index(i)]);
+        }
+      });
 
   Moments result{layout.count(), std::vector<double>(index(layout.channels)),
                  std::vector<double>(index(layout.channels))};
@@ -153,8 +153,7 @@ Moments moments_of_rows(const T* x, const Layout& layout) {
     const std::int64_t channel = column / layout.inner;
     const std::int64_t columns_before = column % layout.inner;
     merge_channel(columns_before * layout.outer, &result.mean[index(channel)],
-                  &result.m2[index(channel)], layout.outer, mean[index(column)],
-                  m2[index(column)]);
+                  &result.m2[index(channel)], layout.outer, mean[index(column)], m2[index(column)]);
   }
   return result;
 }
@@ -261,11 +260,11 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGr
   });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                              \
-  template Moments moments<T>(const T*, const Layout&);                                          \
-  template void normalize<T>(const T*, const Layout&, const Normalization&, Write, T*);          \
-  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                      \
-                                         const std::vector<double>&);                            \
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                               \
+  template Moments moments<T>(const T*, const Layout&);                                           \
+  template void normalize<T>(const T*, const Layout&, const Normalization&, Write, T*);           \
+  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                       \
+                                         const std::vector<double>&);                             \
   template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&, Write, \
                                   T*);
 GLUON_SYNCBN_INSTANTIATE(float)

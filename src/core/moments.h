@@ -24,8 +24,7 @@ struct Moments {
 inline void merge_channel(std::int64_t count_a, double* mean_a, double* m2_a, std::int64_t count_b,
                           double mean_b, double m2_b) {
   const double delta = mean_b - *mean_a;
-  const double weight_b =
-      static_cast<double>(count_b) / static_cast<double>(count_a + count_b);
+  const double weight_b = static_cast<double>(count_b) / static_cast<double>(count_a + count_b);
   *mean_a += delta * weight_b;
   *m2_a += m2_b + delta * delta * weight_b * static_cast<double>(count_a);
 }

@@ -100,9 +100,8 @@ Meeting::Meeting(std::string layer, std::size_t num_devices)
 std::shared_ptr<Round> Meeting::join(const Device& device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!members_.count(device) && members_.size() == num_devices_) {
-    throw Error(layer_ + " synchronizes " + device_list(members_) +
-                " (num_devices=" + std::to_string(num_devices_) + ") and was called on " +
-                device.name() +
+    throw Error(layer_ + " synchronizes " + device_list(members_) + " (num_devices=" +
+                std::to_string(num_devices_) + ") and was called on " + device.name() +
                 " as well. Set num_devices to the number of devices in use; after moving a "
                 "hybridized network to other contexts call hybridize() again.");
   }

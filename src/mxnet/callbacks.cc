@@ -96,7 +96,8 @@ int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
 
 int infer_dtype(int num_tensors, int* dtypes, void* state) {
   if (num_tensors != kNumAll) return kFailure;
-  const auto inferred = PropertyState::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
+  const auto inferred =
+      PropertyState::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
   for (int i = 0; i < kNumAll; ++i) {
     const DType dtype = i == 0 || i == kNumArguments ? inferred.data : inferred.parameter;
     if (dtype != kUnknownDType) dtypes[i] = dtype;
@@ -134,7 +135,8 @@ int forward(int size, void** handles, int* /*tags*/, const int* requests, int is
             void* state) {
   return run([&] {
     auto arrays = own(size, handles);
-    OperatorState::get(state).forward(std::move(arrays), static_cast<Request>(requests[0]), is_train != 0);
+    OperatorState::get(state).forward(std::move(arrays), static_cast<Request>(requests[0]),
+                                      is_train != 0);
   });
 }
 
@@ -164,11 +166,14 @@ int do_nothing(void*) { return kSuccess; }
 int create_property(const char* /*op_type*/, int num_attributes, const char** names,
                     const char** values, CallbackList* out) {
   // In the order of MXNet's CustomOpPropCallbacks.
-  static std::array<Callback, 8> callbacks{
-      erase_type(&PropertyState::destroy),  erase_type(&list_arguments),
-      erase_type(&list_outputs),            erase_type(&list_auxiliary_states),
-      erase_type(&infer_shape),             erase_type(&declare_backward_dependency),
-      erase_type(&create_operator),         erase_type(&infer_dtype)};
+  static std::array<Callback, 8> callbacks{erase_type(&PropertyState::destroy),
+                                           erase_type(&list_arguments),
+                                           erase_type(&list_outputs),
+                                           erase_type(&list_auxiliary_states),
+                                           erase_type(&infer_shape),
+                                           erase_type(&declare_backward_dependency),
+                                           erase_type(&create_operator),
+                                           erase_type(&infer_dtype)};
   // MXNet calls the deleter of whatever list it finds here after an exception too.
   static std::array<Callback, 1> only_deleter{erase_type(&do_nothing)};
   static std::array<void*, 1> no_context{nullptr};

@@ -128,25 +128,26 @@ void Operator::meet(Exchange<Part>& exchange, Part part, const Completion& compl
       completion.succeed();
     }
   };
-  exchange.arrive(
-      device_, std::move(part),
-      [self = shared_from_this(), completion, complete, name](const Outcome<Part>& outcome,
-                                                              CalledOn called_on) {
-        if (!outcome) {
-          completion.fail(outcome.error);
-        } else if (called_on == CalledOn::kOwnThread) {
-          complete(*outcome.merged);
-        } else {
-          guarded(self->attributes_.layer(), completion, [&] {
-            post(self->device_, name, [complete, merged = outcome.merged] { complete(*merged); });
-          });
-        }
-      });
+  exchange.arrive(device_, std::move(part),
+                  [self = shared_from_this(), completion, complete, name](
+                      const Outcome<Part>& outcome, CalledOn called_on) {
+                    if (!outcome) {
+                      completion.fail(outcome.error);
+                    } else if (called_on == CalledOn::kOwnThread) {
+                      complete(*outcome.merged);
+                    } else {
+                      guarded(self->attributes_.layer(), completion, [&] {
+                        post(self->device_, name,
+                             [complete, merged = outcome.merged] { complete(*merged); });
+                      });
+                    }
+                  });
 }
 
 template <class P>
 std::vector<double> Operator::gamma(const NDArray& array, std::size_t channels) const {
-  return attributes_.fix_gamma ? std::vector<double>(channels, 1.0) : to_doubles<P>(array, channels);
+  return attributes_.fix_gamma ? std::vector<double>(channels, 1.0)
+                               : to_doubles<P>(array, channels);
 }
 
 Layout Operator::layout(const NDArray& data) const {
@@ -155,8 +156,7 @@ Layout Operator::layout(const NDArray& data) const {
 }
 
 template <class T, class P>
-void Operator::run_forward(const std::shared_ptr<ForwardCall>& call,
-                           const Completion& completion) {
+void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion) {
   using namespace forward_at;
   const NDArray& data = call->arrays[kData];
   const Layout layout = this->layout(data);
@@ -165,8 +165,8 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call,
   if (!call->is_train || attributes_.use_global_stats) {
     Statistics running;
     running.mean = to_doubles<P>(call->arrays[kMovingMean], channels);
-    running.inv_std = inverse_deviations(to_doubles<P>(call->arrays[kMovingVar], channels),
-                                         attributes_.eps);
+    running.inv_std =
+        inverse_deviations(to_doubles<P>(call->arrays[kMovingVar], channels), attributes_.eps);
     statistics_ = std::make_shared<const Statistics>(std::move(running));
     normalize<T, P>(*call, *statistics_);
     completion.succeed();

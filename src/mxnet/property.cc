@@ -48,10 +48,10 @@ Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
       shapes.parameter = parameter;
     }
     if (known && shapes.parameter.front() >= 0 && parameter != shapes.parameter) {
-      throw Error(layer + ": " + kShapeNames[i] + " has shape " + to_string(parameter) +
-                  " where " + to_string(shapes.parameter) + " is expected, one for each channel of " +
-                  "data of shape " + to_string(data) +
-                  " along axis " + std::to_string(attributes_.axis));
+      throw Error(layer + ": " + kShapeNames[i] + " has shape " + to_string(parameter) + " where " +
+                  to_string(shapes.parameter) + " is expected, one for each channel of " +
+                  "data of shape " + to_string(data) + " along axis " +
+                  std::to_string(attributes_.axis));
     }
   }
   return shapes;

@@ -1,0 +1,142 @@
+"""CPU contexts are safe whatever ran before the import, or the first call says what to set."""
+
+from __future__ import annotations
+
+import pytest
+
+from .processes import run_python
+
+CALL = """
+import gluon_syncbn
+layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+layer.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+def train():
+    with mx.autograd.record():
+        return [layer(mx.nd.ones((2, 3, 4), ctx=mx.cpu(i))).asnumpy for i in range(2)]
+def expect_error(*words):
+    try:
+        train()
+    except mx.base.MXNetError as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise SystemExit("no error")
+"""
+
+
+def test_import_before_or_after_mxnet():
+    run_python("import mxnet as mx\n" + CALL + "[out() for out in train()]")
+    run_python("import gluon_syncbn\nimport mxnet as mx\n" + CALL + "[out() for out in train()]")
+
+
+def test_after_operators_of_the_user():
+    """A convolution before the import has put oneDNN into effect for good."""
+    before = """
+import mxnet as mx
+x, w = mx.nd.ones((1, 16, 8, 8)), mx.nd.ones((16, 16, 3, 3))
+mx.nd.Convolution(x, w, no_bias=True, num_filter=16, kernel=(3, 3)).wait_to_read()
+"""
+    run_python(before + CALL + "expect_error('MXNET_MKLDNN_ENABLED=0', 'syncbatchnorm')")
+
+
+def test_after_operators_that_took_the_default_workspaces():
+    before = "import mxnet as mx\nmx.nd.sum(mx.nd.ones((2,))).wait_to_read()\n"
+    patience = "\nfrom gluon_syncbn import cpu_contexts\ncpu_contexts._PATIENCE_SECONDS = 0.2\n"
+    expected = "expect_error('MXNET_CPU_TEMP_COPY=1024', 'fewer than 1024 workspaces')\n"
+    # One device needs no workspaces of its own.
+    alone = """
+single = gluon_syncbn.SyncBatchNorm(in_channels=3)
+single.initialize(ctx=mx.cpu(0))
+with mx.autograd.record():
+    single(mx.nd.ones((2, 3))).asnumpy()
+"""
+    run_python(before + CALL + patience + expected + alone, MXNET_MKLDNN_ENABLED="0")
+
+
+@pytest.mark.parametrize("copies", ["4", "64"])
+def test_too_few_workspaces_by_choice_of_the_user(copies):
+    patience = "\nfrom gluon_syncbn import cpu_contexts\ncpu_contexts._PATIENCE_SECONDS = 0.2\n"
+    run_python(
+        "import mxnet as mx\n" + CALL + patience + "expect_error('fewer than 1024 workspaces')",
+        MXNET_CPU_TEMP_COPY=copies,
+    )
+
+
+def test_onednn_by_choice_of_the_user():
+    run_python(
+        "import mxnet as mx\n" + CALL + "expect_error('MXNET_MKLDNN_ENABLED=0')",
+        MXNET_MKLDNN_ENABLED="1",
+    )
+
+
+def test_settings_of_the_user_are_kept():
+    program = """
+import os
+import gluon_syncbn
+assert os.environ["MXNET_CPU_TEMP_COPY"] == "2048"
+assert os.environ["MXNET_CPU_PARALLEL_RAND_COPY"] == "8"
+"""
+    run_python(program, MXNET_CPU_TEMP_COPY="2048")
+
+
+def test_gpu_users_environment_is_left_alone():
+    program = """
+import os
+import mxnet as mx
+mx.context.num_gpus = lambda: 2
+before = dict(os.environ)
+import gluon_syncbn
+assert dict(os.environ) == before
+"""
+    run_python(program)
+
+
+def test_naive_engine_with_several_devices():
+    run_python(
+        "import mxnet as mx\n" + CALL + "expect_error('NaiveEngine', 'use one device')",
+        MXNET_ENGINE_TYPE="NaiveEngine",
+    )
+
+
+def test_threads_have_workspaces_of_their_own():
+    """MXNet reads the settings anew in every thread that calls operators."""
+    program = (
+        "import mxnet as mx, threading\n"
+        + CALL
+        + """
+result = []
+thread = threading.Thread(target=lambda: result.extend(out() for out in train()))
+thread.start()
+thread.join()
+assert len(result) == 2
+"""
+    )
+    run_python(program)
+
+
+def test_timeout_from_the_environment():
+    program = "import gluon_syncbn\nassert gluon_syncbn.get_timeout() == 12.5\n"
+    run_python(program, GLUON_SYNCBN_TIMEOUT="12.5")
+    failed = run_python("import gluon_syncbn", status=1, GLUON_SYNCBN_TIMEOUT="soon")
+    assert "GLUON_SYNCBN_TIMEOUT" in failed.stderr
+
+
+def test_import_without_mxnet():
+    program = """
+import sys
+sys.modules["mxnet"] = None
+try:
+    import gluon_syncbn
+except ImportError as error:
+    assert "needs Apache MXNet 1.9.1" in str(error), error
+else:
+    raise SystemExit("imported")
+"""
+    run_python(program)
+
+
+def test_diagnose():
+    program = "import sys; from gluon_syncbn.__main__ import main; sys.exit(main(['diagnose']))"
+    report = run_python(program).stdout
+    for words in ("native library", "MXNET_CPU_TEMP_COPY", "1024", "self-test", "passed"):
+        assert words in report
+    run_python(program.replace("diagnose", "diagnosis"), status=2)
