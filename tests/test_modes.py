@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
@@ -179,6 +181,47 @@ def test_training_and_inference_alternate():
             assert many.step() == pytest.approx(one.step(), rel=1e-4)
             alone = many.net(many.x.as_in_context(many.ctx[0])).asnumpy()
             np.testing.assert_allclose(alone, one.net(one.x).asnumpy(), rtol=1e-3, atol=1e-4)
+
+
+class Pair:
+    """Training in which the network is called twice before backward, on two parts of the batch."""
+
+    def __init__(self, norm, number: int, mode: str) -> None:
+        self.training = Training(Shared, number, mode, norm)
+
+    def step(self) -> float:
+        training = self.training
+        halves = [
+            gluon.utils.split_and_load(half, training.ctx, even_split=False)
+            for half in (training.x[:5], training.x[5:] * 3)
+        ]
+        with autograd.record():
+            # All devices see the first half first, but the second may get ahead of it.
+            losses = [
+                (training.net(first) ** 2).sum() + (training.net(second) ** 4).sum()
+                for first, second in zip(*halves)
+            ]
+        autograd.backward(losses)
+        training.trainer.step(training.x.size)
+        return sum(loss.asscalar() for loss in losses)
+
+
+@pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
+def test_a_network_called_twice_before_backward(mode):
+    one = Pair(gluon_syncbn.SyncBatchNorm, 1, "imperative")
+    many = Pair(gluon_syncbn.SyncBatchNorm, 3, mode)
+    for _ in range(20):
+        assert many.step() == pytest.approx(one.step(), rel=1e-3)
+
+
+def test_a_static_shape_network_called_twice_before_backward_is_refused():
+    gluon_syncbn.set_timeout(1)  # for what lies behind a refused call on one device only
+    many = Pair(gluon_syncbn.SyncBatchNorm, 2, "static_shape")
+    with pytest.raises(mx.base.MXNetError, match="called twice on cpu.* without static_shape"):
+        for _ in range(2):
+            many.step()
+    with contextlib.suppress(mx.base.MXNetError):  # the same from the other devices
+        mx.nd.waitall()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -75,11 +75,32 @@ struct Operator::BackwardCall {
   }
 };
 
+void PendingForwards::begin(const std::string& layer, const Device& device,
+                            const std::shared_ptr<void>& op, std::uint64_t runs) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Pending& pending = pending_[device];
+  const auto other = pending.op.lock();
+  if (other && other != op && (runs > 0 || pending.runs > 0)) {
+    throw Error(layer + ": a network hybridized with static_shape=True was called twice on " +
+                device.name() +
+                " before backward; MXNet keeps no order between these calls. Hybridize it without "
+                "static_shape");
+  }
+  pending = {op, runs};
+}
+
+void PendingForwards::end(const Device& device, const std::shared_ptr<void>& op) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = pending_.find(device);
+  if (found != pending_.end() && found->second.op.lock() == op) pending_.erase(found);
+}
+
 Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting,
-                   UpdatePlace update_place)
+                   std::shared_ptr<PendingForwards> pending, UpdatePlace update_place)
     : attributes_(std::move(attributes)),
       device_(std::move(device)),
       meeting_(std::move(meeting)),
+      pending_(std::move(pending)),
       update_place_(std::move(update_place)) {}
 
 void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_train) {
@@ -182,6 +203,7 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
   const auto round = meeting_->join(device_);
   Moments own;
   try {
+    pending_->begin(attributes_.layer(), device_, shared_from_this(), runs_++);
     round->agree(device_, {layout.channels, dtype_name(data.dtype()), attributes_.eps,
                            attributes_.momentum});
     own = cpu::moments(data.data<const T>(), layout);
@@ -212,7 +234,7 @@ void Operator::update_running(const ForwardCall& call, BatchStatistics batch) {
     move_average<P>(call.arrays[forward_at::kMovingVar], attributes_.momentum, due.variance);
   };
   if (update_place_.order) {
-    update_place_.order->update(update_place_.use, passes_++, std::move(batch), apply);
+    update_place_.order->update(update_place_.use, updates_++, std::move(batch), apply);
   } else {
     apply(batch);
   }
@@ -235,6 +257,7 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
                             const Completion& completion) {
   using namespace backward_at;
   if (!statistics_) throw Error("backward without a forward pass that succeeded");
+  if (pending_) pending_->end(device_, shared_from_this());
   call->statistics = statistics_;
   const NDArray& data = call->arrays[kData];
   const auto sum = [&] {

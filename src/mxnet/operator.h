@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
@@ -46,13 +49,35 @@ struct UpdatePlace {
   std::size_t use = 0;
 };
 
+/// The training forwards of one graph node that await their backward pass, on every device.
+///
+/// A static graph runs the same operator in every step and puts no order between two of its copies
+/// (a network called twice before backward), so that devices could pair the first call of one with
+/// the second call of another. That is refused in the step in which it can be recognized.
+class PendingForwards {
+ public:
+  /// `runs` counts the earlier training forwards of `op`. Throws Error.
+  void begin(const std::string& layer, const Device& device, const std::shared_ptr<void>& op,
+             std::uint64_t runs);
+  void end(const Device& device, const std::shared_ptr<void>& op);
+
+ private:
+  struct Pending {
+    std::weak_ptr<void> op;
+    std::uint64_t runs = 0;
+  };
+
+  std::mutex mutex_;
+  std::map<Device, Pending> pending_;
+};
+
 /// One use of the layer on one device. MXNet shares it between a forward pass and the backward
 /// passes that follow from it, and runs these one after the other.
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
-  /// `meeting` may be empty where the layer has one device.
+  /// `meeting` and `pending` may be empty where the layer has one device.
   Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting,
-           UpdatePlace update_place);
+           std::shared_ptr<PendingForwards> pending, UpdatePlace update_place);
 
   /// Both return at once and complete on the engine.
   void forward(std::vector<NDArray> arrays, Request request, bool is_train);
@@ -101,8 +126,10 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const Attributes attributes_;
   const Device device_;
   const std::shared_ptr<Meeting> meeting_;
+  const std::shared_ptr<PendingForwards> pending_;
   const UpdatePlace update_place_;
-  std::uint64_t passes_ = 0;
+  std::uint64_t runs_ = 0;  ///< training forwards begun
+  std::uint64_t updates_ = 0;
   std::shared_ptr<const Statistics> statistics_;
 };
 

@@ -88,9 +88,10 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   }
   require_safe_cpu_contexts(layer, attributes_.num_devices);
   auto place = update_place(device);
+  const bool synchronizes = attributes_.num_devices > 1;
   return std::make_shared<Operator>(attributes_, std::move(device),
-                                    attributes_.num_devices > 1 ? meeting() : nullptr,
-                                    std::move(place));
+                                    synchronizes ? meeting() : nullptr,
+                                    synchronizes ? pending_ : nullptr, std::move(place));
 }
 
 UpdatePlace Property::update_place(const Device& device) const {

@@ -44,6 +44,7 @@ class Property {
   const Attributes attributes_;
   std::mutex mutex_;
   std::shared_ptr<Meeting> graph_meeting_;
+  const std::shared_ptr<PendingForwards> pending_ = std::make_shared<PendingForwards>();
 };
 
 }  // namespace gluon_syncbn::mxnet
