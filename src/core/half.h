@@ -30,10 +30,13 @@ inline float to_float(Half half) {
   if (magnitude >= 0x7c00u) {  // infinity and NaN keep their payload
     return bits_to_float(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
   }
-  // Widening the fields and multiplying by 2^112 corrects the exponent bias and, because float
-  // has far more exponent range, turns half subnormals into normal floats in the same step.
-  const float scaled = bits_to_float(magnitude << 13) * 0x1p112f;
-  return bits_to_float(sign | float_to_bits(scaled));
+  if (magnitude < 0x0400u) {
+    // A subnormal is a multiple of 2^-24. Taken from the fraction of a float in [0.5, 1), it passes
+    // through no subnormal float, which threads may be set to treat as zero.
+    const float value = bits_to_float(0x3f000000u | magnitude) - 0.5f;
+    return bits_to_float(sign | float_to_bits(value));
+  }
+  return bits_to_float(sign | ((magnitude << 13) + 0x38000000u));
 }
 
 /// Rounds to nearest, ties to even; overflows to infinity.

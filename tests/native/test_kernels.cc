@@ -1,0 +1,429 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "core/half.h"
+#include "core/kernels_cpu.h"
+#include "core/layout.h"
+#include "core/moments.h"
+#include "values.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+/// How numbers get into and out of arrays of T, and how exact arithmetic on them should be.
+template <class T>
+struct Type {
+  static T of(double value) { return static_cast<T>(value); }
+  static long double value(T element) { return element; }
+  /// Greatest relative error of one arithmetic operation.
+  static constexpr long double kUnit = std::is_same_v<T, float> ? 0x1p-24L : 0x1p-53L;
+  /// Greatest error of storing a result.
+  static long double storing(long double) { return 0; }
+};
+
+template <>
+struct Type<Half> {
+  static Half of(double value) { return to_half(static_cast<float>(value)); }
+  static long double value(Half element) { return to_float(element); }
+  static constexpr long double kUnit = 0x1p-24L;
+  static long double storing(long double result) { return 0x1p-11L * std::fabs(result) + 0x1p-25L; }
+};
+
+/// An array of (outer, channels, inner) with a mean of its own for every channel.
+template <class T>
+struct Data {
+  Layout layout;
+  std::vector<T> elements;
+
+  Data(const Layout& layout_in, double mean, double deviation, std::uint32_t seed)
+      : layout(layout_in) {
+    Normal normal(seed);
+    elements.reserve(size_of(layout));
+    for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
+      for (std::int64_t c = 0; c < layout.channels; ++c) {
+        const double channel_mean = mean * (1 - static_cast<double>(c) / 512);
+        for (std::int64_t i = 0; i < layout.inner; ++i) {
+          elements.push_back(Type<T>::of(normal(channel_mean, deviation)));
+        }
+      }
+    }
+  }
+
+  static std::size_t size_of(const Layout& layout) {
+    return static_cast<std::size_t>(layout.outer * layout.channels * layout.inner);
+  }
+  const T* data() const { return elements.data(); }
+  std::size_t channel(std::size_t i) const {
+    return i / static_cast<std::size_t>(layout.inner) % static_cast<std::size_t>(layout.channels);
+  }
+  long double at(std::size_t i) const { return Type<T>::value(elements[i]); }
+};
+
+/// Channel by channel in long double, by definition.
+struct Reference {
+  std::vector<long double> mean;
+  std::vector<long double> m2;
+
+  template <class T>
+  explicit Reference(const Data<T>& x)
+      : mean(static_cast<std::size_t>(x.layout.channels)), m2(mean.size()) {
+    const auto count = static_cast<long double>(x.layout.count());
+    for (std::size_t i = 0; i < x.elements.size(); ++i) mean[x.channel(i)] += x.at(i);
+    for (long double& sum : mean) sum /= count;
+    for (std::size_t i = 0; i < x.elements.size(); ++i) {
+      const long double deviation = x.at(i) - mean[x.channel(i)];
+      m2[x.channel(i)] += deviation * deviation;
+    }
+  }
+};
+
+/// The layouts and means that every kernel is tried on.
+template <class Try>
+void for_each_case(const Try& try_case) {
+  const double means[] = {0, 1, -37, 1e3, 1e4};
+  std::uint32_t seed = 0;
+  for (const std::int64_t inner : {1, 3, 15, 16, 17, 49, 2049}) {
+    for (const std::int64_t channels : {1, 3, 65, 257}) {
+      for (const std::int64_t outer : {1, 2, 16, 33}) {
+        // Large arrays of many long runs try nothing that smaller ones do not.
+        if (outer > 1 && outer * channels * inner > 30000) continue;
+        const double mean = means[++seed % 5];
+        CAPTURE(outer);
+        CAPTURE(channels);
+        CAPTURE(inner);
+        CAPTURE(mean);
+        try_case(Layout{outer, channels, inner}, mean, seed);
+      }
+    }
+  }
+}
+
+/// Numbers per channel, about `centre`.
+std::vector<double> parameters(const Layout& layout, double centre, std::uint32_t seed) {
+  Normal normal(seed);
+  std::vector<double> values;
+  for (std::int64_t c = 0; c < layout.channels; ++c) values.push_back(normal(centre, 0.3));
+  return values;
+}
+
+/// Means that double holds and float does not.
+std::vector<double> means_near(const Layout& layout, double mean, std::uint32_t seed) {
+  Normal normal(seed);
+  std::vector<double> values;
+  for (std::int64_t c = 0; c < layout.channels; ++c) {
+    values.push_back(mean * (1 - static_cast<double>(c) / 512) + normal(0, 0.01));
+  }
+  return values;
+}
+
+/// Applies `kernel` to an output array in both ways of writing, and counts the elements that are
+/// further from reference(i) than magnitude(i), the sum of its absolute terms, allows.
+template <class T, class Kernel, class Value, class Magnitude>
+void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference,
+                  const Magnitude& magnitude) {
+  const Data<T> before(x.layout, 2, 1, 77);
+  // A mean in two floats is exact to twice their bits.
+  const long double split = std::is_same_v<T, double> ? 0 : 2e4L * 0x1p-48L;
+  for (const Write write : {Write::kAssign, Write::kAdd}) {
+    std::vector<T> out = before.elements;
+    kernel(write, out.data());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const long double added = write == Write::kAdd ? before.at(i) : 0;
+      const long double expected = reference(i) + added;
+      const long double tolerance = 6 * Type<T>::kUnit * (magnitude(i) + std::fabs(added)) + split +
+                                    Type<T>::storing(expected);
+      if (!(std::fabs(Type<T>::value(out[i]) - expected) <= tolerance)) ++wrong;
+    }
+    CAPTURE((write == Write::kAdd));
+    CHECK(wrong == 0);
+  }
+}
+
+template <class T>
+bool same_elements(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// Channels 1 to 3 of 6 hold a NaN, an infinity and a negative infinity at the last position.
+template <class T>
+Data<T> spoiled(const Data<T>& clean) {
+  Data<T> x = clean;
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double values[] = {std::numeric_limits<double>::quiet_NaN(), infinity, -infinity};
+  for (std::int64_t c = 1; c <= 3; ++c) {
+    const std::int64_t run = (x.layout.outer - 1) * x.layout.channels + c;
+    x.elements[static_cast<std::size_t>(run * x.layout.inner + x.layout.inner - 1)] =
+        Type<T>::of(values[c - 1]);
+  }
+  return x;
+}
+
+bool is_spoiled(std::size_t channel) { return channel >= 1 && channel <= 3; }
+
+/// Whether exactly the spoiled channels of `values` are no longer those of `clean`, which is
+/// finite.
+bool spoils_its_channels(const std::vector<double>& values, const std::vector<double>& clean) {
+  for (std::size_t c = 0; c < clean.size(); ++c) {
+    if (is_spoiled(c) ? std::isfinite(values[c]) : values[c] != clean[c]) return false;
+  }
+  return values.size() == clean.size();
+}
+
+const Layout kSpoiledLayouts[] = {{5, 6, 1}, {3, 6, 7}, {2, 6, 49}, {40, 6, 1}, {1, 6, 2049}};
+
+}  // namespace
+
+#define GLUON_SYNCBN_TYPES float, double, Half
+
+TEST_CASE_TEMPLATE("kernels: moments", T, GLUON_SYNCBN_TYPES) {
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 1, seed);
+    const Moments moments = cpu::moments(x.data(), layout);
+    const Reference exact(x);
+    REQUIRE(moments.count == layout.count());
+    REQUIRE(moments.mean.size() == exact.mean.size());
+    REQUIRE(moments.m2.size() == exact.m2.size());
+    for (std::size_t c = 0; c < exact.mean.size(); ++c) {
+      const long double deviation =
+          std::sqrt(exact.m2[c] / static_cast<long double>(x.layout.count()));
+      const long double mean_tolerance = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
+      // Half data of a large mean may have no deviations at all.
+      const long double m2_tolerance = static_cast<long double>(x.layout.count()) * mean_tolerance *
+                                       (deviation + mean_tolerance);
+      REQUIRE(std::fabs(moments.mean[c] - exact.mean[c]) <= mean_tolerance);
+      REQUIRE(std::fabs(moments.m2[c] - exact.m2[c]) <= m2_tolerance);
+    }
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: moments of constant channels have no deviations", T,
+                   GLUON_SYNCBN_TYPES) {
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 0, seed);
+    const Moments moments = cpu::moments(x.data(), layout);
+    for (std::size_t c = 0; c < moments.mean.size(); ++c) {
+      const auto value =
+          static_cast<double>(x.at(c * static_cast<std::size_t>(layout.inner)));  // outer 0
+      if constexpr (std::is_same_v<T, double>) {
+        const double tolerance = 4e-15 * std::fabs(value);
+        REQUIRE(std::fabs(moments.mean[c] - value) <= tolerance);
+        REQUIRE(moments.m2[c] >= 0);
+        REQUIRE(moments.m2[c] <= static_cast<double>(moments.count) * tolerance * tolerance);
+      } else {
+        REQUIRE(moments.mean[c] == value);
+        REQUIRE(moments.m2[c] == 0);
+      }
+    }
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: moments and sums do not depend on where arrays lie", T,
+                   GLUON_SYNCBN_TYPES) {
+  for (const Layout& layout : kSpoiledLayouts) {
+    const Data<T> x(layout, 100, 1, 5);
+    const std::vector<double> mean = means_near(layout, 100, 6);
+    const Moments moments = cpu::moments(x.data(), layout);
+    const GradientSums sums = cpu::gradient_sums(x.data(), x.data(), layout, mean);
+    for (std::size_t offset = 1; offset < 8; ++offset) {
+      std::vector<T> moved(offset);
+      moved.insert(moved.end(), x.elements.begin(), x.elements.end());
+      const T* data = moved.data() + offset;
+      CHECK(same_bits(cpu::moments(data, layout), moments));
+      CHECK(same_bits(cpu::gradient_sums(data, data, layout, mean), sums));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: normalize", T, GLUON_SYNCBN_TYPES) {
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 1, seed);
+    const cpu::Normalization n{means_near(layout, mean, seed), parameters(layout, 1, seed + 1),
+                               parameters(layout, -0.5, seed + 2)};
+    const auto scaled = [&](std::size_t i) {
+      const std::size_t c = x.channel(i);
+      return (x.at(i) - n.mean[c]) * n.scale[c];
+    };
+    check_output(
+        x, [&](Write write, T* y) { cpu::normalize(x.data(), layout, n, write, y); },
+        [&](std::size_t i) { return scaled(i) + n.shift[x.channel(i)]; },
+        [&](std::size_t i) { return std::fabs(scaled(i)) + std::fabs(n.shift[x.channel(i)]); });
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: gradient sums", T, GLUON_SYNCBN_TYPES) {
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 1, seed);
+    const Data<T> dy(layout, 0.1, 1, seed + 1);
+    const std::vector<double> means = means_near(layout, mean, seed);
+    const GradientSums sums = cpu::gradient_sums(dy.data(), x.data(), layout, means);
+    REQUIRE(sums.dy.size() == means.size());
+    REQUIRE(sums.dy_centered.size() == means.size());
+    struct Sum {
+      long double value = 0;
+      long double magnitude = 0;
+      void add(long double term) {
+        value += term;
+        magnitude += std::fabs(term);
+      }
+    };
+    std::vector<Sum> plain(means.size());
+    std::vector<Sum> centered(means.size());
+    for (std::size_t i = 0; i < x.elements.size(); ++i) {
+      const std::size_t c = x.channel(i);
+      plain[c].add(dy.at(i));
+      centered[c].add(dy.at(i) * (x.at(i) - means[c]));
+    }
+    for (std::size_t c = 0; c < means.size(); ++c) {
+      REQUIRE(std::fabs(sums.dy[c] - plain[c].value) <= 1e-14L * plain[c].magnitude);
+      REQUIRE(std::fabs(sums.dy_centered[c] - centered[c].value) <= 1e-14L * centered[c].magnitude);
+    }
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: input gradient", T, GLUON_SYNCBN_TYPES) {
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 1, seed);
+    const Data<T> dy(layout, 0.1, 1, seed + 1);
+    const cpu::InputGradient g{means_near(layout, mean, seed), parameters(layout, 1, seed + 2),
+                               parameters(layout, -0.2, seed + 3),
+                               parameters(layout, 0.1, seed + 4)};
+    const auto direct = [&](std::size_t i) { return g.dy_factor[x.channel(i)] * dy.at(i); };
+    const auto centered = [&](std::size_t i) {
+      const std::size_t c = x.channel(i);
+      return g.x_factor[c] * (x.at(i) - g.mean[c]);
+    };
+    check_output(
+        x,
+        [&](Write write, T* dx) { cpu::input_gradient(dy.data(), x.data(), layout, g, write, dx); },
+        [&](std::size_t i) { return direct(i) + centered(i) + g.constant[x.channel(i)]; },
+        [&](std::size_t i) {
+          return std::fabs(direct(i)) + std::fabs(centered(i)) +
+                 std::fabs(g.constant[x.channel(i)]);
+        });
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", T, GLUON_SYNCBN_TYPES) {
+  for (const Layout& layout : kSpoiledLayouts) {
+    const Data<T> x(layout, 10, 1, 5);
+    const cpu::Normalization n{means_near(layout, 10, 6), parameters(layout, 1, 7),
+                               parameters(layout, 0, 8)};
+    std::vector<T> expected(x.elements.size());
+    cpu::normalize(x.data(), layout, n, Write::kAssign, expected.data());
+    std::vector<T> in_place = x.elements;
+    cpu::normalize(in_place.data(), layout, n, Write::kAssign, in_place.data());
+    CHECK(same_elements(in_place, expected));
+
+    const Data<T> dy(layout, 0, 1, 9);
+    const cpu::InputGradient g{n.mean, n.scale, n.shift, n.shift};
+    cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAssign, expected.data());
+    in_place = dy.elements;
+    cpu::input_gradient(in_place.data(), x.data(), layout, g, Write::kAssign, in_place.data());
+    CHECK(same_elements(in_place, expected));
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", T,
+                   GLUON_SYNCBN_TYPES) {
+  for (const Layout& layout : kSpoiledLayouts) {
+    CAPTURE(layout.outer);
+    CAPTURE(layout.inner);
+    const Data<T> clean(layout, 10, 1, 5);
+    const Data<T> x = spoiled(clean);
+    const Moments clean_moments = cpu::moments(clean.data(), layout);
+    const Moments moments = cpu::moments(x.data(), layout);
+    CHECK(spoils_its_channels(moments.mean, clean_moments.mean));
+    CHECK(spoils_its_channels(moments.m2, clean_moments.m2));
+    const Moments merged = merge_all<Moments>({clean_moments, moments, clean_moments});
+    const Moments clean_merged = merge_all<Moments>({clean_moments, clean_moments, clean_moments});
+    CHECK(spoils_its_channels(merged.mean, clean_merged.mean));
+    CHECK(spoils_its_channels(merged.m2, clean_merged.m2));
+
+    const Data<T> dy(layout, 0, 1, 9);
+    const GradientSums clean_sums =
+        cpu::gradient_sums(dy.data(), clean.data(), layout, clean_moments.mean);
+    const GradientSums x_sums = cpu::gradient_sums(dy.data(), x.data(), layout, moments.mean);
+    CHECK(same_bits(x_sums.dy, clean_sums.dy));
+    CHECK(spoils_its_channels(x_sums.dy_centered, clean_sums.dy_centered));
+    const GradientSums dy_sums =
+        cpu::gradient_sums(spoiled(dy).data(), clean.data(), layout, clean_moments.mean);
+    CHECK(spoils_its_channels(dy_sums.dy, clean_sums.dy));
+    CHECK(spoils_its_channels(dy_sums.dy_centered, clean_sums.dy_centered));
+
+    const auto ones = std::vector<double>(6, 1);
+    std::vector<T> y(x.elements.size());
+    std::vector<T> dx(x.elements.size());
+    std::vector<T> clean_y(x.elements.size());
+    std::vector<T> clean_dx(x.elements.size());
+    cpu::normalize(x.data(), layout, {moments.mean, ones, ones}, Write::kAssign, y.data());
+    cpu::normalize(clean.data(), layout, {clean_moments.mean, ones, ones}, Write::kAssign,
+                   clean_y.data());
+    cpu::input_gradient(dy.data(), x.data(), layout, {moments.mean, ones, ones, ones},
+                        Write::kAssign, dx.data());
+    cpu::input_gradient(dy.data(), clean.data(), layout, {clean_moments.mean, ones, ones, ones},
+                        Write::kAssign, clean_dx.data());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const long double now[] = {Type<T>::value(y[i]), Type<T>::value(dx[i])};
+      const long double before[] = {Type<T>::value(clean_y[i]), Type<T>::value(clean_dx[i])};
+      for (int k = 0; k < 2; ++k) {
+        if (is_spoiled(x.channel(i)) ? std::isfinite(now[k]) : now[k] != before[k]) ++wrong;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: finite statistics let a NaN or infinite element through alone", T,
+                   GLUON_SYNCBN_TYPES) {
+  for (const Layout& layout : kSpoiledLayouts) {
+    const Data<T> clean(layout, 10, 1, 5);
+    const Data<T> x = spoiled(clean);
+    const cpu::Normalization n{means_near(layout, 10, 6), std::vector<double>(6, 2),
+                               std::vector<double>(6, 1)};
+    std::vector<T> y(x.elements.size());
+    std::vector<T> clean_y(x.elements.size());
+    cpu::normalize(x.data(), layout, n, Write::kAssign, y.data());
+    cpu::normalize(clean.data(), layout, n, Write::kAssign, clean_y.data());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const long double value = Type<T>::value(y[i]);
+      if (std::isnan(x.at(i))) {
+        if (!std::isnan(value)) ++wrong;
+      } else if (std::isinf(x.at(i))) {
+        if (value != x.at(i)) ++wrong;
+      } else if (value != Type<T>::value(clean_y[i])) {
+        ++wrong;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: empty arrays", T, GLUON_SYNCBN_TYPES) {
+  for (const Layout& layout :
+       {Layout{0, 3, 1}, Layout{0, 3, 49}, Layout{2, 3, 0}, Layout{2, 0, 1}, Layout{2, 0, 49}}) {
+    const std::vector<double> zeros(static_cast<std::size_t>(layout.channels));
+    const T* none = nullptr;
+    const Moments moments = cpu::moments(none, layout);
+    CHECK(moments.count == layout.count());
+    CHECK(same_bits(moments.mean, zeros));
+    CHECK(same_bits(moments.m2, zeros));
+    const GradientSums sums = cpu::gradient_sums(none, none, layout, zeros);
+    CHECK(same_bits(sums.dy, zeros));
+    CHECK(same_bits(sums.dy_centered, zeros));
+    T* nowhere = nullptr;
+    cpu::normalize(none, layout, {zeros, zeros, zeros}, Write::kAssign, nowhere);
+    cpu::input_gradient(none, none, layout, {zeros, zeros, zeros, zeros}, Write::kAdd, nowhere);
+  }
+}
+
+}  // namespace gluon_syncbn::tests

@@ -1,0 +1,77 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/update_order.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+/// Records the updates that are applied, each by one number.
+struct Record {
+  UpdateOrder order;
+  std::vector<double> applied;
+
+  void update(std::size_t use, std::uint64_t pass, double number) {
+    order.update(use, pass, {{number}, {number}},
+                 [this](const BatchStatistics& due) { applied.push_back(due.mean.front()); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("update order: uses that come in any order are applied in program order") {
+  Record record;
+  for (std::size_t use = 0; use < 3; ++use) CHECK(record.order.add_use() == use);
+  record.update(2, 0, 3);
+  record.update(1, 0, 2);
+  CHECK(record.applied.empty());
+  record.update(0, 0, 1);
+  record.update(1, 1, 5);
+  record.update(0, 1, 4);
+  record.update(2, 1, 6);
+  CHECK(record.applied == std::vector<double>{1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE("update order: a first use of the next pass waits for the last of this one") {
+  Record record;
+  record.order.add_use();
+  record.order.add_use();
+  record.update(0, 0, 1);
+  record.update(0, 1, 3);
+  CHECK(record.applied == std::vector<double>{1});
+  record.update(1, 0, 2);
+  record.update(1, 1, 4);
+  CHECK(record.applied == std::vector<double>{1, 2, 3, 4});
+}
+
+TEST_CASE("update order: a single use is applied at once in every pass") {
+  Record record;
+  record.order.add_use();
+  for (std::uint64_t pass = 0; pass < 5; ++pass) record.update(0, pass, static_cast<double>(pass));
+  CHECK(record.applied == std::vector<double>{0, 1, 2, 3, 4});
+}
+
+TEST_CASE("update order: no use joins after the first update") {
+  Record record;
+  record.order.add_use();
+  record.update(0, 0, 1);
+  CHECK_FALSE(record.order.add_use());
+}
+
+TEST_CASE("update order: a use that never comes does not hold back more than one pass") {
+  Record record;
+  for (int use = 0; use < 3; ++use) record.order.add_use();
+  for (std::uint64_t pass = 0; pass < 100; ++pass) {
+    record.update(0, pass, static_cast<double>(2 * pass));
+    record.update(2, pass, static_cast<double>(2 * pass + 1));
+  }
+  CHECK(record.applied.size() >= 197);
+  for (std::size_t i = 0; i < record.applied.size(); ++i) {
+    CHECK(record.applied[i] == static_cast<double>(i));
+  }
+}
+
+}  // namespace gluon_syncbn::tests
