@@ -4,6 +4,17 @@ Importing this package registers the operator ``SyncBatchNorm`` with MXNet, so t
 from networks with :class:`SyncBatchNorm` load in any process that has imported it.
 """
 
+try:
+    import mxnet as _mxnet
+except ImportError as error:
+    raise ImportError(
+        "gluon_syncbn needs Apache MXNet 1.9.1, which could not be imported: "
+        f"{error}. Install it together with gluon_syncbn, in one call, so that pip picks a NumPy "
+        "that MXNet can use: pip install 'gluon_syncbn[cpu]' or 'gluon_syncbn[cu112]'."
+    ) from error
+if not _mxnet.__version__.startswith("1.9."):
+    raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {_mxnet.__version__}")
+
 from ._version import __version__
 from .block import SyncBatchNorm
 from .runtime import get_timeout, set_timeout

@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 from mxnet.gluon import nn
 
-from . import runtime  # noqa: F401  (registers the operator that the block calls)
+from . import cpu_contexts, runtime  # noqa: F401  (runtime registers the operator)
 
 __all__ = ["SyncBatchNorm"]
 
@@ -153,6 +153,15 @@ str or Initializer
     def key(self) -> str:
         """Name under which the devices of this block meet, unique among all blocks."""
         return f"{self.prefix}{self._identity.token}"
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
+
+        Warns where ``static_shape=True`` can use up the workspaces of CPU contexts.
+        """
+        if active and kwargs.get("static_shape") and self.num_devices != 1:
+            cpu_contexts.warn_of_static_shape()
+        super().hybridize(active, **kwargs)
 
     def hybrid_forward(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from typing import TYPE_CHECKING
 
 import mxnet as mx
@@ -17,9 +18,12 @@ import mxnet as mx
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = ["REQUIRED_WORKSPACES", "SETTINGS", "find_problem", "prepare"]
+__all__ = ["REQUIRED_WORKSPACES", "SETTINGS", "find_problem", "prepare", "warn_of_static_shape"]
 
 REQUIRED_WORKSPACES = 1024
+
+# A static_shape graph never gives its workspaces back, and other operators come upon them in turn.
+STATIC_SHAPE_WORKSPACES = 65536
 
 SETTINGS = {
     "MXNET_MKLDNN_ENABLED": "0",
@@ -52,6 +56,21 @@ def prepare(library: ctypes.CDLL) -> None:
         return
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+def warn_of_static_shape() -> None:
+    """Warn where the workspaces of CPU contexts are too few for ``static_shape=True``."""
+    setting = os.environ.get("MXNET_CPU_TEMP_COPY", "")
+    if uses_gpus() or (setting.isdigit() and int(setting) >= STATIC_SHAPE_WORKSPACES):
+        return
+    warnings.warn(
+        "static_shape=True on several CPU contexts: operators beside the network, such as a loss, "
+        "come upon workspaces that it keeps, and a step can then wait for ever (until the timeout "
+        "of gluon_syncbn). Hybridize with static_alloc=True alone, or set "
+        f"MXNET_CPU_TEMP_COPY={STATIC_SHAPE_WORKSPACES} or more before the first operator runs",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def find_problem(synchronized: bool) -> str | None:

@@ -6,20 +6,12 @@ import ctypes
 import os
 from pathlib import Path
 
-__all__ = ["build_info", "get_timeout", "library_path", "num_keys", "set_timeout"]
-
-try:
-    import mxnet as mx
-except ImportError as error:
-    raise ImportError(
-        "gluon_syncbn needs Apache MXNet 1.9.1, which could not be imported: "
-        f"{error}. Install it together with gluon_syncbn, in one call, so that pip picks a NumPy "
-        "that MXNet can use: pip install 'gluon_syncbn[cpu]' or 'gluon_syncbn[cu112]'."
-    ) from error
+import mxnet as mx
 
 from . import cpu_contexts
 
-_SUPPORTED = (1, 9)
+__all__ = ["build_info", "get_timeout", "library_path", "num_keys", "set_timeout"]
+
 _CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
 
 
@@ -50,12 +42,6 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_is_ready.argtypes = [ctypes.c_void_p]
     library.gluon_syncbn_build_info.restype = ctypes.c_char_p
     return library
-
-
-def _require_supported_mxnet() -> None:
-    version = tuple(int(part) for part in mx.__version__.split(".")[:2])
-    if version != _SUPPORTED:
-        raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {mx.__version__}")
 
 
 @_CpuContextCheck
@@ -103,7 +89,6 @@ def build_info() -> str:
     return str(_LIBRARY.gluon_syncbn_build_info().decode())
 
 
-_require_supported_mxnet()
 _LIBRARY = _load_library()
 cpu_contexts.prepare(_LIBRARY)
 _error = _LIBRARY.gluon_syncbn_register(mx.base._LIB._name.encode(), _check_cpu_contexts)

@@ -113,6 +113,26 @@ assert len(result) == 2
     run_python(program)
 
 
+@pytest.mark.parametrize(("copies", "warnings"), [("1024", 1), ("65536", 0), ("100000", 0)])
+def test_static_shape_warns_of_few_workspaces(copies, warnings):
+    program = """
+import sys, warnings
+import gluon_syncbn
+from mxnet.gluon import nn
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3), gluon_syncbn.SyncBatchNorm())
+    net.hybridize()
+    net.hybridize(static_alloc=True)
+    net.hybridize(static_alloc=True, static_shape=True)
+messages = [str(warning.message) for warning in caught]
+assert len(messages) == int(sys.argv[1]), messages
+assert all("MXNET_CPU_TEMP_COPY=65536" in message for message in messages)
+"""
+    run_python(program, str(warnings), MXNET_CPU_TEMP_COPY=copies)
+
+
 def test_timeout_from_the_environment():
     program = "import gluon_syncbn\nassert gluon_syncbn.get_timeout() == 12.5\n"
     run_python(program, GLUON_SYNCBN_TIMEOUT="12.5")
