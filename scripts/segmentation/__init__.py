@@ -1,0 +1,1 @@
+"""Parts of the segmentation job: scenes, networks, training and report."""

@@ -1,0 +1,392 @@
+"""The training loop, the same for one device and for several."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from segmentation.networks import Design, Norm, build
+from segmentation.scenes import Scenes
+
+SIDE_OUTPUT_WEIGHT = 0.4
+WARM_UP_STEPS = 3  # not timed
+FINAL_STEPS = 20  # whose mean loss counts as the final loss
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast to train.
+
+    Attributes
+    ----------
+    epochs : int
+        Passes over the training scenes.
+    batch : int
+        Scenes in a whole batch, over all devices.
+    rate : float
+        Highest learning rate. It rises from zero over the first tenth of the steps, and falls back
+        to zero as a polynomial of power 0.9.
+    momentum, decay : float
+        Momentum and weight decay of SGD.
+    scorings : int
+        How often the validation scenes are scored in the course of the training.
+    seed : int
+        Seed of the order of the scenes.
+    hybridize : dict or None
+        Settings for ``net.hybridize``; None leaves the network imperative.
+    """
+
+    epochs: int
+    batch: int
+    rate: float
+    momentum: float = 0.9
+    decay: float = 1e-4
+    scorings: int = 5
+    seed: int = 0
+    hybridize: dict[str, bool] | None = field(default_factory=dict)
+
+    def steps(self, scenes: Scenes) -> int:
+        """Count the steps: only whole batches are trained on."""
+        return self.epochs * (len(scenes.train_images) // self.batch)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train: a norm layer on some contexts.
+
+    Attributes
+    ----------
+    key : str
+        Short name.
+    title : str
+        What is printed and drawn.
+    norm : Norm
+        The norm layer.
+    contexts : tuple of mxnet.Context
+        The devices over which each batch is split.
+    """
+
+    key: str
+    title: str
+    norm: Norm
+    contexts: tuple[Any, ...]
+
+
+@dataclass
+class Outcome:
+    """What a way of training led to.
+
+    Attributes
+    ----------
+    way : Way
+        The way.
+    net : mxnet.gluon.HybridBlock
+        The trained network.
+    losses : list of float
+        Mean loss of the whole batch, one for each step, before the step's update.
+    step_seconds : list of float
+        Duration of each step.
+    scored_at : list of int
+        Number of steps done when the validation scenes were scored; the first is 0.
+    miou, accuracy : list of float
+        Mean intersection over union, and share of pixels right, at each scoring.
+    predictions : numpy.ndarray
+        Class of every validation pixel at the end.
+    """
+
+    way: Way
+    net: Any
+    losses: list[float] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    scored_at: list[int] = field(default_factory=list)
+    miou: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    predictions: Any = None
+
+    @property
+    def final_loss(self) -> float:
+        """Mean loss of the last steps."""
+        return float(np.mean(self.losses[-FINAL_STEPS:]))
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Median duration of a step, leaving out the first few."""
+        return float(np.median(self.step_seconds[WARM_UP_STEPS:] or self.step_seconds))
+
+
+def train(way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights: Path) -> Outcome:
+    """Train a network one way, with a progress bar.
+
+    Parameters
+    ----------
+    way : Way
+        Norm layer and contexts.
+    design : Design
+        The network.
+    scenes : Scenes
+        What to train and validate on.
+    schedule : Schedule
+        How long and how fast to train.
+    weights : pathlib.Path
+        The initial weights.
+
+    Returns
+    -------
+    Outcome
+        Losses, times, scores, and the network.
+    """
+    total = schedule.steps(scenes)
+    loop = Loop(way, design, schedule, total, weights)
+    judge = Judge(design, scenes, way.contexts[0], weights)
+    outcome = Outcome(way, loop.net)
+    judge.score(weights, outcome)
+    due = {round(total * part / schedule.scorings) for part in range(1, schedule.scorings + 1)}
+    trained = weights.with_name(f"{way.key}.params")
+    with tqdm(total=total, desc=way.title, unit="step") as bar:
+        for images, labels in batches(scenes, schedule):
+            begin = time.perf_counter()
+            outcome.losses.append(loop.step(images, labels))
+            mx.nd.waitall()  # or the update would count to the next step's time
+            outcome.step_seconds.append(time.perf_counter() - begin)
+            bar.set_postfix(loss=f"{outcome.losses[-1]:.4f}", refresh=False)
+            bar.update()
+            if len(outcome.losses) in due:
+                loop.net.save_parameters(str(trained))
+                judge.score(trained, outcome)
+    trained.unlink()
+    return outcome
+
+
+def losses_in_reverse(
+    way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights: Path, steps: int
+) -> list[float]:
+    """Start to train a way with the scenes of every batch in reverse order.
+
+    The mathematics is that of the batches as they are; only the order in which sums are rounded
+    differs. How far these losses are from those of `train` is what rounding alone does.
+
+    Parameters
+    ----------
+    way, design, scenes, schedule, weights
+        As for `train`.
+    steps : int
+        Number of steps to take.
+
+    Returns
+    -------
+    list of float
+        The loss of each step.
+    """
+    loop = Loop(way, design, schedule, schedule.steps(scenes), weights)
+    early = itertools.islice(batches(scenes, schedule), steps)
+    return [loop.step(images[::-1].copy(), labels[::-1].copy()) for images, labels in early]
+
+
+def batches(
+    scenes: Scenes, schedule: Schedule
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Yield the batches of all epochs, in an order that only the seed decides.
+
+    Parameters
+    ----------
+    scenes : Scenes
+        Holds the training scenes.
+    schedule : Schedule
+        Size of the batches, number of epochs, and seed.
+
+    Yields
+    ------
+    images, labels : numpy.ndarray
+        The network's input, and the class of every pixel.
+    """
+    size = schedule.batch
+    for epoch in range(schedule.epochs):
+        order = np.random.default_rng((schedule.seed, epoch)).permutation(len(scenes.train_images))
+        for start in range(0, len(order) - size + 1, size):
+            chosen = order[start : start + size]
+            labels = scenes.train_labels[chosen].astype(np.float32)
+            yield as_input(scenes.train_images[chosen]), labels
+
+
+class Loop:
+    """The training loop of Gluon for one way.
+
+    Parameters
+    ----------
+    way : Way
+        Norm layer and contexts.
+    design : Design
+        The network.
+    schedule : Schedule
+        How fast to train.
+    steps : int
+        Number of steps until the learning rate is zero.
+    weights : pathlib.Path
+        The initial weights.
+    """
+
+    def __init__(
+        self, way: Way, design: Design, schedule: Schedule, steps: int, weights: Path
+    ) -> None:
+        self.net = build(design, way.norm, way.contexts, weights)
+        if schedule.hybridize is not None:
+            self.net.hybridize(**schedule.hybridize)
+        self._contexts = list(way.contexts)
+        self._criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
+        rates = mx.lr_scheduler.PolyScheduler(
+            steps, schedule.rate, pwr=0.9, warmup_steps=steps // 10
+        )
+        options = {
+            "learning_rate": schedule.rate,
+            "momentum": schedule.momentum,
+            "wd": schedule.decay,
+            "lr_scheduler": rates,
+        }
+        self._trainer = gluon.Trainer(self.net.collect_params(), "sgd", options)
+
+    def step(self, images: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
+        """Take one training step on a whole batch.
+
+        The criterion gives one loss per scene, the mean over its pixels. The gradients are those
+        of the sum over all scenes on all devices, and ``Trainer.step`` divides by the size of the
+        whole batch, so that the step is that of the whole batch's mean loss however the batch is
+        split.
+
+        Parameters
+        ----------
+        images, labels : numpy.ndarray
+            A batch from `batches`.
+
+        Returns
+        -------
+        float
+            The mean loss of the whole batch.
+        """
+        parts = gluon.utils.split_and_load(mx.nd.array(images), self._contexts, even_split=False)
+        truth = gluon.utils.split_and_load(mx.nd.array(labels), self._contexts, even_split=False)
+        with autograd.record():
+            losses = [
+                _loss(self._criterion, self.net(part), label) for part, label in zip(parts, truth)
+            ]
+        autograd.backward(losses)
+        self._trainer.step(len(images))
+        return sum(float(loss.asnumpy().sum()) for loss in losses) / len(images)
+
+
+def _loss(criterion: Any, outputs: Any, label: Any) -> Any:
+    """Loss of each scene: that of the first output, plus that of further ones with less weight.
+
+    Further outputs may be smaller than the image; they are enlarged to its size.
+    """
+    first, *others = outputs
+    total = criterion(first, label)
+    height, width = label.shape[1:]
+    for other in others:
+        enlarged = mx.nd.contrib.BilinearResize2D(other, height=height, width=width)
+        total = total + SIDE_OUTPUT_WEIGHT * criterion(enlarged, label)
+    return total
+
+
+def as_input(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Turn images into the network's input: channels first, about zero mean and unit spread."""
+    scaled = (images.astype(np.float32) / 255 - 0.5) / 0.25
+    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+
+class Judge:
+    """Scores parameter files on the validation scenes, on one device.
+
+    The network that judges has plain BatchNorm layers whichever way the parameters were trained:
+    in inference all norm layers compute the same from the same parameters. Gluon's parameter
+    files hold the mean over the devices, so running statistics that differ between the devices
+    are averaged, as they are for whoever loads the file later.
+
+    Parameters
+    ----------
+    design : Design
+        The network.
+    scenes : Scenes
+        Holds the validation scenes.
+    context : mxnet.Context
+        The device to score on.
+    weights : pathlib.Path
+        Parameters to build the network with.
+    """
+
+    def __init__(self, design: Design, scenes: Scenes, context: Any, weights: Path) -> None:
+        self._scenes = scenes
+        self._context = context
+        self._net = build(design, Norm(), [context], weights)
+        self._net.hybridize()
+
+    def score(self, weights: Path, outcome: Outcome) -> None:
+        """Score a parameter file and add the scores to `outcome`.
+
+        Parameters
+        ----------
+        weights : pathlib.Path
+            The parameter file.
+        outcome : Outcome
+            Where the scores and the predictions go.
+        """
+        self._net.load_parameters(str(weights), ctx=self._context)
+        outcome.predictions = predict_classes(self._net, self._scenes.valid_images, self._context)
+        counts = confusion(
+            self._scenes.valid_labels, outcome.predictions, len(self._scenes.class_names)
+        )
+        outcome.scored_at.append(len(outcome.losses))
+        outcome.accuracy.append(float(np.trace(counts) / counts.sum()))
+        outcome.miou.append(mean_iou(counts))
+
+
+def predict_classes(
+    net: Any, images: NDArray[np.uint8], context: Any, batch: int = 16
+) -> NDArray[np.uint8]:
+    """Predict the class of every pixel of `images`.
+
+    Parameters
+    ----------
+    net : mxnet.gluon.HybridBlock
+        A segmentation network.
+    images : numpy.ndarray
+        ``uint8`` images, channels last.
+    context : mxnet.Context
+        The device to predict on.
+    batch : int, default 16
+        Images to predict at a time.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``uint8`` classes of shape (N, height, width).
+    """
+    classes = []
+    for start in range(0, len(images), batch):
+        data = mx.nd.array(as_input(images[start : start + batch]), ctx=context)
+        classes.append(net(data)[0].argmax(axis=1).asnumpy().astype(np.uint8))
+    return np.concatenate(classes)
+
+
+def confusion(
+    truth: NDArray[np.uint8], predicted: NDArray[np.uint8], classes: int
+) -> NDArray[np.int64]:
+    """Count pixels by true class (rows) and predicted class (columns)."""
+    pairs = truth.astype(np.int64).ravel() * classes + predicted.ravel()
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def mean_iou(counts: NDArray[np.int64]) -> float:
+    """Mean intersection over union, over the classes that occur in truth or prediction."""
+    shared = np.diag(counts)
+    either = counts.sum(axis=0) + counts.sum(axis=1) - shared
+    return float((shared[either > 0] / either[either > 0]).mean())
