@@ -12,14 +12,18 @@ from gluon_syncbn.cpu_contexts import SETTINGS
 ROOT = Path(__file__).parent.parent
 
 
+def clean_environment() -> dict[str, str]:
+    """The environment without the settings that importing gluon_syncbn has left in this process."""
+    return {name: value for name, value in os.environ.items() if name not in SETTINGS}
+
+
 def run_python(
     program: str, *arguments: str, status: int = 0, **environment: str
 ) -> subprocess.CompletedProcess:
-    """Run `program` without the settings that importing gluon_syncbn has left in this process."""
-    inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    """Run `program` in a clean environment and expect it to exit with `status`."""
     result = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        env={**inherited, **environment},
+        env={**clean_environment(), **environment},
         cwd=ROOT,
         capture_output=True,
         text=True,
