@@ -22,7 +22,7 @@ def test_three_ways(tmp_path):
     result = run_demo(*sizes, "--data", str(tmp_path / "data"), "--out", str(out))
     assert result.returncode == 0, result.stdout + result.stderr
     table = json.loads((out / "table.json").read_text())
-    assert [row["way"] for row in table["table"]] == [
+    assert [row["title"] for row in table["table"]] == [
         "1 device, BatchNorm",
         "4 devices, SyncBatchNorm",
         "4 devices, BatchNorm",
