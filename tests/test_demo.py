@@ -1,4 +1,4 @@
-"""The main job on a small scale: three ways, curves, predictions, table, and the checks it makes."""
+"""The main job on a small scale: three ways, curves, predictions, a table, and its own checks."""
 
 from __future__ import annotations
 
