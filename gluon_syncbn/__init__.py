@@ -17,6 +17,17 @@ if not _mxnet.__version__.startswith("1.9."):
 
 from ._version import __version__
 from .block import SyncBatchNorm
+from .convert import convert_sync_batchnorm, revert_sync_batchnorm
+from .deploy import export, to_batchnorm
 from .runtime import get_timeout, set_timeout
 
-__all__ = ["SyncBatchNorm", "__version__", "get_timeout", "set_timeout"]
+__all__ = [
+    "SyncBatchNorm",
+    "__version__",
+    "convert_sync_batchnorm",
+    "export",
+    "get_timeout",
+    "revert_sync_batchnorm",
+    "set_timeout",
+    "to_batchnorm",
+]

@@ -134,6 +134,27 @@ str or Initializer
         self._kwargs["num_devices"] = None  # Gluon reads an attribute before it sets it
         self.num_devices = num_devices
 
+    @classmethod
+    def _take_over(cls, layer: Any, num_devices: int | None) -> None:
+        """Make `layer`, a plain BatchNorm or MXNet's own SyncBatchNorm, one of this class."""
+        before = layer._kwargs
+        layer._before_conversion = (type(layer), before)
+        layer.__class__ = cls
+        layer._identity = _Identity()
+        # MXNet's SyncBatchNorm knows no other axis.
+        names = ("eps", "momentum", "fix_gamma", "use_global_stats")
+        layer._kwargs = {"axis": before.get("axis", 1), **{name: before[name] for name in names}}
+        layer._kwargs["num_devices"] = num_devices
+
+    def _hand_back(self) -> None:
+        """Become what this layer was before `_take_over`, or else a plain BatchNorm."""
+        names = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")
+        now = {name: self._kwargs[name] for name in names}
+        before_class, before = getattr(self, "_before_conversion", (nn.BatchNorm, now))
+        self.__class__ = before_class
+        # What was changed in between, such as a frozen layer's use_global_stats, stays changed.
+        self._kwargs = {name: now.get(name, value) for name, value in before.items()}
+
     @property
     def num_devices(self) -> int | None:
         """Number of devices of a training step, or None for as many as hold the parameters."""

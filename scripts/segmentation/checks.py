@@ -13,7 +13,7 @@ import numpy as np
 from segmentation.scenes import Scenes
 from segmentation.training import Outcome, as_input
 
-EARLY_STEPS = 10
+EARLY_STEPS = 5
 FACTOR = 10.0
 LAG = 2
 FLOOR = 5e-5

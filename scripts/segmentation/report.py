@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import gluon_syncbn
-import gluoncv
 import matplotlib as mpl
 import mxnet as mx
 import numpy as np
@@ -136,7 +136,7 @@ def _versions() -> dict[str, str]:
         "machine": platform.platform(),
         "gluon_syncbn": gluon_syncbn.__version__,
         "mxnet": mx.__version__,
-        "gluoncv": gluoncv.__version__,
+        "gluoncv": importlib.metadata.version("gluoncv"),  # its own __version__ is another
         "numpy": np.__version__,
         "matplotlib": mpl.__version__,
     }

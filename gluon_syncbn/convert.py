@@ -1,0 +1,116 @@
+"""Exchange the norm layers of a network for synchronized ones, and back."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any, Iterator
+
+from mxnet import gluon
+from mxnet.gluon import contrib, nn
+from mxnet.gluon.nn.basic_layers import _BatchNorm
+
+from .block import SyncBatchNorm
+
+__all__ = ["convert_sync_batchnorm", "revert_sync_batchnorm"]
+
+_logger = logging.getLogger(__name__)
+
+
+def convert_sync_batchnorm(net: gluon.Block, num_devices: int | None = None) -> gluon.Block:
+    """Make every BatchNorm of a network a :class:`gluon_syncbn.SyncBatchNorm`, in place.
+
+    Converted are the layers whose class is exactly ``gluon.nn.BatchNorm`` or
+    ``gluon.contrib.nn.SyncBatchNorm``. They stay the same objects with the same parameters, so that
+    whatever else refers to them (attributes, lists, a trainer) stays valid, and saved parameters
+    are interchangeable. Layers of subclasses with behaviour of their own are left and named in a
+    warning. Graphs that a hybridized network has built are dropped; the next call builds them anew.
+
+    Parameters
+    ----------
+    net : Block
+        The network, or a single layer; initialized or not, hybridized or not.
+    num_devices : int, optional
+        Number of devices of a training step. By default, the number of contexts that the
+        parameters live on.
+
+    Returns
+    -------
+    Block
+        `net`.
+
+    Raises
+    ------
+    ValueError
+        If `num_devices` is not a whole number of at least 1.
+
+    See Also
+    --------
+    revert_sync_batchnorm : The inverse.
+    """
+    SyncBatchNorm(num_devices=num_devices)  # raises before anything has changed
+    converted = []
+    for layer in _norm_layers(net):
+        if type(layer) in (nn.BatchNorm, contrib.nn.SyncBatchNorm):
+            SyncBatchNorm._take_over(layer, num_devices)
+            converted.append(layer.name)
+        elif not isinstance(layer, SyncBatchNorm):
+            warnings.warn(
+                f"{layer.name} is left as it is: {type(layer).__name__} is no plain BatchNorm",
+                UserWarning,
+                stacklevel=2,
+            )
+    _report("converted to SyncBatchNorm", net, converted)
+    return net
+
+
+def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
+    """Make every :class:`gluon_syncbn.SyncBatchNorm` what it was before conversion, in place.
+
+    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``.
+
+    Parameters
+    ----------
+    net : Block
+        The network, or a single layer.
+
+    Returns
+    -------
+    Block
+        `net`.
+
+    See Also
+    --------
+    convert_sync_batchnorm : The inverse.
+    """
+    reverted = []
+    for layer in _norm_layers(net):
+        if type(layer) is SyncBatchNorm:
+            layer._hand_back()
+            reverted.append(layer.name)
+    _report("reverted from SyncBatchNorm", net, reverted)
+    return net
+
+
+def _blocks(net: gluon.Block) -> Iterator[gluon.Block]:
+    """Every block of `net` once, however often it is registered."""
+    seen: set[int] = set()
+    waiting: list[Any] = [net]
+    while waiting:
+        block = waiting.pop()
+        if id(block) not in seen:
+            seen.add(id(block))
+            waiting.extend(reversed(list(block._children.values())))
+            yield block
+
+
+def _norm_layers(net: gluon.Block) -> Iterator[Any]:
+    return (block for block in _blocks(net) if isinstance(block, _BatchNorm))
+
+
+def _report(what: str, net: gluon.Block, names: list[str]) -> None:
+    if names:
+        for block in _blocks(net):
+            if isinstance(block, gluon.HybridBlock):
+                block._clear_cached_op()
+    _logger.info("%s in %s: %d layers: %s", what, net.name, len(names), ", ".join(names) or "none")
