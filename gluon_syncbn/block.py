@@ -100,6 +100,8 @@ str or Initializer
     ...     outputs = [layer(shard) for shard in shards]
     """
 
+    _kwargs: dict[str, Any]
+
     def __init__(
         self,
         in_channels: int = 0,
