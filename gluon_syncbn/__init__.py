@@ -19,6 +19,7 @@ from ._version import __version__
 from .block import SyncBatchNorm
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .deploy import export, to_batchnorm
+from .fold import fold_batchnorm
 from .runtime import get_timeout, set_timeout
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "__version__",
     "convert_sync_batchnorm",
     "export",
+    "fold_batchnorm",
     "get_timeout",
     "revert_sync_batchnorm",
     "set_timeout",

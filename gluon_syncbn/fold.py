@@ -1,0 +1,224 @@
+"""Fold batch normalization into the layer before it, where that is exact."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Dict
+
+import mxnet as mx
+import numpy as np
+
+__all__ = ["FoldReport", "fold_batchnorm"]
+
+Arrays = Dict[str, mx.nd.NDArray]
+_FOLDABLE = ("Convolution", "Deconvolution", "FullyConnected")
+
+
+@dataclass
+class FoldReport:
+    """What was folded.
+
+    Attributes
+    ----------
+    folded : dict of str to str
+        Name of each BatchNorm that is gone, and of the layer that does its work now.
+    left : dict of str to str
+        Name of each BatchNorm that stays, and why.
+    """
+
+    folded: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{name}: folded into {into}" for name, into in self.folded.items()]
+        return "\n".join(lines + [f"{name}: left, {why}" for name, why in self.left.items()])
+
+
+def fold_batchnorm(
+    symbol: mx.sym.Symbol, args: Arrays, aux: Arrays
+) -> tuple[mx.sym.Symbol, Arrays, Arrays, FoldReport]:
+    """Fold the BatchNorm nodes of a symbol into the convolution or dense layer before them.
+
+    With scale ``s = gamma / sqrt(moving_var + eps)``, which is applied per output channel, the
+    weight becomes ``s * weight`` and the bias ``s * (bias - moving_mean) + beta``: in inference the
+    same function (B. Jacob et al., "Quantization and Training of Neural Networks for Efficient
+    Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2). Folded are convolutions,
+    transposed convolutions and dense layers, with or without bias and groups, that feed nothing but
+    the BatchNorm and share their weight with nobody. The rest is left.
+
+    Parameters
+    ----------
+    symbol : Symbol
+        A symbol with plain ``BatchNorm`` nodes; see :func:`gluon_syncbn.to_batchnorm`.
+    args, aux : dict of str to NDArray
+        Its parameters and auxiliary states.
+
+    Returns
+    -------
+    symbol : Symbol
+    args, aux : dict of str to NDArray
+        New ones; what is given stays as it is.
+    report : FoldReport
+        What was folded and what was left, and why.
+    """
+    graph = _Graph(json.loads(symbol.tojson()))
+    args, aux, report = dict(args), dict(aux), FoldReport()
+    for index, node in enumerate(graph.nodes):
+        if node["op"] != "BatchNorm":
+            continue
+        source = node["inputs"][0][0]
+        reason = graph.why_not(index)
+        if reason is not None:
+            report.left[node["name"]] = reason
+            continue
+        _fold_arrays(graph, index, args, aux)
+        graph.bypass(index)
+        report.folded[node["name"]] = graph.nodes[source]["name"]
+    folded = mx.sym.load_json(graph.to_json())
+    used = {*folded.list_arguments()}
+    states = {*folded.list_auxiliary_states()}
+    return (
+        folded,
+        {name: value for name, value in args.items() if name in used},
+        {name: value for name, value in aux.items() if name in states},
+        report,
+    )
+
+
+class _Graph:
+    """A symbol's JSON. Nodes keep their index until `to_json` sorts and renumbers them."""
+
+    def __init__(self, graph: dict[str, Any]) -> None:
+        self.nodes = graph["nodes"]
+        self.heads = graph["heads"]
+        self._attributes = graph.get("attrs", {})
+
+    def attribute(self, index: int, name: str, default: str) -> str:
+        return str(self.nodes[index].get("attrs", {}).get(name, default))
+
+    def flag(self, index: int, name: str) -> bool:
+        return self.attribute(index, name, "False") in ("True", "true", "1")
+
+    def consumers(self, index: int) -> list[tuple[int, int]]:
+        """(node, output) of everything that reads an output of a node; -1 stands for a head."""
+        read = [(-1, head[1]) for head in self.heads if head[0] == index]
+        for other, node in enumerate(self.nodes):
+            read += [(other, entry[1]) for entry in node["inputs"] if entry[0] == index]
+        return read
+
+    def why_not(self, index: int) -> str | None:
+        """Why the BatchNorm `index` cannot be folded, or None if it can."""
+        source, output = self.nodes[index]["inputs"][0][:2]
+        layer = self.nodes[source]
+        if layer["op"] not in _FOLDABLE or output != 0:
+            return f"its input is {layer['name']}, which is no convolution or dense layer"
+        if any(output != 0 for _, output in self.consumers(index)):
+            return "its mean or variance is used"
+        if self.consumers(source) != [(index, 0)]:
+            return f"the output of {layer['name']} is used elsewhere too"
+        for entry in layer["inputs"][1:]:
+            variable = self.nodes[entry[0]]
+            if variable["op"] != "null":
+                return f"{variable['name']} is computed"
+            if len(self.consumers(entry[0])) > 1:
+                return f"{variable['name']} is shared"
+        axis = int(self.attribute(index, "axis", "1"))
+        if axis not in self._channel_axes(source):
+            return f"it normalizes axis {axis}, which is not that of the channels"
+        return None
+
+    def _channel_axes(self, index: int) -> tuple[int, ...]:
+        if self.nodes[index]["op"] == "FullyConnected":
+            flattens = self.attribute(index, "flatten", "True") in ("True", "true", "1")
+            return (1, -1) if flattens else (-1,)
+        layout = self.attribute(index, "layout", "None")
+        kernel = self.attribute(index, "kernel", "()").strip("()").split(",")
+        ndim = 2 + len([size for size in kernel if size.strip()])
+        axis = 1 if layout == "None" else layout.index("C")
+        return (axis, axis - ndim)
+
+    def bypass(self, index: int) -> None:
+        """Let everything that reads the node `index` read its first input instead."""
+        source = self.nodes[index]["inputs"][0]
+        for entries in [self.heads, *(node["inputs"] for node in self.nodes)]:
+            for entry in entries:
+                if entry[0] == index:
+                    entry[0], entry[1] = source[0], source[1]
+        self.nodes[index]["inputs"] = []  # it reads nothing any more
+
+    def add_bias(self, index: int) -> str:
+        """Give a layer without bias one; return the name of its variable."""
+        node = self.nodes[index]
+        name = f"{node['name']}_bias"
+        self.nodes.append({"op": "null", "name": name, "inputs": []})
+        node["inputs"].append([len(self.nodes) - 1, 0, 0])
+        node["attrs"] = {**node.get("attrs", {}), "no_bias": "False"}
+        return name
+
+    def to_json(self) -> str:
+        """Only what the heads need, in topological order."""
+        order: dict[int, int] = {}
+        for head in self.heads:
+            stack = [(head[0], False)]
+            while stack:
+                index, inputs_done = stack.pop()
+                if index in order:
+                    continue
+                if inputs_done:
+                    order[index] = len(order)
+                    continue
+                stack.append((index, True))
+                stack += [(entry[0], False) for entry in reversed(self.nodes[index]["inputs"])]
+        nodes = []
+        for index in order:
+            inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]
+            nodes.append({**self.nodes[index], "inputs": inputs})
+        graph = {
+            "nodes": nodes,
+            "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
+            "node_row_ptr": list(range(len(nodes) + 1)),
+            "heads": [[order[head[0]], *head[1:]] for head in self.heads],
+            "attrs": self._attributes,
+        }
+        return json.dumps(graph)
+
+
+def _fold_arrays(graph: _Graph, index: int, args: Arrays, aux: Arrays) -> None:
+    """Put the scale and shift of the BatchNorm `index` into the arrays of the layer before it."""
+    norm = graph.nodes[index]
+    source = norm["inputs"][0][0]
+    names = [graph.nodes[entry[0]]["name"] for entry in norm["inputs"][1:]]
+    gamma, beta, mean, var = (
+        (args[name] if name in args else aux[name]).asnumpy().astype(np.float64) for name in names
+    )
+    if graph.attribute(index, "fix_gamma", "True") in ("True", "true", "1"):
+        gamma = np.ones_like(gamma)
+    scale = gamma / np.sqrt(var + float(graph.attribute(index, "eps", "1e-3")))
+
+    layer = graph.nodes[source]
+    weight_name = graph.nodes[layer["inputs"][1][0]]["name"]
+    weight = args[weight_name]
+    args[weight_name] = _like(weight, _scale_outputs(graph, source, weight.asnumpy(), scale))
+    if len(layer["inputs"]) > 2:
+        bias_name = graph.nodes[layer["inputs"][2][0]]["name"]
+        bias = args[bias_name].asnumpy().astype(np.float64)
+    else:
+        bias_name, bias = graph.add_bias(source), np.zeros_like(mean)
+    args[bias_name] = _like(weight, (bias - mean) * scale + beta)
+
+
+def _scale_outputs(graph: _Graph, index: int, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Scale the output channels of a layer's weight."""
+    weight = weight.astype(np.float64)
+    if graph.nodes[index]["op"] != "Deconvolution":
+        return weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
+    # (inputs, outputs of a group, kernel...), the groups one after the other along the inputs
+    groups = int(graph.attribute(index, "num_group", "1"))
+    grouped = weight.reshape(groups, -1, *weight.shape[1:])
+    factors = scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+    return (grouped * factors).reshape(weight.shape)
+
+
+def _like(array: mx.nd.NDArray, values: np.ndarray) -> mx.nd.NDArray:
+    return mx.nd.array(values, ctx=array.context, dtype=array.dtype)
