@@ -20,11 +20,13 @@ from .block import SyncBatchNorm
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .deploy import export, to_batchnorm
 from .fold import fold_batchnorm
+from .in_sync import check_in_sync
 from .runtime import get_timeout, set_timeout
 
 __all__ = [
     "SyncBatchNorm",
     "__version__",
+    "check_in_sync",
     "convert_sync_batchnorm",
     "export",
     "fold_batchnorm",
