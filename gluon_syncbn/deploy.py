@@ -10,9 +10,9 @@ import mxnet as mx
 from mxnet import gluon
 
 from .block import OP_TYPE
-from .fold import fold_batchnorm
+from .fold import Arrays, FoldReport, fold_batchnorm
 
-__all__ = ["export", "to_batchnorm"]
+__all__ = ["convert_files", "export", "to_batchnorm"]
 
 _logger = logging.getLogger(__name__)
 
@@ -78,16 +78,77 @@ def export(
     """
     net.export(str(path), epoch)
     symbol_file, params_file = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
-    symbol = to_batchnorm(mx.sym.load(symbol_file))
-    if fold:
-        arrays = mx.nd.load(params_file)
-        args, aux = (
-            {name[4:]: array for name, array in arrays.items() if name.startswith(kind)}
-            for kind in ("arg:", "aux:")
-        )
-        symbol, args, aux, report = fold_batchnorm(symbol, args, aux)
-        _logger.info("folded batch normalization of %s:\n%s", net.name, report)
-        named = {f"arg:{name}": array for name, array in args.items()}
-        mx.nd.save(params_file, {**named, **{f"aux:{name}": a for name, a in aux.items()}})
-    symbol.save(symbol_file)
+    convert_files(symbol_file, params_file, symbol_file, params_file, fold)
     return symbol_file, params_file
+
+
+def convert_files(
+    symbol_file: str, params_file: str, new_symbol_file: str, new_params_file: str, fold: bool
+) -> FoldReport:
+    """Make the SyncBatchNorm nodes of exported files plain ``BatchNorm`` nodes.
+
+    Parameters
+    ----------
+    symbol_file, params_file : str
+        Files that ``HybridBlock.export`` or ``Module.save_checkpoint`` wrote.
+    new_symbol_file, new_params_file : str
+        Where to write; may be the same files.
+    fold : bool
+        Whether to fold the norms into the layers before them, where that is exact.
+
+    Returns
+    -------
+    FoldReport
+        What was folded; empty without `fold`.
+
+    Raises
+    ------
+    ValueError
+        If a file holds no symbol or no parameters of a symbol, or the two do not belong together.
+    OSError
+        If a file cannot be read.
+    """
+    symbol = to_batchnorm(_load_symbol(symbol_file))
+    args, aux = _load_parameters(params_file)
+    missing = {*symbol.list_auxiliary_states()} - aux.keys()
+    if missing:
+        raise ValueError(
+            f"{params_file} has no {min(missing)}, which {symbol_file} needs; "
+            "do the two files belong together?"
+        )
+    report = FoldReport()
+    if fold:
+        symbol, args, aux, report = fold_batchnorm(symbol, args, aux)
+        _logger.info("folded batch normalization of %s:\n%s", symbol_file, report)
+    arrays = {f"arg:{name}": array for name, array in args.items()}
+    mx.nd.save(new_params_file, {**arrays, **{f"aux:{name}": a for name, a in aux.items()}})
+    symbol.save(new_symbol_file)
+    return report
+
+
+def _load_symbol(name: str) -> mx.sym.Symbol:
+    text = Path(name).read_text()
+    try:
+        return mx.sym.load_json(text)
+    except mx.base.MXNetError as error:
+        raise ValueError(f"{name} holds no symbol of MXNet: {_last_line(error)}") from error
+
+
+def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
+    with Path(name).open("rb"):  # for the usual message where there is no such file
+        pass
+    try:
+        arrays = mx.nd.load(name)
+    except mx.base.MXNetError as error:
+        raise ValueError(f"{name} holds no parameters of MXNet: {_last_line(error)}") from error
+    if not isinstance(arrays, dict) or not all(key[:4] in ("arg:", "aux:") for key in arrays):
+        raise ValueError(
+            f"{name} holds arrays that are not the parameters of a symbol (arg:... and aux:...); "
+            "it may come from save_parameters instead of export"
+        )
+    parts = [{key[4:]: a for key, a in arrays.items() if key[:4] == k} for k in ("arg:", "aux:")]
+    return parts[0], parts[1]
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]
