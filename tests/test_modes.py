@@ -81,6 +81,10 @@ class Training:
         with autograd.record():
             losses = [((self.net(x) * w) ** 2).sum() for x, w in zip(xs, weights)]
         autograd.backward(losses)
+        if not self.trainer._kv_initialized:
+            # The trainer's first step copies all parameters of device 0 to the others, running
+            # statistics too, and in a static_shape graph MXNet does not let it wait for them.
+            mx.nd.waitall()
         self.trainer.step(self.x.size)
         return sum(loss.asscalar() for loss in losses)
 
