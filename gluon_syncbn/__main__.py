@@ -29,9 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     convert.add_argument("symbol", metavar="SYMBOL", help="such as net-symbol.json")
     convert.add_argument("params", metavar="PARAMS", help="such as net-0000.params")
-    convert.add_argument(
-        "out", metavar="OUT", help="writes OUT-symbol.json and OUT-0000.params"
-    )
+    convert.add_argument("out", metavar="OUT", help="writes OUT-symbol.json and OUT-0000.params")
     convert.add_argument(
         "--fold",
         action="store_true",

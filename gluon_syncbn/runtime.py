@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 from pathlib import Path
@@ -35,6 +36,7 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_set_timeout.restype = None
     library.gluon_syncbn_timeout.restype = ctypes.c_double
     library.gluon_syncbn_num_keys.restype = ctypes.c_size_t
+    library.gluon_syncbn_retire.restype = ctypes.c_char_p
     library.gluon_syncbn_hold.argtypes = [ctypes.c_void_p]
     library.gluon_syncbn_hold.restype = ctypes.c_void_p
     library.gluon_syncbn_release.argtypes = [ctypes.c_void_p]
@@ -89,11 +91,22 @@ def build_info() -> str:
     return str(_LIBRARY.gluon_syncbn_build_info().decode())
 
 
+def _at_exit() -> None:
+    """End all waiting, in which MXNet would otherwise join: nobody calls the devices any more."""
+    ends = _LIBRARY.gluon_syncbn_retire().decode()
+    try:
+        mx.nd.waitall()
+    except mx.base.MXNetError as error:
+        if ends not in str(error):
+            raise
+
+
 _LIBRARY = _load_library()
 cpu_contexts.prepare(_LIBRARY)
 _error = _LIBRARY.gluon_syncbn_register(mx.base._LIB._name.encode(), _check_cpu_contexts)
 if _error is not None:
     raise ImportError(f"gluon_syncbn could not register its operator: {_error.decode()}")
+atexit.register(_at_exit)  # behind MXNet's own handler, and so called before it
 if "GLUON_SYNCBN_TIMEOUT" in os.environ:
     try:
         set_timeout(float(os.environ["GLUON_SYNCBN_TIMEOUT"]))

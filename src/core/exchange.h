@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -30,6 +32,16 @@ struct Outcome {
 /// another device or the watchdog, which it must not keep busy.
 enum class CalledOn { kOwnThread, kForeignThread };
 
+/// Knows the devices that an exchange waits for.
+class Attendance {
+ public:
+  virtual ~Attendance() = default;
+  /// "Came: cpu(0). Missing: cpu(1). Usual causes: ...", for a message.
+  virtual std::string describe(const std::set<Device>& present) const = 0;
+  /// Called where the exchange has failed for want of a device, before anybody is told.
+  virtual void timed_out() = 0;
+};
+
 /// One meeting of all devices: each brings a part, and nobody waits. Whoever arrives last merges
 /// the parts in the order of devices and calls everybody's continuation.
 template <class Part>
@@ -37,8 +49,8 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
  public:
   using Continuation = std::function<void(const Outcome<Part>&, CalledOn)>;
 
-  Exchange(std::string what, std::size_t num_devices)
-      : what_(std::move(what)), num_devices_(num_devices) {}
+  Exchange(std::string what, std::size_t num_devices, std::shared_ptr<Attendance> attendance)
+      : what_(std::move(what)), num_devices_(num_devices), attendance_(std::move(attendance)) {}
   ~Exchange() override { Watchdog::instance().unwatch(this); }
 
   /// Calls `then` exactly once: now, later by the last device to arrive, or with an error by
@@ -47,8 +59,11 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
     std::unique_lock<std::mutex> lock(mutex_);
     if (!error_) {
       slots_[device] = {std::move(part), std::move(then)};
-      if (slots_.size() == 1 && num_devices_ > 1) {
-        Watchdog::instance().watch(this->shared_from_this());
+      if (slots_.size() == 1 && num_devices_ > 1 &&
+          !Watchdog::instance().watch(this->shared_from_this())) {
+        lock.unlock();
+        fail(Watchdog::kRetired);
+        return;
       }
       if (slots_.size() < num_devices_) return;
     }
@@ -62,29 +77,27 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
     finish(slots, merge(slots), &device);
   }
 
-  /// Every device that waits, and every one that still comes, gets `error`. Without effect once all
-  /// have met.
-  void fail(const std::string& error) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (error_ || done_) return;
-    error_ = error;
-    finish(take_slots(lock), {nullptr, error}, nullptr);
+  /// Every device that waits, and every one that still comes, gets `error`, which is put behind
+  /// the name of the exchange. Without effect once all have met.
+  void fail(const std::string& error) override {
+    end_with(what_ + ": " + error, [] {});
   }
 
-  void give_up(std::chrono::duration<double> waited) override {
-    std::string present;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      present = device_list(slots_);
-    }
+  void warn(Seconds waited, Seconds limit) override {
     std::ostringstream message;
-    message << what_ << " waited " << waited.count() << " s for " << num_devices_
-            << " devices (num_devices=" << num_devices_ << ") and only these came: " << present
-            << ". Usual causes: a device got no data this step; num_devices is larger than the "
-               "number of devices in use; the loop waits for one device (asnumpy, asscalar, "
-               "wait_to_read) before it has called the others; or, on CPU contexts, workspaces ran "
-               "out (MXNET_CPU_TEMP_COPY).";
-    fail(message.str());
+    message << "gluon_syncbn: warning: " << what_ << " has waited " << waited.count()
+            << " s for all of " << num_devices_ << " devices and fails at " << limit.count()
+            << " s (gluon_syncbn.set_timeout). " << attendance_->describe(present()) << "\n";
+    // In one piece, because other threads may write too.
+    std::cerr << message.str() << std::flush;
+  }
+
+  void give_up(Seconds waited) override {
+    std::ostringstream message;
+    message << what_ << " waited " << waited.count() << " s for all of " << num_devices_
+            << " devices (num_devices=" << num_devices_ << "). "
+            << attendance_->describe(present());
+    end_with(message.str(), [this] { attendance_->timed_out(); });
   }
 
  private:
@@ -93,6 +106,23 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
     Continuation then;
   };
   using Slots = std::map<Device, Slot>;
+
+  std::set<Device> present() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::set<Device> devices;
+    for (const auto& [device, _] : slots_) devices.insert(device);
+    return devices;
+  }
+
+  template <class BeforeTelling>
+  void end_with(const std::string& error, const BeforeTelling& before_telling) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (error_ || done_) return;
+    error_ = error;
+    const auto slots = take_slots(lock);
+    before_telling();
+    finish(slots, {nullptr, error}, nullptr);
+  }
 
   Slots take_slots(std::unique_lock<std::mutex>& lock) {
     done_ = true;
@@ -103,13 +133,13 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
     return slots;
   }
 
-  static Outcome<Part> merge(const Slots& slots) {
+  Outcome<Part> merge(const Slots& slots) const {
     try {
       std::vector<const Part*> parts;
       for (const auto& [_, slot] : slots) parts.push_back(&slot.part);
       return {std::make_shared<const Part>(Part::merge(parts)), {}};
     } catch (const std::exception& error) {
-      return {nullptr, error.what()};
+      return {nullptr, what_ + ": " + error.what()};
     }
   }
 
@@ -124,6 +154,7 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
 
   const std::string what_;
   const std::size_t num_devices_;
+  const std::shared_ptr<Attendance> attendance_;
   std::mutex mutex_;
   bool done_ = false;
   std::optional<std::string> error_;

@@ -13,6 +13,7 @@
 #include "core/device.h"
 #include "core/exchange.h"
 #include "core/moments.h"
+#include "core/roll.h"
 
 namespace gluon_syncbn {
 
@@ -32,7 +33,7 @@ struct Agreement {
 /// that very forward however often the layer is used.
 class Round {
  public:
-  Round(const std::string& layer, std::uint64_t number, std::size_t num_devices);
+  Round(std::shared_ptr<Roll> roll, const std::string& key, std::uint64_t number);
 
   /// Fails the round where `device` does not agree with those that came before it.
   void agree(const Device& device, const Agreement& agreement);
@@ -43,12 +44,23 @@ class Round {
   /// the first calls of its peers, its second call (retain_graph) their second calls.
   std::shared_ptr<Exchange<GradientSums>> next_backward(const Device& device);
 
+  /// `device` cannot go on for this reason: whatever waits for it in this round fails at once, now
+  /// or later.
+  void fail(const Device& device, const std::string& reason);
+
+  /// `device` has left this round out and will not come.
+  void skip(const Device& device);
+
  private:
+  void fail(const std::string& error);
+
+  const std::shared_ptr<Roll> roll_;
+  const std::uint64_t number_;
   const std::string what_;
-  const std::size_t num_devices_;
   const std::shared_ptr<Exchange<Moments>> forward_;
   std::mutex mutex_;
   std::optional<std::pair<Device, Agreement>> agreement_;
+  std::optional<std::string> error_;
   std::map<Device, std::size_t> backward_calls_;
   std::map<std::size_t, std::pair<std::shared_ptr<Exchange<GradientSums>>, std::size_t>> backwards_;
 };
@@ -57,12 +69,22 @@ class Round {
 /// each device, which its host runs in program order; the order of arrival between devices is free.
 class Meeting {
  public:
-  Meeting(std::string layer, std::size_t num_devices);
+  /// `key` is that of a named meeting.
+  Meeting(std::string layer, std::size_t num_devices, std::string key = "");
+
+  /// A call on `device` has been made that will join if it is a training forward; see Roll.
+  Roll::Ticket announce(const Device& device) { return roll_->announce(device); }
 
   /// The round of the next training forward of `device`.
-  std::shared_ptr<Round> join(const Device& device);
+  std::shared_ptr<Round> join(const Device& device, Roll::Ticket ticket = Roll::kJustMade);
 
-  std::size_t num_devices() const { return num_devices_; }
+  /// `device` was called without training: it does not join, and a message can say so.
+  void saw_inference(const Device& device) { roll_->saw_inference(device); }
+
+  std::size_t num_devices() const { return roll_->num_devices(); }
+
+  /// The devices that wait for others; "" where none does.
+  std::string waiting() const;
 
   /// The meeting that all who name `key` share for as long as one of them holds it.
   static std::shared_ptr<Meeting> named(const std::string& key, const std::string& layer,
@@ -76,11 +98,12 @@ class Meeting {
     std::size_t devices = 0;
   };
 
-  const std::string layer_;
-  const std::size_t num_devices_;
-  std::mutex mutex_;
-  std::map<Device, std::uint64_t> members_;
-  std::map<std::uint64_t, Joined> open_;
+  std::shared_ptr<Round> enter(std::uint64_t number);
+
+  const std::shared_ptr<Roll> roll_;
+  const std::string key_;
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Joined> open_;  // that not all devices have joined
 };
 
 }  // namespace gluon_syncbn

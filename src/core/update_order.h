@@ -28,9 +28,9 @@ class UpdateOrder {
   /// The place of the next use in program order; nothing once an update has come in.
   std::optional<std::size_t> add_use();
 
-  /// Takes the update of the `pass`-th forward of `use`, counted from 0, and calls `apply` for all
-  /// updates that are due, in order. None is due before its predecessor has come.
-  void update(std::size_t use, std::uint64_t pass, BatchStatistics statistics, const Apply& apply);
+  /// Takes the update of the next forward of `use`, nothing where that failed, and calls `apply`
+  /// for all updates that are due, in order. None is due before its predecessor has come.
+  void update(std::size_t use, std::optional<BatchStatistics> statistics, const Apply& apply);
 
  private:
   using Position = std::pair<std::uint64_t, std::size_t>;  // pass, use
@@ -39,9 +39,9 @@ class UpdateOrder {
 
   std::mutex mutex_;
   bool started_ = false;
-  std::size_t num_uses_ = 0;
+  std::vector<std::uint64_t> passes_;  // by use
   Position next_{0, 0};
-  std::map<Position, BatchStatistics> early_;
+  std::map<Position, std::optional<BatchStatistics>> early_;
 };
 
 }  // namespace gluon_syncbn

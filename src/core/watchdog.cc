@@ -1,26 +1,34 @@
 #include "core/watchdog.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 #include <vector>
 
-namespace gluon_syncbn {
+#include "core/per_process.h"
 
-Watchdog& Watchdog::instance() {
-  // Never destroyed: its thread may outlive static destruction at process exit.
-  static Watchdog& watchdog = *new Watchdog();
-  return watchdog;
-}
+namespace gluon_syncbn {
+namespace {
+
+// A forked child keeps it, though not the watchdog.
+std::atomic<double> the_timeout{300.0};
+
+}  // namespace
+
+Watchdog& Watchdog::instance() { return PerProcess<Watchdog>::instance(); }
+
+double Watchdog::timeout() const { return the_timeout.load(); }
 
 void Watchdog::set_timeout(double seconds) {
-  timeout_ = seconds;
+  the_timeout = seconds;
   const std::lock_guard<std::mutex> lock(mutex_);
   wake_.notify_all();
 }
 
-void Watchdog::watch(const std::shared_ptr<Waiting>& waiting) {
+bool Watchdog::watch(const std::shared_ptr<Waiting>& waiting) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (retired_) return false;
   entries_[waiting.get()] = {waiting, Clock::now()};
   if (!running_) {
     running_ = true;
@@ -28,6 +36,7 @@ void Watchdog::watch(const std::shared_ptr<Waiting>& waiting) {
   } else if (idle_) {
     wake_.notify_all();
   }
+  return true;
 }
 
 void Watchdog::unwatch(const Waiting* waiting) {
@@ -35,32 +44,53 @@ void Watchdog::unwatch(const Waiting* waiting) {
   entries_.erase(waiting);
 }
 
+void Watchdog::retire() {
+  std::vector<std::shared_ptr<Waiting>> all;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    retired_ = true;
+    for (const auto& [_, entry] : entries_) {
+      if (auto waiting = entry.waiting.lock()) all.push_back(std::move(waiting));
+    }
+  }
+  for (const auto& waiting : all) waiting->fail(kRetired);
+}
+
 void Watchdog::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    if (entries_.empty() || timeout_ <= 0) {
+    if (entries_.empty() || timeout() <= 0) {
       idle_ = true;
       wake_.wait(lock);
       idle_ = false;
     }
-    const std::chrono::duration<double> limit(timeout_.load());
-    const auto pause = std::chrono::duration<double>(std::clamp(limit.count() / 10, 0.01, 1.0));
+    const Waiting::Seconds limit(timeout());
     // Sleeping a fixed pause instead of to the next deadline spares a wake-up per round.
-    wake_.wait_for(lock, pause);
-    if (timeout_ <= 0) continue;
-
-    std::vector<std::pair<std::shared_ptr<Waiting>, std::chrono::duration<double>>> expired;
-    const auto now = Clock::now();
-    for (const auto& [_, entry] : entries_) {
-      const std::chrono::duration<double> waited = now - entry.since;
-      if (waited < limit) continue;
-      if (auto waiting = entry.waiting.lock()) expired.emplace_back(std::move(waiting), waited);
-    }
-    lock.unlock();
-    for (const auto& [waiting, waited] : expired) waiting->give_up(waited);
-    expired.clear();
-    lock.lock();
+    wake_.wait_for(lock, Waiting::Seconds(std::clamp(limit.count() / 20, 0.01, 1.0)));
+    if (timeout() > 0) inspect(lock, limit);
   }
+}
+
+void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit) {
+  using Late = std::vector<std::pair<std::shared_ptr<Waiting>, Waiting::Seconds>>;
+  Late early;
+  Late expired;
+  const auto now = Clock::now();
+  for (auto& [_, entry] : entries_) {
+    const Waiting::Seconds waited = now - entry.since;
+    const bool is_over = waited >= limit;
+    if (!is_over && (entry.warned || waited < limit / 10)) continue;
+    entry.warned = true;
+    if (auto waiting = entry.waiting.lock()) {
+      (is_over ? expired : early).emplace_back(std::move(waiting), waited);
+    }
+  }
+  lock.unlock();
+  for (const auto& [waiting, waited] : early) waiting->warn(waited, limit);
+  for (const auto& [waiting, waited] : expired) waiting->give_up(waited);
+  early.clear();
+  expired.clear();
+  lock.lock();
 }
 
 }  // namespace gluon_syncbn

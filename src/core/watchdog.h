@@ -1,11 +1,11 @@
 #ifndef GLUON_SYNCBN_CORE_WATCHDOG_H_
 #define GLUON_SYNCBN_CORE_WATCHDOG_H_
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 namespace gluon_syncbn {
@@ -13,8 +13,13 @@ namespace gluon_syncbn {
 /// Something that waits for devices and can give up.
 class Waiting {
  public:
+  using Seconds = std::chrono::duration<double>;
+
   virtual ~Waiting() = default;
-  virtual void give_up(std::chrono::duration<double> waited) = 0;
+  /// Called once, at a tenth of the time after which give_up() is called.
+  virtual void warn(Seconds waited, Seconds limit) = 0;
+  virtual void give_up(Seconds waited) = 0;
+  virtual void fail(const std::string& error) = 0;
 };
 
 /// Makes whatever has waited longer than the timeout give up. One thread serves the process; it
@@ -25,26 +30,33 @@ class Watchdog {
 
   /// Seconds; 0 waits for ever.
   void set_timeout(double seconds);
-  double timeout() const { return timeout_.load(); }
+  double timeout() const;
 
-  void watch(const std::shared_ptr<Waiting>& waiting);
+  /// False once retired: `waiting` should fail instead, with kRetired.
+  bool watch(const std::shared_ptr<Waiting>& waiting);
   void unwatch(const Waiting* waiting);
+
+  /// At the end of a process, which would otherwise wait for devices that nobody calls any more:
+  /// whatever waits fails, and so does whatever comes later.
+  void retire();
+  static constexpr const char* kRetired = "the process ends before all devices have come";
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Entry {
     std::weak_ptr<Waiting> waiting;
     Clock::time_point since;
+    bool warned = false;
   };
 
-  Watchdog() = default;
   void run();
+  void inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit);
 
-  std::atomic<double> timeout_{300.0};
   std::mutex mutex_;
   std::condition_variable wake_;
   bool running_ = false;
   bool idle_ = false;
+  bool retired_ = false;
   std::unordered_map<const Waiting*, Entry> entries_;
 };
 

@@ -17,12 +17,13 @@ constexpr std::size_t kMaxKeyLength = 1024;
 constexpr std::size_t kMaxShownLength = 128;
 constexpr int kMaxDevices = 4096;
 
-/// `text` fit to be shown in a message: short, and without control characters.
+/// `text` fit to be shown in a message: short, and in ASCII without control characters. Python
+/// decodes messages as UTF-8, and would show an error of its own for anything else.
 std::string shown(const std::string& text) {
   std::string result;
   for (const char character : text.substr(0, kMaxShownLength)) {
     const auto byte = static_cast<unsigned char>(character);
-    result += byte < 0x20 || byte == 0x7f ? '?' : character;
+    result += byte < 0x20 || byte > 0x7e ? '?' : character;
   }
   return text.size() > kMaxShownLength ? result + "..." : result;
 }
@@ -51,6 +52,15 @@ bool parse_flag(const std::string& text, bool* value) {
   return *value || text == "False" || text == "false" || text == "0";
 }
 
+/// Recomputing a forward pass in backward would meet and move the averages a second time.
+void require_no_mirroring(const std::string& layer, const std::string& value) {
+  bool mirrored = false;
+  if (parse_flag(value, &mirrored) && !mirrored) return;
+  throw Error(layer + ": attribute __force_mirroring__='" + shown(value) +
+              "' lets MXNet run the layer a second time in backward, which would update the "
+              "running statistics twice; remove it");
+}
+
 /// Attributes such as __lr_mult__ or __ctx_group__, which MXNet lets every node carry.
 bool is_hidden(const std::string& name) {
   return name.size() > 4 && name.compare(0, 2, "__") == 0 &&
@@ -71,6 +81,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
            "at most " + std::to_string(kMaxKeyLength) + " characters long");
   }
   for (const auto& [name, value] : pairs) {
+    if (name == "__force_mirroring__") require_no_mirroring(layer, value);
     if (name == "key" || is_hidden(name)) continue;
     if (name == "eps") {
       if (!parse_number(value, &attributes.eps) || attributes.eps < 0) {

@@ -42,6 +42,12 @@ GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) {
 
 GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() { return Watchdog::instance().timeout(); }
 
+/// At the end of the process: whatever waits for devices fails, with the message returned.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() {
+  Watchdog::instance().retire();
+  return Watchdog::kRetired;
+}
+
 /// Keeps an array busy until given back; nullptr where that failed.
 GLUON_SYNCBN_EXPORT void* gluon_syncbn_hold(mxnet::NDArrayHandle array) {
   try {

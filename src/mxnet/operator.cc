@@ -1,6 +1,7 @@
 #include "mxnet/operator.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "core/error.h"
@@ -19,6 +20,16 @@ bool guarded(const std::string& layer, const Completion& completion, const Task&
     const bool named = message.compare(0, layer.size(), layer) == 0;
     completion.fail(named ? message : layer + ": " + message);
     return false;
+  }
+}
+
+/// Recomputing a forward pass in backward would meet and move the averages a second time.
+void require_no_mirroring() {
+  const char* value = std::getenv("MXNET_BACKWARD_DO_MIRROR");
+  if (value && std::atoi(value) != 0) {
+    throw Error(std::string("environment variable MXNET_BACKWARD_DO_MIRROR=") + value +
+                " lets MXNet run the layer a second time in backward, which would update the "
+                "running statistics twice; unset it (on Gluon networks it has no effect)");
   }
 }
 
@@ -75,14 +86,13 @@ struct Operator::BackwardCall {
   }
 };
 
-void PendingForwards::begin(const std::string& layer, const Device& device,
-                            const std::shared_ptr<void>& op, std::uint64_t runs) {
+void PendingForwards::begin(const Device& device, const std::shared_ptr<void>& op,
+                            std::uint64_t runs) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Pending& pending = pending_[device];
   const auto other = pending.op.lock();
   if (other && other != op && (runs > 0 || pending.runs > 0)) {
-    throw Error(layer + ": a network hybridized with static_shape=True was called twice on " +
-                device.name() +
+    throw Error("a network hybridized with static_shape=True was called twice on " + device.name() +
                 " before backward; MXNet keeps no order between these calls. Hybridize it without "
                 "static_shape");
   }
@@ -101,7 +111,8 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Meeting
       device_(std::move(device)),
       meeting_(std::move(meeting)),
       pending_(std::move(pending)),
-      update_place_(std::move(update_place)) {}
+      update_place_(std::move(update_place)),
+      ticket_(meeting_ ? meeting_->announce(device_) : 0) {}
 
 void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_train) {
   using namespace forward_at;
@@ -141,18 +152,19 @@ void Operator::push_call(std::shared_ptr<Call> call, const std::vector<std::size
        });
 }
 
-template <class Part, class FinishTask>
+template <class Part, class FinishTask, class MissedTask>
 void Operator::meet(Exchange<Part>& exchange, Part part, const Completion& completion,
-                    const char* name, FinishTask finish) {
+                    const char* name, FinishTask finish, MissedTask missed) {
   auto complete = [self = shared_from_this(), completion, finish](const Part& merged) {
     if (guarded(self->attributes_.layer(), completion, [&] { finish(merged); })) {
       completion.succeed();
     }
   };
   exchange.arrive(device_, std::move(part),
-                  [self = shared_from_this(), completion, complete, name](
+                  [self = shared_from_this(), completion, complete, missed, name](
                       const Outcome<Part>& outcome, CalledOn called_on) {
                     if (!outcome) {
+                      missed();
                       completion.fail(outcome.error);
                     } else if (called_on == CalledOn::kOwnThread) {
                       complete(*outcome.merged);
@@ -184,6 +196,7 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
   const auto channels = static_cast<std::size_t>(layout.channels);
 
   if (!call->is_train || attributes_.use_global_stats) {
+    if (meeting_ && !attributes_.use_global_stats) meeting_->saw_inference(device_);
     Statistics running;
     running.mean = to_doubles<P>(call->arrays[kMovingMean], channels);
     running.inv_std =
@@ -193,6 +206,7 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
     completion.succeed();
     return;
   }
+  require_no_mirroring();
   if (!meeting_) {
     finish_forward<T, P>(*call, cpu::moments(data.data<const T>(), layout), nullptr);
     completion.succeed();
@@ -200,19 +214,33 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
   }
 
   statistics_ = nullptr;
-  const auto round = meeting_->join(device_);
+  const auto round = meeting_->join(device_, runs_ == 0 ? ticket_ : Roll::kJustMade);
+  const auto give_up = [this, call] {
+    pending_->end(device_, shared_from_this());
+    update_running<P>(*call, std::nullopt);
+  };
   Moments own;
   try {
-    pending_->begin(attributes_.layer(), device_, shared_from_this(), runs_++);
+    pending_->begin(device_, shared_from_this(), runs_++);
     round->agree(device_, {layout.channels, dtype_name(data.dtype()), attributes_.eps,
                            attributes_.momentum});
     own = cpu::moments(data.data<const T>(), layout);
   } catch (const std::exception& error) {
-    round->forward().fail(error.what());
+    round->fail(device_, error.what());
+    give_up();
     throw;
   }
-  meet(round->forward(), std::move(own), completion, "SyncBatchNormNormalize",
-       [this, call, round](const Moments& merged) { finish_forward<T, P>(*call, merged, round); });
+  meet(
+      round->forward(), std::move(own), completion, "SyncBatchNormNormalize",
+      [this, call, round](const Moments& merged) {
+        try {
+          finish_forward<T, P>(*call, merged, round);
+        } catch (const std::exception& error) {
+          round->fail(device_, error.what());  // for its peers in backward
+          throw;
+        }
+      },
+      give_up);
 }
 
 template <class T, class P>
@@ -228,15 +256,15 @@ void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
 }
 
 template <class P>
-void Operator::update_running(const ForwardCall& call, BatchStatistics batch) {
+void Operator::update_running(const ForwardCall& call, std::optional<BatchStatistics> batch) {
   const auto apply = [&](const BatchStatistics& due) {
     move_average<P>(call.arrays[forward_at::kMovingMean], attributes_.momentum, due.mean);
     move_average<P>(call.arrays[forward_at::kMovingVar], attributes_.momentum, due.variance);
   };
   if (update_place_.order) {
-    update_place_.order->update(update_place_.use, updates_++, std::move(batch), apply);
-  } else {
-    apply(batch);
+    update_place_.order->update(update_place_.use, std::move(batch), apply);
+  } else if (batch) {
+    apply(*batch);
   }
 }
 
@@ -275,11 +303,12 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
   try {
     sum();
   } catch (const std::exception& error) {
-    exchange->fail(error.what());
+    exchange->fail("failed on " + device_.name() + ": " + error.what());
     throw;
   }
-  meet(*exchange, GradientSums(call->own), completion, "SyncBatchNormInputGradient",
-       [this, call](const GradientSums& merged) { finish_backward<T, P>(*call, merged); });
+  meet(
+      *exchange, GradientSums(call->own), completion, "SyncBatchNormInputGradient",
+      [this, call](const GradientSums& merged) { finish_backward<T, P>(*call, merged); }, [] {});
 }
 
 template <class T, class P>

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,8 +58,7 @@ struct UpdatePlace {
 class PendingForwards {
  public:
   /// `runs` counts the earlier training forwards of `op`. Throws Error.
-  void begin(const std::string& layer, const Device& device, const std::shared_ptr<void>& op,
-             std::uint64_t runs);
+  void begin(const Device& device, const std::shared_ptr<void>& op, std::uint64_t runs);
   void end(const Device& device, const std::shared_ptr<void>& op);
 
  private:
@@ -104,8 +104,9 @@ class Operator : public std::enable_shared_from_this<Operator> {
   template <class T, class P>
   void finish_forward(const ForwardCall& call, const Moments& moments,
                       std::shared_ptr<Round> round);
+  /// Nothing where the forward pass has failed.
   template <class P>
-  void update_running(const ForwardCall& call, BatchStatistics batch);
+  void update_running(const ForwardCall& call, std::optional<BatchStatistics> batch);
   template <class T, class P>
   void normalize(const ForwardCall& call, const Statistics& statistics) const;
 
@@ -114,10 +115,11 @@ class Operator : public std::enable_shared_from_this<Operator> {
   template <class T, class P>
   void finish_backward(const BackwardCall& call, const GradientSums& all_devices) const;
 
-  /// Meets the other devices under `exchange` with `part` and runs `finish` with what they merged.
-  template <class Part, class FinishTask>
+  /// Meets the other devices under `exchange` with `part` and runs `finish` with what they merged,
+  /// or `missed` where they have not met.
+  template <class Part, class FinishTask, class MissedTask>
   void meet(Exchange<Part>& exchange, Part part, const Completion& completion, const char* name,
-            FinishTask finish);
+            FinishTask finish, MissedTask missed);
 
   template <class P>
   std::vector<double> gamma(const NDArray& array, std::size_t channels) const;
@@ -128,8 +130,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const std::shared_ptr<Meeting> meeting_;
   const std::shared_ptr<PendingForwards> pending_;
   const UpdatePlace update_place_;
-  std::uint64_t runs_ = 0;  ///< training forwards begun
-  std::uint64_t updates_ = 0;
+  const Roll::Ticket ticket_;  ///< of the call that made this operator
+  std::uint64_t runs_ = 0;     ///< training forwards begun
   std::shared_ptr<const Statistics> statistics_;
 };
 

@@ -1,12 +1,16 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -24,9 +28,38 @@ namespace {
 
 using MomentsExchange = Exchange<Moments>;
 
-std::shared_ptr<MomentsExchange> make_exchange(std::size_t ranks) {
-  return std::make_shared<MomentsExchange>("layer 'a'", ranks);
+/// Knows nobody but those that came, and whether it was told of a timeout.
+struct Observer : Attendance {
+  std::string describe(const std::set<Device>& present) const override {
+    std::map<Device, int> devices;
+    for (const Device& device : present) devices[device] = 0;
+    return "Came: " + device_list(devices) + ".";
+  }
+  void timed_out() override { told = true; }
+
+  std::atomic<bool> told{false};
+};
+
+template <class Part = Moments>
+std::shared_ptr<Exchange<Part>> make_exchange(
+    std::size_t ranks, const std::shared_ptr<Observer>& observer = std::make_shared<Observer>()) {
+  return std::make_shared<Exchange<Part>>("layer 'a'", ranks, observer);
 }
+
+/// What is written to std::cerr while it lives.
+class CapturedErrors {
+ public:
+  CapturedErrors() : before_(std::cerr.rdbuf(stream_.rdbuf())) {}
+  ~CapturedErrors() { std::cerr.rdbuf(before_); }
+  CapturedErrors(const CapturedErrors&) = delete;
+  CapturedErrors& operator=(const CapturedErrors&) = delete;
+
+  std::string text() const { return stream_.str(); }
+
+ private:
+  std::ostringstream stream_;
+  std::streambuf* const before_;
+};
 
 Moments part_of(std::size_t rank) { return some_moments(static_cast<std::uint32_t>(rank)); }
 
@@ -144,7 +177,7 @@ TEST_CASE("exchange: parts merge by device type and then by number, not by name"
 }
 
 TEST_CASE("exchange: an error while merging reaches everybody") {
-  const auto exchange = std::make_shared<Exchange<Unmergeable>>("layer", 3);
+  const auto exchange = make_exchange<Unmergeable>(3);
   std::vector<Inbox<Unmergeable>> inboxes(3);
   for (std::size_t rank = 0; rank < 3; ++rank) {
     exchange->arrive(device_of(rank), {}, inboxes[rank].continuation());
@@ -152,7 +185,7 @@ TEST_CASE("exchange: an error while merging reaches everybody") {
   for (const auto& inbox : inboxes) {
     REQUIRE(inbox.calls().size() == 1);
     CHECK_FALSE(inbox.calls()[0].outcome);
-    CHECK(inbox.calls()[0].outcome.error == "cannot merge");
+    CHECK(inbox.calls()[0].outcome.error == "layer 'a': cannot merge");
   }
 }
 
@@ -177,7 +210,7 @@ TEST_CASE("exchange: fail reaches those who wait and those who come later") {
   for (const auto& inbox : inboxes) {
     CHECK(inbox.calls().size() == 1);
     CHECK_FALSE(inbox.calls()[0].outcome);
-    CHECK(inbox.calls()[0].outcome.error == "first");
+    CHECK(inbox.calls()[0].outcome.error == "layer 'a': first");
   }
 }
 
@@ -264,8 +297,7 @@ TEST_CASE("watchdog: an exchange that stays incomplete fails and names who came"
   CHECK(contains(error, "layer 'a' waited "));
   CHECK(contains(error, "num_devices=3"));
   // The timeout may be over before the second device has come.
-  CHECK((contains(error, "only these came: cpu(4), gpu(1).") ||
-         contains(error, "only these came: gpu(1).")));
+  CHECK((contains(error, "Came: cpu(4), gpu(1).") || contains(error, "Came: gpu(1).")));
   CHECK(inboxes[1].wait().outcome.error == error);
 
   exchange->arrive({"cpu", 0}, part_of(2), inboxes[2].continuation());
@@ -274,6 +306,35 @@ TEST_CASE("watchdog: an exchange that stays incomplete fails and names who came"
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome.error == error);
   }
+}
+
+TEST_CASE("watchdog: it warns once before an exchange fails, and tells of the timeout first") {
+  const auto observer = std::make_shared<Observer>();
+  const auto exchange = make_exchange(3, observer);
+  const CapturedErrors errors;
+  Inbox<Moments> inbox;
+  bool told = false;
+  {
+    const ScopedTimeout timeout(0.5);
+    exchange->arrive({"cpu", 4}, part_of(0), [&, then = inbox.continuation()](auto&&... outcome) {
+      told = observer->told;
+      then(outcome...);
+    });
+    inbox.wait();
+  }
+  CHECK(told);
+  const std::string text = errors.text();
+  CAPTURE(text);
+  CHECK(text.find("gluon_syncbn: warning: layer 'a' has waited ") == 0);
+  CHECK(contains(text, "for all of 3 devices and fails at 0.5 s"));
+  CHECK(contains(text, "Came: cpu(4)."));
+  CHECK(text.find('\n') == text.size() - 1);
+}
+
+TEST_CASE("watchdog: a failure that is no timeout is not told as one") {
+  const auto observer = std::make_shared<Observer>();
+  make_exchange(2, observer)->fail("reason");
+  CHECK_FALSE(observer->told);
 }
 
 TEST_CASE("watchdog: a timeout of 0 waits for ever, until another one is set") {

@@ -28,8 +28,8 @@ std::uint32_t number_of(std::size_t round, const Device& device) {
 
 /// Joins the next round of `device`, which should be number `round`, and arrives at its forward.
 std::shared_ptr<Round> enter(Meeting& meeting, const Device& device, std::size_t round,
-                             const Inbox<Moments>& inbox) {
-  const auto joined = meeting.join(device);
+                             const Inbox<Moments>& inbox, Roll::Ticket ticket = Roll::kJustMade) {
+  const auto joined = meeting.join(device, ticket);
   joined->agree(device, kAgreement);
   joined->forward().arrive(device, some_moments(number_of(round, device)), inbox.continuation());
   return joined;
@@ -164,21 +164,185 @@ TEST_CASE("rendezvous: one device more than num_devices is refused and harms nob
   CHECK_THROWS_AS(meeting.join(kC), Error);
 }
 
-TEST_CASE("rendezvous: after a timeout the absent device gets the error, then all meet again") {
+TEST_CASE("roll: after a timeout a late call gets the error, then all meet again") {
   Meeting meeting("layer", 2);
   Inbox<Moments> of_a;
+  const Roll::Ticket late = meeting.announce(kB);
   {
     const ScopedTimeout timeout(0.01);
-    enter(meeting, kA, 0, of_a);
+    enter(meeting, kA, 0, of_a, meeting.announce(kA));
     of_a.wait();
   }
   const std::string error = error_in(of_a);
   CAPTURE(error);
   CHECK(contains(error, "layer round 0 forward waited "));
-  CHECK(contains(error, "only these came: cpu(0)."));
+  CHECK(contains(error, "Came: cpu(0) (1 training forward). Missing: 1 device never called"));
   Inbox<Moments> of_b;
-  enter(meeting, kB, 0, of_b);
+  enter(meeting, kB, 0, of_b, late);
   CHECK(error_in(of_b) == error);
+  check_works(meeting, 1);
+}
+
+TEST_CASE("roll: after a timeout a device that was not called at all meets its peers' next call") {
+  for (const bool absent_first : {false, true}) {
+    for (const bool known : {false, true}) {
+      for (const bool reused : {false, true}) {  // operators that do not say when a call was made
+        Meeting meeting("layer", 2);
+        if (known) check_works(meeting, 0);
+        const std::size_t failed = known ? 1 : 0;
+        Inbox<Moments> waiting;
+        {
+          const ScopedTimeout timeout(0.01);
+          enter(meeting, kA, failed, waiting);
+          waiting.wait();
+        }
+        CHECK(contains(error_in(waiting), known ? "Missing: cpu(1) (1 training forward)."
+                                                : "Missing: 1 device never called"));
+        const Device& first = absent_first ? kB : kA;
+        const Device& second = absent_first ? kA : kB;
+        Inbox<Moments> of_first;
+        Inbox<Moments> of_second;
+        const auto ticket = [&](const Device& device) {
+          return reused ? Roll::kJustMade : meeting.announce(device);
+        };
+        enter(meeting, first, failed + 1, of_first, ticket(first));
+        enter(meeting, second, failed + 1, of_second, ticket(second));
+        CHECK(has_met(of_first, failed + 1));
+        CHECK(has_met(of_second, failed + 1));
+        check_works(meeting, failed + 2);
+      }
+    }
+  }
+}
+
+TEST_CASE("roll: a device that stayed away for long is brought up to date at once") {
+  Meeting meeting("layer", 3);
+  std::vector<Inbox<Moments>> inboxes(12);
+  {
+    const ScopedTimeout timeout(0.01);
+    for (std::size_t i = 0; i < 5; ++i) {
+      enter(meeting, kA, i, inboxes[2 * i]);
+      enter(meeting, kB, i, inboxes[2 * i + 1]);
+      inboxes[2 * i].wait();
+      inboxes[2 * i + 1].wait();
+    }
+  }
+  std::vector<Inbox<Moments>> next(3);
+  enter(meeting, kC, 5, next[2]);
+  enter(meeting, kA, 5, next[0]);
+  enter(meeting, kB, 5, next[1]);
+  for (const auto& inbox : next) CHECK(error_in(inbox) == "called without an error");
+  CHECK(meeting.waiting().empty());
+}
+
+TEST_CASE("roll: calls that wait for a device that leaves them out fail at once") {
+  Meeting meeting("layer", 2);
+  Inbox<Moments> first;
+  Inbox<Moments> second;
+  const ScopedTimeout for_ever(0);
+  const auto failed = enter(meeting, kA, 0, first);
+  enter(meeting, kA, 1, second);
+  failed->fail(kA, "no memory");
+  meeting.announce(kA);  // the step was broken off
+  Inbox<Moments> of_b;
+  enter(meeting, kB, 2, of_b, meeting.announce(kB));
+  CHECK(error_in(first) == "layer round 0 forward: failed on cpu(0): no memory");
+  CHECK(contains(error_in(second), "layer round 1 forward: cpu(1) was left behind"));
+  CHECK(of_b.calls().empty());
+  Inbox<Moments> of_a;
+  enter(meeting, kA, 2, of_a);
+  CHECK(has_met(of_a, 2));
+  CHECK(has_met(of_b, 2));
+}
+
+TEST_CASE("roll: after a failure at once, peers in the same step get its error") {
+  Meeting meeting("layer", 3);
+  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
+  std::vector<Inbox<Moments>> inboxes(2);
+  // Made after the failure, but no device of the failed round was called again.
+  enter(meeting, kB, 0, inboxes[0], meeting.announce(kB));
+  enter(meeting, kC, 0, inboxes[1], meeting.announce(kC));
+  for (const auto& inbox : inboxes) {
+    CHECK(error_in(inbox) == "layer round 0 forward: failed on cpu(0): no memory");
+  }
+  std::vector<Inbox<Moments>> next(3);
+  const Device devices[] = {kA, kB, kC};
+  for (std::size_t i = 0; i < 3; ++i) {
+    enter(meeting, devices[i], 1, next[i], meeting.announce(devices[i]));
+  }
+  for (const auto& inbox : next) CHECK(error_in(inbox) == "called without an error");
+}
+
+TEST_CASE("roll: after a failure at once, a step that was broken off does not count") {
+  Meeting meeting("layer", 2);
+  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
+  Inbox<Moments> of_a;
+  Inbox<Moments> of_b;
+  enter(meeting, kA, 1, of_a, meeting.announce(kA));
+  enter(meeting, kB, 1, of_b, meeting.announce(kB));
+  CHECK(has_met(of_a, 1));
+  CHECK(has_met(of_b, 1));
+}
+
+TEST_CASE("roll: operations that are slow, not absent, keep their rounds after a failure") {
+  Meeting meeting("layer", 2);
+  std::vector<Roll::Ticket> slow;
+  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
+  slow.push_back(meeting.announce(kB));
+  std::vector<Inbox<Moments>> of_a(4);
+  for (std::size_t i = 1; i < 4; ++i) {
+    enter(meeting, kA, i, of_a[i], meeting.announce(kA));
+    slow.push_back(meeting.announce(kB));
+  }
+  Inbox<Moments> failed;
+  enter(meeting, kB, 0, failed, slow[0]);
+  CHECK(contains(error_in(failed), "no memory"));
+  for (std::size_t i = 1; i < 4; ++i) {
+    Inbox<Moments> inbox;
+    enter(meeting, kB, i, inbox, slow[i]);
+    CHECK(has_met(inbox, i));
+    CHECK(has_met(of_a[i], i));
+  }
+}
+
+TEST_CASE("roll: the message names a device in inference mode and another num_devices") {
+  const auto meeting = Meeting::named("test key", "layer", 2);
+  const auto other = Meeting::named("test key", "layer", 3);
+  const ScopedTimeout timeout(0.05);
+  Inbox<Moments> of_a;
+  Inbox<Moments> of_c;
+  check_works(*meeting, 0);
+  meeting->saw_inference(kB);
+  meeting->saw_inference(kB);
+  enter(*meeting, kA, 1, of_a);
+  enter(*other, kC, 0, of_c);
+  other->saw_inference(kB);
+  const std::string error = of_a.wait().outcome.error;
+  CAPTURE(error);
+  CHECK(contains(error, "Came: cpu(0) (2 training forwards)."));
+  CHECK(contains(error, "Missing: cpu(1) (1 training forward, then 2 in inference mode)."));
+  CHECK(contains(error, "without autograd.record() or train_mode: cpu(1);"));
+  CHECK(contains(error, "Under the same key these wait with num_devices=3: cpu(2);"));
+  const std::string error_of_other = of_c.wait().outcome.error;
+  CHECK(contains(error_of_other, "Missing: 2 devices never called in training."));
+  CHECK(contains(error_of_other, "without autograd.record() or train_mode: cpu(1);"));
+}
+
+TEST_CASE("rendezvous: a device that fails behind forward fails its peers in backward at once") {
+  Meeting meeting("layer", 2);
+  const ScopedTimeout for_ever(0);
+  Inbox<Moments> forward;
+  const auto round = enter(meeting, kA, 0, forward);
+  enter(meeting, kB, 0, forward);
+  Inbox<GradientSums> before;
+  Inbox<GradientSums> after;
+  round->next_backward(kA)->arrive(kA, some_sums(0), before.continuation());
+  round->fail(kB, "no memory");
+  round->next_backward(kA)->arrive(kA, some_sums(0), after.continuation());
+  for (const auto& inbox : {before, after}) {
+    REQUIRE(inbox.calls().size() == 1);
+    CHECK(inbox.calls()[0].outcome.error == "layer round 0 backward: failed on cpu(1): no memory");
+  }
   check_works(meeting, 1);
 }
 
@@ -193,7 +357,7 @@ TEST_CASE("rendezvous: backward times out as forward does, and the next pass wor
     const ScopedTimeout timeout(0.01);
     round->next_backward(kB)->arrive(kB, some_sums(1), of_b.continuation());
     CHECK(contains(of_b.wait().outcome.error, "layer round 0 backward waited "));
-    CHECK(contains(of_b.wait().outcome.error, "only these came: cpu(1)."));
+    CHECK(contains(of_b.wait().outcome.error, "Came: cpu(1). Missing: cpu(0)."));
   }
   round->next_backward(kA)->arrive(kA, some_sums(0), of_a.continuation());
   CHECK(of_a.wait().outcome.error == of_b.wait().outcome.error);
@@ -258,8 +422,8 @@ TEST_CASE("rendezvous: a failed backward pass leaves the other passes of its rou
   failed->fail("no memory");
   failed->arrive(kB, some_sums(2), inboxes[2].continuation());
   round->next_backward(kB)->arrive(kB, some_sums(3), inboxes[3].continuation());
-  CHECK(inboxes[0].wait().outcome.error == "no memory");
-  CHECK(inboxes[2].wait().outcome.error == "no memory");
+  CHECK(inboxes[0].wait().outcome.error == "layer round 0 backward: no memory");
+  CHECK(inboxes[2].wait().outcome.error == "layer round 0 backward: no memory");
   CHECK(inboxes[1].wait().outcome);
   CHECK(inboxes[3].wait().outcome);
 }
@@ -294,7 +458,7 @@ TEST_CASE("rendezvous: a device that does not agree fails the round for all, but
       error = caught.what();
     }
     CAPTURE(error);
-    CHECK(contains(error, "layer 'x' round 0: devices cpu(0) and cpu(1) differ: "));
+    CHECK(contains(error, "layer 'x' round 0 forward: devices cpu(0) and cpu(1) differ: "));
     CHECK(contains(error, *kAgreement.difference(other)));
     CHECK(error_in(inboxes[0]) == error);
     // The one that agrees with the first gets the error too.

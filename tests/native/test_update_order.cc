@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/update_order.h"
@@ -14,9 +15,13 @@ struct Record {
   UpdateOrder order;
   std::vector<double> applied;
 
-  void update(std::size_t use, std::uint64_t pass, double number) {
-    order.update(use, pass, {{number}, {number}},
-                 [this](const BatchStatistics& due) { applied.push_back(due.mean.front()); });
+  void update(std::size_t use, double number) {
+    order.update(use, BatchStatistics{{number}, {number}}, apply());
+  }
+  void fail(std::size_t use) { order.update(use, std::nullopt, apply()); }
+
+  UpdateOrder::Apply apply() {
+    return [this](const BatchStatistics& due) { applied.push_back(due.mean.front()); };
   }
 };
 
@@ -25,13 +30,13 @@ struct Record {
 TEST_CASE("update order: uses that come in any order are applied in program order") {
   Record record;
   for (std::size_t use = 0; use < 3; ++use) CHECK(record.order.add_use() == use);
-  record.update(2, 0, 3);
-  record.update(1, 0, 2);
+  record.update(2, 3);
+  record.update(1, 2);
   CHECK(record.applied.empty());
-  record.update(0, 0, 1);
-  record.update(1, 1, 5);
-  record.update(0, 1, 4);
-  record.update(2, 1, 6);
+  record.update(0, 1);
+  record.update(1, 5);
+  record.update(0, 4);
+  record.update(2, 6);
   CHECK(record.applied == std::vector<double>{1, 2, 3, 4, 5, 6});
 }
 
@@ -39,25 +44,25 @@ TEST_CASE("update order: a first use of the next pass waits for the last of this
   Record record;
   record.order.add_use();
   record.order.add_use();
-  record.update(0, 0, 1);
-  record.update(0, 1, 3);
+  record.update(0, 1);
+  record.update(0, 3);
   CHECK(record.applied == std::vector<double>{1});
-  record.update(1, 0, 2);
-  record.update(1, 1, 4);
+  record.update(1, 2);
+  record.update(1, 4);
   CHECK(record.applied == std::vector<double>{1, 2, 3, 4});
 }
 
 TEST_CASE("update order: a single use is applied at once in every pass") {
   Record record;
   record.order.add_use();
-  for (std::uint64_t pass = 0; pass < 5; ++pass) record.update(0, pass, static_cast<double>(pass));
+  for (std::uint64_t pass = 0; pass < 5; ++pass) record.update(0, static_cast<double>(pass));
   CHECK(record.applied == std::vector<double>{0, 1, 2, 3, 4});
 }
 
 TEST_CASE("update order: no use joins after the first update") {
   Record record;
   record.order.add_use();
-  record.update(0, 0, 1);
+  record.update(0, 1);
   CHECK_FALSE(record.order.add_use());
 }
 
@@ -65,13 +70,45 @@ TEST_CASE("update order: a use that never comes does not hold back more than one
   Record record;
   for (int use = 0; use < 3; ++use) record.order.add_use();
   for (std::uint64_t pass = 0; pass < 100; ++pass) {
-    record.update(0, pass, static_cast<double>(2 * pass));
-    record.update(2, pass, static_cast<double>(2 * pass + 1));
+    record.update(0, static_cast<double>(2 * pass));
+    record.update(2, static_cast<double>(2 * pass + 1));
   }
   CHECK(record.applied.size() >= 197);
   for (std::size_t i = 0; i < record.applied.size(); ++i) {
     CHECK(record.applied[i] == static_cast<double>(i));
   }
+}
+
+TEST_CASE("update order: a use that failed keeps its place") {
+  Record record;
+  for (int use = 0; use < 3; ++use) record.order.add_use();
+  record.update(1, 2);
+  record.update(2, 3);
+  record.fail(0);
+  CHECK(record.applied == std::vector<double>{2, 3});
+  record.update(1, 5);
+  record.update(0, 4);
+  record.fail(2);
+  record.update(0, 6);
+  CHECK(record.applied == std::vector<double>{2, 3, 4, 5, 6});
+}
+
+TEST_CASE("update order: after a use was skipped, the order does not depend on who comes first") {
+  std::vector<Record> records(2);
+  for (std::size_t device = 0; device < 2; ++device) {
+    Record& record = records[device];
+    for (int use = 0; use < 2; ++use) record.order.add_use();
+    record.update(0, 1);
+    record.update(0, 2);
+    for (int pass = 2; pass < 50; ++pass) {
+      const std::size_t first = device * static_cast<std::size_t>(pass) % 2;
+      for (const std::size_t use : {first, 1 - first}) {
+        record.update(use, 2 * pass + static_cast<double>(use));
+      }
+    }
+  }
+  CHECK(records[0].applied == records[1].applied);
+  CHECK(records[0].applied.size() >= 96);
 }
 
 }  // namespace gluon_syncbn::tests
