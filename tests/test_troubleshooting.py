@@ -36,7 +36,7 @@ def cpp_strings() -> str:
     """All string literals of the native sources, adjacent ones joined, values as `...`."""
     found = []
     for folder in ("core", "mxnet"):
-        for path in sorted((ROOT / "src" / folder).iterdir()):
+        for path in sorted((ROOT / "src" / folder).rglob("*.[ch]*")):
             source = re.sub(r"//.*", "", path.read_text())
             # "a" + value + "b" and "a" << value << "b" read as: a ... b
             source = re.sub(r'"\s*\n?\s*"', "", source)

@@ -1,205 +1,243 @@
 #include "core/kernels_cpu.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <array>
 #include <cstddef>
+#include <cstdint>
+
+#include "core/cpu/isa.h"
+#include "core/parallel.h"
 
 namespace gluon_syncbn::cpu {
 namespace {
 
-// Blocks are small enough that the second pass over one finds it in the first-level cache.
-constexpr std::int64_t kBlock = 2048;
-constexpr std::int64_t kRows = 16;
-constexpr std::int64_t kColumns = 256;
-// Below this many contiguous elements per channel, whole rows of channels are faster to walk.
+// Below this many contiguous elements per channel, rows of channels are faster to walk.
 constexpr std::int64_t kShortInner = 16;
-constexpr std::int64_t kLanes = 8;
-
-double wide(float value) { return value; }
-double wide(double value) { return value; }
-double wide(Half value) { return to_float(value); }
-
-/// Single precision arithmetic for float and half data, double for double.
-template <class T>
-struct Arithmetic {
-  using type = float;
-};
-template <>
-struct Arithmetic<double> {
-  using type = double;
-};
-template <class T>
-using Real = typename Arithmetic<T>::type;
-
-float real(float value) { return value; }
-double real(double value) { return value; }
-float real(Half value) { return to_float(value); }
-
-void store(float* to, float value) { *to = value; }
-void store(double* to, double value) { *to = value; }
-void store(Half* to, float value) { *to = to_half(value); }
-
-/// A mean held in two parts of the working precision, so that x - mean is exact to that precision
-/// even where the mean is thousands of standard deviations from zero.
-template <class R>
-struct SplitMean {
-  R high;
-  R low;
-
-  explicit SplitMean(double mean)
-      : high(static_cast<R>(mean)), low(static_cast<R>(mean - static_cast<double>(high))) {}
-  R center(R x) const { return (x - high) - low; }
-};
-
-/// Sum of term(i) over [0, n) in eight interleaved partial sums: vectorizable, and closer to the
-/// true sum than one running total.
-template <class Term>
-double lane_sum(std::int64_t n, const Term& term) {
-  std::array<double, kLanes> lanes{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      lanes[static_cast<std::size_t>(lane)] += term(i + lane);
-    }
-  }
-  double sum = 0;
-  for (; i < n; ++i) sum += term(i);
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-/// Calls visit(begin, n) for the blocks of each contiguous run of one channel.
-template <class Visit>
-void for_each_block(const Layout& layout, std::int64_t channel, const Visit& visit) {
-  for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
-    const std::int64_t run = (outer * layout.channels + channel) * layout.inner;
-    for (std::int64_t begin = 0; begin < layout.inner; begin += kBlock) {
-      visit(run + begin, std::min(kBlock, layout.inner - begin));
-    }
-  }
-}
-
-/// Calls visit(row, rows, column, columns) for the tiles of an (outer, channels * inner) matrix,
-/// all tiles of a column from top to bottom.
-template <class Visit>
-void for_each_tile(const Layout& layout, const Visit& visit) {
-  const std::int64_t width = layout.channels * layout.inner;
-  for (std::int64_t row = 0; row < layout.outer; row += kRows) {
-    const std::int64_t rows = std::min(kRows, layout.outer - row);
-    for (std::int64_t column = 0; column < width; column += kColumns) {
-      visit(row, rows, column, std::min(kColumns, width - column));
-    }
-  }
-}
+// Shorter rows are taken several at a time: for sums, which are kept for every column, and for
+// outputs.
+constexpr std::int64_t kSumColumns = 128;
+constexpr std::int64_t kOutputColumns = 512;
+// Elements that a thread takes at a time.
+constexpr std::int64_t kGrain = 32768;
+// Elements of a matrix whose columns are summed up in one go, and the number of sums that this must
+// be larger than by far.
+constexpr std::int64_t kSlab = 131072;
+constexpr std::int64_t kRowsPerColumn = 128;
+// Bytes of an array that the caches do not keep until it is used again: such an array is written
+// past them. Less than half of the array must then be in pieces of cache lines.
+constexpr std::int64_t kStreamBytes = 8 << 20;
+// An output of which it pays to say that it is large.
+constexpr std::int64_t kLargeBytes = 4 << 20;
+constexpr std::int64_t kStreamRunBytes = 1024;
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
+bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
+
+/// The parts of an array that threads take: some channels with all their runs. They depend on the
+/// layout alone, and so do the results.
+class ChannelParts {
+ public:
+  explicit ChannelParts(const Layout& layout)
+      : channels_(layout.channels), each_(std::max<std::int64_t>(1, kGrain / layout.count())) {}
+
+  std::int64_t number() const { return divide_up(channels_, each_); }
+  ChannelRange operator[](std::int64_t i) const {
+    return {i * each_, std::min(channels_, (i + 1) * each_)};
+  }
+
+ private:
+  std::int64_t channels_;
+  std::int64_t each_;
+};
+
+/// An array of short runs as a matrix. `fold` rows of the array make one row of the matrix, so that
+/// vectors are full however few channels there are; the rest of the rows make a last, shorter row.
+class Matrix {
+ public:
+  Matrix(const Layout& layout, std::int64_t columns, std::int64_t slab)
+      : inner_(layout.inner), width_(layout.channels * layout.inner) {
+    const std::int64_t fold = width_ < columns ? std::min(columns / width_, layout.outer) : 1;
+    columns_ = width_ * fold;
+    rows_ = layout.outer / fold;
+    rest_ = layout.outer % fold * width_;
+    slab_rows_ = std::max(kRowsPerColumn, slab / columns_);
+  }
+
+  std::int64_t columns() const { return columns_; }
+
+  /// The channel of every column.
+  std::vector<std::size_t> channels() const {
+    std::vector<std::size_t> of_columns;
+    of_columns.reserve(index(columns_));
+    while (of_columns.size() < index(columns_)) {
+      for (std::int64_t c = 0; c < width_ / inner_; ++c) {
+        of_columns.insert(of_columns.end(), index(inner_), index(c));
+      }
+    }
+    return of_columns;
+  }
+
+  /// Parts that threads take, as ChannelParts. The last may be the shorter row.
+  std::int64_t number() const { return divide_up(rows_, slab_rows_) + (rest_ ? 1 : 0); }
+  std::int64_t begin(std::int64_t i) const { return std::min(i * slab_rows_, rows_) * columns_; }
+  Extent operator[](std::int64_t i) const {
+    const std::int64_t rows = std::min(slab_rows_, rows_ - i * slab_rows_);
+    return rows > 0 ? Extent{rows, columns_} : Extent{1, rest_};
+  }
+
+ private:
+  std::int64_t inner_;
+  std::int64_t width_;
+  std::int64_t columns_;
+  std::int64_t rows_;
+  std::int64_t rest_;
+  std::int64_t slab_rows_;
+};
+
+/// The last parts first: what the pass before this one touched last may still be in cache.
+template <class Visit>
+void parallel_backwards(std::int64_t number, const Visit& visit) {
+  parallel_for(number, [&](std::int64_t i) { visit(number - 1 - i); });
+}
+
+/// Lets the system back a large array by huge pages. Memory that is new to the process costs a page
+/// fault for every page, which takes longer than computing what goes into it; here that is one for
+/// 2 MiB, not for 4 KiB.
+void prefer_huge_pages(void* begin, std::int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr std::uintptr_t kHugePage = 2 << 20;
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::uintptr_t first = (address + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uintptr_t end = (address + static_cast<std::uintptr_t>(bytes)) / kHugePage * kHugePage;
+  // A wish: where the system does not grant it, all goes on as it would.
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+#else
+  static_cast<void>(begin);
+  static_cast<void>(bytes);
+#endif
+}
 
 template <class T>
-Moments moments_of_runs(const T* x, const Layout& layout) {
-  Moments result{layout.count(), std::vector<double>(index(layout.channels)),
-                 std::vector<double>(index(layout.channels))};
-  for (std::int64_t channel = 0; channel < layout.channels; ++channel) {
-    std::int64_t count = 0;
-    double mean = 0;
-    double m2 = 0;
-    for_each_block(layout, channel, [&](std::int64_t begin, std::int64_t n) {
-      const T* block = x + begin;
-      const double block_mean =
-          lane_sum(n, [&](std::int64_t i) { return wide(block[i]); }) / static_cast<double>(n);
-      const double block_m2 = lane_sum(n, [&](std::int64_t i) {
-        const double deviation = wide(block[i]) - block_mean;
-        return deviation * deviation;
-      });
-      merge_channel(count, &mean, &m2, n, block_mean, block_m2);
-      count += n;
-    });
-    result.mean[index(channel)] = mean;
-    result.m2[index(channel)] = m2;
+Store prepare_output(Write write, const Layout& layout, const Matrix* matrix, T* out) {
+  if (write == Write::kAdd) return Store::kAdd;
+  constexpr auto size = static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t bytes = layout.count() * layout.channels * size;
+  const std::int64_t run = matrix ? matrix->columns() : layout.inner;
+  if (bytes < kLargeBytes) return Store::kAssign;
+  prefer_huge_pages(out, bytes);
+  return bytes >= kStreamBytes && run * size >= kStreamRunBytes ? Store::kStream : Store::kAssign;
+}
+
+/// Numbers per channel in the precision of the arithmetic, repeated for every column of a matrix.
+template <class R>
+class Parameters {
+ public:
+  /// Room for `number` of them.
+  Parameters(const Layout& layout, const Matrix* matrix, std::size_t number)
+      : channels_(index(layout.channels)),
+        repeat_(matrix ? index(layout.inner) : 1),
+        size_(matrix ? index(matrix->columns()) : channels_) {
+    values_.reserve(size_ * number);
   }
-  return result;
+
+  template <class Value>
+  void add(const Value& value) {
+    const std::size_t begin = values_.size();
+    for (std::size_t c = 0; c < channels_; ++c) {
+      values_.insert(values_.end(), repeat_, static_cast<R>(value(c)));
+    }
+    // In place, so that nothing moves: the constructor has reserved it.
+    for (std::size_t i = begin; values_.size() < begin + size_; ++i) values_.push_back(values_[i]);
+  }
+
+  const R* operator[](std::size_t i) const { return values_.data() + i * size_; }
+
+ private:
+  const std::size_t channels_;
+  const std::size_t repeat_;
+  const std::size_t size_;
+  std::vector<R> values_;
+};
+
+/// What rounding the mean to R leaves. x - mean is (x - R(mean)) - rest, and the rest, times its
+/// factor, goes into the constant term: so the result is exact to R even where the mean is
+/// thousands of standard deviations from zero.
+template <class R>
+double rest_of(double mean) {
+  return mean - static_cast<double>(static_cast<R>(mean));
+}
+
+/// Sums of the columns of all parts of a matrix.
+struct ColumnSums {
+  ColumnSums(const Matrix& matrix)
+      : columns(matrix.columns()),
+        first(index(matrix.number() * columns)),
+        second(index(matrix.number() * columns)) {}
+
+  double* first_of(std::int64_t part) { return first.data() + part * columns; }
+  double* second_of(std::int64_t part) { return second.data() + part * columns; }
+
+  std::int64_t columns;
+  std::vector<double> first;
+  std::vector<double> second;
+};
+
+template <class T>
+void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kernels,
+                        Moments* result) {
+  ColumnSums sums(matrix);
+  parallel_for(matrix.number(), [&](std::int64_t i) {
+    kernels.column_moments(x + matrix.begin(i), matrix[i], sums.first_of(i), sums.second_of(i));
+  });
+  const std::vector<std::size_t> channels = matrix.channels();
+  std::vector<std::int64_t> counts(result->mean.size());
+  for (std::int64_t part = 0; part < matrix.number(); ++part) {
+    const Extent extent = matrix[part];
+    for (std::int64_t column = 0; column < extent.columns; ++column) {
+      const std::size_t c = channels[index(column)];
+      merge_channel(counts[c], &result->mean[c], &result->m2[c], extent.rows,
+                    sums.first_of(part)[column], sums.second_of(part)[column]);
+      counts[c] += extent.rows;
+    }
+  }
 }
 
 template <class T>
-Moments moments_of_rows(const T* x, const Layout& layout) {
-  const std::int64_t width = layout.channels * layout.inner;
-  std::vector<double> mean(index(width));
-  std::vector<double> m2(index(width));
-  for_each_tile(
-      layout, [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
-        std::array<double, kColumns> tile_mean{};
-        std::array<double, kColumns> tile_m2{};
-        for (std::int64_t r = row; r < row + rows; ++r) {
-          const T* line = x + r * width + column;
-          for (std::int64_t i = 0; i < columns; ++i) tile_mean[index(i)] += wide(line[i]);
-        }
-        for (std::int64_t i = 0; i < columns; ++i) tile_mean[index(i)] /= static_cast<double>(rows);
-        for (std::int64_t r = row; r < row + rows; ++r) {
-          const T* line = x + r * width + column;
-          for (std::int64_t i = 0; i < columns; ++i) {
-            const double deviation = wide(line[i]) - tile_mean[index(i)];
-            tile_m2[index(i)] += deviation * deviation;
-          }
-        }
-        for (std::int64_t i = 0; i < columns; ++i) {
-          merge_channel(row, &mean[index(column + i)], &m2[index(column + i)], rows,
-                        tile_mean[index(i)], tile_m2[index(i)]);
-        }
-      });
-
-  Moments result{layout.count(), std::vector<double>(index(layout.channels)),
-                 std::vector<double>(index(layout.channels))};
-  if (result.count == 0) return result;
-  for (std::int64_t column = 0; column < width; ++column) {
-    const std::int64_t channel = column / layout.inner;
-    const std::int64_t columns_before = column % layout.inner;
-    merge_channel(columns_before * layout.outer, &result.mean[index(channel)],
-                  &result.m2[index(channel)], layout.outer, mean[index(column)], m2[index(column)]);
-  }
-  return result;
-}
-
-/// Calls apply(i, channel) for every element i, in memory order within a run.
-template <class Apply>
-void for_each_element(const Layout& layout, const Apply& apply) {
-  if (layout.inner == 1) {
-    for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
-      const std::int64_t line = outer * layout.channels;
-      for (std::int64_t c = 0; c < layout.channels; ++c) apply(line + c, c);
-    }
-    return;
-  }
-  for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
-    for (std::int64_t channel = 0; channel < layout.channels; ++channel) {
-      const std::int64_t run = (outer * layout.channels + channel) * layout.inner;
-      for (std::int64_t i = run; i < run + layout.inner; ++i) apply(i, channel);
+void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
+                              const Kernels<T>& kernels, const std::vector<double>& mean,
+                              GradientSums* result) {
+  ColumnSums sums(matrix);
+  const std::vector<std::size_t> channels = matrix.channels();
+  std::vector<double> column_mean;
+  column_mean.reserve(channels.size());
+  for (const std::size_t c : channels) column_mean.push_back(mean[c]);
+  parallel_for(matrix.number(), [&](std::int64_t i) {
+    kernels.column_gradient_sums(dy + matrix.begin(i), x + matrix.begin(i), matrix[i],
+                                 column_mean.data(), sums.first_of(i), sums.second_of(i));
+  });
+  for (std::int64_t part = 0; part < matrix.number(); ++part) {
+    for (std::int64_t column = 0; column < matrix[part].columns; ++column) {
+      const std::size_t c = channels[index(column)];
+      result->dy[c] += sums.first_of(part)[column];
+      result->dy_centered[c] += sums.second_of(part)[column];
     }
   }
 }
 
-template <class R>
-std::vector<SplitMean<R>> split(const std::vector<double>& means) {
-  return std::vector<SplitMean<R>>(means.begin(), means.end());
-}
-
-template <class R>
-std::vector<R> narrow(const std::vector<double>& values) {
-  std::vector<R> narrowed;
-  narrowed.reserve(values.size());
-  for (const double value : values) narrowed.push_back(static_cast<R>(value));
-  return narrowed;
-}
-
-/// Writes value(i, channel) to every element of `out`, or adds it.
-template <class T, class Value>
-void write_elements(const Layout& layout, Write write, T* out, const Value& value) {
-  if (write == Write::kAdd) {
-    for_each_element(layout, [&](std::int64_t i, std::int64_t channel) {
-      store(out + i, real(out[i]) + value(i, index(channel)));
-    });
+/// Calls by_channels(range) or by_rows(begin, extent) for all parts of an array.
+template <class ByChannels, class ByRows>
+void for_all_parts(const Layout& layout, const Matrix* matrix, const ByChannels& by_channels,
+                   const ByRows& by_rows) {
+  if (matrix) {
+    parallel_backwards(matrix->number(),
+                       [&](std::int64_t i) { by_rows(matrix->begin(i), (*matrix)[i]); });
   } else {
-    for_each_element(layout, [&](std::int64_t i, std::int64_t channel) {
-      store(out + i, value(i, index(channel)));
-    });
+    const ChannelParts parts(layout);
+    parallel_backwards(parts.number(), [&](std::int64_t i) { by_channels(parts[i]); });
   }
 }
 
@@ -207,57 +245,84 @@ void write_elements(const Layout& layout, Write write, T* out, const Value& valu
 
 template <class T>
 Moments moments(const T* x, const Layout& layout) {
-  return layout.inner < kShortInner ? moments_of_rows(x, layout) : moments_of_runs(x, layout);
+  Moments result{layout.count(), std::vector<double>(index(layout.channels)),
+                 std::vector<double>(index(layout.channels))};
+  if (is_empty(layout)) return result;
+  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  if (!has_runs(layout)) {
+    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels, &result);
+    return result;
+  }
+  const ChannelParts parts(layout);
+  parallel_for(parts.number(), [&](std::int64_t i) {
+    kernels.run_moments(x, layout, parts[i], result.mean.data(), result.m2.data());
+  });
+  return result;
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const Normalization& normalization, Write write,
-               T* y) {
+void normalize(const T* x, const Layout& layout, const Normalization& n, Write write, T* y) {
+  if (is_empty(layout)) return;
   using R = Real<T>;
-  const auto mean = split<R>(normalization.mean);
-  const auto scale = narrow<R>(normalization.scale);
-  const auto shift = narrow<R>(normalization.shift);
-  write_elements(layout, write, y, [&](std::int64_t i, std::size_t c) {
-    return mean[c].center(real(x[i])) * scale[c] + shift[c];
-  });
+  const Matrix as_matrix(layout, kOutputColumns, kGrain);
+  const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
+  Parameters<R> values(layout, matrix, 3);
+  values.add([&](std::size_t c) { return n.mean[c]; });
+  values.add([&](std::size_t c) { return n.scale[c]; });
+  values.add([&](std::size_t c) { return n.shift[c] - rest_of<R>(n.mean[c]) * n.scale[c]; });
+  const NormalizationArrays<R> arrays{values[0], values[1], values[2]};
+  const Store store = prepare_output(write, layout, matrix, y);
+  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  for_all_parts(
+      layout, matrix,
+      [&](ChannelRange channels) { kernels.run_normalize(x, layout, channels, arrays, store, y); },
+      [&](std::int64_t begin, Extent extent) {
+        kernels.column_normalize(x + begin, extent, arrays, store, y + begin);
+      });
 }
 
 template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
                            const std::vector<double>& mean) {
   const std::size_t channels = index(layout.channels);
-  GradientSums sums{std::vector<double>(channels), std::vector<double>(channels)};
-  if (layout.inner < kShortInner) {
-    for_each_element(layout, [&](std::int64_t i, std::int64_t channel) {
-      const std::size_t c = index(channel);
-      sums.dy[c] += wide(dy[i]);
-      sums.dy_centered[c] += wide(dy[i]) * (wide(x[i]) - mean[c]);
-    });
-    return sums;
+  GradientSums result{std::vector<double>(channels), std::vector<double>(channels)};
+  if (is_empty(layout)) return result;
+  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  if (!has_runs(layout)) {
+    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels, mean, &result);
+    return result;
   }
-  for (std::size_t c = 0; c < channels; ++c) {
-    for_each_block(layout, static_cast<std::int64_t>(c), [&](std::int64_t begin, std::int64_t n) {
-      const T* dy_block = dy + begin;
-      const T* x_block = x + begin;
-      sums.dy[c] += lane_sum(n, [&](std::int64_t i) { return wide(dy_block[i]); });
-      sums.dy_centered[c] += lane_sum(
-          n, [&](std::int64_t i) { return wide(dy_block[i]) * (wide(x_block[i]) - mean[c]); });
-    });
-  }
-  return sums;
+  const ChannelParts parts(layout);
+  parallel_for(parts.number(), [&](std::int64_t i) {
+    kernels.run_gradient_sums(dy, x, layout, parts[i], mean.data(), result.dy.data(),
+                              result.dy_centered.data());
+  });
+  return result;
 }
 
 template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& gradient,
+void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& g,
                     Write write, T* dx) {
+  if (is_empty(layout)) return;
   using R = Real<T>;
-  const auto mean = split<R>(gradient.mean);
-  const auto dy_factor = narrow<R>(gradient.dy_factor);
-  const auto x_factor = narrow<R>(gradient.x_factor);
-  const auto constant = narrow<R>(gradient.constant);
-  write_elements(layout, write, dx, [&](std::int64_t i, std::size_t c) {
-    return dy_factor[c] * real(dy[i]) + x_factor[c] * mean[c].center(real(x[i])) + constant[c];
-  });
+  const Matrix as_matrix(layout, kOutputColumns, kGrain);
+  const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
+  Parameters<R> values(layout, matrix, 4);
+  values.add([&](std::size_t c) { return g.mean[c]; });
+  values.add([&](std::size_t c) { return g.dy_factor[c]; });
+  values.add([&](std::size_t c) { return g.x_factor[c]; });
+  values.add([&](std::size_t c) { return g.constant[c] - rest_of<R>(g.mean[c]) * g.x_factor[c]; });
+  const InputGradientArrays<R> arrays{values[0], values[1], values[2], values[3]};
+  const Store store = prepare_output(write, layout, matrix, dx);
+  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  for_all_parts(
+      layout, matrix,
+      [&](ChannelRange channels) {
+        kernels.run_input_gradient(dy, x, layout, channels, arrays, store, dx);
+      },
+      [&](std::int64_t begin, Extent extent) {
+        kernels.column_input_gradient(dy + begin, x + begin, extent, arrays, store, dx + begin);
+      });
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                               \

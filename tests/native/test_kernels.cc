@@ -5,13 +5,16 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
+#include "core/cpu/isa.h"
 #include "core/half.h"
 #include "core/kernels_cpu.h"
 #include "core/layout.h"
 #include "core/moments.h"
+#include "core/parallel.h"
 #include "values.h"
 
 namespace gluon_syncbn::tests {
@@ -89,7 +92,7 @@ template <class Try>
 void for_each_case(const Try& try_case) {
   const double means[] = {0, 1, -37, 1e3, 1e4};
   std::uint32_t seed = 0;
-  for (const std::int64_t inner : {1, 3, 15, 16, 17, 49, 2049}) {
+  for (const std::int64_t inner : {1, 3, 15, 16, 17, 49, 2049, 4100}) {
     for (const std::int64_t channels : {1, 3, 65, 257}) {
       for (const std::int64_t outer : {1, 2, 16, 33}) {
         // Large arrays of many long runs try nothing that smaller ones do not.
@@ -181,9 +184,49 @@ const Layout kSpoiledLayouts[] = {{5, 6, 1}, {3, 6, 7}, {2, 6, 49}, {40, 6, 1}, 
 
 }  // namespace
 
-#define GLUON_SYNCBN_TYPES float, double, Half
+/// A type of data and the instruction set that kernels use for it.
+template <class DataType, cpu::Isa kTheIsa>
+struct Case {
+  using Type = DataType;
+  static constexpr cpu::Isa kIsa = kTheIsa;
+};
 
-TEST_CASE_TEMPLATE("kernels: moments", T, GLUON_SYNCBN_TYPES) {
+/// Uses an instruction set for as long as it lives, or the best where the machine lacks it.
+class UseIsa {
+ public:
+  explicit UseIsa(cpu::Isa isa) : before_(cpu::isa()) {
+    cpu::use_isa(isa);
+    if (!cpu::has_isa(isa)) MESSAGE("not on this machine: " << cpu::isa_name(isa));
+  }
+  ~UseIsa() { cpu::use_isa(before_); }
+  UseIsa(const UseIsa&) = delete;
+  UseIsa& operator=(const UseIsa&) = delete;
+
+ private:
+  cpu::Isa before_;
+};
+
+using FloatBaseline = Case<float, cpu::Isa::kBaseline>;
+using FloatAvx2 = Case<float, cpu::Isa::kAvx2>;
+using FloatAvx512 = Case<float, cpu::Isa::kAvx512>;
+using DoubleBaseline = Case<double, cpu::Isa::kBaseline>;
+using DoubleAvx2 = Case<double, cpu::Isa::kAvx2>;
+using DoubleAvx512 = Case<double, cpu::Isa::kAvx512>;
+using HalfBaseline = Case<Half, cpu::Isa::kBaseline>;
+using HalfAvx2 = Case<Half, cpu::Isa::kAvx2>;
+using HalfAvx512 = Case<Half, cpu::Isa::kAvx512>;
+
+#ifdef __SANITIZE_THREAD__  // which is slow, and cannot tell these apart
+#define GLUON_SYNCBN_CASES FloatAvx512, DoubleAvx512, HalfAvx512
+#else
+#define GLUON_SYNCBN_CASES                                                                       \
+  FloatBaseline, FloatAvx2, FloatAvx512, DoubleBaseline, DoubleAvx2, DoubleAvx512, HalfBaseline, \
+      HalfAvx2, HalfAvx512
+#endif
+
+TEST_CASE_TEMPLATE("kernels: moments", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
     const Data<T> x(layout, mean, 1, seed);
     const Moments moments = cpu::moments(x.data(), layout);
@@ -204,8 +247,10 @@ TEST_CASE_TEMPLATE("kernels: moments", T, GLUON_SYNCBN_TYPES) {
   });
 }
 
-TEST_CASE_TEMPLATE("kernels: moments of constant channels have no deviations", T,
-                   GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: moments of constant channels have no deviations", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
     const Data<T> x(layout, mean, 0, seed);
     const Moments moments = cpu::moments(x.data(), layout);
@@ -225,8 +270,10 @@ TEST_CASE_TEMPLATE("kernels: moments of constant channels have no deviations", T
   });
 }
 
-TEST_CASE_TEMPLATE("kernels: moments and sums do not depend on where arrays lie", T,
-                   GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: moments and sums do not depend on where arrays lie", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for (const Layout& layout : kSpoiledLayouts) {
     const Data<T> x(layout, 100, 1, 5);
     const std::vector<double> mean = means_near(layout, 100, 6);
@@ -242,7 +289,9 @@ TEST_CASE_TEMPLATE("kernels: moments and sums do not depend on where arrays lie"
   }
 }
 
-TEST_CASE_TEMPLATE("kernels: normalize", T, GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: normalize", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
     const Data<T> x(layout, mean, 1, seed);
     const cpu::Normalization n{means_near(layout, mean, seed), parameters(layout, 1, seed + 1),
@@ -258,7 +307,9 @@ TEST_CASE_TEMPLATE("kernels: normalize", T, GLUON_SYNCBN_TYPES) {
   });
 }
 
-TEST_CASE_TEMPLATE("kernels: gradient sums", T, GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: gradient sums", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
     const Data<T> x(layout, mean, 1, seed);
     const Data<T> dy(layout, 0.1, 1, seed + 1);
@@ -288,7 +339,9 @@ TEST_CASE_TEMPLATE("kernels: gradient sums", T, GLUON_SYNCBN_TYPES) {
   });
 }
 
-TEST_CASE_TEMPLATE("kernels: input gradient", T, GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: input gradient", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
     const Data<T> x(layout, mean, 1, seed);
     const Data<T> dy(layout, 0.1, 1, seed + 1);
@@ -311,7 +364,9 @@ TEST_CASE_TEMPLATE("kernels: input gradient", T, GLUON_SYNCBN_TYPES) {
   });
 }
 
-TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", T, GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for (const Layout& layout : kSpoiledLayouts) {
     const Data<T> x(layout, 10, 1, 5);
     const cpu::Normalization n{means_near(layout, 10, 6), parameters(layout, 1, 7),
@@ -331,8 +386,10 @@ TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", T, GLUON_SYNCBN_T
   }
 }
 
-TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", T,
-                   GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for (const Layout& layout : kSpoiledLayouts) {
     CAPTURE(layout.outer);
     CAPTURE(layout.inner);
@@ -382,8 +439,10 @@ TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", T,
   }
 }
 
-TEST_CASE_TEMPLATE("kernels: finite statistics let a NaN or infinite element through alone", T,
-                   GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: finite statistics let a NaN or infinite element through alone", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for (const Layout& layout : kSpoiledLayouts) {
     const Data<T> clean(layout, 10, 1, 5);
     const Data<T> x = spoiled(clean);
@@ -408,7 +467,9 @@ TEST_CASE_TEMPLATE("kernels: finite statistics let a NaN or infinite element thr
   }
 }
 
-TEST_CASE_TEMPLATE("kernels: empty arrays", T, GLUON_SYNCBN_TYPES) {
+TEST_CASE_TEMPLATE("kernels: empty arrays", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
   for (const Layout& layout :
        {Layout{0, 3, 1}, Layout{0, 3, 49}, Layout{2, 3, 0}, Layout{2, 0, 1}, Layout{2, 0, 49}}) {
     const std::vector<double> zeros(static_cast<std::size_t>(layout.channels));
@@ -423,6 +484,101 @@ TEST_CASE_TEMPLATE("kernels: empty arrays", T, GLUON_SYNCBN_TYPES) {
     T* nowhere = nullptr;
     cpu::normalize(none, layout, {zeros, zeros, zeros}, Write::kAssign, nowhere);
     cpu::input_gradient(none, none, layout, {zeros, zeros, zeros, zeros}, Write::kAdd, nowhere);
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: far outliers first, and a mean that moves", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout : {Layout{6, 3, 5000}, Layout{40, 3, 49}, Layout{9000, 3, 1},
+                               Layout{700, 131, 1}, Layout{500, 5, 3}}) {
+    CAPTURE(layout.outer);
+    CAPTURE(layout.inner);
+    Data<T> x(layout, 3, 1, 11);
+    const std::size_t row = x.elements.size() / static_cast<std::size_t>(layout.outer);
+    for (std::size_t i = 0; i < x.elements.size(); ++i) {
+      // Channel 0 begins with values that are no guess at its mean; channel 1 climbs.
+      if (x.channel(i) == 0 && i < 8 * row && i % static_cast<std::size_t>(layout.inner) < 8) {
+        x.elements[i] = Type<T>::of(1000.0);
+      }
+      if (x.channel(i) == 1) {
+        const double climb =
+            40.0 * static_cast<double>(i / row) / static_cast<double>(layout.outer);
+        x.elements[i] = Type<T>::of(static_cast<double>(x.at(i)) + climb);
+      }
+    }
+    const Moments moments = cpu::moments(x.data(), layout);
+    const Reference exact(x);
+    for (std::size_t c = 0; c < exact.mean.size(); ++c) {
+      const long double deviation =
+          std::sqrt(exact.m2[c] / static_cast<long double>(x.layout.count()));
+      const long double tolerance = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
+      CHECK(std::fabs(moments.mean[c] - exact.mean[c]) <= tolerance);
+      CHECK(std::fabs(moments.m2[c] - exact.m2[c]) <=
+            static_cast<long double>(x.layout.count()) * tolerance * (deviation + tolerance));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: the same bits with any number of threads", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  const int threads_before = num_threads();
+  for (const Layout& layout :
+       {Layout{2, 40, 20000}, Layout{13000, 70, 1}, Layout{40000, 3, 5}, Layout{300, 61, 49}}) {
+    const Data<T> x(layout, 100, 1, 5);
+    const Data<T> dy(layout, 0, 1, 6);
+    const auto run = [&](int threads) {
+      set_num_threads(threads);
+      const Moments moments = cpu::moments(x.data(), layout);
+      const GradientSums sums = cpu::gradient_sums(dy.data(), x.data(), layout, moments.mean);
+      std::vector<T> y(x.elements.size());
+      std::vector<T> dx(x.elements.size());
+      cpu::normalize(x.data(), layout, {moments.mean, moments.mean, moments.mean}, Write::kAssign,
+                     y.data());
+      cpu::input_gradient(dy.data(), x.data(), layout,
+                          {moments.mean, moments.mean, moments.mean, moments.mean}, Write::kAssign,
+                          dx.data());
+      return std::make_tuple(moments, sums, y, dx);
+    };
+    const auto [moments, sums, y, dx] = run(1);
+    for (const int threads : {2, 3, 7}) {
+      const auto [other_moments, other_sums, other_y, other_dx] = run(threads);
+      CHECK(same_bits(other_moments, moments));
+      CHECK(same_bits(other_sums, sums));
+      CHECK(same_elements(other_y, y));
+      CHECK(same_elements(other_dx, dx));
+    }
+  }
+  set_num_threads(threads_before);
+}
+
+TEST_CASE_TEMPLATE("kernels: large outputs, which are written past the caches", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout : {Layout{1, 3, 1000003}, Layout{1500001, 3, 1}}) {
+    const Data<T> x(layout, 10, 1, 5);
+    const Data<T> dy(layout, 0, 1, 6);
+    const cpu::Normalization n{means_near(layout, 10, 6), parameters(layout, 1, 7),
+                               parameters(layout, 0, 8)};
+    const cpu::InputGradient g{n.mean, n.scale, n.shift, n.shift};
+    for (const std::size_t offset : {0, 1, 3}) {
+      // Adding to zero gives the same numbers by ordinary stores.
+      std::vector<T> expected(x.elements.size());
+      std::vector<T> out(x.elements.size() + offset + 1);
+      const T past = Type<T>::of(77);
+      out.back() = past;
+      cpu::normalize(x.data(), layout, n, Write::kAdd, expected.data());
+      cpu::normalize(x.data(), layout, n, Write::kAssign, out.data() + offset);
+      CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
+      expected.assign(expected.size(), T{});
+      cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAdd, expected.data());
+      cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAssign, out.data() + offset);
+      CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
+      CHECK(std::memcmp(&out.back(), &past, sizeof(T)) == 0);
+    }
   }
 }
 
