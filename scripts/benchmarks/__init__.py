@@ -1,0 +1,1 @@
+"""The benchmark: processes that measure, what they measure, and what is reported."""
