@@ -21,8 +21,9 @@ def start(command: str, out: Path) -> subprocess.Popen:
     )
 
 
-def test_op_and_accuracy(tmp_path):
-    processes = {command: start(command, tmp_path / command) for command in ("op", "accuracy")}
+def test_op_accuracy_and_deploy(tmp_path):
+    commands = ("op", "accuracy", "deploy")
+    processes = {command: start(command, tmp_path / command) for command in commands}
     results = {}
     for command, process in processes.items():
         output, _ = process.communicate(timeout=300)
@@ -47,3 +48,12 @@ def test_op_and_accuracy(tmp_path):
         error = row["errors"]["ours"]
         assert error["out"] < 1e-6
         assert error["dx"] < 1e-6
+
+    (row,) = results["deploy"]["rows"]
+    assert set(row["results"]) == {
+        "ours",
+        "exported",
+        "folded",
+        "exported_onednn",
+        "folded_onednn",
+    }

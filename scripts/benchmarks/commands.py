@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -164,6 +165,44 @@ def run_net(options: argparse.Namespace) -> list[Row]:
             "contrib / ours": ratio(row, "builtin", ["ours"]),
             "memory, ours / BatchNorm": memory["ours"] / memory["batchnorm"],
             "memory, contrib / ours": memory["builtin"] / memory["ours"],
+        }
+        rows.append(row)
+    return rows
+
+
+def run_deploy(options: argparse.Namespace) -> list[Row]:
+    """Time inference of networks before and after export and folding."""
+    models = options.models or (["fcn"] if options.quick else ["fcn", "psp", "deeplab"])
+    rounds = options.rounds or (2 if options.quick else 12)
+    side = options.side or (64 if options.quick else 240)
+    # The first worker comes first, because it exports.
+    methods = {
+        "plain": ["ours", "exported", "folded"],
+        "onednn": ["exported_onednn", "folded_onednn"],
+    }
+    rows = []
+    for model in models:
+        times: dict[str, list[float]] = {}
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            case = {"model": model, "side": side, "images": 1, "folder": folder}
+            workers = start(stack, list(methods))
+            for _ in tqdm(range(rounds), desc=model, unit="round"):
+                for name, wanted in methods.items():
+                    answer = workers[name].ask(
+                        "deploy", case=case, methods=wanted, warm_up=1, rounds=1
+                    )
+                    for method, seconds in answer["times"].items():
+                        times.setdefault(method, []).extend(seconds)
+        row: Row = {
+            "title": f"{model}-resnet50, one image of {side}x{side}",
+            "case": {key: value for key, value in case.items() if key != "folder"},
+            "results": {method: summary(values) for method, values in times.items()},
+        }
+        row["ratios"] = {
+            "exported / ours": ratio(row, "exported", ["ours"]),
+            "folded / exported": ratio(row, "folded", ["exported"]),
+            "folded / exported, oneDNN": ratio(row, "folded_onednn", ["exported_onednn"]),
         }
         rows.append(row)
     return rows

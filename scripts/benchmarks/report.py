@@ -21,6 +21,10 @@ TITLES = {
     "builtin1": "contrib, num_devices=1",
     "copies": "8 copies",
     "torch": "PyTorch",
+    "exported": "exported",
+    "folded": "folded",
+    "exported_onednn": "exported, oneDNN",
+    "folded_onednn": "folded, oneDNN",
 }
 
 Row = Dict[str, Any]

@@ -79,11 +79,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    from benchmarks import measuring
+    from benchmarks import deployment, measuring
 
     tasks: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "op": measuring.Timer(measuring.make_step),
         "net": measuring.Timer(measuring.Network),
+        "deploy": measuring.Timer(deployment.Deployment),
         "accuracy": measuring.measure_accuracy,
         "memory": measuring.measure_memory,
         "describe": measuring.describe,
