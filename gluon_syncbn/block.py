@@ -45,8 +45,10 @@ class SyncBatchNorm(nn.BatchNorm):
     num_devices : int, optional
         Number of devices that take part in every training step. By default, the number of contexts
         that the parameters live on.
-    momentum : float, default 0.9
-        Weight of the old value in the moving averages, from 0 to 1.
+    momentum : float or None, default 0.9
+        Weight of the old value in the moving averages, from 0 to 1. None stands for the cumulative
+        average: in the n-th training batch it is ``1 - 1 / n``. The layer then has a parameter
+        `num_batches_tracked` of shape (1,), which counts the batches.
     epsilon : float, default 1e-5
         Added to the variance.
     center : bool, default True
@@ -66,8 +68,8 @@ str or Initializer
     Raises
     ------
     ValueError
-        If `num_devices` is not a whole number of at least 1, or not the number of contexts that the
-        parameters live on when training.
+        If `momentum` is not a number from 0 to 1 or None; if `num_devices` is not a whole number of
+        at least 1, or not the number of contexts that the parameters live on when training.
     mxnet.base.MXNetError
         At the call, for data of less than 2 or more than 5 dimensions, of another dtype than
         float16, float32 and float64, or that does not fit the parameters. At ``asnumpy()`` or
@@ -106,7 +108,7 @@ str or Initializer
         self,
         in_channels: int = 0,
         num_devices: int | None = None,
-        momentum: float = 0.9,
+        momentum: float | None = 0.9,
         epsilon: float = 1e-5,
         center: bool = True,
         scale: bool = True,
@@ -135,6 +137,7 @@ str or Initializer
         self._identity = _Identity()
         self._kwargs["num_devices"] = None  # Gluon reads an attribute before it sets it
         self.num_devices = num_devices
+        self.momentum = momentum
 
     @classmethod
     def _take_over(cls, layer: Any, num_devices: int | None) -> None:
@@ -173,6 +176,49 @@ str or Initializer
         self._clear_cached_op()
 
     @property
+    def momentum(self) -> float | None:
+        """Weight of the old value in the moving averages, or None for the cumulative average.
+
+        Setting None starts a count of batches at 0, so that the next batch replaces the statistics
+        of all earlier ones; setting a number ends it. Call ``hybridize()`` of a hybridized network
+        again after that.
+        """
+        momentum: float | None = self._kwargs["momentum"]
+        return momentum
+
+    @momentum.setter
+    def momentum(self, value: float | None) -> None:
+        if value is not None and not _is_weight(value):
+            raise ValueError(
+                f"{self.name}: momentum={value!r} should be a number from 0 to 1, or None for the "
+                "average over all batches"
+            )
+        self._kwargs["momentum"] = value
+        counts = "num_batches_tracked" in self._reg_params
+        if value is None and not counts:
+            self._count_batches()
+        elif value is not None and counts:
+            self.params._params.pop(self._reg_params.pop("num_batches_tracked").name, None)
+            del self.num_batches_tracked
+        self._clear_cached_op()
+
+    def _count_batches(self) -> None:
+        # In the dtype of the other parameters, so that casts keep them together. Where a float32
+        # count ends, at 2**24, float32 averages take no notice of another batch either.
+        self.num_batches_tracked = self.params.get(
+            "num_batches_tracked",
+            grad_req="null",
+            shape=(1,),
+            dtype=self.running_mean.dtype,
+            init="zeros",
+            differentiable=False,
+        )
+        contexts = _contexts_of(self.running_mean)
+        shared = _contexts_of(self.num_batches_tracked)
+        if contexts is not None and shared is None:
+            self.num_batches_tracked.initialize(ctx=contexts)
+
+    @property
     def key(self) -> str:
         """Name under which the devices of this block meet, unique among all blocks."""
         return f"{self.prefix}{self._identity.token}"
@@ -194,6 +240,7 @@ str or Initializer
         beta: Any,
         running_mean: Any,
         running_var: Any,
+        num_batches_tracked: Any = None,
     ) -> Any:
         """Normalize `x`; see the class."""
         if mx.util.is_np_array():
@@ -208,6 +255,7 @@ str or Initializer
             beta,
             running_mean,
             running_var,
+            *([] if num_batches_tracked is None else [num_batches_tracked]),
             name="fwd",
             op_type=OP_TYPE,
             **dict(self._kwargs, num_devices=self._devices_in_use(check=not symbolic)),
@@ -218,7 +266,7 @@ str or Initializer
         )
 
     def _devices_in_use(self, check: bool) -> int:
-        contexts = self._parameter_contexts()
+        contexts = _contexts_of(self.running_mean)
         if self.num_devices is None:
             if contexts is None:
                 raise ValueError(
@@ -235,8 +283,18 @@ str or Initializer
             )
         return self.num_devices
 
-    def _parameter_contexts(self) -> list | None:
-        try:
-            return self.running_mean.list_ctx()
-        except RuntimeError:
-            return None
+
+def _is_weight(value: Any) -> bool:
+    try:
+        return bool(0 <= value <= 1)
+    except TypeError:
+        return False
+
+
+def _contexts_of(parameter: Any) -> list | None:
+    """Contexts that `parameter` lives on, or will, or None before ``initialize``."""
+    try:
+        contexts: list = parameter.list_ctx()
+    except RuntimeError:
+        return None
+    return contexts

@@ -67,7 +67,8 @@ def convert_sync_batchnorm(net: gluon.Block, num_devices: int | None = None) -> 
 def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     """Make every :class:`gluon_syncbn.SyncBatchNorm` what it was before conversion, in place.
 
-    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``.
+    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``. That has no cumulative
+    average: give layers of ``momentum=None`` a number first.
 
     Parameters
     ----------
@@ -79,15 +80,26 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     Block
         `net`.
 
+    Raises
+    ------
+    ValueError
+        If a layer has ``momentum=None``. Nothing has changed then.
+
     See Also
     --------
     convert_sync_batchnorm : The inverse.
     """
+    layers = [layer for layer in _norm_layers(net) if type(layer) is SyncBatchNorm]
+    for layer in layers:
+        if layer.momentum is None:
+            raise ValueError(
+                f"{layer.name}: momentum=None, the average over all batches, has no counterpart in "
+                "BatchNorm; set its momentum to a number first"
+            )
     reverted = []
-    for layer in _norm_layers(net):
-        if type(layer) is SyncBatchNorm:
-            layer._hand_back()
-            reverted.append(layer.name)
+    for layer in layers:
+        layer._hand_back()
+        reverted.append(layer.name)
     _report("reverted from SyncBatchNorm", net, reverted)
     return net
 

@@ -16,13 +16,16 @@ __all__ = ["convert_files", "export", "to_batchnorm"]
 
 _logger = logging.getLogger(__name__)
 
+# The operator has one input more where it averages over all batches.
+_NUM_INPUTS = 5
 _SHARED_ATTRIBUTES = ("eps", "momentum", "fix_gamma", "use_global_stats", "axis")
 
 
 def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
     """Make every SyncBatchNorm node of a symbol a plain ``BatchNorm`` node.
 
-    In inference the two compute the same; in training BatchNorm normalizes each device by itself.
+    In inference the two compute the same; in training BatchNorm normalizes each device by itself,
+    and has no cumulative average: nodes of ``momentum=None`` get its default, 0.9.
 
     Parameters
     ----------
@@ -32,13 +35,16 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
     Returns
     -------
     Symbol
-        A copy with the same names of nodes, arguments and auxiliary states.
+        A copy with the same names of nodes, arguments and auxiliary states, less counts of batches.
     """
     graph = json.loads(symbol.tojson())
     for node in graph["nodes"]:
         attributes = node.get("attrs", {})
         if node["op"] == "Custom" and attributes.get("op_type") == OP_TYPE:
             node["op"] = "BatchNorm"
+            del node["inputs"][_NUM_INPUTS:]
+            if attributes.get("momentum") == "None":
+                del attributes["momentum"]
             node["attrs"] = {
                 name: value
                 for name, value in attributes.items()
@@ -110,12 +116,14 @@ def convert_files(
     """
     symbol = to_batchnorm(_load_symbol(symbol_file))
     args, aux = _load_parameters(params_file)
-    missing = {*symbol.list_auxiliary_states()} - aux.keys()
+    states = {*symbol.list_auxiliary_states()}
+    missing = states - aux.keys()
     if missing:
         raise ValueError(
             f"{params_file} has no {min(missing)}, which {symbol_file} needs; "
             "do the two files belong together?"
         )
+    aux = {name: array for name, array in aux.items() if name in states}
     report = FoldReport()
     if fold:
         symbol, args, aux, report = fold_batchnorm(symbol, args, aux)

@@ -132,7 +132,13 @@ std::optional<std::string> Agreement::difference(const Agreement& other) const {
   } else if (eps != other.eps) {
     text << "eps " << eps << " and " << other.eps;
   } else if (momentum != other.momentum) {
-    text << "momentum " << momentum << " and " << other.momentum;
+    const auto write = [&text](const std::optional<double>& value) {
+      value ? text << *value : text << "None";
+    };
+    text << "momentum ";
+    write(momentum);
+    text << " and ";
+    write(other.momentum);
   } else {
     return std::nullopt;
   }

@@ -22,7 +22,7 @@ struct Agreement {
   std::int64_t channels = 0;
   std::string dtype;
   double eps = 0;
-  double momentum = 0;
+  std::optional<double> momentum;  ///< nothing for the average over all batches
 
   /// Names the first value that differs as "channels 3 and 4"; nothing where all agree.
   std::optional<std::string> difference(const Agreement& other) const;

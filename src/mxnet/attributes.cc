@@ -67,6 +67,16 @@ bool is_hidden(const std::string& name) {
          name.compare(name.size() - 2, 2, "__") == 0;
 }
 
+std::optional<double> parse_momentum(const std::string& layer, const std::string& value) {
+  if (value == "None") return std::nullopt;
+  double momentum = 0;
+  if (!parse_number(value, &momentum) || momentum < 0 || momentum > 1) {
+    reject(layer, "momentum", value,
+           "a number from 0 to 1, or None for the average over all batches");
+  }
+  return momentum;
+}
+
 }  // namespace
 
 Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -88,10 +98,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
         reject(layer, name, value, "a finite number, 0 or greater");
       }
     } else if (name == "momentum") {
-      if (!parse_number(value, &attributes.momentum) || attributes.momentum < 0 ||
-          attributes.momentum > 1) {
-        reject(layer, name, value, "a number from 0 to 1");
-      }
+      attributes.momentum = parse_momentum(layer, value);
     } else if (name == "fix_gamma") {
       if (!parse_flag(value, &attributes.fix_gamma)) reject(layer, name, value, "True or False");
     } else if (name == "use_global_stats") {

@@ -2,6 +2,7 @@
 #define GLUON_SYNCBN_MXNET_ATTRIBUTES_H_
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ enum class Scope {
 /// The operator's attributes with the defaults of MXNet's BatchNorm.
 struct Attributes {
   double eps = 1e-3;
-  double momentum = 0.9;
+  std::optional<double> momentum = 0.9;  ///< nothing for the average over all batches
   bool fix_gamma = true;
   bool use_global_stats = false;
   int axis = 1;

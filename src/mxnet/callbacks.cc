@@ -19,8 +19,7 @@ constexpr int kFailure = 0;
 
 constexpr int kNumArguments = 3;
 constexpr int kNumOutputs = 1;
-constexpr int kNumAuxiliary = 2;
-constexpr int kNumAll = kNumArguments + kNumOutputs + kNumAuxiliary;
+constexpr int kCountAt = 6;  // behind arguments, outputs and the other auxiliary states
 
 template <class Function>
 Callback erase_type(Function* function) {
@@ -55,6 +54,9 @@ struct State {
 using PropertyState = State<Property, 8>;
 using OperatorState = State<Operator, 3>;
 
+int num_auxiliary(void* state) { return PropertyState::get(state).counts_batches() ? 3 : 2; }
+int num_all(void* state) { return kNumArguments + kNumOutputs + num_auxiliary(state); }
+
 /// MXNet keeps the list it is given no longer than the callback's return, and never writes to it.
 template <std::size_t N>
 int list(char*** names, std::array<const char*, N>& values) {
@@ -72,22 +74,27 @@ int list_outputs(char*** names, void*) {
   return list(names, values);
 }
 
-int list_auxiliary_states(char*** names, void*) {
-  static std::array<const char*, 3> values{"moving_mean", "moving_var", nullptr};
-  return list(names, values);
+int list_auxiliary_states(char*** names, void* state) {
+  static std::array<const char*, 3> averages{"moving_mean", "moving_var", nullptr};
+  static std::array<const char*, 4> with_count{"moving_mean", "moving_var", "num_batches_tracked",
+                                               nullptr};
+  const bool counts = PropertyState::get(state).counts_batches();
+  return counts ? list(names, with_count) : list(names, averages);
 }
 
 int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
-  if (num_tensors != kNumAll) return kFailure;
+  if (num_tensors != num_all(state)) return kFailure;
   // On entry the auxiliary states follow the arguments; on return the output stands between them.
   std::vector<Shape> given;
-  for (int i = 0; i < kNumArguments + kNumAuxiliary; ++i) {
+  for (int i = 0; i < kNumArguments + num_auxiliary(state); ++i) {
     given.emplace_back(shapes[i], shapes[i] + (ndims[i] > 0 ? ndims[i] : 0));
   }
   thread_local Property::Shapes inferred;
   inferred = PropertyState::get(state).infer_shapes(given);
-  for (int i = 0; i < kNumAll; ++i) {
-    Shape& shape = i == 0 || i == kNumArguments ? inferred.data : inferred.parameter;
+  for (int i = 0; i < num_tensors; ++i) {
+    Shape& shape = i == 0 || i == kNumArguments ? inferred.data
+                   : i == kCountAt              ? inferred.count
+                                                : inferred.parameter;
     ndims[i] = static_cast<int>(shape.size());
     shapes[i] = shape.data();
   }
@@ -95,10 +102,10 @@ int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
 }
 
 int infer_dtype(int num_tensors, int* dtypes, void* state) {
-  if (num_tensors != kNumAll) return kFailure;
+  if (num_tensors != num_all(state)) return kFailure;
   const auto inferred =
       PropertyState::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
-  for (int i = 0; i < kNumAll; ++i) {
+  for (int i = 0; i < num_tensors; ++i) {
     const DType dtype = i == 0 || i == kNumArguments ? inferred.data : inferred.parameter;
     if (dtype != kUnknownDType) dtypes[i] = dtype;
   }

@@ -117,8 +117,10 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Meeting
 void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_train) {
   using namespace forward_at;
   const DType dtype = arrays[kData].dtype();
+  std::vector<std::size_t> written{kOut, kMovingMean, kMovingVar};
+  if (!attributes_.momentum) written.push_back(kNumBatches);
   push_call(std::make_shared<ForwardCall>(ForwardCall{std::move(arrays), request, is_train}),
-            {kOut, kMovingMean, kMovingVar}, "SyncBatchNormForward",
+            written, "SyncBatchNormForward",
             [this, dtype](const auto& call, const Completion& completion) {
               with_types(dtype, [&](auto types) {
                 run_forward<typename decltype(types)::Data, typename decltype(types)::Parameter>(
@@ -258,14 +260,24 @@ void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
 template <class P>
 void Operator::update_running(const ForwardCall& call, std::optional<BatchStatistics> batch) {
   const auto apply = [&](const BatchStatistics& due) {
-    move_average<P>(call.arrays[forward_at::kMovingMean], attributes_.momentum, due.mean);
-    move_average<P>(call.arrays[forward_at::kMovingVar], attributes_.momentum, due.variance);
+    const double momentum = next_momentum<P>(call);
+    move_average<P>(call.arrays[forward_at::kMovingMean], momentum, due.mean);
+    move_average<P>(call.arrays[forward_at::kMovingVar], momentum, due.variance);
   };
   if (update_place_.order) {
     update_place_.order->update(update_place_.use, std::move(batch), apply);
   } else if (batch) {
     apply(*batch);
   }
+}
+
+template <class P>
+double Operator::next_momentum(const ForwardCall& call) const {
+  if (attributes_.momentum) return *attributes_.momentum;
+  P* count = call.arrays[forward_at::kNumBatches].data<P>();
+  const double batches = static_cast<double>(*count) + 1.0;
+  *count = static_cast<P>(batches);
+  return 1.0 - 1.0 / batches;
 }
 
 template <class T, class P>

@@ -24,9 +24,9 @@
 namespace gluon_syncbn::mxnet {
 
 /// Positions in what MXNet passes to the callbacks of an operator with three arguments, one output
-/// and two auxiliary states.
+/// and two auxiliary states, or three where it counts batches.
 namespace forward_at {
-enum : std::size_t { kData, kGamma, kBeta, kOut, kMovingMean, kMovingVar, kCount };
+enum : std::size_t { kData, kGamma, kBeta, kOut, kMovingMean, kMovingVar, kNumBatches };
 }
 namespace backward_at {
 enum : std::size_t {
@@ -40,7 +40,7 @@ enum : std::size_t {
   kBetaGrad,
   kMovingMean,
   kMovingVar,
-  kCount
+  kNumBatches
 };
 }
 
@@ -107,6 +107,10 @@ class Operator : public std::enable_shared_from_this<Operator> {
   /// Nothing where the forward pass has failed.
   template <class P>
   void update_running(const ForwardCall& call, std::optional<BatchStatistics> batch);
+  /// Weight of the old values in the next update of the running statistics, which counts as one
+  /// batch more.
+  template <class P>
+  double next_momentum(const ForwardCall& call) const;
   template <class T, class P>
   void normalize(const ForwardCall& call, const Statistics& statistics) const;
 

@@ -13,7 +13,9 @@ namespace {
 constexpr std::size_t kMinDimensions = 2;
 constexpr std::size_t kMaxDimensions = 5;
 constexpr const char* kShapeNames[] = {"data", "gamma", "beta", "moving_mean", "moving_var"};
-constexpr const char* kDTypeNames[] = {"data", "gamma", "beta", "out", "moving_mean", "moving_var"};
+constexpr std::size_t kNumPerChannel = 5;
+constexpr const char* kDTypeNames[] = {
+    "data", "gamma", "beta", "out", "moving_mean", "moving_var", "num_batches_tracked"};
 
 std::string to_string(const Shape& shape) {
   std::string text;
@@ -41,7 +43,7 @@ Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
                 " where 2 to 5 dimensions are expected");
   }
   Shapes shapes{data, {data[attributes_.axis_of(data.size())]}};
-  for (std::size_t i = 1; i < given.size(); ++i) {
+  for (std::size_t i = 1; i < kNumPerChannel; ++i) {
     const Shape& parameter = given[i];
     const bool known = !parameter.empty() && parameter.front() > 0;
     if (known && shapes.parameter.front() < 0 && parameter.size() == 1) {
@@ -52,6 +54,13 @@ Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
                   to_string(shapes.parameter) + " is expected, one for each channel of " +
                   "data of shape " + to_string(data) + " along axis " +
                   std::to_string(attributes_.axis));
+    }
+  }
+  if (counts_batches()) {
+    const Shape& count = given[kNumPerChannel];
+    if (!count.empty() && count.front() >= 0 && count != shapes.count) {
+      throw Error(layer + ": num_batches_tracked has shape " + to_string(count) +
+                  " where (1,) is expected");
     }
   }
   return shapes;

@@ -23,16 +23,20 @@ class Property {
   struct Shapes {
     Shape data;
     Shape parameter;
+    Shape count{1};
   };
+  /// Whether num_batches_tracked is a third auxiliary state.
+  bool counts_batches() const { return !attributes_.momentum; }
+
   /// -1 stands for a dimension that is not known yet. `given` are the shapes of data, gamma, beta,
-  /// moving_mean and moving_var; empty where nothing is known.
+  /// and the auxiliary states; empty where nothing is known.
   Shapes infer_shapes(const std::vector<Shape>& given) const;
 
   struct DTypes {
     DType data;
     DType parameter;
   };
-  /// `given` are the dtypes of data, gamma, beta, out, moving_mean and moving_var.
+  /// `given` are the dtypes of data, gamma, beta, out and the auxiliary states.
   DTypes infer_dtypes(const std::vector<int>& given) const;
 
   std::shared_ptr<Operator> create_operator(const std::string& context);

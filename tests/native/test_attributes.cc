@@ -43,38 +43,13 @@ class Garbage {
   }
 
   std::string value() {
-    static const std::vector<std::string> numbers = {"0",
-                                                     "1",
-                                                     "-1",
-                                                     "4",
-                                                     "0.9",
-                                                     "1e-5",
-                                                     "1e309",
-                                                     "-1e309",
-                                                     "1e-999",
-                                                     "nan",
-                                                     "inf",
-                                                     "-inf",
-                                                     "0x10",
-                                                     "2147483647",
-                                                     "2147483648",
-                                                     "-2147483649",
-                                                     "99999999999999999999999999",
-                                                     "+1",
-                                                     " 1",
-                                                     "1 ",
-                                                     "1,5",
-                                                     "True",
-                                                     "False",
-                                                     "true",
-                                                     "graph",
-                                                     "key",
-                                                     "",
-                                                     "-",
-                                                     ".",
-                                                     "e5",
-                                                     "1e",
-                                                     "--1"};
+    static const std::vector<std::string> numbers = {
+        "0",    "1",     "-1",         "4",          "0.9",         "1e-5",
+        "None", "1e309", "-1e309",     "1e-999",     "nan",         "inf",
+        "-inf", "0x10",  "2147483647", "2147483648", "-2147483649", "99999999999999999999999999",
+        "+1",   " 1",    "1 ",         "1,5",        "True",        "False",
+        "true", "graph", "key",        "",           "-",           ".",
+        "e5",   "1e",    "--1"};
     std::string text = numbers[up_to(numbers.size() - 1)];
     switch (up_to(9)) {
       case 0:
@@ -128,7 +103,7 @@ TEST_CASE("attributes: garbage is refused with a short message, or means what it
       const Attributes attributes = Attributes::parse(pairs);
       ++accepted;
       REQUIRE(attributes.eps >= 0);
-      REQUIRE((attributes.momentum >= 0 && attributes.momentum <= 1));
+      REQUIRE((!attributes.momentum || (*attributes.momentum >= 0 && *attributes.momentum <= 1)));
       REQUIRE((attributes.num_devices >= 1 && attributes.num_devices <= 4096));
       REQUIRE(attributes.key.size() <= 1024);
       REQUIRE((attributes.num_devices == 1 || attributes.scope == Scope::kGraph ||
@@ -160,6 +135,17 @@ TEST_CASE("attributes: what came and what was expected is named") {
   CHECK(error_of({{"key", std::string("a\0b\x1b[31m\xff!\n", 11)}, {"axis", "one"}}) ==
         "SyncBatchNorm 'a?b?[31m?!?': attribute axis='one' should be a whole number");
   CHECK(error_of({{"key", std::string(2000, 'k')}}).size() < 400);
+}
+
+TEST_CASE("attributes: momentum is a number, or None for the average over all batches") {
+  CHECK(Attributes::parse({}).momentum == 0.9);
+  CHECK(Attributes::parse({{"momentum", "0"}}).momentum == 0.0);
+  CHECK(!Attributes::parse({{"momentum", "None"}}).momentum);
+  for (const char* value : {"none", "", "-0.1", "1.1", "nan", "None "}) {
+    CHECK(error_of({{"key", "bn"}, {"momentum", value}}) ==
+          "SyncBatchNorm 'bn': attribute momentum='" + std::string(value) +
+              "' should be a number from 0 to 1, or None for the average over all batches");
+  }
 }
 
 TEST_CASE("attributes: recomputing the layer in backward is refused, not recomputing it is not") {

@@ -437,6 +437,7 @@ TEST_CASE("agreement: the first value that differs is named") {
   CHECK(difference({8, "float16", 1e-5, 0.9}) == "dtype float32 and float16");
   CHECK(contains(difference({8, "float32", 1e-3, 0.9}), "eps 1"));
   CHECK(contains(difference({8, "float32", 1e-5, 0.99}), "momentum 0.9"));
+  CHECK(contains(difference({8, "float32", 1e-5, std::nullopt}), " and None"));
   CHECK(difference({9, "float16", 1e-3, 0.99}) == "channels 8 and 9");
 }
 
