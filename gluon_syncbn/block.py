@@ -62,6 +62,11 @@ str or Initializer
         Defaults are zeros, ones, zeros and ones.
     axis : int, default 1
         Axis of the channels; 1 for NCHW, -1 for NHWC.
+    sync_group_size : int, optional
+        Synchronize within groups of this many devices, cut from the list of contexts that the
+        parameters live on, in its order: the first `sync_group_size` contexts are the first group.
+        Each group normalizes with, and keeps running statistics of, its own part of the batch.
+        By default, all devices are one group.
     **kwargs
         ``prefix`` and ``params`` of every Gluon block.
 
@@ -69,7 +74,8 @@ str or Initializer
     ------
     ValueError
         If `momentum` is not a number from 0 to 1 or None; if `num_devices` is not a whole number of
-        at least 1, or not the number of contexts that the parameters live on when training.
+        at least 1, or not the number of contexts that the parameters live on when training; if
+        `sync_group_size` is not a whole number of at least 1 that divides `num_devices`.
     mxnet.base.MXNetError
         At the call, for data of less than 2 or more than 5 dimensions, of another dtype than
         float16, float32 and float64, or that does not fit the parameters. At ``asnumpy()`` or
@@ -118,6 +124,7 @@ str or Initializer
         running_mean_initializer: Any = "zeros",
         running_variance_initializer: Any = "ones",
         axis: int = 1,
+        sync_group_size: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -135,12 +142,14 @@ str or Initializer
             **kwargs,
         )
         self._identity = _Identity()
-        self._kwargs["num_devices"] = None  # Gluon reads an attribute before it sets it
+        # Gluon reads an attribute before it sets it.
+        self._kwargs.update(num_devices=None, sync_group_size=None)
         self.num_devices = num_devices
+        self.sync_group_size = sync_group_size
         self.momentum = momentum
 
     @classmethod
-    def _take_over(cls, layer: Any, num_devices: int | None) -> None:
+    def _take_over(cls, layer: Any, num_devices: int | None, sync_group_size: int | None) -> None:
         """Make `layer`, a plain BatchNorm or MXNet's own SyncBatchNorm, one of this class."""
         before = layer._kwargs
         layer._before_conversion = (type(layer), before)
@@ -149,7 +158,7 @@ str or Initializer
         # MXNet's SyncBatchNorm knows no other axis.
         names = ("eps", "momentum", "fix_gamma", "use_global_stats")
         layer._kwargs = {"axis": before.get("axis", 1), **{name: before[name] for name in names}}
-        layer._kwargs["num_devices"] = num_devices
+        layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
 
     def _hand_back(self) -> None:
         """Become what this layer was before `_take_over`, or else a plain BatchNorm."""
@@ -167,13 +176,40 @@ str or Initializer
 
     @num_devices.setter
     def num_devices(self, value: int | None) -> None:
-        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+        if value is not None and not _is_count(value):
             raise ValueError(
                 f"{self.name}: num_devices={value!r} should be a whole number of at least 1, or "
                 "None for the number of contexts that the parameters live on"
             )
+        self._require_whole_groups(value, self.sync_group_size)
         self._kwargs["num_devices"] = None if value is None else int(value)
         self._clear_cached_op()
+
+    @property
+    def sync_group_size(self) -> int | None:
+        """Number of devices that synchronize with each other, or None for all.
+
+        Call ``hybridize()`` of a hybridized network again after a change.
+        """
+        size: int | None = self._kwargs["sync_group_size"]
+        return size
+
+    @sync_group_size.setter
+    def sync_group_size(self, value: int | None) -> None:
+        if value is not None and not _is_count(value):
+            raise ValueError(
+                f"{self.name}: sync_group_size={value!r} should be a whole number of at least 1 "
+                "that divides num_devices, or None for all devices"
+            )
+        self._require_whole_groups(self.num_devices, value)
+        self._kwargs["sync_group_size"] = None if value is None else int(value)
+        self._clear_cached_op()
+
+    def _require_whole_groups(self, num_devices: int | None, group_size: int | None) -> None:
+        if num_devices is not None and group_size is not None and num_devices % group_size != 0:
+            raise ValueError(
+                f"{self.name}: sync_group_size={group_size} should divide num_devices={num_devices}"
+            )
 
     @property
     def momentum(self) -> float | None:
@@ -258,12 +294,25 @@ str or Initializer
             *([] if num_batches_tracked is None else [num_batches_tracked]),
             name="fwd",
             op_type=OP_TYPE,
-            **dict(self._kwargs, num_devices=self._devices_in_use(check=not symbolic)),
+            **self._attributes(check=not symbolic),
             key=self.key,
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if symbolic else "key",
         )
+
+    def _attributes(self, check: bool) -> dict[str, Any]:
+        num_devices = self._devices_in_use(check)
+        attributes = dict(self._kwargs, num_devices=num_devices)
+        if self.sync_group_size is None:
+            del attributes["sync_group_size"]
+            return attributes
+        self._require_whole_groups(num_devices, self.sync_group_size)
+        contexts = _contexts_of(self.running_mean)
+        # Inference may run on fewer contexts than training; then nobody asks for groups.
+        if contexts is not None and len(contexts) == num_devices:
+            attributes["device_ids"] = ",".join(str(context.device_id) for context in contexts)
+        return attributes
 
     def _devices_in_use(self, check: bool) -> int:
         contexts = _contexts_of(self.running_mean)
@@ -282,6 +331,10 @@ str or Initializer
                 f"{len(contexts)} contexts: {', '.join(map(str, contexts))}"
             )
         return self.num_devices
+
+
+def _is_count(value: Any) -> bool:
+    return not isinstance(value, bool) and int(value) == value and value >= 1
 
 
 def _is_weight(value: Any) -> bool:

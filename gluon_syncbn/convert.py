@@ -17,7 +17,9 @@ __all__ = ["convert_sync_batchnorm", "revert_sync_batchnorm"]
 _logger = logging.getLogger(__name__)
 
 
-def convert_sync_batchnorm(net: gluon.Block, num_devices: int | None = None) -> gluon.Block:
+def convert_sync_batchnorm(
+    net: gluon.Block, num_devices: int | None = None, sync_group_size: int | None = None
+) -> gluon.Block:
     """Make every BatchNorm of a network a :class:`gluon_syncbn.SyncBatchNorm`, in place.
 
     Converted are the layers whose class is exactly ``gluon.nn.BatchNorm`` or
@@ -33,6 +35,8 @@ def convert_sync_batchnorm(net: gluon.Block, num_devices: int | None = None) -> 
     num_devices : int, optional
         Number of devices of a training step. By default, the number of contexts that the
         parameters live on.
+    sync_group_size : int, optional
+        Synchronize within groups of this many devices. By default, all are one group.
 
     Returns
     -------
@@ -42,17 +46,19 @@ def convert_sync_batchnorm(net: gluon.Block, num_devices: int | None = None) -> 
     Raises
     ------
     ValueError
-        If `num_devices` is not a whole number of at least 1.
+        If `num_devices` or `sync_group_size` is not a whole number of at least 1, or the latter
+        does not divide the former.
 
     See Also
     --------
     revert_sync_batchnorm : The inverse.
     """
-    SyncBatchNorm(num_devices=num_devices)  # raises before anything has changed
+    # Raises before anything has changed.
+    SyncBatchNorm(num_devices=num_devices, sync_group_size=sync_group_size)
     converted = []
     for layer in _norm_layers(net):
         if type(layer) in (nn.BatchNorm, contrib.nn.SyncBatchNorm):
-            SyncBatchNorm._take_over(layer, num_devices)
+            SyncBatchNorm._take_over(layer, num_devices, sync_group_size)
             converted.append(layer.name)
         elif not isinstance(layer, SyncBatchNorm):
             warnings.warn(

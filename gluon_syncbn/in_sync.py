@@ -6,13 +6,16 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
+from .block import SyncBatchNorm
+
 __all__ = ["check_in_sync"]
 
 
 def check_in_sync(net: gluon.Block) -> dict[str, str]:
     """Compare the parameters and running statistics of a network across its contexts, bit by bit.
 
-    Waits for what the devices are still doing.
+    Waits for what the devices are still doing. Layers with `sync_group_size` keep running
+    statistics of each group by itself: they are named, and whether the groups agree within.
 
     Parameters
     ----------
@@ -31,9 +34,10 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
         If a parameter is not initialized.
     """
     mx.nd.waitall()
+    group_sizes = _group_sizes(net)
     differences = {}
     for name, parameter in net.collect_params().items():
-        first, *others = [array.asnumpy() for array in parameter.list_data()]
+        first, *others = arrays = [array.asnumpy() for array in parameter.list_data()]
         differing = [
             f"{context} by {_largest_difference(first, other):.3g}"
             for context, other in zip(parameter.list_ctx()[1:], others)
@@ -41,7 +45,30 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
         ]
         if differing:
             differences[name] = f"from {parameter.list_ctx()[0]}: {', '.join(differing)}"
+            if name in group_sizes:
+                differences[name] += _describe_groups(arrays, group_sizes[name])
     return differences
+
+
+def _group_sizes(net: gluon.Block) -> dict[str, int]:
+    """Find the size of the groups that keep a running statistic, by its name."""
+    sizes = {}
+
+    def visit(block: gluon.Block) -> None:
+        if isinstance(block, SyncBatchNorm) and block.sync_group_size is not None:
+            for parameter in (block.running_mean, block.running_var):
+                sizes[parameter.name] = block.sync_group_size
+
+    net.apply(visit)
+    return sizes
+
+
+def _describe_groups(arrays: list[np.ndarray], size: int) -> str:
+    groups = [arrays[first : first + size] for first in range(0, len(arrays), size)]
+    agree = all(len({array.tobytes() for array in group}) == 1 for group in groups)
+    if agree:
+        return f"; expected with sync_group_size={size}, whose groups agree within"
+    return f"; not even groups of sync_group_size={size} agree within"
 
 
 def _largest_difference(one: np.ndarray, other: np.ndarray) -> float:

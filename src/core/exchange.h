@@ -49,8 +49,13 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
  public:
   using Continuation = std::function<void(const Outcome<Part>&, CalledOn)>;
 
-  Exchange(std::string what, std::size_t num_devices, std::shared_ptr<Attendance> attendance)
-      : what_(std::move(what)), num_devices_(num_devices), attendance_(std::move(attendance)) {}
+  /// `option` is what users know `num_devices` as.
+  Exchange(std::string what, std::size_t num_devices, std::shared_ptr<Attendance> attendance,
+           std::string option = "num_devices")
+      : what_(std::move(what)),
+        num_devices_(num_devices),
+        attendance_(std::move(attendance)),
+        option_(std::move(option)) {}
   ~Exchange() override { Watchdog::instance().unwatch(this); }
 
   /// Calls `then` exactly once: now, later by the last device to arrive, or with an error by
@@ -95,7 +100,7 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
   void give_up(Seconds waited) override {
     std::ostringstream message;
     message << what_ << " waited " << waited.count() << " s for all of " << num_devices_
-            << " devices (num_devices=" << num_devices_ << "). "
+            << " devices (" << option_ << "=" << num_devices_ << "). "
             << attendance_->describe(present());
     end_with(message.str(), [this] { attendance_->timed_out(); });
   }
@@ -155,6 +160,7 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
   const std::string what_;
   const std::size_t num_devices_;
   const std::shared_ptr<Attendance> attendance_;
+  const std::string option_;
   std::mutex mutex_;
   bool done_ = false;
   std::optional<std::string> error_;

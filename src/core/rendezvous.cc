@@ -15,7 +15,7 @@ class NamedMeetings {
   static NamedMeetings& instance() { return PerProcess<NamedMeetings>::instance(); }
 
   std::shared_ptr<Meeting> find_or_create(const std::string& key, const std::string& layer,
-                                          std::size_t num_devices) {
+                                          std::size_t num_devices, const std::string& option) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto id = std::make_pair(key, num_devices);
     if (const auto found = meetings_.find(id); found != meetings_.end()) {
@@ -25,7 +25,7 @@ class NamedMeetings {
       delete meeting;
       instance().forget(id);
     };
-    std::shared_ptr<Meeting> meeting(new Meeting(layer, num_devices, key), release);
+    std::shared_ptr<Meeting> meeting(new Meeting(layer, num_devices, key, option), release);
     meetings_[id] = meeting;
     return meeting;
   }
@@ -149,9 +149,9 @@ Round::Round(std::shared_ptr<Roll> roll, const std::string& key, std::uint64_t n
     : roll_(std::move(roll)),
       number_(number),
       what_(roll_->layer() + " round " + std::to_string(number)),
-      forward_(
-          std::make_shared<Exchange<Moments>>(what_ + " forward", roll_->num_devices(),
-                                              std::make_shared<ForwardAttendance>(roll_, key))) {}
+      forward_(std::make_shared<Exchange<Moments>>(what_ + " forward", roll_->num_devices(),
+                                                   std::make_shared<ForwardAttendance>(roll_, key),
+                                                   roll_->option())) {}
 
 void Round::agree(const Device& device, const Agreement& agreement) {
   std::string error;
@@ -193,8 +193,9 @@ std::shared_ptr<Exchange<GradientSums>> Round::next_backward(const Device& devic
   const std::size_t call = backward_calls_[device]++;
   auto& [exchange, devices] = backwards_[call];
   if (!exchange) {
-    exchange = std::make_shared<Exchange<GradientSums>>(
-        what_ + " backward", roll_->num_devices(), std::make_shared<BackwardAttendance>(roll_));
+    exchange = std::make_shared<Exchange<GradientSums>>(what_ + " backward", roll_->num_devices(),
+                                                        std::make_shared<BackwardAttendance>(roll_),
+                                                        roll_->option());
     if (error_) exchange->fail(*error_);
   }
   auto joined = exchange;
@@ -202,8 +203,9 @@ std::shared_ptr<Exchange<GradientSums>> Round::next_backward(const Device& devic
   return joined;
 }
 
-Meeting::Meeting(std::string layer, std::size_t num_devices, std::string key)
-    : roll_(std::make_shared<Roll>(std::move(layer), num_devices)), key_(std::move(key)) {}
+Meeting::Meeting(std::string layer, std::size_t num_devices, std::string key, std::string option)
+    : roll_(std::make_shared<Roll>(std::move(layer), num_devices, std::move(option))),
+      key_(std::move(key)) {}
 
 std::shared_ptr<Round> Meeting::join(const Device& device, Roll::Ticket ticket) {
   std::vector<std::shared_ptr<Round>> skipped;
@@ -234,8 +236,8 @@ std::string Meeting::waiting() const {
 }
 
 std::shared_ptr<Meeting> Meeting::named(const std::string& key, const std::string& layer,
-                                        std::size_t num_devices) {
-  return NamedMeetings::instance().find_or_create(key, layer, num_devices);
+                                        std::size_t num_devices, const std::string& option) {
+  return NamedMeetings::instance().find_or_create(key, layer, num_devices, option);
 }
 
 std::size_t Meeting::count_named() { return NamedMeetings::instance().size(); }

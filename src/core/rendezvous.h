@@ -69,8 +69,9 @@ class Round {
 /// each device, which its host runs in program order; the order of arrival between devices is free.
 class Meeting {
  public:
-  /// `key` is that of a named meeting.
-  Meeting(std::string layer, std::size_t num_devices, std::string key = "");
+  /// `key` is that of a named meeting, and `option` what users know `num_devices` as.
+  Meeting(std::string layer, std::size_t num_devices, std::string key = "",
+          std::string option = "num_devices");
 
   /// A call on `device` has been made that will join if it is a training forward; see Roll.
   Roll::Ticket announce(const Device& device) { return roll_->announce(device); }
@@ -88,7 +89,8 @@ class Meeting {
 
   /// The meeting that all who name `key` share for as long as one of them holds it.
   static std::shared_ptr<Meeting> named(const std::string& key, const std::string& layer,
-                                        std::size_t num_devices);
+                                        std::size_t num_devices,
+                                        const std::string& option = "num_devices");
   /// Number of keys that somebody holds.
   static std::size_t count_named();
 

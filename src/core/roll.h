@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "core/device.h"
 #include "core/exchange.h"
@@ -35,8 +36,9 @@ namespace gluon_syncbn {
 /// the timeout.
 class Roll {
  public:
-  Roll(std::string layer, std::size_t num_devices)
-      : layer_(std::move(layer)), num_devices_(num_devices) {}
+  /// `option` is what users know `num_devices` as.
+  Roll(std::string layer, std::size_t num_devices, std::string option = "num_devices")
+      : layer_(std::move(layer)), num_devices_(num_devices), option_(std::move(option)) {}
 
   using Ticket = std::uint64_t;
   static constexpr Ticket kJustMade = std::numeric_limits<Ticket>::max();
@@ -58,6 +60,7 @@ class Roll {
 
   std::size_t num_devices() const { return num_devices_; }
   const std::string& layer() const { return layer_; }
+  const std::string& option() const { return option_; }
 
   /// "cpu(0) (3 training forwards)" for all of `present`.
   std::string present_text(const std::set<Device>& present, bool counts) const;
@@ -80,6 +83,7 @@ class Roll {
 
   const std::string layer_;
   const std::size_t num_devices_;
+  const std::string option_;
   mutable std::mutex mutex_;
   std::map<Device, Member> members_;
   std::map<Device, std::uint64_t> strangers_;  // not members: inferences only

@@ -1,10 +1,12 @@
 #include "mxnet/attributes.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <locale>
+#include <numeric>
 #include <sstream>
 
 #include "core/error.h"
@@ -77,6 +79,33 @@ std::optional<double> parse_momentum(const std::string& layer, const std::string
   return momentum;
 }
 
+/// "4, 5" or, as Python writes tuples and lists, "(4, 5)" or "[4, 5]".
+bool parse_ids(const std::string& text, std::vector<int>* ids) {
+  std::string list;
+  for (const char character : text) {
+    if (character != ' ') list += character;
+  }
+  if (list.size() > 1 && ((list.front() == '(' && list.back() == ')') ||
+                          (list.front() == '[' && list.back() == ']'))) {
+    list = list.substr(1, list.size() - 2);
+  }
+  std::istringstream stream(list);
+  for (std::string item; std::getline(stream, item, ',');) {
+    int id = 0;
+    const bool valid = parse_number(item, &id) && id >= 0;
+    if (!valid || std::find(ids->begin(), ids->end(), id) != ids->end()) return false;
+    ids->push_back(id);
+    if (ids->size() > kMaxDevices) return false;
+  }
+  return !ids->empty();
+}
+
+std::string to_text(const std::vector<int>& ids) {
+  std::string text;
+  for (const int id : ids) text += (text.empty() ? "" : ", ") + std::to_string(id);
+  return text;
+}
+
 }  // namespace
 
 Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -113,22 +142,63 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
         reject(layer, name, value, "a whole number from 1 to " + std::to_string(kMaxDevices));
       }
       attributes.num_devices = static_cast<std::size_t>(number);
+    } else if (name == "sync_group_size") {
+      int number = 0;
+      if (value == "None") continue;
+      if (!parse_number(value, &number) || number < 1) {
+        reject(layer, name, value,
+               "a whole number of at least 1 that divides num_devices, or None");
+      }
+      attributes.sync_group_size = static_cast<std::size_t>(number);
+    } else if (name == "device_ids") {
+      if (!parse_ids(value, &attributes.device_ids)) {
+        reject(layer, name, value, "different whole numbers of at least 0, separated by commas");
+      }
     } else if (name == "scope") {
       if (value != "key" && value != "graph") reject(layer, name, value, "'key' or 'graph'");
       attributes.scope = value == "graph" ? Scope::kGraph : Scope::kKey;
     } else {
       throw Error(layer + ": unknown attribute " + shown(name) +
-                  "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, key "
-                  "and scope");
+                  "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, "
+                  "sync_group_size, device_ids, key and scope");
     }
   }
   if (attributes.num_devices > 1 && attributes.scope == Scope::kKey && attributes.key.empty()) {
     throw Error(layer + ": attribute key is required where num_devices > 1; devices meet under it");
   }
+  if (attributes.num_devices % attributes.group_size() != 0) {
+    throw Error(layer + ": sync_group_size=" + std::to_string(attributes.group_size()) +
+                " should divide num_devices=" + std::to_string(attributes.num_devices));
+  }
+  if (!attributes.device_ids.empty() && attributes.device_ids.size() != attributes.num_devices) {
+    throw Error(layer + ": attribute device_ids has " +
+                std::to_string(attributes.device_ids.size()) +
+                " devices where num_devices=" + std::to_string(attributes.num_devices));
+  }
+  if (attributes.sync_group_size && attributes.device_ids.empty()) {
+    attributes.device_ids.resize(attributes.num_devices);
+    std::iota(attributes.device_ids.begin(), attributes.device_ids.end(), 0);
+  }
   return attributes;
 }
 
 std::string Attributes::layer() const { return "SyncBatchNorm '" + shown(key) + "'"; }
+
+std::optional<Group> Attributes::group_of(int device_id) const {
+  const auto found = std::find(device_ids.begin(), device_ids.end(), device_id);
+  if (found == device_ids.end()) return std::nullopt;
+  const auto number = static_cast<std::size_t>(found - device_ids.begin()) / group_size();
+  const auto first = device_ids.begin() + static_cast<std::ptrdiff_t>(number * group_size());
+  return Group{number, {first, first + static_cast<std::ptrdiff_t>(group_size())}};
+}
+
+std::string Attributes::device_list() const { return to_text(device_ids); }
+
+std::string Attributes::layer(const Group& group) const {
+  return layer() + " group " + std::to_string(group.number) + " of " +
+         std::to_string(num_devices / group_size()) + " (device ids " + to_text(group.device_ids) +
+         ")";
+}
 
 std::size_t Attributes::axis_of(std::size_t ndim) const {
   const int dims = static_cast<int>(ndim);

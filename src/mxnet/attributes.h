@@ -14,6 +14,12 @@ enum class Scope {
   kGraph,  ///< the operators made from one node of one graph, whatever its key says
 };
 
+/// Devices that synchronize with each other and with no others.
+struct Group {
+  std::size_t number = 0;
+  std::vector<int> device_ids;
+};
+
 /// The operator's attributes with the defaults of MXNet's BatchNorm.
 struct Attributes {
   double eps = 1e-3;
@@ -22,6 +28,8 @@ struct Attributes {
   bool use_global_stats = false;
   int axis = 1;
   std::size_t num_devices = 1;
+  std::optional<std::size_t> sync_group_size;  ///< nothing where all devices synchronize
+  std::vector<int> device_ids;                 ///< in the order that groups are cut from
   std::string key;
   Scope scope = Scope::kKey;
 
@@ -30,6 +38,18 @@ struct Attributes {
 
   /// "SyncBatchNorm 'key'", for messages.
   std::string layer() const;
+
+  /// Number of devices that synchronize with each other.
+  std::size_t group_size() const { return sync_group_size.value_or(num_devices); }
+
+  /// The group of a device where there are groups; nothing where the device is in none.
+  std::optional<Group> group_of(int device_id) const;
+
+  /// "0, 1, 2, 3".
+  std::string device_list() const;
+
+  /// "SyncBatchNorm 'key' group 1 of 2 (device ids 2, 3)", for messages.
+  std::string layer(const Group& group) const;
 
   /// `axis` counted from the front. Throws Error where `ndim` has no such axis.
   std::size_t axis_of(std::size_t ndim) const;

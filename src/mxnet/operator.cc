@@ -209,6 +209,11 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
     return;
   }
   require_no_mirroring();
+  if (attributes_.sync_group_size && !attributes_.group_of(device_.index)) {
+    throw Error("called on " + device_.name() + ", which is in no group: sync_group_size=" +
+                std::to_string(attributes_.group_size()) + " groups the devices " +
+                attributes_.device_list());
+  }
   if (!meeting_) {
     finish_forward<T, P>(*call, cpu::moments(data.data<const T>(), layout), nullptr);
     completion.succeed();

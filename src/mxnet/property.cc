@@ -95,11 +95,11 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
     throw Error(layer + ": called on " + context +
                 ", but this build of gluon_syncbn runs on CPU contexts only");
   }
-  require_safe_cpu_contexts(layer, attributes_.num_devices);
+  require_safe_cpu_contexts(layer, attributes_.group_size());
   auto place = update_place(device);
-  const bool synchronizes = attributes_.num_devices > 1;
-  return std::make_shared<Operator>(attributes_, std::move(device),
-                                    synchronizes ? meeting() : nullptr,
+  const bool synchronizes = attributes_.group_size() > 1;
+  auto where = synchronizes ? meeting(device) : nullptr;
+  return std::make_shared<Operator>(attributes_, std::move(device), std::move(where),
                                     synchronizes ? pending_ : nullptr, std::move(place));
 }
 
@@ -128,15 +128,26 @@ UpdatePlace Property::update_place(const Device& device) const {
   return {order, *order->add_use()};
 }
 
-std::shared_ptr<Meeting> Property::meeting() {
+std::shared_ptr<Meeting> Property::meeting(const Device& device) {
+  Group group;
+  std::string layer = attributes_.layer();
+  std::string key = attributes_.key;
+  std::string option = "num_devices";
+  if (attributes_.sync_group_size) {
+    const auto found = attributes_.group_of(device.index);
+    if (!found) return nullptr;
+    group = *found;
+    layer = attributes_.layer(group);
+    key += "\n" + layer;
+    option = "sync_group_size";
+  }
   if (attributes_.scope == Scope::kKey) {
-    return Meeting::named(attributes_.key, attributes_.layer(), attributes_.num_devices);
+    return Meeting::named(key, layer, attributes_.group_size(), option);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!graph_meeting_) {
-    graph_meeting_ = std::make_shared<Meeting>(attributes_.layer(), attributes_.num_devices);
-  }
-  return graph_meeting_;
+  auto& meeting = graph_meetings_[group.number];
+  if (!meeting) meeting = std::make_shared<Meeting>(layer, attributes_.group_size(), "", option);
+  return meeting;
 }
 
 }  // namespace gluon_syncbn::mxnet

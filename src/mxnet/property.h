@@ -1,6 +1,7 @@
 #ifndef GLUON_SYNCBN_MXNET_PROPERTY_H_
 #define GLUON_SYNCBN_MXNET_PROPERTY_H_
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -42,12 +43,12 @@ class Property {
   std::shared_ptr<Operator> create_operator(const std::string& context);
 
  private:
-  std::shared_ptr<Meeting> meeting();
+  std::shared_ptr<Meeting> meeting(const Device& device);
   UpdatePlace update_place(const Device& device) const;
 
   const Attributes attributes_;
   std::mutex mutex_;
-  std::shared_ptr<Meeting> graph_meeting_;
+  std::map<std::size_t, std::shared_ptr<Meeting>> graph_meetings_;  // by group
   const std::shared_ptr<PendingForwards> pending_ = std::make_shared<PendingForwards>();
 };
 

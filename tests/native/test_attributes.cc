@@ -34,7 +34,9 @@ class Garbage {
 
   Pairs pairs() {
     static const std::vector<std::string> names = {
-        "eps", "momentum", "fix_gamma", "use_global_stats", "axis", "num_devices", "key", "scope"};
+        "eps",  "momentum",    "fix_gamma",       "use_global_stats",
+        "axis", "num_devices", "sync_group_size", "device_ids",
+        "key",  "scope"};
     Pairs result;
     for (std::size_t i = up_to(6); i > 0; --i) {
       result.emplace_back(up_to(9) == 0 ? value() : names[up_to(names.size() - 1)], value());
@@ -49,7 +51,8 @@ class Garbage {
         "-inf", "0x10",  "2147483647", "2147483648", "-2147483649", "99999999999999999999999999",
         "+1",   " 1",    "1 ",         "1,5",        "True",        "False",
         "true", "graph", "key",        "",           "-",           ".",
-        "e5",   "1e",    "--1"};
+        "e5",   "1e",    "--1",        "2",          "0,1,2,3",     "(7, 5)",
+        "[,]",  "3,3"};
     std::string text = numbers[up_to(numbers.size() - 1)];
     switch (up_to(9)) {
       case 0:
@@ -106,6 +109,13 @@ TEST_CASE("attributes: garbage is refused with a short message, or means what it
       REQUIRE((!attributes.momentum || (*attributes.momentum >= 0 && *attributes.momentum <= 1)));
       REQUIRE((attributes.num_devices >= 1 && attributes.num_devices <= 4096));
       REQUIRE(attributes.key.size() <= 1024);
+      REQUIRE(attributes.num_devices % attributes.group_size() == 0);
+      if (attributes.sync_group_size) {
+        REQUIRE(attributes.device_ids.size() == attributes.num_devices);
+        const auto group = attributes.group_of(attributes.device_ids.back());
+        REQUIRE(group);
+        REQUIRE(group->device_ids.size() == attributes.group_size());
+      }
       REQUIRE((attributes.num_devices == 1 || attributes.scope == Scope::kGraph ||
                !attributes.key.empty()));
       REQUIRE(is_printable(attributes.layer()));
@@ -145,6 +155,52 @@ TEST_CASE("attributes: momentum is a number, or None for the average over all ba
     CHECK(error_of({{"key", "bn"}, {"momentum", value}}) ==
           "SyncBatchNorm 'bn': attribute momentum='" + std::string(value) +
               "' should be a number from 0 to 1, or None for the average over all batches");
+  }
+}
+
+TEST_CASE("attributes: groups are cut from the devices in their order") {
+  const auto groups = Attributes::parse({{"key", "bn"},
+                                         {"num_devices", "6"},
+                                         {"sync_group_size", "2"},
+                                         {"device_ids", "(4, 9, 0, 1, 8, 3)"}});
+  const std::pair<int, std::size_t> expected[] = {{4, 0}, {9, 0}, {0, 1}, {1, 1}, {8, 2}, {3, 2}};
+  for (const auto& [id, number] : expected) {
+    CAPTURE(id);
+    REQUIRE(groups.group_of(id));
+    CHECK(groups.group_of(id)->number == number);
+  }
+  CHECK(groups.group_of(1)->device_ids == std::vector<int>{0, 1});
+  CHECK(groups.layer(*groups.group_of(1)) == "SyncBatchNorm 'bn' group 1 of 3 (device ids 0, 1)");
+  CHECK_FALSE(groups.group_of(2));
+
+  const auto counted =
+      Attributes::parse({{"key", "bn"}, {"num_devices", "4"}, {"sync_group_size", "4"}});
+  CHECK(counted.group_of(3)->device_ids == std::vector<int>{0, 1, 2, 3});
+  CHECK_FALSE(counted.group_of(4));
+  CHECK(Attributes::parse({{"sync_group_size", "None"}}).group_size() == 1);
+}
+
+TEST_CASE("attributes: groups that do not come out even are refused") {
+  const auto error = [](const std::string& size, const std::string& ids) {
+    return error_of(
+        {{"key", "bn"}, {"num_devices", "4"}, {"sync_group_size", size}, {"device_ids", ids}});
+  };
+  CHECK(error("3", "0,1,2,3") ==
+        "SyncBatchNorm 'bn': sync_group_size=3 should divide num_devices=4");
+  CHECK(error("8", "0,1,2,3") ==
+        "SyncBatchNorm 'bn': sync_group_size=8 should divide num_devices=4");
+  CHECK(error("2", "0,1,2") ==
+        "SyncBatchNorm 'bn': attribute device_ids has 3 devices where num_devices=4");
+  for (const char* size : {"0", "-1", "2.0", "two", ""}) {
+    CHECK(error(size, "0,1,2,3") == "SyncBatchNorm 'bn': attribute sync_group_size='" +
+                                        std::string(size) +
+                                        "' should be a whole number of at least 1 that divides "
+                                        "num_devices, or None");
+  }
+  for (const char* ids : {"", "()", ",", "0,1,1,3", "0;1;2;3", "0,1,2,-3", "a,b,c,d"}) {
+    CHECK(error("2", ids) == "SyncBatchNorm 'bn': attribute device_ids='" + std::string(ids) +
+                                 "' should be different whole numbers of at least 0, separated "
+                                 "by commas");
   }
 }
 
