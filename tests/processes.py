@@ -18,13 +18,14 @@ def clean_environment() -> dict[str, str]:
 
 
 def run_python(
-    program: str, *arguments: str, status: int = 0, **environment: str
+    program: str, *arguments: str, status: int = 0, stdin: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess:
     """Run `program` in a clean environment and expect it to exit with `status`."""
     result = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env={**clean_environment(), **environment},
         cwd=ROOT,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,0 +1,130 @@
+"""Every snippet of README.md and docs/ runs; every command that they show exists.
+
+The Python snippets of a page are one program, from top to bottom, in a process and an empty folder
+of its own. Commands are checked word by word, not run: what they do has tests of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+
+import gluon_syncbn.__main__ as command_line
+import pytest
+from markdown_it import MarkdownIt
+
+from .processes import ROOT, run_python
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def snippets(page: Path, language: str) -> list[tuple[int, str]]:
+    """(number of the first line, text) of the page's fenced code blocks in `language`."""
+    tokens = MarkdownIt().parse(page.read_text())
+    fences = [token for token in tokens if token.type == "fence"]
+    assert all(token.info.strip() for token in fences), f"{page.name}: a fence names no language"
+    return [(t.map[0] + 2, t.content) for t in fences if t.info.split()[0] == language]
+
+
+def program_of(page: Path) -> str:
+    """All Python of a page, each line at its number there, for the tracebacks."""
+    lines = [""] * len(page.read_text().splitlines())
+    for first, text in snippets(page, "python"):
+        code = text.splitlines()
+        lines[first - 1 : first - 1 + len(code)] = code
+    return "\n".join(lines)
+
+
+def commands() -> list[str]:
+    """The lines of all shell snippets."""
+    return [
+        line
+        for page in PAGES
+        for _, text in snippets(page, "bash")
+        for line in text.replace("\\\n", " ").splitlines()
+        if shlex.split(line, comments=True)
+    ]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if snippets(p, "python")], ids=lambda p: p.name)
+def test_python(page, tmp_path):
+    runner = (
+        "import os, sys\n"
+        "os.chdir(sys.argv[2])\n"
+        "exec(compile(sys.stdin.read(), sys.argv[1], 'exec'), {'__name__': '__main__'})\n"
+    )
+    run_python(runner, page.name, str(tmp_path), stdin=program_of(page))
+
+
+def test_a_snippet_that_fails_is_found_at_its_line(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Title\n\n```python\nx = 1\n```\n\nText\n\n- item\n\n  ```python\n  x / 0\n  ```\n"
+    )
+    program = "import sys; exec(compile(sys.stdin.read(), 'page.md', 'exec'))"
+    result = run_python(program, status=1, stdin=program_of(page))
+    assert 'File "page.md", line 12' in result.stderr
+    assert "ZeroDivisionError" in result.stderr
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command(command, monkeypatch, capsys):
+    words = shlex.split(command, comments=True)
+    while re.match(r"\w+=", words[0]):
+        words.pop(0)
+    words[0] = Path(words[0]).name
+    if words[:3] == ["python", "-m", "gluon_syncbn"]:
+        check_own(words[3:], monkeypatch)
+    elif words[:2] == ["pip", "install"]:
+        check_install(words[2:])
+    elif words[0] in ("python", "bash") and words[1].startswith("scripts/"):
+        check_script(words[0], words[1], words[2:])
+    else:
+        pytest.fail(f"no test knows this command: {command}")
+
+
+def check_own(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser takes it; what comes after the parser is left out."""
+    monkeypatch.setattr(command_line, "_convert", lambda options: 0)
+    monkeypatch.setattr(command_line.diagnose, "main", lambda: 0)
+    assert command_line.main(arguments) == 0
+
+
+def check_install(arguments: list[str]) -> None:
+    extras = metadata("gluon_syncbn").get_all("Provides-Extra")
+    for argument in arguments:
+        name, _, wanted = argument.partition("[")
+        assert name in (".", "gluon_syncbn")
+        assert not wanted or {e.strip() for e in wanted.rstrip("]").split(",")} <= {*extras}
+
+
+def check_script(interpreter: str, script: str, arguments: list[str]) -> None:
+    assert (ROOT / script).is_file()
+    options = {word.split("=")[0] for word in arguments if word.startswith("--")}
+    if script == "scripts/demo.sh":  # passes them on
+        interpreter, script = "python", "scripts/train_segmentation.py"
+    if options - {"--help"}:
+        command = [sys.executable if interpreter == "python" else interpreter, script, "--help"]
+        result = subprocess.run(
+            command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
+        )
+        known = set(re.findall(r"--[a-z][a-z-]*", result.stdout))
+        assert options <= known, f"{script} does not know {options - known}"
+
+
+def test_wrong_commands_are_found(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        check_own(["convert", "a", "b", "c", "--flod"], monkeypatch)
+    with pytest.raises(SystemExit):
+        check_own(["diagnoze"], monkeypatch)
+    with pytest.raises(AssertionError):
+        check_install([".[cpu,gluoncvx]"])
+    with pytest.raises(AssertionError, match=r"does not know \{'--eppochs'\}"):
+        check_script("bash", "scripts/demo.sh", ["--eppochs", "1"])
+    with pytest.raises(AssertionError):
+        check_script("bash", "scripts/damo.sh", [])
