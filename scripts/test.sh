@@ -3,6 +3,9 @@
 # address and undefined behaviour sanitizers, then a build of the wheel and the Python tests.
 #
 #   scripts/test.sh [--python-only | --native-only] [options for pytest]
+#
+# An option for pytest: --all-networks trains every network of docs/gluoncv.md instead of a few of
+# every kind (10 minutes more), and --write-gluoncv-table with it writes the table there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

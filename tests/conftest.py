@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import gluon_syncbn  # before mxnet's first operator, which reads the settings of CPU contexts
@@ -17,6 +18,25 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("gluon_syncbn")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-networks",
+        action="store_true",
+        help="train every network of docs/gluoncv.md, not only a few of every kind (10 minutes)",
+    )
+    parser.addoption(
+        "--write-gluoncv-table",
+        action="store_true",
+        help="with --all-networks: write the table in docs/gluoncv.md",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all-networks"):
+        # ResNeSt-200 and 269 need more workspaces on two contexts than importing gluon_syncbn sets.
+        os.environ["MXNET_CPU_TEMP_COPY"] = "4096"
 
 
 @pytest.fixture(autouse=True)
