@@ -75,8 +75,8 @@ if ((native)); then
   export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
   # "all" compiles the shared library too, so that a warning in any source fails here.
   native plain Release "" all
-  native thread Debug thread native_tests
-  native address Debug address native_tests
+  native thread Debug thread test_programs
+  native address Debug address test_programs
 fi
 
 if ((python)); then
