@@ -21,6 +21,7 @@ from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .deploy import export, to_batchnorm
 from .fold import fold_batchnorm
 from .in_sync import check_in_sync
+from .processes import init
 from .runtime import get_timeout, set_timeout
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "export",
     "fold_batchnorm",
     "get_timeout",
+    "init",
     "revert_sync_batchnorm",
     "set_timeout",
     "to_batchnorm",

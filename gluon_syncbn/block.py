@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from typing import Any
+from collections import defaultdict
+from typing import Any, ClassVar, Iterator
 
 import mxnet as mx
 from mxnet.gluon import nn
 
-from . import cpu_contexts, runtime  # noqa: F401  (runtime registers the operator)
+from . import cpu_contexts, processes, runtime  # noqa: F401  (runtime registers the operator)
 
 __all__ = ["SyncBatchNorm"]
 
@@ -18,8 +20,21 @@ OP_TYPE = "SyncBatchNorm"
 class _Identity:
     """A token that no copy shares, so that copied blocks do not meet their originals."""
 
+    _counters: ClassVar[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
+
     def __init__(self) -> None:
         self.token = uuid.uuid4().hex
+        self.uses_in_graphs = 0
+        self._place: int | None = None
+
+    def place(self, prefix: str) -> int:
+        """Place of the block among those of the same prefix, in the order of their first calls.
+
+        Unlike the token, it is the same in all processes that run the same program.
+        """
+        if self._place is None:
+            self._place = next(self._counters[prefix])
+        return self._place
 
     def __deepcopy__(self, memo: dict) -> _Identity:
         return _Identity()
@@ -67,6 +82,10 @@ str or Initializer
         parameters live on, in its order: the first `sync_group_size` contexts are the first group.
         Each group normalizes with, and keeps running statistics of, its own part of the batch.
         By default, all devices are one group.
+    process_set : horovod.mxnet.ProcessSet, optional
+        Processes to synchronize with; see :func:`gluon_syncbn.init`. By default, those that
+        ``init`` was called with, or this process alone. They know the layer by its prefix and by
+        the order of first calls, so all have to make and call the same network.
     **kwargs
         ``prefix`` and ``params`` of every Gluon block.
 
@@ -75,7 +94,11 @@ str or Initializer
     ValueError
         If `momentum` is not a number from 0 to 1 or None; if `num_devices` is not a whole number of
         at least 1, or not the number of contexts that the parameters live on when training; if
-        `sync_group_size` is not a whole number of at least 1 that divides `num_devices`.
+        `sync_group_size` is not a whole number of at least 1 that divides `num_devices`;
+        if Horovod does not know `process_set`, or this process is not in it, or it is combined with
+        `sync_group_size`.
+    ImportError, RuntimeError
+        If `process_set` is given and there is no Horovod, or it has not been initialized.
     mxnet.base.MXNetError
         At the call, for data of less than 2 or more than 5 dimensions, of another dtype than
         float16, float32 and float64, or that does not fit the parameters. At ``asnumpy()`` or
@@ -125,6 +148,7 @@ str or Initializer
         running_variance_initializer: Any = "ones",
         axis: int = 1,
         sync_group_size: int | None = None,
+        process_set: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -142,6 +166,8 @@ str or Initializer
             **kwargs,
         )
         self._identity = _Identity()
+        self._own_process_set = process_set is not None
+        self._process_set = processes.join(process_set) if self._own_process_set else None
         # Gluon reads an attribute before it sets it.
         self._kwargs.update(num_devices=None, sync_group_size=None)
         self.num_devices = num_devices
@@ -155,6 +181,7 @@ str or Initializer
         layer._before_conversion = (type(layer), before)
         layer.__class__ = cls
         layer._identity = _Identity()
+        layer._own_process_set, layer._process_set = False, None
         # MXNet's SyncBatchNorm knows no other axis.
         names = ("eps", "momentum", "fix_gamma", "use_global_stats")
         layer._kwargs = {"axis": before.get("axis", 1), **{name: before[name] for name in names}}
@@ -266,6 +293,7 @@ str or Initializer
         """
         if active and kwargs.get("static_shape") and self.num_devices != 1:
             cpu_contexts.warn_of_static_shape()
+        self._identity.uses_in_graphs = 0
         super().hybridize(active, **kwargs)
 
     def hybrid_forward(
@@ -296,6 +324,7 @@ str or Initializer
             op_type=OP_TYPE,
             **self._attributes(check=not symbolic),
             key=self.key,
+            **self._among_processes(symbolic),
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if symbolic else "key",
@@ -313,6 +342,22 @@ str or Initializer
         if contexts is not None and len(contexts) == num_devices:
             attributes["device_ids"] = ",".join(str(context.device_id) for context in contexts)
         return attributes
+
+    def _among_processes(self, symbolic: bool) -> dict[str, Any]:
+        """Attributes for synchronizing with other processes, none where there is no need to."""
+        number = self._process_set if self._own_process_set else processes.default()
+        if number is None:
+            return {}
+        if self.sync_group_size is not None:
+            raise ValueError(
+                f"{self.name}: sync_group_size={self.sync_group_size} cannot be combined with "
+                "other processes; make the groups of process sets"
+            )
+        name = f"{self.prefix}#{self._identity.place(self.prefix)}"
+        if symbolic:  # every use is a node of its own
+            name += f"/{self._identity.uses_in_graphs}"
+            self._identity.uses_in_graphs += 1
+        return {"process_set": number, "across": name}
 
     def _devices_in_use(self, check: bool) -> int:
         contexts = _contexts_of(self.running_mean)

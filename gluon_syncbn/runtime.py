@@ -11,7 +11,15 @@ import mxnet as mx
 
 from . import cpu_contexts
 
-__all__ = ["build_info", "get_timeout", "library_path", "num_keys", "set_timeout"]
+__all__ = [
+    "add_process_set",
+    "build_info",
+    "get_timeout",
+    "leave_processes",
+    "library_path",
+    "num_keys",
+    "set_timeout",
+]
 
 _CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
 
@@ -42,6 +50,15 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_release.argtypes = [ctypes.c_void_p]
     library.gluon_syncbn_release.restype = None
     library.gluon_syncbn_is_ready.argtypes = [ctypes.c_void_p]
+    library.gluon_syncbn_add_process_set.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_char_p,
+    ]
+    library.gluon_syncbn_add_process_set.restype = None
+    library.gluon_syncbn_leave_processes.restype = None
     library.gluon_syncbn_build_info.restype = ctypes.c_char_p
     return library
 
@@ -86,6 +103,30 @@ def num_keys() -> int:
     return int(_LIBRARY.gluon_syncbn_num_keys())
 
 
+def add_process_set(
+    allgather: ctypes.c_void_p, process_set: int, rank: int, size: int, ranks: str
+) -> None:
+    """Let operators name a process set of Horovod.
+
+    Parameters
+    ----------
+    allgather : ctypes.c_void_p
+        Horovod's function ``horovod_mxnet_allgather_async``.
+    process_set : int
+        Horovod's number of the set.
+    rank, size : int
+        Number of this process in the set, and how many there are.
+    ranks : str
+        Ranks of the set's processes in the whole job, for messages.
+    """
+    _LIBRARY.gluon_syncbn_add_process_set(allgather, process_set, rank, size, ranks.encode())
+
+
+def leave_processes() -> None:
+    """Start no more exchanges with other processes, because Horovod shuts down."""
+    _LIBRARY.gluon_syncbn_leave_processes()
+
+
 def build_info() -> str:
     """Version, compiler and devices of the native library."""
     return str(_LIBRARY.gluon_syncbn_build_info().decode())
@@ -93,11 +134,11 @@ def build_info() -> str:
 
 def _at_exit() -> None:
     """End all waiting, in which MXNet would otherwise join: nobody calls the devices any more."""
-    ends = _LIBRARY.gluon_syncbn_retire().decode()
+    expected = (_LIBRARY.gluon_syncbn_retire().decode(), "Horovod has been shut down")
     try:
         mx.nd.waitall()
     except mx.base.MXNetError as error:
-        if ends not in str(error):
+        if not any(words in str(error) for words in expected):
             raise
 
 

@@ -12,7 +12,7 @@ from .processes import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 # Messages of the library itself and of the layer; tools beside them explain themselves.
-MODULES = ("__init__", "block", "cpu_contexts", "runtime")
+MODULES = ("__init__", "block", "cpu_contexts", "processes", "runtime")
 
 
 def words_of(text: str) -> str:
@@ -82,6 +82,7 @@ CONTINUED = (
     "a finite number, 0 or greater",
     "a number from 0 to 1",
     "a whole number from 1 to",
+    "the number of a process set of Horovod",
     "Set num_devices to the number of devices in use",
     "the loop waits for one device",
     "known are",

@@ -14,19 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/crossing.h"
 #include "core/device.h"
+#include "core/outcome.h"
 #include "core/watchdog.h"
 
 namespace gluon_syncbn {
-
-/// What an exchange gives to every device: the merged parts, or why there are none.
-template <class Part>
-struct Outcome {
-  std::shared_ptr<const Part> merged;
-  std::string error;
-
-  explicit operator bool() const { return merged != nullptr; }
-};
 
 /// On whose thread a continuation is called: that of its own device, inside arrive(), or that of
 /// another device or the watchdog, which it must not keep busy.
@@ -43,19 +36,22 @@ class Attendance {
 };
 
 /// One meeting of all devices: each brings a part, and nobody waits. Whoever arrives last merges
-/// the parts in the order of devices and calls everybody's continuation.
+/// the parts in the order of devices and calls everybody's continuation, or, with a crossing, sends
+/// what was merged across it; then the continuations are called with what comes back.
 template <class Part>
 class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Part>> {
  public:
   using Continuation = std::function<void(const Outcome<Part>&, CalledOn)>;
 
-  /// `option` is what users know `num_devices` as.
+  /// `option` is what users know `num_devices` as. `crossing` leads to the other processes, if
+  /// there are any.
   Exchange(std::string what, std::size_t num_devices, std::shared_ptr<Attendance> attendance,
-           std::string option = "num_devices")
+           std::string option = "num_devices", std::shared_ptr<Crossing<Part>> crossing = nullptr)
       : what_(std::move(what)),
         num_devices_(num_devices),
         attendance_(std::move(attendance)),
-        option_(std::move(option)) {}
+        option_(std::move(option)),
+        crossing_(std::move(crossing)) {}
   ~Exchange() override { Watchdog::instance().unwatch(this); }
 
   /// Calls `then` exactly once: now, later by the last device to arrive, or with an error by
@@ -64,7 +60,7 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
     std::unique_lock<std::mutex> lock(mutex_);
     if (!error_) {
       slots_[device] = {std::move(part), std::move(then)};
-      if (slots_.size() == 1 && num_devices_ > 1 &&
+      if (slots_.size() == 1 && (num_devices_ > 1 || crossing_) &&
           !Watchdog::instance().watch(this->shared_from_this())) {
         lock.unlock();
         fail(Watchdog::kRetired);
@@ -78,6 +74,10 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
       then(outcome, CalledOn::kOwnThread);
       return;
     }
+    if (crossing_) {
+      cross(lock);
+      return;
+    }
     const auto slots = take_slots(lock);
     finish(slots, merge(slots), &device);
   }
@@ -89,20 +89,24 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
   }
 
   void warn(Seconds waited, Seconds limit) override {
+    const auto [present, crossed] = state();
     std::ostringstream message;
-    message << "gluon_syncbn: warning: " << what_ << " has waited " << waited.count()
-            << " s for all of " << num_devices_ << " devices and fails at " << limit.count()
-            << " s (gluon_syncbn.set_timeout). " << attendance_->describe(present()) << "\n";
+    message << "gluon_syncbn: warning: " << what_ << " has waited " << waited.count() << " s for "
+            << awaited(crossed) << " and fails at " << limit.count()
+            << " s (gluon_syncbn.set_timeout). " << describe(present, crossed) << "\n";
     // In one piece, because other threads may write too.
     std::cerr << message.str() << std::flush;
   }
 
   void give_up(Seconds waited) override {
+    const auto [present, crossed] = state();
     std::ostringstream message;
-    message << what_ << " waited " << waited.count() << " s for all of " << num_devices_
-            << " devices (" << option_ << "=" << num_devices_ << "). "
-            << attendance_->describe(present());
-    end_with(message.str(), [this] { attendance_->timed_out(); });
+    message << what_ << " waited " << waited.count() << " s for " << awaited(crossed)
+            << (crossed ? "" : " (" + option_ + "=" + std::to_string(num_devices_) + ")") << ". "
+            << describe(present, crossed);
+    end_with(message.str(), [this, came = crossed] {
+      if (!came) attendance_->timed_out();
+    });
   }
 
  private:
@@ -112,11 +116,45 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
   };
   using Slots = std::map<Device, Slot>;
 
-  std::set<Device> present() {
+  /// Who has come, and whether what they brought is on its way to the other processes.
+  std::pair<std::set<Device>, bool> state() {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::set<Device> devices;
     for (const auto& [device, _] : slots_) devices.insert(device);
-    return devices;
+    return {devices, crossed_};
+  }
+
+  std::string awaited(bool crossed) const {
+    return crossed ? "the other processes" : "all of " + std::to_string(num_devices_) + " devices";
+  }
+
+  std::string describe(const std::set<Device>& present, bool crossed) const {
+    if (!crossed) return attendance_->describe(present);
+    return crossing_->describe();
+  }
+
+  /// All devices of this process have come.
+  void cross(std::unique_lock<std::mutex>& lock) {
+    const auto own = merge(slots_);
+    crossed_ = static_cast<bool>(own);
+    lock.unlock();
+    if (!own) {
+      end_with(own.error, [] {});
+      return;
+    }
+    crossing_->cross(*own.merged, [self = this->shared_from_this()](const Outcome<Part>& outcome) {
+      self->come_back(outcome);
+    });
+  }
+
+  void come_back(const Outcome<Part>& outcome) {
+    if (!outcome) {
+      fail(outcome.error);
+      return;
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (error_ || done_) return;
+    finish(take_slots(lock), outcome, nullptr);
   }
 
   template <class BeforeTelling>
@@ -124,9 +162,11 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
     std::unique_lock<std::mutex> lock(mutex_);
     if (error_ || done_) return;
     error_ = error;
+    const bool others_wait = crossing_ && !crossed_;
     const auto slots = take_slots(lock);
     before_telling();
     finish(slots, {nullptr, error}, nullptr);
+    if (others_wait) crossing_->cancel(error);
   }
 
   Slots take_slots(std::unique_lock<std::mutex>& lock) {
@@ -161,7 +201,9 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
   const std::size_t num_devices_;
   const std::shared_ptr<Attendance> attendance_;
   const std::string option_;
+  const std::shared_ptr<Crossing<Part>> crossing_;  // empty where this process is all there is
   std::mutex mutex_;
+  bool crossed_ = false;
   bool done_ = false;
   std::optional<std::string> error_;
   Slots slots_;

@@ -1,6 +1,6 @@
 #include "core/rendezvous.h"
 
-#include <sstream>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,9 +15,10 @@ class NamedMeetings {
   static NamedMeetings& instance() { return PerProcess<NamedMeetings>::instance(); }
 
   std::shared_ptr<Meeting> find_or_create(const std::string& key, const std::string& layer,
-                                          std::size_t num_devices, const std::string& option) {
+                                          std::size_t num_devices, const std::string& option,
+                                          const std::shared_ptr<Channel>& channel) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto id = std::make_pair(key, num_devices);
+    const auto id = std::make_tuple(key, num_devices, channel ? channel->group()->id() : kNoGroup);
     if (const auto found = meetings_.find(id); found != meetings_.end()) {
       if (auto meeting = found->second.lock()) return meeting;
     }
@@ -25,7 +26,8 @@ class NamedMeetings {
       delete meeting;
       instance().forget(id);
     };
-    std::shared_ptr<Meeting> meeting(new Meeting(layer, num_devices, key, option), release);
+    std::shared_ptr<Meeting> meeting(new Meeting(layer, num_devices, key, option, channel),
+                                     release);
     meetings_[id] = meeting;
     return meeting;
   }
@@ -34,9 +36,9 @@ class NamedMeetings {
   std::vector<std::shared_ptr<Meeting>> others(const std::string& key, std::size_t num_devices) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::shared_ptr<Meeting>> found;
-    for (auto at = meetings_.lower_bound({key, 0}); at != meetings_.end() && at->first.first == key;
-         ++at) {
-      if (at->first.second == num_devices) continue;
+    for (auto at = meetings_.lower_bound({key, 0, kNoGroup});
+         at != meetings_.end() && std::get<0>(at->first) == key; ++at) {
+      if (std::get<1>(at->first) == num_devices) continue;
       if (auto meeting = at->second.lock()) found.push_back(std::move(meeting));
     }
     return found;
@@ -48,7 +50,8 @@ class NamedMeetings {
   }
 
  private:
-  using Id = std::pair<std::string, std::size_t>;
+  static constexpr int kNoGroup = -1;
+  using Id = std::tuple<std::string, std::size_t, int>;  // key, number of devices, process group
 
   void forget(const Id& id) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -122,42 +125,24 @@ class BackwardAttendance : public Attendance {
 
 }  // namespace
 
-std::optional<std::string> Agreement::difference(const Agreement& other) const {
-  std::ostringstream text;
-  text.precision(17);
-  if (channels != other.channels) {
-    text << "channels " << channels << " and " << other.channels;
-  } else if (dtype != other.dtype) {
-    text << "dtype " << dtype << " and " << other.dtype;
-  } else if (eps != other.eps) {
-    text << "eps " << eps << " and " << other.eps;
-  } else if (momentum != other.momentum) {
-    const auto write = [&text](const std::optional<double>& value) {
-      value ? text << *value : text << "None";
-    };
-    text << "momentum ";
-    write(momentum);
-    text << " and ";
-    write(other.momentum);
-  } else {
-    return std::nullopt;
-  }
-  return text.str();
-}
-
-Round::Round(std::shared_ptr<Roll> roll, const std::string& key, std::uint64_t number)
+Round::Round(std::shared_ptr<Roll> roll, const std::string& key, std::uint64_t number,
+             const std::shared_ptr<Channel>& channel)
     : roll_(std::move(roll)),
       number_(number),
       what_(roll_->layer() + " round " + std::to_string(number)),
-      forward_(std::make_shared<Exchange<Moments>>(what_ + " forward", roll_->num_devices(),
-                                                   std::make_shared<ForwardAttendance>(roll_, key),
-                                                   roll_->option())) {}
+      crossings_(channel ? std::make_shared<RoundCrossings>(channel) : nullptr),
+      forward_(std::make_shared<Exchange<Moments>>(
+          what_ + " forward", roll_->num_devices(), std::make_shared<ForwardAttendance>(roll_, key),
+          roll_->option(), crossings_ ? crossings_->forward() : nullptr)) {}
 
 void Round::agree(const Device& device, const Agreement& agreement) {
   std::string error;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!agreement_) agreement_ = {device, agreement};
+    if (!agreement_) {
+      agreement_ = {device, agreement};
+      if (crossings_) crossings_->agree(agreement);
+    }
     const auto difference = agreement_->second.difference(agreement);
     if (!difference) return;
     error =
@@ -193,9 +178,9 @@ std::shared_ptr<Exchange<GradientSums>> Round::next_backward(const Device& devic
   const std::size_t call = backward_calls_[device]++;
   auto& [exchange, devices] = backwards_[call];
   if (!exchange) {
-    exchange = std::make_shared<Exchange<GradientSums>>(what_ + " backward", roll_->num_devices(),
-                                                        std::make_shared<BackwardAttendance>(roll_),
-                                                        roll_->option());
+    exchange = std::make_shared<Exchange<GradientSums>>(
+        what_ + " backward", roll_->num_devices(), std::make_shared<BackwardAttendance>(roll_),
+        roll_->option(), crossings_ ? crossings_->backward() : nullptr);
     if (error_) exchange->fail(*error_);
   }
   auto joined = exchange;
@@ -203,9 +188,11 @@ std::shared_ptr<Exchange<GradientSums>> Round::next_backward(const Device& devic
   return joined;
 }
 
-Meeting::Meeting(std::string layer, std::size_t num_devices, std::string key, std::string option)
+Meeting::Meeting(std::string layer, std::size_t num_devices, std::string key, std::string option,
+                 std::shared_ptr<Channel> channel)
     : roll_(std::make_shared<Roll>(std::move(layer), num_devices, std::move(option))),
-      key_(std::move(key)) {}
+      key_(std::move(key)),
+      channel_(std::move(channel)) {}
 
 std::shared_ptr<Round> Meeting::join(const Device& device, Roll::Ticket ticket) {
   std::vector<std::shared_ptr<Round>> skipped;
@@ -224,7 +211,7 @@ std::shared_ptr<Round> Meeting::join(const Device& device, Roll::Ticket ticket) 
 
 std::shared_ptr<Round> Meeting::enter(std::uint64_t number) {
   Joined& joined = open_[number];
-  if (!joined.round) joined.round = std::make_shared<Round>(roll_, key_, number);
+  if (!joined.round) joined.round = std::make_shared<Round>(roll_, key_, number, channel_);
   auto round = joined.round;
   if (++joined.devices == roll_->num_devices()) open_.erase(number);
   return round;
@@ -236,8 +223,9 @@ std::string Meeting::waiting() const {
 }
 
 std::shared_ptr<Meeting> Meeting::named(const std::string& key, const std::string& layer,
-                                        std::size_t num_devices, const std::string& option) {
-  return NamedMeetings::instance().find_or_create(key, layer, num_devices, option);
+                                        std::size_t num_devices, const std::string& option,
+                                        const std::shared_ptr<Channel>& channel) {
+  return NamedMeetings::instance().find_or_create(key, layer, num_devices, option, channel);
 }
 
 std::size_t Meeting::count_named() { return NamedMeetings::instance().size(); }

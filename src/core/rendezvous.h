@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "core/agreement.h"
+#include "core/channel.h"
 #include "core/device.h"
 #include "core/exchange.h"
 #include "core/moments.h"
@@ -17,23 +19,14 @@
 
 namespace gluon_syncbn {
 
-/// What all devices of a round must agree on.
-struct Agreement {
-  std::int64_t channels = 0;
-  std::string dtype;
-  double eps = 0;
-  std::optional<double> momentum;  ///< nothing for the average over all batches
-
-  /// Names the first value that differs as "channels 3 and 4"; nothing where all agree.
-  std::optional<std::string> difference(const Agreement& other) const;
-};
-
 /// One training forward of one layer on all of its devices, and the backward passes that follow
 /// from it. Operators keep the round of their last forward, so that backward meets the peers of
 /// that very forward however often the layer is used.
 class Round {
  public:
-  Round(std::shared_ptr<Roll> roll, const std::string& key, std::uint64_t number);
+  /// `channel` is empty where this process synchronizes with no other.
+  Round(std::shared_ptr<Roll> roll, const std::string& key, std::uint64_t number,
+        const std::shared_ptr<Channel>& channel = nullptr);
 
   /// Fails the round where `device` does not agree with those that came before it.
   void agree(const Device& device, const Agreement& agreement);
@@ -57,6 +50,7 @@ class Round {
   const std::shared_ptr<Roll> roll_;
   const std::uint64_t number_;
   const std::string what_;
+  const std::shared_ptr<RoundCrossings> crossings_;  // empty without a channel
   const std::shared_ptr<Exchange<Moments>> forward_;
   std::mutex mutex_;
   std::optional<std::pair<Device, Agreement>> agreement_;
@@ -69,9 +63,10 @@ class Round {
 /// each device, which its host runs in program order; the order of arrival between devices is free.
 class Meeting {
  public:
-  /// `key` is that of a named meeting, and `option` what users know `num_devices` as.
+  /// `key` is that of a named meeting, `option` what users know `num_devices` as; `channel` leads
+  /// to the other processes, if there are any.
   Meeting(std::string layer, std::size_t num_devices, std::string key = "",
-          std::string option = "num_devices");
+          std::string option = "num_devices", std::shared_ptr<Channel> channel = nullptr);
 
   /// A call on `device` has been made that will join if it is a training forward; see Roll.
   Roll::Ticket announce(const Device& device) { return roll_->announce(device); }
@@ -90,7 +85,8 @@ class Meeting {
   /// The meeting that all who name `key` share for as long as one of them holds it.
   static std::shared_ptr<Meeting> named(const std::string& key, const std::string& layer,
                                         std::size_t num_devices,
-                                        const std::string& option = "num_devices");
+                                        const std::string& option = "num_devices",
+                                        const std::shared_ptr<Channel>& channel = nullptr);
   /// Number of keys that somebody holds.
   static std::size_t count_named();
 
@@ -104,6 +100,7 @@ class Meeting {
 
   const std::shared_ptr<Roll> roll_;
   const std::string key_;
+  const std::shared_ptr<Channel> channel_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, Joined> open_;  // that not all devices have joined
 };

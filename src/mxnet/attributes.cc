@@ -157,14 +157,27 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     } else if (name == "scope") {
       if (value != "key" && value != "graph") reject(layer, name, value, "'key' or 'graph'");
       attributes.scope = value == "graph" ? Scope::kGraph : Scope::kKey;
+    } else if (name == "process_set") {
+      if (!parse_number(value, &attributes.process_set) ||
+          attributes.process_set < Attributes::kNoProcessSet) {
+        reject(layer, name, value, "the number of a process set of Horovod, or -1 for none");
+      }
+    } else if (name == "across") {
+      if (value.size() > kMaxKeyLength) {
+        reject(layer, name, value, "at most " + std::to_string(kMaxKeyLength) + " characters long");
+      }
+      attributes.across = value;
     } else {
       throw Error(layer + ": unknown attribute " + shown(name) +
                   "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, "
-                  "sync_group_size, device_ids, key and scope");
+                  "sync_group_size, device_ids, key, scope, process_set and across");
     }
   }
-  if (attributes.num_devices > 1 && attributes.scope == Scope::kKey && attributes.key.empty()) {
-    throw Error(layer + ": attribute key is required where num_devices > 1; devices meet under it");
+  const bool meets_by_key = attributes.num_devices > 1 && attributes.scope == Scope::kKey;
+  if (attributes.key.empty() && (meets_by_key || attributes.crosses_processes())) {
+    throw Error(layer +
+                ": attribute key is required where num_devices > 1 or process_set is given; "
+                "devices meet under it");
   }
   if (attributes.num_devices % attributes.group_size() != 0) {
     throw Error(layer + ": sync_group_size=" + std::to_string(attributes.group_size()) +
@@ -179,6 +192,11 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     attributes.device_ids.resize(attributes.num_devices);
     std::iota(attributes.device_ids.begin(), attributes.device_ids.end(), 0);
   }
+  if (attributes.sync_group_size && attributes.crosses_processes()) {
+    throw Error(layer + ": sync_group_size=" + std::to_string(attributes.group_size()) +
+                " cannot be combined with other processes; make the groups of process sets");
+  }
+  if (attributes.across.empty()) attributes.across = attributes.key;
   return attributes;
 }
 

@@ -32,6 +32,13 @@ struct Attributes {
   std::vector<int> device_ids;                 ///< in the order that groups are cut from
   std::string key;
   Scope scope = Scope::kKey;
+  int process_set = kNoProcessSet;  ///< of Horovod, to synchronize with other processes
+  std::string across;               ///< the layer's name among processes; "" for the key
+
+  static constexpr int kNoProcessSet = -1;
+
+  bool crosses_processes() const { return process_set != kNoProcessSet; }
+  bool synchronizes() const { return group_size() > 1 || crosses_processes(); }
 
   /// Throws Error naming layer, attribute, what came and what was expected.
   static Attributes parse(const std::vector<std::pair<std::string, std::string>>& pairs);

@@ -41,10 +41,12 @@ void load_api(const char* path) {
   find(library, "MXGetLastError", &loaded.GetLastError);
   find(library, "MXCustomOpRegister", &loaded.CustomOpRegister);
   find(library, "MXEnginePushAsyncND", &loaded.EnginePushAsyncND);
+  find(library, "MXNDArrayCreateEx64", &loaded.NDArrayCreateEx64);
   find(library, "MXNDArrayFree", &loaded.NDArrayFree);
   find(library, "MXNDArrayGetData", &loaded.NDArrayGetData);
   find(library, "MXNDArrayGetDType", &loaded.NDArrayGetDType);
   find(library, "MXNDArrayGetShapeEx", &loaded.NDArrayGetShapeEx);
+  find(library, "MXNDArrayWaitToRead", &loaded.NDArrayWaitToRead);
   table() = loaded;
 }
 

@@ -21,11 +21,11 @@ struct CallbackList {
 using PropertyCreator = int (*)(const char* op_type, int num_kwargs, const char** keys,
                                 const char** values, CallbackList* out);
 
-enum DType : int { kUnknownDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2 };
+enum DType : int { kUnknownDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kInt64 = 6 };
 
 enum Request : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
 
-enum EngineProperty : int { kNormal = 0, kAsync = 4 };
+enum EngineProperty : int { kNormal = 0, kCPUPrioritized = 3, kAsync = 4 };
 
 /// mxnet::Context.
 struct Context {
@@ -54,10 +54,13 @@ struct Api {
                            const void* context, NDArrayHandle* const_arrays, int num_const,
                            NDArrayHandle* mutable_arrays, int num_mutable, const void* property,
                            int priority, const char* name, bool wait);
+  int (*NDArrayCreateEx64)(const std::int64_t* shape, int ndim, int dev_type, int dev_id,
+                           int delay_alloc, int dtype, NDArrayHandle* out);
   int (*NDArrayFree)(NDArrayHandle handle);
   int (*NDArrayGetData)(NDArrayHandle handle, void** data);
   int (*NDArrayGetDType)(NDArrayHandle handle, int* dtype);
   int (*NDArrayGetShapeEx)(NDArrayHandle handle, int* ndim, const int** shape);
+  int (*NDArrayWaitToRead)(NDArrayHandle handle);
 };
 
 /// The table in use. Throws Error before one was loaded.

@@ -14,9 +14,8 @@ std::atomic<CpuContextCheck> the_check{nullptr};
 
 void set_cpu_context_check(CpuContextCheck check) { the_check = check; }
 
-void require_safe_cpu_contexts(const std::string& layer, std::size_t num_devices) {
+void require_safe_cpu_contexts(const std::string& layer, bool synchronized) {
   thread_local std::array<bool, 2> passed{};
-  const bool synchronized = num_devices > 1;
   const CpuContextCheck check = the_check.load();
   if (!check || passed[synchronized]) return;
   std::array<char, 2048> message{};

@@ -1,7 +1,6 @@
 #ifndef GLUON_SYNCBN_MXNET_CPU_CONTEXTS_H_
 #define GLUON_SYNCBN_MXNET_CPU_CONTEXTS_H_
 
-#include <cstddef>
 #include <string>
 
 namespace gluon_syncbn::mxnet {
@@ -14,7 +13,7 @@ void set_cpu_context_check(CpuContextCheck check);
 
 /// Throws Error where the check objects. Asks once per thread, because MXNet keeps its workspaces
 /// per thread that calls operators.
-void require_safe_cpu_contexts(const std::string& layer, std::size_t num_devices);
+void require_safe_cpu_contexts(const std::string& layer, bool synchronized);
 
 }  // namespace gluon_syncbn::mxnet
 

@@ -16,6 +16,18 @@ void run(void* /*run_context*/, void* on_complete, void* operation) {
 
 void destroy(void* operation) { std::unique_ptr<Operation>(static_cast<Operation*>(operation)); }
 
+/// `always`: also where an operation that writes an input has failed.
+void push_to(const Context& context, std::vector<NDArrayHandle> inputs,
+             std::vector<NDArrayHandle> outputs, const char* name, EngineProperty property,
+             bool always, Operation operation) {
+  auto owned = std::make_unique<Operation>(std::move(operation));
+  // The engine owns the operation from here on, also where the push fails.
+  check(api().EnginePushAsyncND(&run, owned.release(), &destroy, &context, inputs.data(),
+                                static_cast<int>(inputs.size()), outputs.data(),
+                                static_cast<int>(outputs.size()), &property, 0, name, always),
+        "MXEnginePushAsyncND");
+}
+
 }  // namespace
 
 void Completion::fail(const std::string& message) const {
@@ -26,15 +38,16 @@ void Completion::fail(const std::string& message) const {
 void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
           const std::vector<NDArrayHandle>& outputs, const char* name, EngineProperty property,
           Operation operation) {
-  const Context context{kCPUContext, device.index};
-  auto read = inputs;
-  auto written = outputs;
-  auto owned = std::make_unique<Operation>(std::move(operation));
-  // The engine owns the operation from here on, also where the push fails.
-  check(api().EnginePushAsyncND(&run, owned.release(), &destroy, &context, read.data(),
-                                static_cast<int>(read.size()), written.data(),
-                                static_cast<int>(written.size()), &property, 0, name, false),
-        "MXEnginePushAsyncND");
+  push_to({kCPUContext, device.index}, inputs, outputs, name, property, false,
+          std::move(operation));
+}
+
+void push_after(NDArrayHandle input, const char* name, std::function<void()> task) {
+  push_to({kCPUContext, 0}, {input}, {}, name, kCPUPrioritized, true,
+          [task = std::move(task)](const Completion& completion) {
+            task();
+            completion.succeed();
+          });
 }
 
 void post(const Device& device, const char* name, std::function<void()> task) {

@@ -30,6 +30,10 @@ void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
           const std::vector<NDArrayHandle>& outputs, const char* name, EngineProperty property,
           std::function<void(Completion)> operation);
 
+/// Runs `task` on one of the engine's prioritized threads once all that writes `input` has
+/// finished, also where that has failed. It must not throw.
+void push_after(NDArrayHandle input, const char* name, std::function<void()> task);
+
 /// Runs `task` on a worker of `device`, after nothing and before nothing. It must not throw.
 void post(const Device& device, const char* name, std::function<void()> task);
 

@@ -11,6 +11,7 @@
 #include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/hold.h"
+#include "mxnet/horovod.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -41,6 +42,17 @@ GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) {
 }
 
 GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() { return Watchdog::instance().timeout(); }
+
+/// From now on, operators may name this process set of Horovod, of whose processes this one is
+/// number `rank`. `allgather` is horovod_mxnet_allgather_async.
+GLUON_SYNCBN_EXPORT void gluon_syncbn_add_process_set(mxnet::HorovodAllgather allgather,
+                                                      int process_set, int rank, int size,
+                                                      const char* ranks) {
+  mxnet::add_process_set({allgather, process_set, rank, size, ranks});
+}
+
+/// To be called before Horovod shuts down.
+GLUON_SYNCBN_EXPORT void gluon_syncbn_leave_processes() { mxnet::leave_processes(); }
 
 /// At the end of the process: whatever waits for devices fails, with the message returned.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() {

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
+#include "mxnet/horovod.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
@@ -95,9 +96,9 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
     throw Error(layer + ": called on " + context +
                 ", but this build of gluon_syncbn runs on CPU contexts only");
   }
-  require_safe_cpu_contexts(layer, attributes_.group_size());
+  const bool synchronizes = attributes_.synchronizes();
+  require_safe_cpu_contexts(layer, synchronizes);
   auto place = update_place(device);
-  const bool synchronizes = attributes_.group_size() > 1;
   auto where = synchronizes ? meeting(device) : nullptr;
   return std::make_shared<Operator>(attributes_, std::move(device), std::move(where),
                                     synchronizes ? pending_ : nullptr, std::move(place));
@@ -142,12 +143,19 @@ std::shared_ptr<Meeting> Property::meeting(const Device& device) {
     option = "sync_group_size";
   }
   if (attributes_.scope == Scope::kKey) {
-    return Meeting::named(key, layer, attributes_.group_size(), option);
+    return Meeting::named(key, layer, attributes_.group_size(), option, channel());
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   auto& meeting = graph_meetings_[group.number];
-  if (!meeting) meeting = std::make_shared<Meeting>(layer, attributes_.group_size(), "", option);
+  if (!meeting) {
+    meeting = std::make_shared<Meeting>(layer, attributes_.group_size(), "", option, channel());
+  }
   return meeting;
+}
+
+std::shared_ptr<Channel> Property::channel() const {
+  if (!attributes_.crosses_processes()) return nullptr;
+  return Channel::named(horovod_group(attributes_.process_set), attributes_.across);
 }
 
 }  // namespace gluon_syncbn::mxnet

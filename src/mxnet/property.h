@@ -44,6 +44,7 @@ class Property {
 
  private:
   std::shared_ptr<Meeting> meeting(const Device& device);
+  std::shared_ptr<Channel> channel() const;
   UpdatePlace update_place(const Device& device) const;
 
   const Attributes attributes_;

@@ -1,0 +1,131 @@
+"""Synchronizing over several processes, which Horovod connects."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from typing import Any
+
+from . import runtime
+
+__all__ = ["init"]
+
+_SHOWN_RANKS = 16
+
+_joined: set[int] = set()
+_default: int | None = None
+
+
+def init(process_set: Any = None) -> None:
+    """Synchronize every layer over the devices of all processes, from now on.
+
+    To be called in all processes after ``horovod.mxnet.init()`` and before networks are called for
+    the first time. The devices of each process meet first, and one message for each exchange goes
+    to the other processes. ``num_devices`` stays the number of devices of this process. Layers
+    that were given a `process_set` of their own keep it.
+
+    Parameters
+    ----------
+    process_set : horovod.mxnet.ProcessSet, optional
+        The processes to synchronize with; this one has to be among them. By default, all.
+
+    Raises
+    ------
+    ImportError
+        If there is no Horovod that was built for MXNet.
+    RuntimeError
+        If Horovod has not been initialized.
+    ValueError
+        If Horovod does not know `process_set`, or this process is not in it.
+
+    Examples
+    --------
+    >>> import gluon_syncbn
+    >>> import horovod.mxnet as hvd
+    >>> hvd.init()
+    >>> gluon_syncbn.init()
+    """
+    global _default  # noqa: PLW0603
+    _default = join(process_set)
+
+
+def default() -> int | None:
+    """Return the number of the set that :func:`init` joined; None for this process alone."""
+    return _default
+
+
+def join(process_set: Any = None) -> int | None:
+    """Make a process set known to the native library.
+
+    Parameters
+    ----------
+    process_set : horovod.mxnet.ProcessSet, optional
+        By default, all processes.
+
+    Returns
+    -------
+    int or None
+        Horovod's number of the set, or None where this process is alone in it.
+
+    Raises
+    ------
+    ImportError, RuntimeError, ValueError
+        As :func:`init`.
+    """
+    hvd = _horovod()
+    if not hvd.is_initialized():
+        raise RuntimeError(
+            "Horovod has not been initialized; call horovod.mxnet.init() before gluon_syncbn "
+            "synchronizes with other processes"
+        )
+    chosen = hvd.global_process_set if process_set is None else process_set
+    number = getattr(chosen, "process_set_id", None)
+    if number is None:
+        raise ValueError(
+            f"process_set={process_set!r} should be a horovod.mxnet.ProcessSet that Horovod knows; "
+            "give it to horovod.mxnet.init(process_sets=[...])"
+        )
+    if chosen.ranks is not None and not chosen.included():
+        raise ValueError(
+            f"process_set={chosen} does not include this process, which has rank {hvd.rank()}"
+        )
+    if chosen.size() == 1:
+        return None
+    if not _joined:
+        # Behind Horovod's own handler, and so called before it. MXNet would wait for ever for
+        # exchanges that no other process joins.
+        atexit.register(_leave)
+    _joined.add(number)
+    function = ctypes.cast(_native_library().horovod_mxnet_allgather_async, ctypes.c_void_p)
+    runtime.add_process_set(function, number, chosen.rank(), chosen.size(), _ranks_text(chosen))
+    return int(number)
+
+
+def _horovod() -> Any:
+    try:
+        import horovod.mxnet
+    except ImportError as error:
+        raise ImportError(
+            "synchronizing with other processes needs Horovod 0.28.1 built for MXNet, which could "
+            f"not be imported: {error}. Install it where MXNet is installed, with a C++ compiler "
+            "and CMake there: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install "
+            "--no-build-isolation horovod==0.28.1; see docs/distributed.md"
+        ) from error
+    return horovod.mxnet
+
+
+def _native_library() -> Any:
+    from horovod.mxnet.mpi_ops import MPI_MXNET_LIB_CTYPES
+
+    return MPI_MXNET_LIB_CTYPES
+
+
+def _ranks_text(process_set: Any) -> str:
+    ranks = list(process_set.ranks or [])
+    text = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    return f"{text}, ..." if len(ranks) > _SHOWN_RANKS else text or "unknown"
+
+
+def _leave() -> None:
+    runtime.leave_processes()
+    _horovod().shutdown()

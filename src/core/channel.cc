@@ -1,0 +1,212 @@
+#include "core/channel.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/per_process.h"
+
+namespace gluon_syncbn {
+namespace {
+
+class NamedChannels {
+ public:
+  static NamedChannels& instance() { return PerProcess<NamedChannels>::instance(); }
+
+  std::shared_ptr<Channel> find_or_create(const std::shared_ptr<ProcessGroup>& group,
+                                          const std::string& name) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& channel = channels_[{group->id(), name}];
+    if (!channel || channel->group() != group) channel = std::make_shared<Channel>(group, name);
+    return channel;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, std::string>, std::shared_ptr<Channel>> channels_;
+};
+
+}  // namespace
+
+std::shared_ptr<Channel> Channel::named(const std::shared_ptr<ProcessGroup>& group,
+                                        const std::string& name) {
+  return NamedChannels::instance().find_or_create(group, name);
+}
+
+std::uint64_t Channel::next_round() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return rounds_++;
+}
+
+std::uint64_t Channel::taken() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return taken_;
+}
+
+void Channel::take(std::size_t place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  taken_ |= std::uint64_t{1} << place;
+}
+
+void Channel::free(std::size_t place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  taken_ &= ~(std::uint64_t{1} << place);
+}
+
+bool Channel::begin(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return under_way_.insert(name).second;
+}
+
+void Channel::end(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  under_way_.erase(name);
+}
+
+template <class Part>
+class RoundCrossings::Way : public Crossing<Part> {
+ public:
+  Way(std::shared_ptr<RoundCrossings> round, Pass pass) : round_(std::move(round)), pass_(pass) {}
+
+  void cross(const Part& own, typename Crossing<Part>::Then then) override {
+    ProcessMessage message = round_->message();
+    message.set_part(own);
+    const auto arrived = [round = round_, pass = pass_,
+                          then = std::move(then)](const ProcessGroup::Gathered& gathered) {
+      Outcome<Part> outcome;
+      try {
+        const auto messages = round->read(gathered);
+        if (pass == Pass::kForward) round->take_place(messages);
+        std::vector<Part> parts(messages.size());
+        std::vector<const Part*> order;
+        for (std::size_t i = 0; i < messages.size(); ++i) {
+          messages[i].get_part(&parts[i]);
+          order.push_back(&parts[i]);
+        }
+        outcome.merged = std::make_shared<const Part>(Part::merge(order));
+      } catch (const std::exception& error) {
+        outcome.error = error.what();
+      }
+      then(outcome);
+    };
+    round_->send(pass_, message, arrived);
+  }
+
+  void cancel(const std::string& error) override {
+    ProcessMessage message = round_->message();
+    message.error = error;
+    round_->send(pass_, message, [](const ProcessGroup::Gathered&) {});
+  }
+
+  std::string describe() const override {
+    const ProcessGroup& group = *round_->channel_->group();
+    return "All devices of this process came; it is " + group.describe() +
+           ". Missing: at least one of the other processes. " + group.hint() +
+           " Usual causes: a process has ended, or waits for something else; a process got no data "
+           "this step; a branch that calls the layer was taken on some processes only; the "
+           "networks of the processes differ, or were made or called in another order.";
+  }
+
+ private:
+  const std::shared_ptr<RoundCrossings> round_;
+  const Pass pass_;
+};
+
+RoundCrossings::~RoundCrossings() {
+  if (taken_) channel_->free(*taken_);
+}
+
+void RoundCrossings::agree(const Agreement& agreement) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  agreement_ = agreement;
+}
+
+std::shared_ptr<Crossing<Moments>> RoundCrossings::forward() {
+  return std::make_shared<Way<Moments>>(shared_from_this(), Pass::kForward);
+}
+
+std::shared_ptr<Crossing<GradientSums>> RoundCrossings::backward() {
+  return std::make_shared<Way<GradientSums>>(shared_from_this(), Pass::kBackward);
+}
+
+ProcessMessage RoundCrossings::message() const {
+  ProcessMessage message;
+  message.round = number_;
+  message.taken = channel_->taken();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  message.agreement = agreement_;
+  return message;
+}
+
+std::optional<std::string> RoundCrossings::name(Pass pass) const {
+  if (pass == Pass::kForward) return channel_->name() + ".forward";
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!place_) return std::nullopt;
+  return channel_->name() + ".backward" + *place_;
+}
+
+void RoundCrossings::send(Pass pass, const ProcessMessage& message,
+                          const std::function<void(const ProcessGroup::Gathered&)>& then) {
+  const auto name = this->name(pass);
+  if (!name) return then({{}, "its forward pass has not met the other processes"});
+  if (!channel_->begin(*name)) {
+    return then({{},
+                 "an earlier exchange of this layer still waits for other processes; after such "
+                 "an error all processes should be started again"});
+  }
+  channel_->group()->gather(
+      *name, message.pack(),
+      [channel = channel_, name = *name, then](const ProcessGroup::Gathered& gathered) {
+        channel->end(name);
+        then(gathered);
+      });
+}
+
+std::vector<ProcessMessage> RoundCrossings::read(const ProcessGroup::Gathered& gathered) const {
+  if (!gathered.error.empty()) {
+    throw Error("the exchange with other processes has failed: " + gathered.error);
+  }
+  auto messages = ProcessMessage::unpack(gathered.words);
+  if (messages.size() != static_cast<std::size_t>(channel_->group()->size())) {
+    throw Error(
+        "the message of another process cannot be read; all processes should run the same "
+        "version of gluon_syncbn");
+  }
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].error.empty()) {
+      throw Error("failed on process " + std::to_string(i) + ": " + messages[i].error);
+    }
+  }
+  const ProcessMessage& first = messages.front();
+  for (std::size_t i = 1; i < messages.size(); ++i) {
+    const std::string which = "processes 0 and " + std::to_string(i) + " differ: ";
+    if (messages[i].round != first.round) {
+      throw Error(which + "round " + std::to_string(first.round) + " and " +
+                  std::to_string(messages[i].round) +
+                  "; all processes should call the layer equally often in training");
+    }
+    if (const auto difference = first.agreement.difference(messages[i].agreement)) {
+      throw Error(which + *difference);
+    }
+  }
+  return messages;
+}
+
+void RoundCrossings::take_place(const std::vector<ProcessMessage>& messages) {
+  std::uint64_t taken = 0;
+  for (const ProcessMessage& message : messages) taken |= message.taken;
+  std::size_t place = 0;
+  while (place < Channel::kPlaces && (taken >> place & 1) != 0) ++place;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (place < Channel::kPlaces) {
+    channel_->take(place);
+    taken_ = place;
+    place_ = std::to_string(place);
+  } else {
+    // More rounds await backward than there are places: a name for this round alone.
+    place_ = "-of-" + std::to_string(number_);
+  }
+}
+
+}  // namespace gluon_syncbn

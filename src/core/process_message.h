@@ -1,0 +1,38 @@
+#ifndef GLUON_SYNCBN_CORE_PROCESS_MESSAGE_H_
+#define GLUON_SYNCBN_CORE_PROCESS_MESSAGE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/agreement.h"
+#include "core/moments.h"
+#include "core/process_group.h"
+
+namespace gluon_syncbn {
+
+/// What one process tells the others in one exchange: the part of all its devices, or why it has
+/// none, and what lets every process see whether they speak of the same thing.
+struct ProcessMessage {
+  std::uint64_t round = 0;
+  std::uint64_t taken = 0;  ///< places that are taken on this process; see Channel
+  Agreement agreement;
+  std::int64_t count = 0;
+  std::vector<double> values;  ///< two for each channel
+  std::string error;           ///< "" where there is a part
+
+  ProcessGroup::Words pack() const;
+
+  /// Messages that were packed one by one and put behind each other. Throws Error where the words
+  /// are something else.
+  static std::vector<ProcessMessage> unpack(const ProcessGroup::Words& words);
+
+  void set_part(const Moments& part);
+  void set_part(const GradientSums& part);
+  void get_part(Moments* part) const;
+  void get_part(GradientSums* part) const;
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_CORE_PROCESS_MESSAGE_H_

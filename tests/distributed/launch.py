@@ -1,0 +1,149 @@
+"""Starting real processes with horovodrun and mpirun."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ..processes import ROOT, clean_environment
+
+if TYPE_CHECKING:
+    import psutil
+
+WORKERS = Path(__file__).parent / "workers"
+BIN = Path(sys.executable).parent
+
+
+def why_not() -> str | None:
+    """What keeps these tests from running on this machine."""
+    try:
+        import horovod.mxnet as hvd
+    except ImportError as error:
+        return f"Horovod is missing ({error}); scripts/setup.sh --distributed installs it"
+    if not hvd.gloo_built():
+        return "Horovod was built without gloo; scripts/setup.sh --distributed builds it with gloo"
+    return None
+
+
+def needs_mpi() -> None:
+    """Skip the test where Horovod cannot use MPI."""
+    import horovod.mxnet as hvd
+
+    if not hvd.mpi_built() or shutil.which("mpirun") is None:
+        pytest.skip(
+            "Open MPI is missing, or Horovod was built without it; "
+            "scripts/setup.sh --distributed installs both"
+        )
+
+
+@dataclass
+class Job:
+    """What a job of several processes left behind."""
+
+    status: int
+    output: str
+    seconds: float
+
+
+def start(
+    worker: str,
+    processes: int,
+    *arguments: str,
+    mpi: bool = False,
+    program: Path | None = None,
+    timeout: float = 150,
+    **environment: str,
+) -> Job:
+    """Run a program in several processes, and expect none of them to be left over.
+
+    Parameters
+    ----------
+    worker : str
+        Name of a program in ``workers``.
+    processes : int
+        How many to start.
+    *arguments : str
+        Arguments of the program.
+    mpi : bool
+        Start with mpirun instead of horovodrun with gloo.
+    program : Path, optional
+        A program to start instead of a worker.
+    timeout : float
+        Seconds after which the whole job is killed and the test fails.
+    **environment : str
+        Environment variables to add.
+    """
+    if mpi:
+        needs_mpi()
+        launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+        launcher += ["-np", str(processes)]
+    else:
+        launcher = [str(BIN / "horovodrun"), "--gloo", "-np", str(processes)]
+    marker = f"{os.getpid()}-{time.monotonic_ns()}"
+    added = {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "HOROVOD_CYCLE_TIME": "0.5",
+        "OMP_NUM_THREADS": "1",
+        "SYNCBN_TEST_JOB": marker,
+        **environment,
+    }
+    path = program or WORKERS / f"{worker}.py"
+    begin = time.monotonic()
+    with subprocess.Popen(
+        [*launcher, sys.executable, "-W", "ignore", str(path), *arguments],
+        env={**clean_environment(), **added},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            end(marker)
+            output, _ = process.communicate()
+            pytest.fail(f"{worker} did not end within {timeout:g} s:\n{output}")
+    seconds = time.monotonic() - begin
+    left = wait_for_end(marker)
+    assert not left, f"left over: {left}\n{output}"
+    return Job(process.returncode, output, seconds)
+
+
+def of_job(marker: str) -> list[psutil.Process]:
+    """The processes that inherited the marker."""
+    import psutil  # Horovod needs it too
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SYNCBN_TEST_JOB") == marker:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_for_end(marker: str, seconds: float = 15) -> list[psutil.Process]:
+    """Give the processes of a job some time to end; kill and return those that have not."""
+    deadline = time.monotonic() + seconds
+    while (left := of_job(marker)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    end(marker)
+    return left
+
+
+def end(marker: str) -> None:
+    """Kill what is left of a job."""
+    for process in of_job(marker):
+        process.kill()

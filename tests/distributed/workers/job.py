@@ -1,0 +1,71 @@
+"""What the programs of several processes share."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import gluon_syncbn
+import horovod.mxnet as hvd
+import mxnet as mx
+import numpy as np
+
+
+def contexts(number: int) -> list[mx.Context]:
+    return [mx.cpu(i) for i in range(number)]
+
+
+def shares(rank: int, size: int, number: int) -> list[int]:
+    """Samples on each device of a process: different from device to device, never none."""
+    return [1 + (rank * number + device) * 2 % 3 for device in range(number)]
+
+
+def bounds(rank: int, size: int, number: int) -> tuple[list[slice], int]:
+    """Where the samples of this process's devices are in the whole batch, and its size."""
+    every = [shares(r, size, number) for r in range(size)]
+    start = sum(map(sum, every[:rank]))
+    parts = []
+    for share in every[rank]:
+        parts.append(slice(start, start + share))
+        start += share
+    return parts, sum(map(sum, every))
+
+
+def checksum(net: Any) -> dict[str, int]:
+    """Of the bits of every running statistic on every context, under names free of prefixes."""
+    found = {}
+    for i, (name, parameter) in enumerate(sorted(net.collect_params(".*running.*").items())):
+        for context in parameter.list_ctx():
+            found[f"{i} {name} {context}"] = zlib.crc32(parameter.data(context).asnumpy().tobytes())
+    return found
+
+
+def agree(what: str, value: dict[str, int], process_set: Any = None) -> None:
+    """Fail where the values differ between processes."""
+    every = hvd.allgather_object(value, **({"process_set": process_set} if process_set else {}))
+    assert all(other == every[0] for other in every), f"{what} differs: {every}"
+
+
+def close(what: str, actual: Any, expected: Any, tolerance: float, scale: float = 0.0) -> None:
+    """Fail where the difference is more than `tolerance` of the largest value expected."""
+    actual = np.asarray(actual, dtype=np.float64)
+    assert actual.shape == np.shape(expected), (what, actual.shape, np.shape(expected))
+    size = max(float(np.abs(expected).max()), scale, 1e-30)
+    error = float(np.abs(actual - expected).max()) / size
+    assert error <= tolerance, f"{what}: error {error:.2e} above {tolerance:.0e}"
+
+
+def report(folder: str, **facts: Any) -> None:
+    """Leave a note of this process for the test."""
+    path = Path(folder) / f"{hvd.rank()}.json"
+    path.write_text(json.dumps({"rank": hvd.rank(), **facts}))
+
+
+def init(timeout: float = 60, **options: Any) -> tuple[int, int]:
+    """Initialize Horovod and the library; returns rank and size."""
+    hvd.init(**options)
+    gluon_syncbn.set_timeout(timeout)
+    mx.random.seed(1)
+    return hvd.rank(), hvd.size()

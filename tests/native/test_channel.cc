@@ -1,0 +1,342 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/channel.h"
+#include "core/error.h"
+#include "core/process_message.h"
+#include "core/rendezvous.h"
+#include "ranks.h"
+#include "values.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+const Device kA{"cpu", 0};
+const Device kB{"cpu", 1};
+const Agreement kAgreement{2, "float32", 1e-5, 0.9};
+
+/// What connects the processes of a test, all of which live in this one.
+class Wire {
+ public:
+  explicit Wire(int size) : size_(size) {}
+
+  int size() const { return size_; }
+
+  void put(int process, const std::string& name, ProcessGroup::Words message,
+           ProcessGroup::Then then) {
+    std::map<int, Letter> complete;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      auto& waiting = waiting_[name];
+      if (!waiting.try_emplace(process, Letter{std::move(message), std::move(then)}).second) {
+        throw Error("the name " + name + " is in use twice");
+      }
+      names_.push_back(name);
+      if (waiting.size() < static_cast<std::size_t>(size_)) return;
+      complete.swap(waiting);
+    }
+    ProcessGroup::Gathered gathered;
+    for (const auto& [_, letter] : complete) {
+      gathered.words.insert(gathered.words.end(), letter.message.begin(), letter.message.end());
+    }
+    for (const auto& [_, letter] : complete) letter.then(gathered);
+  }
+
+  std::vector<std::string> names() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return names_;
+  }
+
+ private:
+  struct Letter {
+    ProcessGroup::Words message;
+    ProcessGroup::Then then;
+  };
+  const int size_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::map<int, Letter>> waiting_;
+  std::vector<std::string> names_;
+};
+
+class WiredGroup : public ProcessGroup {
+ public:
+  WiredGroup(std::shared_ptr<Wire> wire, int process) : wire_(std::move(wire)), process_(process) {}
+  void gather(const std::string& name, Words message, Then then) override {
+    wire_->put(process_, name, std::move(message), std::move(then));
+  }
+  int id() const override { return 0; }
+  int size() const override { return wire_->size(); }
+  std::string describe() const override { return "process " + std::to_string(process_); }
+  std::string hint() const override { return "Look there."; }
+
+ private:
+  const std::shared_ptr<Wire> wire_;
+  const int process_;
+};
+
+/// A group whose exchanges never end.
+class SilentGroup : public ProcessGroup {
+ public:
+  void gather(const std::string&, Words, Then then) override { kept_.push_back(std::move(then)); }
+  int id() const override { return 0; }
+  int size() const override { return 2; }
+  std::string describe() const override { return "process 0 of 2"; }
+  std::string hint() const override { return "Look there."; }
+  const std::vector<Then>& kept() const { return kept_; }
+
+ private:
+  std::vector<Then> kept_;
+};
+
+struct Process {
+  Process(const std::shared_ptr<Wire>& wire, int number, std::size_t devices)
+      : meeting("layer", devices, "", "num_devices",
+                std::make_shared<Channel>(std::make_shared<WiredGroup>(wire, number), "layer")) {}
+  Meeting meeting;
+};
+
+template <class Part>
+std::string error_in(const Inbox<Part>& inbox) {
+  const auto call = inbox.wait();
+  return call.outcome ? "no error" : call.outcome.error;
+}
+
+GradientSums sums(double value) { return {{value, -value}, {2 * value, value / 3}}; }
+
+}  // namespace
+
+TEST_CASE("a message is unpacked as it was packed, among others of other lengths") {
+  ProcessMessage part;
+  part.round = 7;
+  part.taken = 0x8000000000000001u;
+  part.agreement = {2, "float16", 0x1.23456789abcdep-20, 1.0 / 3};
+  part.set_part(some_moments(3));
+  ProcessMessage failure;
+  failure.error = "no data on this process: \xc3\xa4";
+  auto words = part.pack();
+  const auto more = failure.pack();
+  words.insert(words.end(), more.begin(), more.end());
+
+  const auto messages = ProcessMessage::unpack(words);
+  REQUIRE(messages.size() == 2);
+  CHECK(messages[0].round == 7);
+  CHECK(messages[0].taken == part.taken);
+  CHECK(messages[0].error.empty());
+  CHECK_FALSE(messages[0].agreement.difference(part.agreement));
+  Moments moments;
+  messages[0].get_part(&moments);
+  CHECK(same_bits(moments, some_moments(3)));
+  CHECK(messages[1].error == failure.error);
+  for (const std::size_t cut : {std::size_t{1}, more.size(), words.size() - 1}) {
+    const ProcessGroup::Words broken(words.begin(), words.end() - static_cast<std::ptrdiff_t>(cut));
+    if (cut == more.size()) {
+      CHECK(ProcessMessage::unpack(broken).size() == 1);
+    } else {
+      CHECK_THROWS_AS(ProcessMessage::unpack(broken), Error);
+    }
+  }
+}
+
+TEST_CASE("devices of all processes get the same bits, however they are spread") {
+  for (const std::size_t processes : {2, 3, 4}) {
+    const auto wire = std::make_shared<Wire>(static_cast<int>(processes));
+    std::vector<std::unique_ptr<Process>> all;
+    std::vector<Moments> locals;
+    std::vector<std::size_t> devices;
+    for (std::size_t p = 0; p < processes; ++p) {
+      devices.push_back(1 + p % 2);
+      all.push_back(std::make_unique<Process>(wire, static_cast<int>(p), devices.back()));
+    }
+    for (int step = 0; step < 3; ++step) {
+      std::vector<Moments> merged_here;
+      std::map<std::pair<std::size_t, int>, Inbox<Moments>> forward;
+      std::map<std::pair<std::size_t, int>, Inbox<GradientSums>> backward;
+      for (std::size_t p = 0; p < processes; ++p) {
+        std::vector<Moments> parts;
+        for (std::size_t d = 0; d < devices[p]; ++d) {
+          parts.push_back(some_moments(static_cast<std::uint32_t>(10 * p + d)));
+          forward[{p, static_cast<int>(d)}];
+          backward[{p, static_cast<int>(d)}];
+        }
+        merged_here.push_back(merge_all(parts));
+      }
+      run_ranks(processes, [&](std::size_t p) {
+        std::vector<std::shared_ptr<Round>> rounds;
+        for (std::size_t d = 0; d < devices[p]; ++d) {
+          const Device device{"cpu", static_cast<int>(d)};
+          rounds.push_back(all[p]->meeting.join(device));
+          rounds.back()->agree(device, kAgreement);
+          rounds.back()->forward().arrive(device,
+                                          some_moments(static_cast<std::uint32_t>(10 * p + d)),
+                                          forward[{p, device.index}].continuation());
+        }
+        forward[{p, 0}].wait();
+        for (std::size_t d = 0; d < devices[p]; ++d) {
+          const Device device{"cpu", static_cast<int>(d)};
+          rounds[d]->next_backward(device)->arrive(device, sums(1.0 + static_cast<double>(p)),
+                                                   backward[{p, device.index}].continuation());
+        }
+        backward[{p, 0}].wait();
+      });
+      const Moments expected = merge_all(merged_here);
+      GradientSums total = sums(0);
+      for (std::size_t p = 0; p < processes; ++p) {
+        for (std::size_t d = 0; d < devices[p]; ++d) {
+          total = merge_all<GradientSums>({total, sums(1.0 + static_cast<double>(p))});
+        }
+      }
+      for (const auto& [_, inbox] : forward) {
+        CHECK(same_bits(*inbox.wait().outcome.merged, expected));
+        CHECK(inbox.calls().size() == 1);
+      }
+      for (const auto& [_, inbox] : backward) {
+        const auto& merged = *inbox.wait().outcome.merged;
+        for (std::size_t c = 0; c < 2; ++c) {
+          CHECK(merged.dy[c] == doctest::Approx(total.dy[c]).epsilon(1e-14));
+          CHECK(merged.dy_centered[c] == doctest::Approx(total.dy_centered[c]).epsilon(1e-14));
+        }
+      }
+    }
+    // Steps use the same names again.
+    for (const auto& name : wire->names()) {
+      CHECK((name == "layer.forward" || name == "layer.backward0"));
+    }
+  }
+}
+
+TEST_CASE("backward passes of several rounds may be under way in any order") {
+  const auto wire = std::make_shared<Wire>(2);
+  Process first(wire, 0, 1);
+  Process second(wire, 1, 1);
+  constexpr std::size_t kRounds = 70;  // more than there are places
+  std::vector<std::shared_ptr<Round>> of_first;
+  std::vector<std::shared_ptr<Round>> of_second;
+  for (std::size_t r = 0; r < kRounds; ++r) {
+    for (auto* side : {&first, &second}) {
+      const auto round = side->meeting.join(kA);
+      round->agree(kA, kAgreement);
+      round->forward().arrive(kA, some_moments(1), Inbox<Moments>().continuation());
+      (side == &first ? of_first : of_second).push_back(round);
+    }
+  }
+  std::vector<Inbox<GradientSums>> inboxes(kRounds);
+  for (std::size_t r = 0; r < kRounds; ++r) {
+    of_first[r]->next_backward(kA)->arrive(kA, sums(static_cast<double>(r)),
+                                           inboxes[r].continuation());
+  }
+  for (std::size_t r = kRounds; r-- > 0;) {
+    of_second[r]->next_backward(kA)->arrive(kA, sums(static_cast<double>(r)),
+                                            Inbox<GradientSums>().continuation());
+  }
+  for (std::size_t r = 0; r < kRounds; ++r) {
+    CHECK(inboxes[r].wait().outcome.merged->dy[0] == 2.0 * static_cast<double>(r));
+  }
+}
+
+TEST_CASE("what differs between processes is named on all of them") {
+  Agreement other = kAgreement;
+  std::string words;
+  SUBCASE("channels") { other.channels = 3, words = "processes 0 and 1 differ: channels 2 and 3"; }
+  SUBCASE("dtype") { other.dtype = "float16", words = "dtype float32 and float16"; }
+  SUBCASE("eps") { other.eps = 0.5, words = "eps 1.0000000000000001e-05 and 0.5"; }
+  SUBCASE("momentum") { other.momentum = 0.25, words = "differ: momentum 0.9"; }
+  const auto wire = std::make_shared<Wire>(2);
+  Process first(wire, 0, 1);
+  Process second(wire, 1, 1);
+  Inbox<Moments> of_first;
+  Inbox<Moments> of_second;
+  for (auto* side : {&first, &second}) {
+    const auto round = side->meeting.join(kA);
+    round->agree(kA, side == &first ? kAgreement : other);
+    round->forward().arrive(kA, some_moments(1),
+                            (side == &first ? of_first : of_second).continuation());
+  }
+  CHECK(contains(error_in(of_first), "layer round 0 forward: processes 0 and 1 differ: "));
+  CHECK(contains(error_in(of_first), words));
+  CHECK(error_in(of_first) == error_in(of_second));
+}
+
+TEST_CASE("processes that are out of step are told so, instead of being paired wrongly") {
+  const auto wire = std::make_shared<Wire>(2);
+  Process first(wire, 0, 1);
+  Process second(wire, 1, 1);
+  Inbox<Moments> of_first;
+  Inbox<Moments> of_second;
+  second.meeting.join(kA);  // a round that the other process does not have
+  for (auto* side : {&first, &second}) {
+    const auto round = side->meeting.join(kA);
+    round->agree(kA, kAgreement);
+    round->forward().arrive(kA, some_moments(1),
+                            (side == &first ? of_first : of_second).continuation());
+  }
+  CHECK(contains(error_in(of_first), "processes 0 and 1 differ: round 0 and 1"));
+  CHECK(contains(error_in(of_second), "processes 0 and 1 differ: round 0 and 1"));
+}
+
+TEST_CASE("a process that fails before its devices have met fails the others at once") {
+  const auto wire = std::make_shared<Wire>(2);
+  Process first(wire, 0, 1);
+  Process second(wire, 1, 2);
+  for (int step = 0; step < 2; ++step) {
+    Inbox<Moments> of_first;
+    Inbox<Moments> of_second;
+    const auto mine = first.meeting.join(kA);
+    mine->agree(kA, kAgreement);
+    mine->forward().arrive(kA, some_moments(1), of_first.continuation());
+    const auto theirs = second.meeting.join(kA);
+    theirs->agree(kA, kAgreement);
+    theirs->forward().arrive(kA, some_moments(1), of_second.continuation());
+    second.meeting.join(kB)->fail(kB, "out of memory");
+    CHECK(contains(error_in(of_first), "failed on process 1: "));
+    CHECK(contains(error_in(of_first), "failed on cpu(1): out of memory"));
+    CHECK(contains(error_in(of_second), "failed on cpu(1): out of memory"));
+  }
+}
+
+TEST_CASE("a process that does not come is reported after the timeout, and so are later rounds") {
+  const ScopedTimeout timeout(0.1);
+  const auto group = std::make_shared<SilentGroup>();
+  Meeting meeting("layer", 2, "", "num_devices", std::make_shared<Channel>(group, "layer"));
+  for (int step = 0; step < 2; ++step) {
+    Inbox<Moments> of_a;
+    Inbox<Moments> of_b;
+    for (const auto& [device, inbox] : {std::pair{kA, &of_a}, std::pair{kB, &of_b}}) {
+      const auto round = meeting.join(device);
+      round->agree(device, kAgreement);
+      round->forward().arrive(device, some_moments(1), inbox->continuation());
+    }
+    const std::string error = error_in(of_a);
+    CHECK(error == error_in(of_b));
+    if (step == 0) {
+      CHECK(contains(error, "layer round 0 forward waited 0.1"));
+      CHECK(contains(error,
+                     "s for the other processes. All devices of this process came; it is "
+                     "process 0 of 2. Missing: at least one of the other processes. Look"));
+    } else {
+      CHECK(contains(error, "an earlier exchange of this layer still waits for other processes"));
+    }
+  }
+  REQUIRE(group->kept().size() == 1);
+  group->kept().front()({{}, "shut down"});  // too late, and without effect
+}
+
+TEST_CASE("a failure of the group is reported") {
+  const auto group = std::make_shared<SilentGroup>();
+  Meeting meeting("layer", 1, "", "num_devices", std::make_shared<Channel>(group, "layer"));
+  Inbox<Moments> inbox;
+  const auto round = meeting.join(kA);
+  round->agree(kA, kAgreement);
+  round->forward().arrive(kA, some_moments(1), inbox.continuation());
+  group->kept().front()({{}, "connection closed"});
+  CHECK(error_in(inbox) ==
+        "layer round 0 forward: the exchange with other processes has failed: connection closed");
+}
+
+}  // namespace gluon_syncbn::tests
