@@ -246,6 +246,35 @@ def test_exported_groups(tmp_path):
     np.testing.assert_allclose(result, inferred, rtol=1e-5, atol=1e-6)
 
 
+def test_module_in_groups():
+    """The operator groups device ids counted from 0 where it is told no others."""
+    shards = make_shards((2, 2, 2, 2))
+    rng = np.random.default_rng(2)
+    names = ("gamma", "beta", "moving_mean", "moving_var")
+    values = {f"bn_{name}": mx.nd.array(0.5 + rng.random(CHANNELS)) for name in names}
+    options = {"key": "groups", "num_devices": 4, "sync_group_size": 2, "momentum": None}
+    symbol = mx.sym.Custom(
+        mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", fix_gamma=False, **options
+    )
+    module = mx.mod.Module(symbol, label_names=None, context=contexts(4))
+    module.bind([("data", (8, CHANNELS, 4))])
+    module.init_params(
+        arg_params={name: values[name] for name in ("bn_gamma", "bn_beta")},
+        aux_params={
+            "bn_moving_mean": values["bn_moving_mean"],
+            "bn_moving_var": values["bn_moving_var"],
+            "bn_num_batches_tracked": mx.nd.zeros(1),
+        },
+    )
+    module.forward(mx.io.DataBatch([mx.nd.array(np.concatenate(shards))]), is_train=True)
+    outs = module.get_outputs()[0].asnumpy()
+    for first in (0, 2):
+        x = np.concatenate(shards[first : first + 2])
+        arrays = [values[f"bn_{name}"].asnumpy() for name in names]
+        expected = batch_norm(x, x, *arrays, eps=1e-3)
+        assert relative_error(outs[2 * first : 2 * first + 4], expected.out) < 1e-5
+
+
 def test_converted_into_groups_and_back():
     net = nn.HybridSequential()
     net.add(nn.BatchNorm(in_channels=CHANNELS))

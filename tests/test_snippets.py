@@ -124,7 +124,8 @@ def test_wrong_commands_are_found(monkeypatch, capsys):
         check_own(["diagnoze"], monkeypatch)
     with pytest.raises(AssertionError):
         check_install([".[cpu,gluoncvx]"])
-    with pytest.raises(AssertionError, match=r"does not know \{'--eppochs'\}"):
-        check_script("bash", "scripts/demo.sh", ["--eppochs", "1"])
+    check_script("bash", "scripts/test.sh", ["--python-only"])
+    with pytest.raises(AssertionError, match=r"does not know \{'--phyton-only'\}"):
+        check_script("bash", "scripts/test.sh", ["--phyton-only"])
     with pytest.raises(AssertionError):
         check_script("bash", "scripts/damo.sh", [])
