@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import deploy, diagnose
+from . import deploy, diagnose, to_onnx
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,21 +36,58 @@ def main(arguments: list[str] | None = None) -> int:
         help="fold the norms into the convolution or dense layers before them where that is exact, "
         "and print which",
     )
+    convert.add_argument(
+        "--onnx",
+        metavar="FILE",
+        help="also write an ONNX file (needs the extra: pip install 'gluon_syncbn[onnx]')",
+    )
+    convert.add_argument(
+        "--input-shape",
+        metavar="N,C,H,W",
+        type=_shape,
+        action="append",
+        default=[],
+        help="for --onnx: shape of the input, which the ONNX file keeps; once for every input",
+    )
     options = parser.parse_args(arguments)
+    if options.command == "convert" and bool(options.onnx) != bool(options.input_shape):
+        convert.error("--onnx and --input-shape (such as 1,3,480,480) need each other")
     return diagnose.main() if options.command == "diagnose" else _convert(options)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.split(",")
+    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} should be whole numbers of at least 1, such as 1,3,480,480"
+        )
+    return tuple(map(int, sizes))
 
 
 def _convert(options: argparse.Namespace) -> int:
     files = (f"{options.out}-symbol.json", f"{options.out}-0000.params")
     try:
+        if options.onnx:
+            to_onnx.check_onnx()  # before anything is written
         report = deploy.convert_files(options.symbol, options.params, *files, fold=options.fold)
     except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _fail(error)
     if options.fold:
         print(report)
     print(f"written: {files[0]}, {files[1]}")
+    if options.onnx:
+        try:
+            symbol, parameters = deploy.load_symbol(files[0]), deploy.load_parameters(files[1])
+            to_onnx.write_onnx(symbol, *parameters, options.onnx, options.input_shape)
+        except (OSError, ValueError) as error:
+            return _fail(error)
+        print(f"written: {options.onnx}")
     return 0
+
+
+def _fail(error: Exception) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

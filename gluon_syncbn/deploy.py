@@ -12,7 +12,7 @@ from mxnet import gluon
 from .block import OP_TYPE
 from .fold import Arrays, FoldReport, fold_batchnorm
 
-__all__ = ["convert_files", "export", "to_batchnorm"]
+__all__ = ["convert_files", "export", "load_parameters", "load_symbol", "to_batchnorm"]
 
 _logger = logging.getLogger(__name__)
 
@@ -114,8 +114,8 @@ def convert_files(
     OSError
         If a file cannot be read.
     """
-    symbol = to_batchnorm(_load_symbol(symbol_file))
-    args, aux = _load_parameters(params_file)
+    symbol = to_batchnorm(load_symbol(symbol_file))
+    args, aux = load_parameters(params_file)
     states = {*symbol.list_auxiliary_states()}
     missing = states - aux.keys()
     if missing:
@@ -134,7 +134,8 @@ def convert_files(
     return report
 
 
-def _load_symbol(name: str) -> mx.sym.Symbol:
+def load_symbol(name: str) -> mx.sym.Symbol:
+    """Load a symbol file; a ValueError names the file where it holds none."""
     text = Path(name).read_text()
     try:
         return mx.sym.load_json(text)
@@ -142,7 +143,8 @@ def _load_symbol(name: str) -> mx.sym.Symbol:
         raise ValueError(f"{name} holds no symbol of MXNet: {_last_line(error)}") from error
 
 
-def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
+def load_parameters(name: str) -> tuple[Arrays, Arrays]:
+    """Load arguments and auxiliary states; a ValueError names the file where it holds none."""
     with Path(name).open("rb"):  # for the usual message where there is no such file
         pass
     try:

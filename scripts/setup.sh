@@ -158,7 +158,7 @@ choose_mxnet
 extras="$mxnet,gluoncv,demo"
 # Once asked for, the tests' tools stay.
 if ((want_test)) || [[ -e "$state/test" ]]; then
-  extras+=",test,lint"
+  extras+=",onnx,test,lint"
 fi
 constraints=()
 if [[ "$version" == 3.11 ]]; then

@@ -1,0 +1,114 @@
+"""Plain symbols as ONNX files, by MXNet's own exporter."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Iterator, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from .fold import Arrays
+
+__all__ = ["Shape", "check_onnx", "write_onnx"]
+
+Shape = Tuple[int, ...]
+
+# The newest that MXNet 1.9.1's exporter writes.
+OPSET = 13
+
+_INSTALL = "pip install 'gluon_syncbn[onnx]'"
+
+
+def check_onnx() -> None:
+    """Check that there is an onnx package that MXNet's exporter can use.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or one of another version.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise ValueError(f"ONNX files need the package onnx ({error}): {_INSTALL}") from error
+    try:
+        import onnx.mapping
+    except ImportError as error:
+        raise ValueError(
+            f"MXNet's exporter does not work with onnx {onnx.__version__}, which has no "
+            f"onnx.mapping any more: {_INSTALL}"
+        ) from error
+
+
+def write_onnx(
+    symbol: mx.sym.Symbol, args: Arrays, aux: Arrays, file: str | Path, shapes: Sequence[Shape]
+) -> None:
+    """Write a symbol of plain MXNet operators and its parameters as an ONNX file, opset 13.
+
+    Parameters
+    ----------
+    symbol : Symbol
+        Without operators of this package; see :func:`gluon_syncbn.to_batchnorm`.
+    args, aux : dict of str to NDArray
+        Its parameters and auxiliary states.
+    file : str or Path
+        The file to write.
+    shapes : sequence of tuple of int
+        Shapes of the inputs, in the order of the symbol's arguments. They hold for the file too.
+
+    Raises
+    ------
+    ValueError
+        If the package onnx is missing or of another version, the shapes do not fit the symbol, or
+        MXNet's exporter does not know an operator.
+    """
+    check_onnx()
+    import onnx
+
+    label = f"{symbol.name}_label"  # of an output layer such as SoftmaxOutput; left out
+    inputs = [name for name in symbol.list_arguments() if name not in args and name != label]
+    if len(inputs) != len(shapes):
+        raise ValueError(
+            f"{len(shapes)} input shapes were given for {len(inputs)} inputs: {', '.join(inputs)}"
+        )
+    dtypes = {array.dtype for array in args.values()}
+    if dtypes - {np.float32}:
+        names = ", ".join(sorted(np.dtype(dtype).name for dtype in dtypes))
+        raise ValueError(f"MXNet's exporter handles float32 parameters; these are {names}")
+    try:
+        symbol.infer_shape(**dict(zip(inputs, shapes)))
+    except mx.base.MXNetError as error:
+        given = ", ".join(f"{name} {shape}" for name, shape in zip(inputs, shapes))
+        reason = str(error).strip().splitlines()[-1]
+        raise ValueError(f"the input shapes do not fit ({given}): {reason}") from error
+    try:
+        with _opset():
+            mx.onnx.export_model(
+                symbol, {**args, **aux}, list(shapes), np.float32, onnx_file_path=str(file)
+            )
+        onnx.checker.check_model(str(file))
+    except OSError:
+        raise
+    except Exception as error:  # the exporter raises whatever its converters raise
+        reason = " ".join(str(error).split())
+        raise ValueError(f"MXNet's ONNX exporter cannot write this network: {reason}") from error
+
+
+@contextlib.contextmanager
+def _opset() -> Iterator[None]:
+    """Make `OPSET` the newest one that the package onnx knows.
+
+    The exporter labels its files with the newest one, whatever it has written.
+    """
+    import onnx
+
+    defs: Any = onnx.defs
+    context = onnx.checker.DEFAULT_CONTEXT
+    newest, checked = defs.onnx_opset_version, context.opset_imports
+    defs.onnx_opset_version, context.opset_imports = lambda: OPSET, {"": OPSET}
+    try:
+        yield
+    finally:
+        defs.onnx_opset_version, context.opset_imports = newest, checked
