@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -31,6 +32,8 @@ struct Next {
   int (*register_op)(const char*, PropertyCreator);
   int (*push)(AsyncFunction, void*, Deleter, void*, void**, int, void**, int, void*, int,
               const char*, bool);
+  int (*create)(const std::int64_t*, int, int, int, int, int, void**);
+  int (*wait_to_read)(void*);
   int (*free)(void*);
   int (*get_data)(void*, void**);
   int (*get_dtype)(void*, int*);
@@ -355,6 +358,14 @@ RECORDER_EXPORT int MXEnginePushAsyncND(AsyncFunction function, void* param, Del
                    mutable_arrays, num_mutable, property, priority, name, wait);
 }
 
+RECORDER_EXPORT int MXNDArrayCreateEx64(const std::int64_t* shape, int ndim, int dev_type,
+                                        int dev_id, int delay_alloc, int dtype, void** out) {
+  Record::get().hold(1);
+  return next.create(shape, ndim, dev_type, dev_id, delay_alloc, dtype, out);
+}
+
+RECORDER_EXPORT int MXNDArrayWaitToRead(void* array) { return next.wait_to_read(array); }
+
 RECORDER_EXPORT int MXNDArrayFree(void* array) {
   Record::get().hold(-1);
   return next.free(array);
@@ -381,7 +392,10 @@ RECORDER_EXPORT int MXNDArrayGetContext(void* array, int* dev_type, int* dev_id)
 RECORDER_EXPORT bool recorder_open(void* host) {
   return find(host, "MXGetLastError", &next.get_last_error) &&
          find(host, "MXCustomOpRegister", &next.register_op) &&
-         find(host, "MXEnginePushAsyncND", &next.push) && find(host, "MXNDArrayFree", &next.free) &&
+         find(host, "MXEnginePushAsyncND", &next.push) &&
+         find(host, "MXNDArrayCreateEx64", &next.create) &&
+         find(host, "MXNDArrayWaitToRead", &next.wait_to_read) &&
+         find(host, "MXNDArrayFree", &next.free) &&
          find(host, "MXNDArrayGetData", &next.get_data) &&
          find(host, "MXNDArrayGetDType", &next.get_dtype) &&
          find(host, "MXNDArrayGetShapeEx", &next.get_shape) &&
