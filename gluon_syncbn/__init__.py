@@ -21,12 +21,14 @@ from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .deploy import export, to_batchnorm
 from .fold import fold_batchnorm
 from .in_sync import check_in_sync
+from .mixed_precision import amp_fp32_ops
 from .processes import init
 from .runtime import get_timeout, set_timeout
 
 __all__ = [
     "SyncBatchNorm",
     "__version__",
+    "amp_fp32_ops",
     "check_in_sync",
     "convert_sync_batchnorm",
     "export",

@@ -8,6 +8,7 @@ can be handed a temporary copy of its input. GPU contexts share neither.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import warnings
@@ -35,6 +36,24 @@ SETTINGS = {
 
 # How long unfinished operations of the user may keep a workspace before they count as stuck.
 _PATIENCE_SECONDS = 20.0
+
+_CONVOLUTION = json.dumps(
+    {
+        "nodes": [
+            {"op": "null", "name": "data", "inputs": []},
+            {"op": "null", "name": "weight", "inputs": []},
+            {
+                "op": "Convolution",
+                "name": "convolution",
+                "attrs": {"kernel": "(3, 3)", "num_filter": "16", "no_bias": "True"},
+                "inputs": [[0, 0, 0], [1, 0, 0]],
+            },
+        ],
+        "arg_nodes": [0, 1],
+        "heads": [[2, 0, 0]],
+        "attrs": {"mxnet_version": ["int", 10901]},
+    }
+)
 
 _library: ctypes.CDLL | None = None
 
@@ -113,7 +132,9 @@ def find_problem(synchronized: bool) -> str | None:
 def _onednn_is_in_effect() -> bool:
     data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
     weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
-    result = mx.nd.Convolution(data, weight, no_bias=True, num_filter=16, kernel=(3, 3))
+    # Not mx.nd.Convolution, to which automatic mixed precision hands arrays of another dtype.
+    convolution = mx.nd.CachedOp(mx.sym.load_json(_CONVOLUTION))
+    result = convolution(data, weight)
     result.wait_to_read()
     try:
         result.to_dlpack_for_read()
