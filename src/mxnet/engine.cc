@@ -10,8 +10,11 @@ namespace {
 
 using Operation = std::function<void(Completion)>;
 
-void run(void* /*run_context*/, void* on_complete, void* operation) {
-  (*static_cast<Operation*>(operation))(Completion(*static_cast<OnComplete*>(on_complete)));
+void run(void* /*run_context*/, void* on_complete, void* param) {
+  // Completing deletes what `param` points to, perhaps while the operation still runs: its own
+  // mutex may be locked.
+  const Operation operation = std::move(*static_cast<Operation*>(param));
+  operation(Completion(*static_cast<OnComplete*>(on_complete)));
 }
 
 void destroy(void* operation) { std::unique_ptr<Operation>(static_cast<Operation*>(operation)); }

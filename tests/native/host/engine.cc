@@ -150,7 +150,7 @@ void Engine::to_execute(Operation* operation, bool on_pushing_thread) {
     execute({operation->context, nullptr, nullptr, false}, operation);
     return;
   }
-  Worker& worker = worker_of(operation->context);
+  Worker& worker = worker_of(*operation);
   {
     const std::lock_guard<std::mutex> lock(worker.mutex);
     if (property == Property::kDeleteVar) {
@@ -162,9 +162,12 @@ void Engine::to_execute(Operation* operation, bool on_pushing_thread) {
   worker.wake.notify_one();
 }
 
-Engine::Worker& Engine::worker_of(const Context& context) {
+Engine::Worker& Engine::worker_of(const Operation& operation) {
+  const Context context = operation.context;
+  const bool copies =
+      operation.property == Property::kCopyFromGPU || operation.property == Property::kCopyToGPU;
   const std::lock_guard<std::mutex> lock(workers_mutex_);
-  auto& worker = workers_[context];
+  auto& worker = workers_[{context, copies}];
   if (!worker) {
     worker = std::make_unique<Worker>();
     const std::size_t number = DeviceKind::of(context.dev_type).workers_per_device();

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "host/types.h"
@@ -99,11 +100,11 @@ class Engine {
   void complete(Operation* operation);
   void dispatch(const std::vector<Operation*>& operations);
   void work(const Context& context, Worker& worker);
-  Worker& worker_of(const Context& context);
+  Worker& worker_of(const Operation& operation);
   void remember(const ErrorRef& error);  // errors_mutex_ is held
 
   std::mutex workers_mutex_;
-  std::map<Context, std::unique_ptr<Worker>> workers_;
+  std::map<std::pair<Context, bool>, std::unique_ptr<Worker>> workers_;  // true: for copies
 
   std::mutex finished_mutex_;
   std::condition_variable finished_;

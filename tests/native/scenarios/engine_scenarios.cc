@@ -182,6 +182,17 @@ void holding_and_asking(Session&) {
   require(adapter().is_ready(array.handle()) == 1, "it is given back");
 }
 
+/// One that was given back before it could begin.
+void a_hold_that_never_began(Session&) {
+  const Array array = small(0);
+  void* first = adapter().hold(array.handle());
+  void* second = adapter().hold(array.handle());
+  adapter().release(second);
+  require(adapter().is_ready(array.handle()) == 0, "the first one is still there");
+  adapter().release(first);
+  check(host().wait_to_read(array.handle()));
+}
+
 }  // namespace
 
 std::vector<Scenario> engine_scenarios() {
@@ -194,6 +205,7 @@ std::vector<Scenario> engine_scenarios() {
       {"what depends on an error is skipped", what_depends_on_an_error_is_skipped},
       {"an array may go before its operations", an_array_may_go_before_its_operations},
       {"holding and asking", holding_and_asking},
+      {"a hold that never began", a_hold_that_never_began},
   };
 }
 
