@@ -58,6 +58,58 @@ void devices_in_any_order(Session& session) {
   }
 }
 
+/// Devices 0 and 2 are one batch, 3 and 1 another.
+void groups_of_devices(Session& session) {
+  const std::vector<std::vector<std::size_t>> groups{{0, 2}, {3, 1}};
+  Norm norm(session.key("bn"), kFour.channels, host::kFloat32, 4, {},
+            {{"sync_group_size", "2"}, {"device_ids", "0,2,3,1"}});
+  Batch x(kFour.shapes, host::kFloat32, 5);
+  const Batch dy(kFour.shapes, host::kFloat32, 6);
+  x.mark(host::kWrite);
+  norm.mark(host::kWrite, host::kWrite);
+  std::vector<Array> outputs;
+  {
+    const Recorded recorded;
+    outputs = norm(x.arrays, {3, 2, 1, 0});
+  }
+  backward(pointers(outputs), pointers(dy.arrays));
+
+  const std::size_t devices = x.arrays.size();
+  std::vector<Values> out(devices);
+  std::vector<Values> mean(devices);
+  std::vector<Values> var(devices);
+  NormGradients expected{{}, std::vector<Values>(devices), std::vector<Values>(devices)};
+  expected.data.values.resize(devices);
+  for (const auto& group : groups) {
+    Tensor data;
+    Tensor gradient;
+    for (const std::size_t d : group) {
+      data.shapes.push_back(x.values.shapes[d]);
+      data.values.push_back(x.values.values[d]);
+      gradient.values.push_back(dy.values.values[d]);
+    }
+    const auto forward = normalize(data, norm.expected, norm.options, true);
+    const auto back = gradients(data, gradient, forward, norm.expected, norm.options);
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const std::size_t d = group[i];
+      out[d] = forward.out.values[i];
+      mean[d] = forward.running_mean;
+      var[d] = forward.running_var;
+      expected.data.values[d] = back.data.values[i];
+      expected.gamma[d] = back.gamma[i];
+      expected.beta[d] = back.beta[i];
+    }
+  }
+  require_close("output", outputs, out);
+  require_close("gradient of the data", x.gradients, expected.data.values);
+  require_close("gradient of gamma", norm.gamma_gradient, expected.gamma);
+  require_close("gradient of beta", norm.beta_gradient, expected.beta);
+  require_close("running mean", norm.running_mean, mean);
+  require_close("running var", norm.running_var, var);
+  session.report("output", outputs);
+  norm.report(session, "layer");
+}
+
 /// Without a graph operators are gone as soon as they have run.
 void inference_without_a_graph(Session& session) {
   const Norm norm = make(session, kTwo, host::kFloat32);
@@ -132,6 +184,7 @@ std::vector<Scenario> training_scenarios() {
       steps("backward through inference", kTwo, host::kFloat32, predict),
       {"several steps", several_steps},
       {"devices in any order", devices_in_any_order},
+      {"groups of devices", groups_of_devices},
       {"inference without a graph", inference_without_a_graph},
       {"training without a graph", training_without_a_graph},
       {"training without variables", training_without_variables},
