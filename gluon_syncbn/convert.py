@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from typing import Any, Iterator
@@ -25,8 +26,9 @@ def convert_sync_batchnorm(
     Converted are the layers whose class is exactly ``gluon.nn.BatchNorm`` or
     ``gluon.contrib.nn.SyncBatchNorm``. They stay the same objects with the same parameters, so that
     whatever else refers to them (attributes, lists, a trainer) stays valid, and saved parameters
-    are interchangeable. Layers of subclasses with behaviour of their own are left and named in a
-    warning. Graphs that a hybridized network has built are dropped; the next call builds them anew.
+    are interchangeable. Layers of subclasses with behaviour of their own, and SymbolBlocks with
+    BatchNorm nodes, are left and named in a warning. Graphs that a hybridized network has built are
+    dropped; the next call builds them anew.
 
     Parameters
     ----------
@@ -63,6 +65,16 @@ def convert_sync_batchnorm(
         elif not isinstance(layer, SyncBatchNorm):
             warnings.warn(
                 f"{layer.name} is left as it is: {type(layer).__name__} is no plain BatchNorm",
+                UserWarning,
+                stacklevel=2,
+            )
+    for block in _blocks(net):
+        number = _norm_nodes(block)
+        if number:
+            warnings.warn(
+                f"{block.name} is left as it is: {number} BatchNorm nodes of a SymbolBlock, which "
+                "has no layers. Convert the network before it becomes a symbol, or make it with "
+                "SyncBatchNorm",
                 UserWarning,
                 stacklevel=2,
             )
@@ -120,6 +132,14 @@ def _blocks(net: gluon.Block) -> Iterator[gluon.Block]:
             seen.add(id(block))
             waiting.extend(reversed(list(block._children.values())))
             yield block
+
+
+def _norm_nodes(block: gluon.Block) -> int:
+    """Count the nodes of a SymbolBlock that normalize batches of one device or by MXNet's means."""
+    if not isinstance(block, gluon.SymbolBlock):
+        return 0
+    graph = json.loads(block._cached_graph[1].tojson())
+    return sum(node["op"] in ("BatchNorm", "_contrib_SyncBatchNorm") for node in graph["nodes"])
 
 
 def _norm_layers(net: gluon.Block) -> Iterator[Any]:

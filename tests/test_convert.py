@@ -119,6 +119,20 @@ def test_layers_of_other_classes_are_left_and_named():
     assert [type(layer) for layer in net] == [Special, nn.BatchNormReLU, gluon_syncbn.SyncBatchNorm]
 
 
+def test_symbols_are_left_and_named(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=3), contrib.nn.SyncBatchNorm(in_channels=3, num_devices=1))
+    net.initialize()
+    net.hybridize()
+    net(mx.nd.ones((2, 3)))
+    net.export(str(tmp_path / "net"))
+    traced = gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"])
+    whole = nn.HybridSequential()
+    whole.add(traced)
+    with pytest.warns(UserWarning, match=f"{traced.name} is left as it is: 2 BatchNorm nodes"):
+        gluon_syncbn.convert_sync_batchnorm(whole)
+
+
 def test_wrong_num_devices_changes_nothing():
     net = nn.BatchNorm()
     with pytest.raises(ValueError, match="num_devices=0"):
