@@ -14,11 +14,13 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
+from gluoncv.model_zoo.rcnn.faster_rcnn.faster_rcnn import custom_faster_rcnn_fpn
 from gluoncv.utils import freeze_bn
 from mxnet import autograd
 from mxnet.gluon import contrib, nn
 
 from . import gluoncv_table
+from .conftest import contexts
 from .gluoncv_networks import NETWORKS, WAYS, Network
 from .gluoncv_table import HYBRIDIZED, table
 from .whole_batch import Step, compare, load, randomize, train_step
@@ -162,6 +164,48 @@ def test_where_gluoncv_does_not(network, way, outcomes):
     """With its own layers as witness."""
     assert witness(network, way)
     outcomes[network.name, way] = network.impossible[way]
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_whole_faster_rcnn(hybridize):
+    """It trains on two devices, which keep the same running statistics."""
+    net = custom_faster_rcnn_fpn(
+        ["0", "1"],
+        pretrained_base=False,
+        norm_layer=gluon_syncbn.SyncBatchNorm,
+        norm_kwargs={"num_devices": DEVICES},
+        num_fpn_filters=8,
+        num_box_head_conv=1,
+        num_box_head_conv_filters=8,
+        num_box_head_dense_filters=8,
+        per_device_batch_size=1,
+        num_sample=8,
+        rpn_train_post_nms=16,
+        rpn_channel=8,
+    )
+    net.initialize(ctx=contexts(DEVICES))
+    net.target_generator.collect_params().reset_ctx(contexts(DEVICES))
+    for active in {False, hybridize}:  # a graph cannot complete the shapes, with any norm layer
+        net.hybridize(active)
+        with autograd.record():
+            losses = [
+                sum(out.astype("float32").square().mean() for out in net(*arguments))
+                for arguments in (rcnn_arguments(ctx) for ctx in contexts(DEVICES))
+            ]
+        autograd.backward(losses)
+        mx.nd.waitall()
+    running = dict(net.collect_params(".*running").items())
+    assert len(running) > 30
+    assert not running.keys() & gluon_syncbn.check_in_sync(net).keys()
+    for name, parameter in running.items():
+        start = 0 if "mean" in name else 1
+        assert (parameter.data(mx.cpu(0)).asnumpy() != start).any(), name
+
+
+def rcnn_arguments(ctx: mx.Context) -> list[mx.nd.NDArray]:
+    """An image, the box of an object in it, and its class."""
+    boxes, classes = mx.nd.array([[[8, 8, 40, 48]]], ctx=ctx), mx.nd.array([[[1]]], ctx=ctx)
+    return [mx.nd.random.normal(shape=(1, 3, 64, 64), ctx=ctx), boxes, classes]
 
 
 def test_the_table_is_in_step(outcomes, request):
