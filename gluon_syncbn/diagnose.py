@@ -33,9 +33,11 @@ def _facts() -> Iterator[tuple[str, object]]:
     yield "gluon_syncbn", __version__
     yield "native library", runtime.library_path()
     yield "built as", runtime.build_info()
+    yield "GPU half", runtime.gpu_build()
+    yield "GPUs for it", runtime.gpu_devices()
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     yield "MXNet features", _features()
-    yield "GPUs", mx.context.num_gpus()
+    yield "GPUs for MXNet", mx.context.num_gpus()
     yield "NumPy", np.__version__
     yield "Python", platform.python_version()
     yield "system", platform.platform()

@@ -15,6 +15,8 @@ __all__ = [
     "add_process_set",
     "build_info",
     "get_timeout",
+    "gpu_build",
+    "gpu_devices",
     "leave_processes",
     "library_path",
     "num_keys",
@@ -59,7 +61,8 @@ def _load_library() -> ctypes.CDLL:
     ]
     library.gluon_syncbn_add_process_set.restype = None
     library.gluon_syncbn_leave_processes.restype = None
-    library.gluon_syncbn_build_info.restype = ctypes.c_char_p
+    for function in ("build_info", "gpu_build", "gpu_devices"):
+        getattr(library, f"gluon_syncbn_{function}").restype = ctypes.c_char_p
     return library
 
 
@@ -128,8 +131,18 @@ def leave_processes() -> None:
 
 
 def build_info() -> str:
-    """Version, compiler and devices of the native library."""
+    """Version and compiler of the native library."""
     return str(_LIBRARY.gluon_syncbn_build_info().decode())
+
+
+def gpu_build() -> str:
+    """CUDA version and architectures of the native library, or how to build it with CUDA."""
+    return str(_LIBRARY.gluon_syncbn_gpu_build().decode())
+
+
+def gpu_devices() -> str:
+    """Names of the GPUs that the native library finds, or why it finds none."""
+    return str(_LIBRARY.gluon_syncbn_gpu_devices().decode())
 
 
 def _at_exit() -> None:

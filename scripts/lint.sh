@@ -17,7 +17,8 @@ scripts/setup.sh --test
 bin="$PWD/.venv/bin"
 
 python_sources=(setup.py gluon_syncbn scripts tests)
-mapfile -d '' -t native_sources < <(find src tests/native \( -name '*.h' -o -name '*.cc' \) -print0)
+mapfile -d '' -t native_sources < <(find src tests/native \
+  \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0)
 
 if ((fix)); then
   "$bin/ruff" check --fix "${python_sources[@]}"

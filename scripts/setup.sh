@@ -13,6 +13,8 @@
 #                       ..., python3.8 that is a Python 3.8 to 3.11)
 #   GLUON_SYNCBN_MXNET  cpu or cu112: the MXNet build to install (default: cu112 where an NVIDIA
 #                       driver and the CUDA 11 libraries are found, else cpu)
+#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU half (default: AUTO with MXNet for cu112,
+#                       else OFF, because compiling it takes minutes and it could not run)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root="$PWD"
@@ -155,6 +157,9 @@ version="$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:
 ## What to install
 
 choose_mxnet
+if [[ "$mxnet" == cpu ]]; then
+  export GLUON_SYNCBN_CUDA="${GLUON_SYNCBN_CUDA:-OFF}"
+fi
 extras="$mxnet,gluoncv,demo"
 # Once asked for, the tests' tools stay.
 if ((want_test)) || [[ -e "$state/test" ]]; then
@@ -166,7 +171,8 @@ if [[ "$version" == 3.11 ]]; then
 fi
 
 dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
-project="$version $(hash_of CMakeLists.txt gluon_syncbn/_version.py pyproject.toml setup.py src)"
+project="$version ${GLUON_SYNCBN_CUDA:-AUTO} ${GLUON_SYNCBN_CUDA_ARCHITECTURES:-}"
+project+=" $(hash_of CMakeLists.txt cmake gluon_syncbn/_version.py pyproject.toml setup.py src)"
 library=gluon_syncbn/libgluon_syncbn.so
 
 ## Installing

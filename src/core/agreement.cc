@@ -7,7 +7,10 @@ namespace gluon_syncbn {
 std::optional<std::string> Agreement::difference(const Agreement& other) const {
   std::ostringstream text;
   text.precision(17);
-  if (channels != other.channels) {
+  if (context != other.context) {
+    text << "contexts " << context << " and " << other.context
+         << ", which cannot meet: use CPU contexts alone, or GPU contexts alone";
+  } else if (channels != other.channels) {
     text << "channels " << channels << " and " << other.channels;
   } else if (dtype != other.dtype) {
     text << "dtype " << dtype << " and " << other.dtype;

@@ -13,6 +13,7 @@ struct Agreement {
   std::string dtype;
   double eps = 0;
   std::optional<double> momentum;  ///< nothing for the average over all batches
+  std::string context = "cpu";     ///< type of the device
 
   /// Names the first value that differs as "channels 3 and 4"; nothing where all agree.
   std::optional<std::string> difference(const Agreement& other) const;

@@ -7,11 +7,9 @@
 #include "core/half.h"
 #include "core/layout.h"
 #include "core/moments.h"
+#include "core/write.h"
 
 namespace gluon_syncbn {
-
-/// Whether a kernel replaces what its output array holds or adds to it (MXNet's grad_req).
-enum class Write { kAssign, kAdd };
 
 /// The four phases of batch normalization on one device, for T in float, double and Half. Sums are
 /// accumulated in double in an order that depends on the layout alone.

@@ -1,11 +1,31 @@
 #include "core/moments.h"
 
 #include <cstddef>
+#include <utility>
 
 namespace gluon_syncbn {
 
+namespace {
+
+/// The backend of each device will merge them, all in this order.
+template <class Part>
+RemoteParts collect(const std::vector<const Part*>& parts) {
+  RemoteParts all;
+  for (const Part* part : parts) {
+    all.insert(all.end(), part->remote.begin(), part->remote.end());
+  }
+  return all;
+}
+
+}  // namespace
+
 Moments Moments::merge(const std::vector<const Moments*>& parts) {
   Moments merged;
+  if (auto remote = collect(parts); !remote.empty()) {
+    for (const Moments* part : parts) merged.count += part->count;
+    merged.remote = std::move(remote);
+    return merged;
+  }
   for (const Moments* part : parts) {
     if (part->count == 0) continue;
     if (merged.count == 0) {
@@ -24,6 +44,8 @@ Moments Moments::merge(const std::vector<const Moments*>& parts) {
 
 GradientSums GradientSums::merge(const std::vector<const GradientSums*>& parts) {
   GradientSums merged;
+  merged.remote = collect(parts);
+  if (!merged.remote.empty()) return merged;
   for (const GradientSums* part : parts) {
     if (merged.dy.empty()) {
       merged = *part;

@@ -2,9 +2,21 @@
 #define GLUON_SYNCBN_CORE_MOMENTS_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "core/cuda/host_device.h"
+
 namespace gluon_syncbn {
+
+/// What a device that computes elsewhere than on the host leaves for its peers there.
+class RemotePart {
+ public:
+  virtual ~RemotePart() = default;
+};
+
+/// In the order of devices. Only the backend that made them can read them.
+using RemoteParts = std::vector<std::shared_ptr<const RemotePart>>;
 
 /// Count, mean and sum of squared deviations from the mean of every channel.
 ///
@@ -15,14 +27,16 @@ struct Moments {
   std::int64_t count = 0;    ///< elements per channel; 64 bits, never a float
   std::vector<double> mean;  ///< one per channel
   std::vector<double> m2;    ///< one per channel
+  RemoteParts remote = {};   ///< where not empty, mean and m2 are, and are in these
 
   /// Merges in the order of `parts`. Parts without elements weigh nothing.
   static Moments merge(const std::vector<const Moments*>& parts);
 };
 
 /// Merges the moments of `count_b` elements into those of `count_a` elements of one channel.
-inline void merge_channel(std::int64_t count_a, double* mean_a, double* m2_a, std::int64_t count_b,
-                          double mean_b, double m2_b) {
+GLUON_SYNCBN_HOST_DEVICE inline void merge_channel(std::int64_t count_a, double* mean_a,
+                                                   double* m2_a, std::int64_t count_b,
+                                                   double mean_b, double m2_b) {
   const double delta = mean_b - *mean_a;
   const double weight_b = static_cast<double>(count_b) / static_cast<double>(count_a + count_b);
   *mean_a += delta * weight_b;
@@ -34,6 +48,7 @@ inline void merge_channel(std::int64_t count_a, double* mean_a, double* m2_a, st
 struct GradientSums {
   std::vector<double> dy;
   std::vector<double> dy_centered;
+  RemoteParts remote = {};  ///< as in Moments
 
   static GradientSums merge(const std::vector<const GradientSums*>& parts);
 };

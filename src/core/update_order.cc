@@ -1,6 +1,7 @@
 #include "core/update_order.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gluon_syncbn {
 
@@ -16,7 +17,7 @@ bool UpdateOrder::is_due(const Position& position) const {
   return position <= next_ || (pass_is_over && position == Position(next_.first + 1, 0));
 }
 
-void UpdateOrder::update(std::size_t use, std::optional<BatchStatistics> statistics,
+void UpdateOrder::update(std::size_t use, std::shared_ptr<const Statistics> statistics,
                          const Apply& apply) {
   const std::lock_guard<std::mutex> lock(mutex_);
   started_ = true;

@@ -5,32 +5,29 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
-namespace gluon_syncbn {
+#include "core/statistics.h"
 
-/// Mean and variance of one batch, per channel.
-struct BatchStatistics {
-  std::vector<double> mean;
-  std::vector<double> variance;
-};
+namespace gluon_syncbn {
 
 /// Brings the updates of running statistics that several uses of one layer share into program
 /// order on one device. Exponential averages depend on the order, and a host that runs independent
 /// uses in any order would give every device an average of its own.
 class UpdateOrder {
  public:
-  using Apply = std::function<void(const BatchStatistics&)>;
+  using Apply = std::function<void(const Statistics&)>;
 
   /// The place of the next use in program order; nothing once an update has come in.
   std::optional<std::size_t> add_use();
 
-  /// Takes the update of the next forward of `use`, nothing where that failed, and calls `apply`
-  /// for all updates that are due, in order. None is due before its predecessor has come.
-  void update(std::size_t use, std::optional<BatchStatistics> statistics, const Apply& apply);
+  /// Takes the update of the next forward of `use`, null where that failed, and calls `apply` for
+  /// all updates that are due, in order. None is due before its predecessor has come.
+  void update(std::size_t use, std::shared_ptr<const Statistics> statistics, const Apply& apply);
 
  private:
   using Position = std::pair<std::uint64_t, std::size_t>;  // pass, use
@@ -41,7 +38,7 @@ class UpdateOrder {
   bool started_ = false;
   std::vector<std::uint64_t> passes_;  // by use
   Position next_{0, 0};
-  std::map<Position, std::optional<BatchStatistics>> early_;
+  std::map<Position, std::shared_ptr<const Statistics>> early_;
 };
 
 }  // namespace gluon_syncbn

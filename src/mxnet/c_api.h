@@ -33,6 +33,7 @@ struct Context {
   std::int32_t dev_id;
 };
 constexpr int kCPUContext = 1;
+constexpr int kGPUContext = 2;
 
 /// mxnet::engine::CallbackOnComplete. The third argument of `callback` is a dmlc::Error, which
 /// derives from std::runtime_error and adds nothing to it.

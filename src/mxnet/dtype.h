@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "core/element.h"
 #include "core/error.h"
-#include "core/half.h"
 #include "mxnet/c_api.h"
 
 namespace gluon_syncbn::mxnet {
@@ -20,23 +20,15 @@ inline const char* dtype_name(int dtype) {
 /// BatchNorm: half precision would lose small updates.
 inline DType parameter_dtype(DType dtype) { return dtype == kFloat16 ? kFloat32 : dtype; }
 
-/// Data type T and parameter type P of an operator.
-template <class T, class P>
-struct Types {
-  using Data = T;
-  using Parameter = P;
-};
-
-/// Calls visit(Types<T, P>()) with the types of `dtype`.
-template <class Visit>
-void with_types(DType dtype, const Visit& visit) {
+/// Throws Error for a dtype that data cannot have.
+inline Element element_of(int dtype) {
   switch (dtype) {
     case kFloat32:
-      return visit(Types<float, float>());
+      return Element::kFloat32;
     case kFloat64:
-      return visit(Types<double, double>());
+      return Element::kFloat64;
     case kFloat16:
-      return visit(Types<Half, float>());
+      return Element::kFloat16;
     default:
       throw Error(std::string("data of ") + dtype_name(dtype) +
                   " where float16, float32 or float64 is expected");

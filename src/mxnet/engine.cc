@@ -41,8 +41,8 @@ void Completion::fail(const std::string& message) const {
 void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
           const std::vector<NDArrayHandle>& outputs, const char* name, EngineProperty property,
           Operation operation) {
-  push_to({kCPUContext, device.index}, inputs, outputs, name, property, false,
-          std::move(operation));
+  push_to({device.type == "gpu" ? kGPUContext : kCPUContext, device.index}, inputs, outputs, name,
+          property, false, std::move(operation));
 }
 
 void push_after(NDArrayHandle input, const char* name, std::function<void()> task) {

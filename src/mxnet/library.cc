@@ -7,6 +7,7 @@
 
 #include "core/rendezvous.h"
 #include "core/watchdog.h"
+#include "mxnet/backends.h"
 #include "mxnet/c_api.h"
 #include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
@@ -85,7 +86,24 @@ GLUON_SYNCBN_EXPORT int gluon_syncbn_is_ready(mxnet::NDArrayHandle array) {
 /// Number of keys under which operators can meet at present.
 GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() { return Meeting::count_named(); }
 
-/// Version, compiler and devices of this build.
+/// Version and compiler of this build.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {
-  return GLUON_SYNCBN_VERSION ", C++17, compiler " __VERSION__ ", devices: cpu";
+  return GLUON_SYNCBN_VERSION ", C++17, compiler " __VERSION__;
+}
+
+/// The GPU half of this build: what it is for, or why it is not there.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_build() {
+  static const std::string build = mxnet::gpu_build();
+  return build.c_str();
+}
+
+/// The GPUs that it finds. The text is good until the next call.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_devices() {
+  static std::string devices;
+  try {
+    devices = mxnet::gpu_devices();
+  } catch (const std::exception& error) {
+    devices = error.what();
+  }
+  return devices.c_str();
 }

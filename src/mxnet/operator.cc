@@ -1,27 +1,13 @@
 #include "mxnet/operator.h"
 
-#include <cmath>
 #include <cstdlib>
 #include <utility>
 
 #include "core/error.h"
+#include "mxnet/dtype.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
-
-/// Completes with an error where `task` throws. True where it did not.
-template <class Task>
-bool guarded(const std::string& layer, const Completion& completion, const Task& task) {
-  try {
-    task();
-    return true;
-  } catch (const std::exception& error) {
-    const std::string message = error.what();
-    const bool named = message.compare(0, layer.size(), layer) == 0;
-    completion.fail(named ? message : layer + ": " + message);
-    return false;
-  }
-}
 
 /// Recomputing a forward pass in backward would meet and move the averages a second time.
 void require_no_mirroring() {
@@ -35,38 +21,6 @@ void require_no_mirroring() {
 
 Write write_of(Request request) { return request == kAdd ? Write::kAdd : Write::kAssign; }
 
-template <class P>
-std::vector<double> to_doubles(const NDArray& array, std::size_t size) {
-  const P* values = array.data<const P>();
-  return std::vector<double>(values, values + size);
-}
-
-template <class P>
-void write_gradient(const NDArray& array, Request request, const std::vector<double>& values) {
-  if (request == kNull) return;
-  P* gradient = array.data<P>();
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double before = request == kAdd ? static_cast<double>(gradient[i]) : 0.0;
-    gradient[i] = static_cast<P>(before + values[i]);
-  }
-}
-
-template <class P>
-void move_average(const NDArray& array, double momentum, const std::vector<double>& batch) {
-  P* running = array.data<P>();
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    running[i] =
-        static_cast<P>(static_cast<double>(running[i]) * momentum + batch[i] * (1.0 - momentum));
-  }
-}
-
-std::vector<double> inverse_deviations(const std::vector<double>& variances, double eps) {
-  std::vector<double> inverse;
-  inverse.reserve(variances.size());
-  for (const double variance : variances) inverse.push_back(1.0 / std::sqrt(variance + eps));
-  return inverse;
-}
-
 }  // namespace
 
 struct Operator::ForwardCall {
@@ -78,7 +32,7 @@ struct Operator::ForwardCall {
 struct Operator::BackwardCall {
   std::vector<NDArray> arrays;
   std::vector<Request> requests;
-  std::shared_ptr<const Statistics> statistics;
+  std::shared_ptr<const Forward> forward;
   GradientSums own;
 
   Request request(std::size_t position) const {
@@ -105,10 +59,12 @@ void PendingForwards::end(const Device& device, const std::shared_ptr<void>& op)
   if (found != pending_.end() && found->second.op.lock() == op) pending_.erase(found);
 }
 
-Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting,
-                   std::shared_ptr<PendingForwards> pending, UpdatePlace update_place)
+Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
+                   std::shared_ptr<Meeting> meeting, std::shared_ptr<PendingForwards> pending,
+                   UpdatePlace update_place)
     : attributes_(std::move(attributes)),
       device_(std::move(device)),
+      backend_(std::move(backend)),
       meeting_(std::move(meeting)),
       pending_(std::move(pending)),
       update_place_(std::move(update_place)),
@@ -116,96 +72,115 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Meeting
 
 void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_train) {
   using namespace forward_at;
-  const DType dtype = arrays[kData].dtype();
   std::vector<std::size_t> written{kOut, kMovingMean, kMovingVar};
   if (!attributes_.momentum) written.push_back(kNumBatches);
   push_call(std::make_shared<ForwardCall>(ForwardCall{std::move(arrays), request, is_train}),
-            written, "SyncBatchNormForward",
-            [this, dtype](const auto& call, const Completion& completion) {
-              with_types(dtype, [&](auto types) {
-                run_forward<typename decltype(types)::Data, typename decltype(types)::Parameter>(
-                    call, completion);
-              });
-            });
+            written, "SyncBatchNormForward", &Operator::run_forward);
 }
 
 void Operator::backward(std::vector<NDArray> arrays, std::vector<Request> requests) {
   using namespace backward_at;
-  const DType dtype = arrays[kData].dtype();
   push_call(std::make_shared<BackwardCall>(
                 BackwardCall{std::move(arrays), std::move(requests), nullptr, {}}),
-            {kDataGrad, kGammaGrad, kBetaGrad}, "SyncBatchNormBackward",
-            [this, dtype](const auto& call, const Completion& completion) {
-              with_types(dtype, [&](auto types) {
-                run_backward<typename decltype(types)::Data, typename decltype(types)::Parameter>(
-                    call, completion);
-              });
-            });
+            {kDataGrad, kGammaGrad, kBetaGrad}, "SyncBatchNormBackward", &Operator::run_backward);
 }
 
-template <class Call, class Run>
+template <class Call>
 void Operator::push_call(std::shared_ptr<Call> call, const std::vector<std::size_t>& outputs,
-                         const char* name, Run run) {
+                         const char* name,
+                         void (Operator::*run)(const std::shared_ptr<Call>&, const Completion&)) {
   std::vector<NDArrayHandle> handles;
   for (const std::size_t position : outputs) handles.push_back(call->arrays[position].handle());
   push(device_, {}, handles, name, kNormal,
        [self = shared_from_this(), call = std::move(call), run](const Completion& completion) {
-         guarded(self->attributes_.layer(), completion, [&] { run(call, completion); });
+         self->guarded(call, completion, [&] { ((*self).*run)(call, completion); });
        });
 }
 
-template <class Part, class FinishTask, class MissedTask>
-void Operator::meet(Exchange<Part>& exchange, Part part, const Completion& completion,
-                    const char* name, FinishTask finish, MissedTask missed) {
-  auto complete = [self = shared_from_this(), completion, finish](const Part& merged) {
-    if (guarded(self->attributes_.layer(), completion, [&] { finish(merged); })) {
+std::string Operator::named(const std::string& error) const {
+  const std::string layer = attributes_.layer();
+  return error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error;
+}
+
+template <class Kept>
+void Operator::complete(const Completion& completion, Kept kept, const std::string& error) const {
+  backend_->finish([self = shared_from_this(), completion, kept = std::move(kept),
+                    error](const std::string& found) mutable {
+    // What was computed from a failed operation is its consequence.
+    const std::string& first = error.empty() ? found : error;
+    // The host may free or reuse the arrays as soon as it knows.
+    kept = Kept();
+    if (first.empty()) {
       completion.succeed();
+    } else {
+      completion.fail(self->named(first));
+    }
+  });
+}
+
+template <class Call, class Task>
+bool Operator::guarded(const std::shared_ptr<Call>& call, const Completion& completion,
+                       const Task& task) const {
+  try {
+    task();
+    return true;
+  } catch (const std::exception& error) {
+    complete(completion, call, error.what());
+    return false;
+  }
+}
+
+template <class Part, class Call, class FinishTask, class MissedTask>
+void Operator::meet(Exchange<Part>& exchange, Part part, std::shared_ptr<Call> call,
+                    const Completion& completion, const char* name, FinishTask finish,
+                    MissedTask missed) {
+  auto go_on = [self = shared_from_this(), call, completion,
+                finish](const std::shared_ptr<const Part>& merged) {
+    if (self->guarded(call, completion, [&] { finish(*merged); })) {
+      // The parts of other devices are read until this one is done.
+      self->complete(completion, std::make_pair(call, merged));
     }
   };
-  exchange.arrive(device_, std::move(part),
-                  [self = shared_from_this(), completion, complete, missed, name](
-                      const Outcome<Part>& outcome, CalledOn called_on) {
-                    if (!outcome) {
-                      missed();
-                      completion.fail(outcome.error);
-                    } else if (called_on == CalledOn::kOwnThread) {
-                      complete(*outcome.merged);
-                    } else {
-                      guarded(self->attributes_.layer(), completion, [&] {
-                        post(self->device_, name,
-                             [complete, merged = outcome.merged] { complete(*merged); });
-                      });
-                    }
-                  });
+  exchange.arrive(
+      device_, std::move(part),
+      [self = shared_from_this(), call, completion, go_on, missed, name](
+          const Outcome<Part>& outcome, CalledOn called_on) {
+        if (!outcome) {
+          missed();
+          self->complete(completion, call, outcome.error);
+        } else if (called_on == CalledOn::kOwnThread || !self->backend_->keeps_caller_busy()) {
+          go_on(outcome.merged);
+        } else {
+          self->guarded(call, completion, [&] {
+            post(self->device_, name, [go_on, merged = outcome.merged] { go_on(merged); });
+          });
+        }
+      });
 }
 
-template <class P>
-std::vector<double> Operator::gamma(const NDArray& array, std::size_t channels) const {
-  return attributes_.fix_gamma ? std::vector<double>(channels, 1.0)
-                               : to_doubles<P>(array, channels);
+const void* Operator::gamma(const NDArray& array) const {
+  return attributes_.fix_gamma ? nullptr : array.data<void>();
 }
 
-Layout Operator::layout(const NDArray& data) const {
-  const auto shape = data.shape();
-  return Layout::of(shape, attributes_.axis_of(shape.size()));
+Backend::Data Operator::data_of(const NDArray& array) const {
+  const auto shape = array.shape();
+  return {element_of(array.dtype()), Layout::of(shape, attributes_.axis_of(shape.size()))};
 }
 
-template <class T, class P>
 void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion) {
   using namespace forward_at;
-  const NDArray& data = call->arrays[kData];
-  const Layout layout = this->layout(data);
-  const auto channels = static_cast<std::size_t>(layout.channels);
+  const NDArray& x = call->arrays[kData];
+  const Backend::Data data = data_of(x);
 
   if (!call->is_train || attributes_.use_global_stats) {
     if (meeting_ && !attributes_.use_global_stats) meeting_->saw_inference(device_);
-    Statistics running;
-    running.mean = to_doubles<P>(call->arrays[kMovingMean], channels);
-    running.inv_std =
-        inverse_deviations(to_doubles<P>(call->arrays[kMovingVar], channels), attributes_.eps);
-    statistics_ = std::make_shared<const Statistics>(std::move(running));
-    normalize<T, P>(*call, *statistics_);
-    completion.succeed();
+    Forward inference;
+    inference.statistics =
+        backend_->running_statistics(data, call->arrays[kMovingMean].data<void>(),
+                                     call->arrays[kMovingVar].data<void>(), attributes_.eps);
+    forward_ = std::make_shared<const Forward>(std::move(inference));
+    normalize(*call, *forward_->statistics);
+    complete(completion, call);
     return;
   }
   require_no_mirroring();
@@ -215,33 +190,33 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
                 attributes_.device_list());
   }
   if (!meeting_) {
-    finish_forward<T, P>(*call, cpu::moments(data.data<const T>(), layout), nullptr);
-    completion.succeed();
+    finish_forward(*call, backend_->moments(data, x.data<void>()), nullptr);
+    complete(completion, call);
     return;
   }
 
-  statistics_ = nullptr;
+  forward_ = nullptr;
   const auto round = meeting_->join(device_, runs_ == 0 ? ticket_ : Roll::kJustMade);
   const auto give_up = [this, call] {
     pending_->end(device_, shared_from_this());
-    update_running<P>(*call, std::nullopt);
+    update_running(*call, nullptr);
   };
   Moments own;
   try {
     pending_->begin(device_, shared_from_this(), runs_++);
-    round->agree(device_, {layout.channels, dtype_name(data.dtype()), attributes_.eps,
-                           attributes_.momentum});
-    own = cpu::moments(data.data<const T>(), layout);
+    round->agree(device_, {data.layout.channels, dtype_name(x.dtype()), attributes_.eps,
+                           attributes_.momentum, device_.type});
+    own = backend_->moments(data, x.data<void>());
   } catch (const std::exception& error) {
     round->fail(device_, error.what());
     give_up();
     throw;
   }
   meet(
-      round->forward(), std::move(own), completion, "SyncBatchNormNormalize",
+      round->forward(), std::move(own), call, completion, "SyncBatchNormNormalize",
       [this, call, round](const Moments& merged) {
         try {
-          finish_forward<T, P>(*call, merged, round);
+          finish_forward(*call, merged, round);
         } catch (const std::exception& error) {
           round->fail(device_, error.what());  // for its peers in backward
           throw;
@@ -250,24 +225,25 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
       give_up);
 }
 
-template <class T, class P>
 void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
                               std::shared_ptr<Round> round) {
-  BatchStatistics batch{moments.mean, moments.m2};
-  for (double& variance : batch.variance) variance /= static_cast<double>(moments.count);
-  statistics_ = std::make_shared<const Statistics>(
-      Statistics{moments.mean, inverse_deviations(batch.variance, attributes_.eps), moments.count,
-                 true, std::move(round)});
-  update_running<P>(call, std::move(batch));
-  normalize<T, P>(call, *statistics_);
+  const Backend::Data data = data_of(call.arrays[forward_at::kData]);
+  auto statistics = backend_->batch_statistics(data, moments, attributes_.eps);
+  forward_ =
+      std::make_shared<const Forward>(Forward{statistics, moments.count, true, std::move(round)});
+  update_running(call, statistics);
+  normalize(call, *statistics);
 }
 
-template <class P>
-void Operator::update_running(const ForwardCall& call, std::optional<BatchStatistics> batch) {
-  const auto apply = [&](const BatchStatistics& due) {
-    const double momentum = next_momentum<P>(call);
-    move_average<P>(call.arrays[forward_at::kMovingMean], momentum, due.mean);
-    move_average<P>(call.arrays[forward_at::kMovingVar], momentum, due.variance);
+void Operator::update_running(const ForwardCall& call, std::shared_ptr<const Statistics> batch) {
+  const auto apply = [&](const Statistics& due) {
+    using namespace forward_at;
+    Backend::RunningStatistics running;
+    running.momentum = attributes_.momentum;
+    running.mean = call.arrays[kMovingMean].data<void>();
+    running.variance = call.arrays[kMovingVar].data<void>();
+    if (!running.momentum) running.num_batches = call.arrays[kNumBatches].data<void>();
+    backend_->move_averages(data_of(call.arrays[kData]), due, running);
   };
   if (update_place_.order) {
     update_place_.order->update(update_place_.use, std::move(batch), apply);
@@ -276,47 +252,33 @@ void Operator::update_running(const ForwardCall& call, std::optional<BatchStatis
   }
 }
 
-template <class P>
-double Operator::next_momentum(const ForwardCall& call) const {
-  if (attributes_.momentum) return *attributes_.momentum;
-  P* count = call.arrays[forward_at::kNumBatches].data<P>();
-  const double batches = static_cast<double>(*count) + 1.0;
-  *count = static_cast<P>(batches);
-  return 1.0 - 1.0 / batches;
-}
-
-template <class T, class P>
 void Operator::normalize(const ForwardCall& call, const Statistics& statistics) const {
   using namespace forward_at;
   if (call.request == kNull) return;
-  const std::size_t channels = statistics.mean.size();
-  cpu::Normalization normalization{statistics.mean, gamma<P>(call.arrays[kGamma], channels),
-                                   to_doubles<P>(call.arrays[kBeta], channels)};
-  for (std::size_t c = 0; c < channels; ++c) normalization.scale[c] *= statistics.inv_std[c];
-  cpu::normalize(call.arrays[kData].data<const T>(), layout(call.arrays[kData]), normalization,
-                 write_of(call.request), call.arrays[kOut].data<T>());
+  backend_->normalize(data_of(call.arrays[kData]), call.arrays[kData].data<void>(), statistics,
+                      gamma(call.arrays[kGamma]), call.arrays[kBeta].data<void>(),
+                      write_of(call.request), call.arrays[kOut].data<void>());
 }
 
-template <class T, class P>
 void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
                             const Completion& completion) {
   using namespace backward_at;
-  if (!statistics_) throw Error("backward without a forward pass that succeeded");
+  if (!forward_) throw Error("backward without a forward pass that succeeded");
   if (pending_) pending_->end(device_, shared_from_this());
-  call->statistics = statistics_;
-  const NDArray& data = call->arrays[kData];
+  call->forward = forward_;
+  const NDArray& x = call->arrays[kData];
   const auto sum = [&] {
-    call->own = cpu::gradient_sums(call->arrays[kOutGrad].data<const T>(), data.data<const T>(),
-                                   layout(data), call->statistics->mean);
+    call->own = backend_->gradient_sums(data_of(x), call->arrays[kOutGrad].data<void>(),
+                                        x.data<void>(), *call->forward->statistics);
   };
-  if (!call->statistics->round) {
+  if (!call->forward->round) {
     sum();
-    finish_backward<T, P>(*call, call->own);
-    completion.succeed();
+    finish_backward(*call, call->own);
+    complete(completion, call);
     return;
   }
 
-  const auto exchange = call->statistics->round->next_backward(device_);
+  const auto exchange = call->forward->round->next_backward(device_);
   try {
     sum();
   } catch (const std::exception& error) {
@@ -324,40 +286,29 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
     throw;
   }
   meet(
-      *exchange, GradientSums(call->own), completion, "SyncBatchNormInputGradient",
-      [this, call](const GradientSums& merged) { finish_backward<T, P>(*call, merged); }, [] {});
+      *exchange, GradientSums(call->own), call, completion, "SyncBatchNormInputGradient",
+      [this, call](const GradientSums& merged) { finish_backward(*call, merged); }, [] {});
 }
 
-template <class T, class P>
 void Operator::finish_backward(const BackwardCall& call, const GradientSums& all_devices) const {
   using namespace backward_at;
-  const Statistics& statistics = *call.statistics;
-  const std::size_t channels = statistics.mean.size();
+  const Forward& forward = *call.forward;
+  const Backend::Data data = data_of(call.arrays[kData]);
+  const auto wanted = [&](std::size_t position) -> void* {
+    return call.request(position) == kNull ? nullptr : call.arrays[position].data<void>();
+  };
 
   // The trainer adds up the gradients of parameters over devices, so each gives its own share.
-  std::vector<double> gamma_gradient(channels, 0.0);
-  if (!attributes_.fix_gamma) {
-    for (std::size_t c = 0; c < channels; ++c) {
-      gamma_gradient[c] = call.own.dy_centered[c] * statistics.inv_std[c];
-    }
-  }
-  write_gradient<P>(call.arrays[kGammaGrad], call.request(kGammaGrad), gamma_gradient);
-  write_gradient<P>(call.arrays[kBetaGrad], call.request(kBetaGrad), call.own.dy);
+  backend_->parameter_gradients(
+      data, call.own, *forward.statistics,
+      {attributes_.fix_gamma, write_of(call.request(kGammaGrad)), wanted(kGammaGrad),
+       write_of(call.request(kBetaGrad)), wanted(kBetaGrad)});
   if (call.request(kDataGrad) == kNull) return;
-
-  cpu::InputGradient gradient{statistics.mean, gamma<P>(call.arrays[kGamma], channels),
-                              std::vector<double>(channels), std::vector<double>(channels)};
-  for (std::size_t c = 0; c < channels; ++c) {
-    const double inv_std = statistics.inv_std[c];
-    gradient.dy_factor[c] *= inv_std;
-    if (!statistics.of_batch) continue;
-    const double factor = gradient.dy_factor[c] / static_cast<double>(statistics.count);
-    gradient.x_factor[c] = -factor * all_devices.dy_centered[c] * inv_std * inv_std;
-    gradient.constant[c] = -factor * all_devices.dy[c];
-  }
-  cpu::input_gradient(call.arrays[kOutGrad].data<const T>(), call.arrays[kData].data<const T>(),
-                      layout(call.arrays[kData]), gradient, write_of(call.request(kDataGrad)),
-                      call.arrays[kDataGrad].data<T>());
+  backend_->input_gradient(data, call.arrays[kOutGrad].data<void>(),
+                           call.arrays[kData].data<void>(), *forward.statistics,
+                           forward.of_batch ? &all_devices : nullptr, forward.count,
+                           gamma(call.arrays[kGamma]), write_of(call.request(kDataGrad)),
+                           call.arrays[kDataGrad].data<void>());
 }
 
 }  // namespace gluon_syncbn::mxnet

@@ -10,14 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "core/backend.h"
 #include "core/device.h"
-#include "core/kernels_cpu.h"
-#include "core/layout.h"
 #include "core/moments.h"
 #include "core/rendezvous.h"
 #include "core/update_order.h"
 #include "mxnet/attributes.h"
-#include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
 
@@ -76,8 +74,9 @@ class PendingForwards {
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
   /// `meeting` and `pending` may be empty where the layer has one device.
-  Operator(Attributes attributes, Device device, std::shared_ptr<Meeting> meeting,
-           std::shared_ptr<PendingForwards> pending, UpdatePlace update_place);
+  Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
+           std::shared_ptr<Meeting> meeting, std::shared_ptr<PendingForwards> pending,
+           UpdatePlace update_place);
 
   /// Both return at once and complete on the engine.
   void forward(std::vector<NDArray> arrays, Request request, bool is_train);
@@ -85,9 +84,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
 
  private:
   /// What a backward pass needs of its forward pass, beside the input.
-  struct Statistics {
-    std::vector<double> mean;
-    std::vector<double> inv_std;
+  struct Forward {
+    std::shared_ptr<const Statistics> statistics;
     std::int64_t count = 0;        ///< elements per channel on all devices
     bool of_batch = false;         ///< false where the running statistics were used
     std::shared_ptr<Round> round;  ///< empty where nothing was synchronized
@@ -95,48 +93,51 @@ class Operator : public std::enable_shared_from_this<Operator> {
   struct ForwardCall;
   struct BackwardCall;
 
-  template <class Call, class Run>
+  template <class Call>
   void push_call(std::shared_ptr<Call> call, const std::vector<std::size_t>& outputs,
-                 const char* name, Run run);
+                 const char* name,
+                 void (Operator::*run)(const std::shared_ptr<Call>&, const Completion&));
 
-  template <class T, class P>
   void run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion);
-  template <class T, class P>
   void finish_forward(const ForwardCall& call, const Moments& moments,
                       std::shared_ptr<Round> round);
-  /// Nothing where the forward pass has failed.
-  template <class P>
-  void update_running(const ForwardCall& call, std::optional<BatchStatistics> batch);
-  /// Weight of the old values in the next update of the running statistics, which counts as one
-  /// batch more.
-  template <class P>
-  double next_momentum(const ForwardCall& call) const;
-  template <class T, class P>
+  /// Null where the forward pass has failed.
+  void update_running(const ForwardCall& call, std::shared_ptr<const Statistics> batch);
   void normalize(const ForwardCall& call, const Statistics& statistics) const;
 
-  template <class T, class P>
   void run_backward(const std::shared_ptr<BackwardCall>& call, const Completion& completion);
-  template <class T, class P>
   void finish_backward(const BackwardCall& call, const GradientSums& all_devices) const;
 
   /// Meets the other devices under `exchange` with `part` and runs `finish` with what they merged,
-  /// or `missed` where they have not met.
-  template <class Part, class FinishTask, class MissedTask>
-  void meet(Exchange<Part>& exchange, Part part, const Completion& completion, const char* name,
-            FinishTask finish, MissedTask missed);
+  /// or `missed` where they have not met. `call` lives until the device is done with it.
+  template <class Part, class Call, class FinishTask, class MissedTask>
+  void meet(Exchange<Part>& exchange, Part part, std::shared_ptr<Call> call,
+            const Completion& completion, const char* name, FinishTask finish, MissedTask missed);
 
-  template <class P>
-  std::vector<double> gamma(const NDArray& array, std::size_t channels) const;
-  Layout layout(const NDArray& data) const;
+  /// Completes once the device has done its work so far, with `error` or what it came upon, and
+  /// keeps `kept` until then.
+  template <class Kept>
+  void complete(const Completion& completion, Kept kept, const std::string& error = "") const;
+  /// Runs `task` and completes with what it throws. True where it did not.
+  template <class Call, class Task>
+  bool guarded(const std::shared_ptr<Call>& call, const Completion& completion,
+               const Task& task) const;
+  /// `error` with the layer's name in front.
+  std::string named(const std::string& error) const;
+
+  /// Null for 1.
+  const void* gamma(const NDArray& array) const;
+  Backend::Data data_of(const NDArray& array) const;
 
   const Attributes attributes_;
   const Device device_;
+  const std::shared_ptr<Backend> backend_;
   const std::shared_ptr<Meeting> meeting_;
   const std::shared_ptr<PendingForwards> pending_;
   const UpdatePlace update_place_;
   const Roll::Ticket ticket_;  ///< of the call that made this operator
   std::uint64_t runs_ = 0;     ///< training forwards begun
-  std::shared_ptr<const Statistics> statistics_;
+  std::shared_ptr<const Forward> forward_;
 };
 
 }  // namespace gluon_syncbn::mxnet

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "mxnet/backends.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
 #include "mxnet/horovod.h"
@@ -75,7 +76,7 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   if (dtypes.data == kUnknownDType) dtypes.data = static_cast<DType>(given[kOut]);
   if (dtypes.data == kUnknownDType) return dtypes;
   try {
-    with_types(dtypes.data, [](auto) {});
+    static_cast<void>(element_of(dtypes.data));
   } catch (const Error& error) {
     throw Error(layer + ": " + error.what());
   }
@@ -92,16 +93,18 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
 std::shared_ptr<Operator> Property::create_operator(const std::string& context) {
   const std::string layer = attributes_.layer();
   Device device = parse_context(layer, context);
-  if (device.type != "cpu") {
-    throw Error(layer + ": called on " + context +
-                ", but this build of gluon_syncbn runs on CPU contexts only");
-  }
   const bool synchronizes = attributes_.synchronizes();
-  require_safe_cpu_contexts(layer, synchronizes);
+  auto backend = backend_of(device, layer);
+  if (device.type == "cpu") require_safe_cpu_contexts(layer, synchronizes);
+  if (device.type == "gpu" && attributes_.crosses_processes()) {
+    throw Error(layer + ": called on " + device.name() +
+                ", but only CPU contexts can synchronize with other processes so far");
+  }
   auto place = update_place(device);
   auto where = synchronizes ? meeting(device) : nullptr;
-  return std::make_shared<Operator>(attributes_, std::move(device), std::move(where),
-                                    synchronizes ? pending_ : nullptr, std::move(place));
+  return std::make_shared<Operator>(attributes_, std::move(device), std::move(backend),
+                                    std::move(where), synchronizes ? pending_ : nullptr,
+                                    std::move(place));
 }
 
 UpdatePlace Property::update_place(const Device& device) const {

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "core/update_order.h"
@@ -10,18 +10,25 @@
 namespace gluon_syncbn::tests {
 namespace {
 
+struct Numbered : Statistics {
+  explicit Numbered(double number_in) : number(number_in) {}
+  double number;
+};
+
 /// Records the updates that are applied, each by one number.
 struct Record {
   UpdateOrder order;
   std::vector<double> applied;
 
   void update(std::size_t use, double number) {
-    order.update(use, BatchStatistics{{number}, {number}}, apply());
+    order.update(use, std::make_shared<const Numbered>(number), apply());
   }
-  void fail(std::size_t use) { order.update(use, std::nullopt, apply()); }
+  void fail(std::size_t use) { order.update(use, nullptr, apply()); }
 
   UpdateOrder::Apply apply() {
-    return [this](const BatchStatistics& due) { applied.push_back(due.mean.front()); };
+    return [this](const Statistics& due) {
+      applied.push_back(static_cast<const Numbered&>(due).number);
+    };
   }
 };
 

@@ -1,0 +1,86 @@
+#ifndef GLUON_SYNCBN_CORE_BACKEND_H_
+#define GLUON_SYNCBN_CORE_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/element.h"
+#include "core/layout.h"
+#include "core/moments.h"
+#include "core/statistics.h"
+#include "core/write.h"
+
+namespace gluon_syncbn {
+
+/// How one device computes. Arrays lie in its memory; those of parameters and running statistics
+/// hold what parameter_element() says. Work is done in the order of the calls, perhaps later than
+/// they return; finish() tells when. Throws Error.
+class Backend {
+ public:
+  /// The arrays x, y, dy and dx of a call.
+  struct Data {
+    Element element = Element::kFloat32;
+    Layout layout;
+  };
+  struct ParameterGradients {
+    bool fix_gamma = false;
+    Write write_gamma = Write::kAssign;
+    void* gamma = nullptr;  ///< null: not wanted
+    Write write_beta = Write::kAssign;
+    void* beta = nullptr;  ///< null: not wanted
+  };
+  struct RunningStatistics {
+    void* mean = nullptr;
+    void* variance = nullptr;
+    /// Weight of the old values; nothing for the average over all batches.
+    std::optional<double> momentum;
+    void* num_batches = nullptr;  ///< of that average so far; null where there is a momentum
+  };
+  using StatisticsPtr = std::shared_ptr<const Statistics>;
+
+  virtual ~Backend() = default;
+
+  /// Whether the calls below compute before they return, so that they should be made on a thread
+  /// that may be kept busy for this device.
+  virtual bool keeps_caller_busy() const = 0;
+
+  /// Those of this device, for its peers.
+  virtual Moments moments(const Data& data, const void* x) = 0;
+
+  virtual StatisticsPtr batch_statistics(const Data& data, const Moments& merged, double eps) = 0;
+  virtual StatisticsPtr running_statistics(const Data& data, const void* running_mean,
+                                           const void* running_variance, double eps) = 0;
+  /// Moves running statistics towards those of a batch.
+  virtual void move_averages(const Data& data, const Statistics& batch,
+                             const RunningStatistics& running) = 0;
+  /// `gamma` may be null: 1.
+  virtual void normalize(const Data& data, const void* x, const Statistics& statistics,
+                         const void* gamma, const void* beta, Write write, void* y) = 0;
+
+  /// Those of this device, for its peers.
+  virtual GradientSums gradient_sums(const Data& data, const void* dy, const void* x,
+                                     const Statistics& statistics) = 0;
+  /// The share of this device in the gradients of gamma and beta.
+  virtual void parameter_gradients(const Data& data, const GradientSums& own,
+                                   const Statistics& statistics,
+                                   const ParameterGradients& gradients) = 0;
+  /// `all_devices` is null where the statistics are not those of the batch, and `count` then
+  /// without meaning. `gamma` may be null: 1.
+  virtual void input_gradient(const Data& data, const void* dy, const void* x,
+                              const Statistics& statistics, const GradientSums* all_devices,
+                              std::int64_t count, const void* gamma, Write write, void* dx) = 0;
+
+  /// Calls `done` from any thread once all work so far is done, with what went wrong in it or "".
+  /// Never throws, and calls `done` in every case.
+  virtual void finish(std::function<void(const std::string& error)> done) = 0;
+};
+
+/// That of the CPU, which has no memory of its own.
+const std::shared_ptr<Backend>& cpu_backend();
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_CORE_BACKEND_H_

@@ -1,0 +1,111 @@
+#include "core/cuda/gpu.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "core/per_process.h"
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+std::atomic<bool> shared{false};
+
+struct Gpus {
+  std::mutex mutex;
+  std::map<int, std::unique_ptr<Gpu>> of_contexts;
+};
+
+int ordinal_of(int index) {
+  const int count = device_count();
+  if (count == 0 || index < 0 || (index >= count && !shared)) {
+    throw Error("there is no gpu(" + std::to_string(index) +
+                "); GPUs that CUDA finds: " + describe_devices());
+  }
+  return index % count;
+}
+
+/// So that arrays of about one size share memory.
+std::size_t rounded(std::size_t doubles) {
+  std::size_t size = 32;
+  while (size < doubles) size *= 2;
+  return size;
+}
+
+}  // namespace
+
+Gpu& Gpu::of(int index) {
+  Gpus& gpus = PerProcess<Gpus>::instance();
+  const std::lock_guard<std::mutex> lock(gpus.mutex);
+  auto& gpu = gpus.of_contexts[index];
+  if (!gpu) gpu = std::make_unique<Gpu>(index, ordinal_of(index));
+  return *gpu;
+}
+
+void Gpu::share_gpus(bool share) { shared = share; }
+
+Gpu::Gpu(int index, int ordinal)
+    : index_(index),
+      ordinal_(ordinal),
+      message_place_(is_readable_by_all(ordinal) ? Memory::Place::kDevice : Memory::Place::kHost),
+      stream_(ordinal) {}
+
+Pool<Memory>::Lease Gpu::take(Memory::Place place, std::size_t doubles) {
+  const std::size_t size = rounded(doubles);
+  Pool<Memory>* pool = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pool = &memories_[{place, size}];
+  }
+  return pool->take(
+      [&] { return std::make_unique<Memory>(place, ordinal_, size * sizeof(double)); });
+}
+
+Pool<Event>::Lease Gpu::event() {
+  return events_.take([this] { return std::make_unique<Event>(ordinal_); });
+}
+
+Gpu::Message Gpu::message(std::size_t doubles) { return {take(message_place_, doubles), event()}; }
+
+void Gpu::when_done(Done done) {
+  Waiting waiting{{}, "", std::move(done)};
+  try {
+    waiting.event = event();
+    waiting.event->record(&stream_);
+  } catch (const std::exception& error) {
+    waiting.event.reset();
+    waiting.error = error.what();
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.push_back(std::move(waiting));
+  if (!running_) {
+    running_ = true;
+    std::thread([this] { run(); }).detach();
+  }
+  wake_.notify_one();
+}
+
+void Gpu::run() {
+  for (;;) {
+    Waiting next;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait(lock, [this] { return !waiting_.empty(); });
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    if (next.event) {
+      try {
+        next.event->synchronize();
+      } catch (const std::exception& error) {
+        next.error = error.what();
+      }
+    }
+    next.event.reset();
+    next.done(next.error);
+  }
+}
+
+}  // namespace gluon_syncbn::cuda

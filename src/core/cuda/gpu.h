@@ -1,0 +1,109 @@
+#ifndef GLUON_SYNCBN_CORE_CUDA_GPU_H_
+#define GLUON_SYNCBN_CORE_CUDA_GPU_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/cuda/runtime.h"
+
+namespace gluon_syncbn::cuda {
+
+/// Things that are given back for the next who needs one, so that a step like the last one makes
+/// none. Never destroyed, as what comes from it may outlive everything else.
+template <class T>
+class Pool {
+ public:
+  struct Return {
+    Pool* pool = nullptr;
+    void operator()(T* thing) const {
+      const std::lock_guard<std::mutex> lock(pool->mutex_);
+      pool->free_.emplace_back(thing);
+    }
+  };
+  using Lease = std::unique_ptr<T, Return>;
+
+  template <class Make>
+  Lease take(const Make& make) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!free_.empty()) {
+        Lease lease(free_.back().release(), {this});
+        free_.pop_back();
+        return lease;
+      }
+    }
+    return Lease(make().release(), {this});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> free_;
+};
+
+/// What this library has on one GPU context: a stream of its own, memory, and a thread that tells
+/// when work is done.
+class Gpu {
+ public:
+  using Done = std::function<void(const std::string& error)>;
+
+  /// That of the context gpu(index), for as long as the process lives. Throws Error where the
+  /// machine has no such GPU.
+  static Gpu& of(int index);
+
+  /// For tests: contexts share GPUs where there are fewer of these.
+  static void share_gpus(bool share);
+
+  Gpu(int index, int ordinal);
+
+  Stream* stream() { return &stream_; }
+
+  /// Memory for at least so many doubles. What is given back is used again by later work of this
+  /// stream only, and so may be given back while earlier work is not done.
+  Pool<Memory>::Lease memory(std::size_t doubles) { return take(Memory::Place::kDevice, doubles); }
+
+  /// Memory that kernels on all GPUs can read, with an event for what writes it.
+  struct Message {
+    Pool<Memory>::Lease memory;
+    Pool<Event>::Lease written;
+
+    double* values() const { return static_cast<double*>(memory->data()); }
+  };
+  Message message(std::size_t doubles);
+
+  /// Calls `done` once all work that is on the stream now is done.
+  void when_done(Done done);
+
+ private:
+  struct Waiting {
+    Pool<Event>::Lease event;
+    std::string error;
+    Done done;
+  };
+
+  Pool<Memory>::Lease take(Memory::Place place, std::size_t doubles);
+  Pool<Event>::Lease event();
+  void run();
+
+  const int index_;
+  const int ordinal_;
+  const Memory::Place message_place_;
+  Stream stream_;
+  std::mutex mutex_;                                                        // of what follows
+  std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> memories_;  // by size
+  Pool<Event> events_;
+  bool running_ = false;
+  std::deque<Waiting> waiting_;
+  std::condition_variable wake_;
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CORE_CUDA_GPU_H_

@@ -1,0 +1,45 @@
+#ifndef GLUON_SYNCBN_CORE_CUDA_KERNELS_CUH_
+#define GLUON_SYNCBN_CORE_CUDA_KERNELS_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "core/cuda/check.h"
+#include "core/cuda/instances.h"
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+
+namespace gluon_syncbn::cuda {
+
+template <class Body>
+__global__ void __launch_bounds__(kThreads) run(const Body body) {
+  __shared__ typename Body::Shared shared;
+  typename Body::Thread self;
+#pragma unroll
+  for (int step = 0; step < Body::kSteps; ++step) {
+    if (step > 0) __syncthreads();
+    body.step(step, blockIdx.x, static_cast<int>(threadIdx.x), &self, &shared);
+  }
+}
+
+template <class Body>
+void launch(const Body& body, std::int64_t blocks, Stream* stream) {
+  if (blocks == 0) return;
+  if (blocks > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(std::string("kernel '") + Body::kName + "' needs " + std::to_string(blocks) +
+                " blocks, more than CUDA allows");
+  }
+  const OnDevice on_device(stream->ordinal());
+  run<Body><<<static_cast<unsigned>(blocks), kThreads, 0, native(*stream)>>>(body);
+  check(cudaGetLastError(), std::string("kernel '") + Body::kName + "'", stream->ordinal());
+}
+
+#define GLUON_SYNCBN_CUDA_INSTANTIATE(...) \
+  template void launch(const __VA_ARGS__&, std::int64_t, Stream*);
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CORE_CUDA_KERNELS_CUH_

@@ -1,0 +1,163 @@
+#ifndef GLUON_SYNCBN_CORE_CUDA_NUMBERS_H_
+#define GLUON_SYNCBN_CORE_CUDA_NUMBERS_H_
+
+#include <cstdint>
+
+#include "core/cuda/host_device.h"
+#include "core/half.h"
+
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#endif
+
+namespace gluon_syncbn::cuda {
+
+/// The arithmetic for data of T, which is also the type of its parameters.
+template <class T>
+struct RealOf {
+  using Type = T;
+};
+template <>
+struct RealOf<Half> {
+  using Type = float;
+};
+template <class T>
+using Real = typename RealOf<T>::Type;
+
+GLUON_SYNCBN_HOST_DEVICE inline float to_real(float value) { return value; }
+GLUON_SYNCBN_HOST_DEVICE inline double to_real(double value) { return value; }
+GLUON_SYNCBN_HOST_DEVICE inline float to_real(Half value) {
+#ifdef __CUDA_ARCH__
+  return __half2float(__ushort_as_half(value.bits));
+#else
+  return to_float(value);
+#endif
+}
+
+template <class T>
+GLUON_SYNCBN_HOST_DEVICE T from_real(Real<T> value) {
+  return value;
+}
+template <>
+GLUON_SYNCBN_HOST_DEVICE inline Half from_real<Half>(float value) {
+#ifdef __CUDA_ARCH__
+  Half half;
+  half.bits = __half_as_ushort(__float2half_rn(value));
+  return half;
+#else
+  return to_half(value);
+#endif
+}
+
+/// Neighbours in memory that are moved at once.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T at[N];
+};
+
+/// Elements that 16 bytes hold: the widest access there is.
+template <class T>
+constexpr int kWidest = 16 / static_cast<int>(sizeof(T));
+
+/// An unevaluated sum of two numbers, which has twice the digits of one. It takes the place of
+/// double, of which many GPUs have a 64th of the throughput of float.
+///
+/// D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B (TwoSum).
+template <class R>
+struct Sum {
+  R high;
+  R low;
+
+  GLUON_SYNCBN_HOST_DEVICE void clear() { high = low = R(0); }
+  GLUON_SYNCBN_HOST_DEVICE void add(R value) {
+    const R sum = high + value;
+    const R of_value = sum - high;
+    low += (high - (sum - of_value)) + (value - of_value);
+    high = sum;
+  }
+  GLUON_SYNCBN_HOST_DEVICE void add(const Sum& other) {
+    add(other.high);
+    low += other.low;
+  }
+  GLUON_SYNCBN_HOST_DEVICE double value() const {
+    return static_cast<double>(high) + static_cast<double>(low);
+  }
+};
+
+/// Mean and M2 of `count` elements from the sums of their deviations from a pivot and of the
+/// squares of these. The pivot is near the mean, so that little cancels.
+GLUON_SYNCBN_HOST_DEVICE inline void unshift(double count, double pivot, double first,
+                                             double second, double* mean, double* m2) {
+  *mean = count > 0 ? pivot + first / count : 0;
+  const double rest = count > 0 ? second - first / count * first : 0;
+  // Rounding may leave less than nothing; NaN stays.
+  *m2 = rest < 0 ? 0 : rest;
+}
+
+/// Per channel: y = (x - mean) * scale + shift.
+template <class R>
+struct Affine {
+  R mean;
+  R scale;
+  R shift;
+};
+
+/// Per channel: dx = dy_factor * dy + x_factor * (x - mean) + constant.
+template <class R>
+struct Gradient {
+  R mean;
+  R dy_factor;
+  R x_factor;
+  R constant;
+};
+
+/// What rounding the mean to R leaves. x - mean is (x - R(mean)) - rest, and the rest, times its
+/// factor, goes into the constant term: so the result is exact to R even where the mean is
+/// thousands of standard deviations from zero.
+template <class R>
+GLUON_SYNCBN_HOST_DEVICE double rest_of(double mean) {
+  return mean - static_cast<double>(static_cast<R>(mean));
+}
+
+/// Where the blocks of `normalize` find what they need of a channel.
+template <class R>
+struct AffineSource {
+  const double* mean;
+  const double* inv_std;
+  const R* gamma;  // null: 1
+  const R* beta;
+
+  GLUON_SYNCBN_HOST_DEVICE Affine<R> at(std::int64_t c) const {
+    const double scale = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv_std[c];
+    const double shift = static_cast<double>(beta[c]) - rest_of<R>(mean[c]) * scale;
+    return {static_cast<R>(mean[c]), static_cast<R>(scale), static_cast<R>(shift)};
+  }
+};
+
+/// The same for the gradient of the input.
+template <class R>
+struct GradientSource {
+  const double* mean;
+  const double* inv_std;
+  const R* gamma;             // null: 1
+  const double* dy;           // sums over all devices; null where the statistics are constants
+  const double* dy_centered;  // as dy
+  double count;               // elements per channel on all devices
+
+  GLUON_SYNCBN_HOST_DEVICE Gradient<R> at(std::int64_t c) const {
+    const double dy_factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv_std[c];
+    double x_factor = 0;
+    double constant = 0;
+    if (dy) {
+      const double factor = dy_factor / count;
+      x_factor = -factor * dy_centered[c] * inv_std[c] * inv_std[c];
+      constant = -factor * dy[c] - rest_of<R>(mean[c]) * x_factor;
+    }
+    return {static_cast<R>(mean[c]), static_cast<R>(dy_factor), static_cast<R>(x_factor),
+            static_cast<R>(constant)};
+  }
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CORE_CUDA_NUMBERS_H_

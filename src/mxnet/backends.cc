@@ -1,0 +1,44 @@
+#include "mxnet/backends.h"
+
+#include "core/error.h"
+
+#ifdef GLUON_SYNCBN_CUDA
+#include "core/cuda/backend_cuda.h"
+#include "core/cuda/runtime.h"
+#endif
+
+namespace gluon_syncbn::mxnet {
+namespace {
+
+#ifdef GLUON_SYNCBN_CUDA
+std::shared_ptr<Backend> gpu_backend(const Device& device, const std::string& layer) {
+  return cuda::backend_of(device.index, layer);
+}
+#else
+constexpr const char* kHowToBuild =
+    "install it where CUDA's nvcc is, with GLUON_SYNCBN_CUDA=ON pip install .";
+
+std::shared_ptr<Backend> gpu_backend(const Device& device, const std::string& layer) {
+  throw Error(layer + ": called on " + device.name() +
+              ", but gluon_syncbn was built for CPU contexts only; " + kHowToBuild);
+}
+#endif
+
+}  // namespace
+
+std::shared_ptr<Backend> backend_of(const Device& device, const std::string& layer) {
+  if (device.type == "cpu") return cpu_backend();
+  if (device.type == "gpu") return gpu_backend(device, layer);
+  throw Error(layer + ": called on " + device.name() +
+              " where a context of type cpu or gpu is expected");
+}
+
+#ifdef GLUON_SYNCBN_CUDA
+std::string gpu_build() { return GLUON_SYNCBN_CUDA; }
+std::string gpu_devices() { return cuda::describe_devices(); }
+#else
+std::string gpu_build() { return std::string("not built; ") + kHowToBuild; }
+std::string gpu_devices() { return "unknown"; }
+#endif
+
+}  // namespace gluon_syncbn::mxnet

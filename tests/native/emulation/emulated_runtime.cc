@@ -1,0 +1,176 @@
+// core/cuda/runtime.h without a GPU: a stream is a thread that works off a queue, and kernels run
+// there in lockstep. Streams are as independent of each other as on a GPU, so that the thread
+// sanitizer finds work that should have waited for another stream.
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/cuda/instances.h"
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+#include "emulation/emulation.h"
+#include "emulation/lockstep.h"
+
+namespace gluon_syncbn::tests {
+
+std::atomic<int> emulated_devices{8};
+std::atomic<bool> emulated_peer_access{true};
+std::atomic<long> emulated_allocations{0};
+std::atomic<long> emulated_host_allocations{0};
+std::atomic<long> emulated_launches{0};
+std::atomic<bool> emulated_fault{false};
+
+}  // namespace gluon_syncbn::tests
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+/// What Event::record leaves: one point in the work of one stream.
+class Point {
+ public:
+  void reach(const std::string& error) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    error_ = error;
+    reached_ = true;
+    changed_.notify_all();
+  }
+  std::string wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return reached_; });
+    return error_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false;
+  std::string error_;
+};
+
+}  // namespace
+
+int device_count() { return tests::emulated_devices; }
+std::string describe_devices() { return std::to_string(device_count()) + " emulated"; }
+bool is_readable_by_all(int) { return tests::emulated_peer_access; }
+
+struct Stream::Impl {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> work;
+  bool ends = false;
+  std::string error;  // used by the thread alone
+  std::thread thread{[this] { run(); }};
+
+  void put(std::function<void()> task) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    work.push_back(std::move(task));
+    changed.notify_all();
+  }
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+      changed.wait(lock, [this] { return ends || !work.empty(); });
+      if (work.empty()) return;
+      auto task = std::move(work.front());
+      work.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+};
+
+struct Event::Impl {
+  std::mutex mutex;
+  std::shared_ptr<Point> last;
+
+  std::shared_ptr<Point> point() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return last;
+  }
+};
+
+Event::Event(int) : impl_(std::make_unique<Impl>()) {}
+Event::~Event() = default;
+void Event::record(Stream* stream) {
+  const auto point = std::make_shared<Point>();
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->last = point;
+  }
+  Stream::Impl* impl = &stream->impl();
+  impl->put([point, impl] { point->reach(impl->error); });
+}
+void Event::synchronize() {
+  const auto point = impl_->point();
+  if (!point) return;
+  const std::string error = point->wait();
+  if (!error.empty()) throw Error(error);
+}
+
+Stream::Stream(int ordinal) : ordinal_(ordinal), impl_(std::make_unique<Impl>()) {
+  if (ordinal < 0 || ordinal >= device_count())
+    throw Error("no emulated GPU " + std::to_string(ordinal));
+}
+Stream::~Stream() {
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->ends = true;
+    impl_->changed.notify_all();
+  }
+  impl_->thread.join();
+}
+void Stream::wait(const Event& event) {
+  const auto point = event.impl().point();
+  if (point) {
+    impl_->put([point] { point->wait(); });
+  }
+}
+void Stream::zero(void* begin, std::size_t bytes) {
+  impl_->put([begin, bytes] { std::memset(begin, 0, bytes); });
+}
+void Stream::copy(void* to, const void* from, std::size_t bytes) {
+  impl_->put([to, from, bytes] {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  });
+}
+
+Memory::Memory(Place place, int ordinal, std::size_t bytes)
+    : place_(place), ordinal_(ordinal), bytes_(bytes) {
+  static_cast<void>(ordinal_);
+  ++tests::emulated_allocations;
+  if (place_ == Place::kHost) ++tests::emulated_host_allocations;
+  data_ = ::operator new(bytes, std::align_val_t(256));
+  std::memset(data_, 0xff, bytes);  // no number, as far as it matters
+}
+Memory::~Memory() { ::operator delete(data_, std::align_val_t(256)); }
+
+template <class Body>
+void launch(const Body& body, std::int64_t blocks, Stream* stream) {
+  if (blocks == 0) return;
+  ++tests::emulated_launches;
+  Stream::Impl* impl = &stream->impl();
+  impl->put([body, blocks, impl, order = tests::thread_order()] {
+    if (tests::emulated_fault.exchange(false)) {
+      impl->error = std::string("CUDA: emulated fault in kernel '") + Body::kName + "'";
+    }
+    if (impl->error.empty()) tests::run_in_lockstep(body, blocks, order);
+  });
+}
+
+#define GLUON_SYNCBN_EMULATE(...) template void launch(const __VA_ARGS__&, std::int64_t, Stream*);
+GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, float)
+GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, double)
+GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, Half)
+GLUON_SYNCBN_CUDA_CHANNEL_BODIES(GLUON_SYNCBN_EMULATE)
+#undef GLUON_SYNCBN_EMULATE
+
+}  // namespace gluon_syncbn::cuda
