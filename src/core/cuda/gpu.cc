@@ -1,7 +1,6 @@
 #include "core/cuda/gpu.h"
 
-#include <algorithm>
-#include <atomic>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -11,8 +10,6 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-std::atomic<bool> shared{false};
-
 struct Gpus {
   std::mutex mutex;
   std::map<int, std::unique_ptr<Gpu>> of_contexts;
@@ -20,6 +17,7 @@ struct Gpus {
 
 int ordinal_of(int index) {
   const int count = device_count();
+  const bool shared = std::getenv("GLUON_SYNCBN_SHARE_GPUS") != nullptr;
   if (count == 0 || index < 0 || (index >= count && !shared)) {
     throw Error("there is no gpu(" + std::to_string(index) +
                 "); GPUs that CUDA finds: " + describe_devices());
@@ -43,8 +41,6 @@ Gpu& Gpu::of(int index) {
   if (!gpu) gpu = std::make_unique<Gpu>(index, ordinal_of(index));
   return *gpu;
 }
-
-void Gpu::share_gpus(bool share) { shared = share; }
 
 Gpu::Gpu(int index, int ordinal)
     : index_(index),

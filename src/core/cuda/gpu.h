@@ -55,11 +55,9 @@ class Gpu {
   using Done = std::function<void(const std::string& error)>;
 
   /// That of the context gpu(index), for as long as the process lives. Throws Error where the
-  /// machine has no such GPU.
+  /// machine has no such GPU. For tests, GLUON_SYNCBN_SHARE_GPUS in the environment lets contexts
+  /// share GPUs where there are fewer of these.
   static Gpu& of(int index);
-
-  /// For tests: contexts share GPUs where there are fewer of these.
-  static void share_gpus(bool share);
 
   Gpu(int index, int ordinal);
 

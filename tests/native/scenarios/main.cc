@@ -1,6 +1,7 @@
 // Runs the scenarios on a host: MXNet itself, or the stand-in of tests/native/host.
 //
-//   host_scenarios [--host LIB] [--recorder LIB] [--adapter LIB] [--record FILE] [--list] [NAME...]
+//   host_scenarios [--host LIB] [--recorder LIB] [--adapter LIB] [--devices cpu|gpu]
+//                  [--record FILE] [--list] [NAME...]
 //
 // --record writes what each scenario reported and what went between the host and the adapter. Two
 // hosts that do the same give the same file.
@@ -96,6 +97,7 @@ struct Arguments {
   std::string recorder = GLUON_SYNCBN_RECORDER;
   std::string adapter = GLUON_SYNCBN_ADAPTER;
   std::string record;
+  int dev_type = host::kCPU;
   bool list = false;
   std::vector<std::string> names;
 };
@@ -116,6 +118,10 @@ Arguments parse(int argc, char** argv) {
       arguments.adapter = value();
     } else if (option == "--record") {
       arguments.record = value();
+    } else if (option == "--devices") {
+      const std::string type = value();
+      if (type != "cpu" && type != "gpu") throw Failure("--devices is cpu or gpu");
+      arguments.dev_type = type == "gpu" ? host::kGPU : host::kCPU;
     } else if (option == "--list") {
       arguments.list = true;
     } else if (option.rfind("--", 0) == 0) {
@@ -142,6 +148,7 @@ int run_all(const Arguments& arguments) {
     return 0;
   }
   signal(SIGALRM, too_long);
+  Libraries::get().dev_type = arguments.dev_type;
   Libraries::get().load(arguments.host, arguments.recorder, arguments.adapter);
   Libraries::get().recorder.name_thread("a thread of the user");
   adapter().set_timeout(Timeout::kUsual);
