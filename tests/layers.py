@@ -88,6 +88,7 @@ class Options:
     grad_req: dict[str, str] = field(default_factory=dict)
     train_mode: bool = True
     before: float = 0.0  # what gradients hold before backward
+    device: str = "cpu"  # type of the contexts
 
     def before_of(self, name: str) -> float:
         """What is left of `before` in the gradient of `name`."""
@@ -104,7 +105,7 @@ class Options:
 
 def run(batch: Batch, options: Options) -> Result:
     """One forward and backward on ``len(batch.shards)`` contexts."""
-    ctx = [mx.cpu(i) for i in range(len(batch.shards))]
+    ctx = [mx.Context(options.device, i) for i in range(len(batch.shards))]
     key = f"test{next(_keys)}"
 
     def everywhere(array: np.ndarray) -> list[mx.nd.NDArray]:

@@ -1,6 +1,7 @@
 #ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_GPU_H_
 #define GLUON_SYNCBN_TESTS_NATIVE_CUDA_GPU_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/cuda/runtime.h"
@@ -21,11 +22,17 @@
 namespace gluon_syncbn::tests {
 
 #ifdef GLUON_SYNCBN_EMULATED_CUDA
-/// Emulated kernels are slow, and slower under the thread sanitizer.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+/// Arrays of layouts to try, and how many of these. Emulated kernels are slow, and slower under the
+/// thread sanitizer, which has nothing to find in a kernel alone.
+#if defined(__SANITIZE_THREAD__)
 constexpr std::int64_t kMostElements = 2000;
+constexpr std::size_t kEvery = 9;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr std::int64_t kMostElements = 2000;
+constexpr std::size_t kEvery = 1;
 #else
 constexpr std::int64_t kMostElements = 30000;
+constexpr std::size_t kEvery = 1;
 #endif
 
 class OtherThreadOrder {
@@ -37,6 +44,7 @@ class OtherThreadOrder {
 };
 #else
 constexpr std::int64_t kMostElements = 1000000;
+constexpr std::size_t kEvery = 1;
 
 class OtherThreadOrder {
  public:

@@ -58,7 +58,9 @@ template <class Try>
 void for_each_case(const Try& try_case) {
   const double means[] = {0, 1, -37, 1e3, 1e4};
   std::uint32_t seed = 0;
-  for (const Layout& layout : layouts()) {
+  const std::vector<Layout> all = layouts();
+  for (std::size_t i = 0; i < all.size(); i += kEvery) {
+    const Layout& layout = all[i];
     const double mean = means[++seed % 5];
     const std::size_t offset = seed % 3 == 0 ? seed / 3 % 8 : 0;
     CAPTURE(layout.outer);

@@ -1,0 +1,140 @@
+"""Real MXNet on at least two GPUs; skipped elsewhere."""
+
+from __future__ import annotations
+
+import time
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_syncbn import runtime
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from ..layers import Options, check, make_batch
+
+GPUS = mx.context.num_gpus()
+BUILT = not runtime.gpu_build().startswith("not built")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs and MXNet for CUDA; MXNet finds {GPUS}"),
+    pytest.mark.skipif(not BUILT, reason=f"GPU half {runtime.gpu_build()}"),
+]
+
+
+def gpus() -> list[mx.Context]:
+    return [mx.gpu(i) for i in range(GPUS)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((5, 3, 7, 7), 1), ((5, 9, 9, 65), -1), ((5, 64, 60, 60), 1), ((5, 17), 1), ((5, 4, 6, 3), 2)],
+)
+def test_two_gpus_are_one_device_on_the_whole_batch(dtype, shape, axis):
+    batch = make_batch(np.random.default_rng(1), shape, (2, 3), axis, dtype, mean=100.0)
+    tolerance = 1e-12 if dtype == "float64" else 2e-5
+    check(batch, Options(device="gpu"), tolerance, 1e-3 if dtype == "float16" else tolerance)
+
+
+class Branches(nn.HybridBlock):
+    """Parallel branches of different depth, which devices run in orders of their own."""
+
+    def __init__(self, branches: int = 5) -> None:
+        super().__init__()
+        self.branches = []
+        for i in range(branches):
+            branch = nn.HybridSequential()
+            for _ in range(1 + i % 3):
+                branch.add(nn.Conv2D(8, 3, padding=1), gluon_syncbn.SyncBatchNorm())
+            self.register_child(branch)
+            self.branches.append(branch)
+
+    def hybrid_forward(self, F, x):
+        return F.add_n(*[branch(x) for branch in self.branches])
+
+
+def train(net, ctx, steps: int, dtype: str = "float32") -> list[float]:
+    """Losses of a network that learns to give zeros."""
+    net.cast(dtype)
+    net.initialize(mx.init.Xavier(), ctx=ctx)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+    mx.random.seed(0)
+    xs = [mx.nd.random.normal(shape=(2, 3, 32, 32), ctx=c).astype(dtype) for c in ctx]
+    losses = []
+    for _ in range(steps):
+        with autograd.record():
+            outs = [net(x).astype("float32").square().mean() for x in xs]
+        autograd.backward(outs)
+        trainer.step(len(ctx))
+        losses.append(sum(float(out.asscalar()) for out in outs))
+    return losses
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "mode", [None, {}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
+)
+def test_branches_train(mode, dtype):
+    net = Branches()
+    if mode is not None:
+        net.hybridize(**mode)
+    losses = train(net, gpus(), 5, dtype)
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+    mx.nd.waitall()
+    assert not gluon_syncbn.check_in_sync(net)
+
+
+def test_soak():
+    net = Branches(2)
+    net.hybridize(static_alloc=True)
+    train(net, gpus(), 20)
+    free = [mx.context.gpu_memory_info(i)[0] for i in range(GPUS)]
+    net = Branches(2)
+    net.hybridize(static_alloc=True)
+    losses = train(net, gpus(), 300)
+    assert np.isfinite(losses).all()
+    # No more than what a second network of this kind needs.
+    for i, before in enumerate(free):
+        assert before - mx.context.gpu_memory_info(i)[0] < 256 << 20
+
+
+def test_cpu_and_gpu_contexts_do_not_meet():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=2)
+    ctx = [mx.cpu(0), mx.gpu(0)]
+    layer.initialize(ctx=ctx)
+    with autograd.record():
+        outs = [layer(mx.nd.ones((2, 3), ctx=c)) for c in ctx]
+    with pytest.raises(mx.base.MXNetError, match="which cannot meet"):
+        outs[0].asnumpy()
+    with pytest.raises(mx.base.MXNetError):
+        outs[1].asnumpy()
+
+
+def test_timing_against_mxnets_own_layer(record_property, capsys):
+    """Prints times; nothing is asserted of them."""
+    times = {}
+    for name, layer in (
+        ("gluon_syncbn", gluon_syncbn.SyncBatchNorm(in_channels=256)),
+        ("MXNet", gluon.contrib.nn.SyncBatchNorm(in_channels=256, num_devices=GPUS)),
+    ):
+        layer.initialize(ctx=gpus())
+        xs = [mx.nd.random.normal(shape=(2, 256, 60, 60), ctx=c) for c in gpus()]
+        for x in xs:
+            x.attach_grad()
+        for repeat in range(2):  # the first time is not counted
+            mx.nd.waitall()
+            begin = time.perf_counter()
+            for _ in range(20):
+                with autograd.record():
+                    outs = [layer(x) for x in xs]
+                autograd.backward(outs)
+            mx.nd.waitall()
+            if repeat:
+                times[name] = (time.perf_counter() - begin) / 20 * 1e3
+        assert all(np.isfinite(x.grad.asnumpy()).all() for x in xs)
+    with capsys.disabled():
+        print(f"\nforward + backward, {GPUS} x (2, 256, 60, 60), ms: {times}")
+    record_property("milliseconds", times)
