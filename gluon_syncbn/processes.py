@@ -72,7 +72,7 @@ def join(process_set: Any = None) -> int | None:
     ImportError, RuntimeError, ValueError
         As :func:`init`.
     """
-    hvd = _horovod()
+    hvd = require_horovod()
     if not hvd.is_initialized():
         raise RuntimeError(
             "Horovod has not been initialized; call horovod.mxnet.init() before gluon_syncbn "
@@ -101,7 +101,8 @@ def join(process_set: Any = None) -> int | None:
     return int(number)
 
 
-def _horovod() -> Any:
+def require_horovod() -> Any:
+    """Return ``horovod.mxnet``, or raise an `ImportError` that says how to get it."""
     try:
         import horovod.mxnet
     except ImportError as error:
@@ -128,4 +129,4 @@ def _ranks_text(process_set: Any) -> str:
 
 def _leave() -> None:
     runtime.leave_processes()
-    _horovod().shutdown()
+    require_horovod().shutdown()

@@ -3,10 +3,12 @@
 # ("pip install -e ."): edited Python files count at once, edited C++ files after the next run of
 # this script. Does nothing when nothing changed, so the other scripts call it every time.
 #
-#   scripts/setup.sh [--test]
+#   scripts/setup.sh [--test] [--distributed]
 #
-#   --test  also what the tests and the linters need (doctest's header from the system's packages,
-#           where apt-get may be used)
+#   --test         also what the tests and the linters need (doctest's header from the system's
+#                  packages, where apt-get may be used)
+#   --distributed  also Horovod, built with MXNet, gloo and Open MPI (the latter from the system's
+#                  packages, where apt-get may be used; without it with gloo alone)
 #
 # Environment:
 #   PYTHON              interpreter to make .venv with (default: the first of python3, python3.11,
@@ -29,9 +31,11 @@ die() {
 }
 
 want_test=0
+want_distributed=0
 for option in "$@"; do
   case "$option" in
     --test) want_test=1 ;;
+    --distributed) want_distributed=1 ;;
     -h | --help)
       sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
       exit 0
@@ -225,6 +229,39 @@ if ((want_test)); then
     system_packages "the native tests" doctest-dev ||
       die "the native tests need doctest/doctest.h"
     have_doctest 2>>"$log" || die "doctest/doctest.h still not found (see $log)"
+  fi
+fi
+
+## Horovod
+
+# Horovod has no wheels: it is compiled against the MXNet that is installed. Its gloo names a
+# version of CMake that CMake 4 refuses, and its build does not know later setuptools.
+horovod_version=0.28.1
+with_mpi=0
+if ((want_distributed)); then
+  if ! command -v mpicxx >/dev/null || ! command -v mpirun >/dev/null; then
+    system_packages "Horovod over MPI" openmpi-bin libopenmpi-dev || true
+  fi
+  if command -v mpicxx >/dev/null && command -v mpirun >/dev/null; then with_mpi=1; fi
+  horovod="$horovod_version $version $mxnet mpi=$with_mpi"
+  if ! stamped horovod "$horovod" || ! "$venv/bin/python" -c 'import horovod.mxnet' 2>/dev/null; then
+    say "building Horovod $horovod_version with MXNet, gloo$( ((with_mpi)) && echo ' and MPI');" \
+      "this takes minutes"
+    rm -f "$state/horovod"
+    logged "${pip[@]}" install ${constraints[@]+"${constraints[@]}"} \
+      'setuptools<70' wheel 'cmake>=3.20' cloudpickle psutil pybind11
+    switches=(HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1
+      HOROVOD_WITHOUT_PYTORCH=1 CMAKE_POLICY_VERSION_MINIMUM=3.5 "MAKEFLAGS=-j$(nproc)"
+      "PATH=$venv/bin:$PATH")
+    if ((with_mpi)); then
+      switches+=(HOROVOD_WITH_MPI=1)
+    else
+      switches+=(HOROVOD_WITHOUT_MPI=1)
+    fi
+    logged env "${switches[@]}" "${pip[@]}" install --no-build-isolation --no-deps --no-cache-dir \
+      --force-reinstall "horovod==$horovod_version"
+    logged "$venv/bin/python" -W ignore -c 'import horovod.mxnet'
+    printf '%s\n' "$horovod" >"$state/horovod"
   fi
 fi
 

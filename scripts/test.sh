@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs all tests: the native ones as they are shipped, under the thread sanitizer and under the
-# address and undefined behaviour sanitizers, then a build of the wheel and the Python tests.
+# address and undefined behaviour sanitizers, then a build of the wheel and the Python tests. Those
+# with several processes run where "scripts/setup.sh --distributed" has installed Horovod, and are
+# skipped elsewhere.
 #
 #   scripts/test.sh [--python-only | --native-only] [options for pytest]
 #

@@ -54,14 +54,40 @@ void Channel::free(std::size_t place) {
   taken_ &= ~(std::uint64_t{1} << place);
 }
 
-bool Channel::begin(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return under_way_.insert(name).second;
+void Channel::send(const std::string& name, Letter letter) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto [line, is_first] = behind_.try_emplace(name);
+    if (!is_first) {
+      line->second.push_back(std::move(letter));
+      return;
+    }
+  }
+  start(name, letter);
 }
 
-void Channel::end(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  under_way_.erase(name);
+void Channel::start(const std::string& name, const Letter& letter) {
+  group_->gather(name, letter.message,
+                 [self = shared_from_this(), name,
+                  then = letter.then](const ProcessGroup::Gathered& gathered) {
+                   self->start_next(name);
+                   then(gathered);
+                 });
+}
+
+void Channel::start_next(const std::string& name) {
+  std::optional<Letter> next;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto line = behind_.find(name);
+    if (line->second.empty()) {
+      behind_.erase(line);
+      return;
+    }
+    next = std::move(line->second.front());
+    line->second.pop_front();
+  }
+  start(name, *next);
 }
 
 template <class Part>
@@ -150,17 +176,7 @@ void RoundCrossings::send(Pass pass, const ProcessMessage& message,
                           const std::function<void(const ProcessGroup::Gathered&)>& then) {
   const auto name = this->name(pass);
   if (!name) return then({{}, "its forward pass has not met the other processes"});
-  if (!channel_->begin(*name)) {
-    return then({{},
-                 "an earlier exchange of this layer still waits for other processes; after such "
-                 "an error all processes should be started again"});
-  }
-  channel_->group()->gather(
-      *name, message.pack(),
-      [channel = channel_, name = *name, then](const ProcessGroup::Gathered& gathered) {
-        channel->end(name);
-        then(gathered);
-      });
+  channel_->send(*name, {message.pack(), then});
 }
 
 std::vector<ProcessMessage> RoundCrossings::read(const ProcessGroup::Gathered& gathered) const {

@@ -1,12 +1,16 @@
 #ifndef GLUON_SYNCBN_CORE_CHANNEL_H_
 #define GLUON_SYNCBN_CORE_CHANNEL_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/agreement.h"
 #include "core/crossing.h"
@@ -46,16 +50,21 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void take(std::size_t place);
   void free(std::size_t place);
 
-  /// False where a message under `name` is still under way.
-  bool begin(const std::string& name);
-  void end(const std::string& name);
+  struct Letter {
+    ProcessGroup::Words message;
+    ProcessGroup::Then then;
+  };
+  /// Sends once no other message under `name` is under way.
+  void send(const std::string& name, Letter letter);
+  void start(const std::string& name, const Letter& letter);
+  void start_next(const std::string& name);
 
   const std::shared_ptr<ProcessGroup> group_;
   const std::string name_;
   mutable std::mutex mutex_;
   std::uint64_t rounds_ = 0;
   std::uint64_t taken_ = 0;
-  std::set<std::string> under_way_;
+  std::map<std::string, std::deque<Letter>> behind_;  // messages that are under way, by name
 };
 
 /// The crossings of one round.

@@ -165,8 +165,9 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
     const bool others_wait = crossing_ && !crossed_;
     const auto slots = take_slots(lock);
     before_telling();
-    finish(slots, {nullptr, error}, nullptr);
+    // Before the devices know, whose next round would otherwise overtake this message.
     if (others_wait) crossing_->cancel(error);
+    finish(slots, {nullptr, error}, nullptr);
   }
 
   Slots take_slots(std::unique_lock<std::mutex>& lock) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Collection
 
 import pytest
 
@@ -42,6 +43,12 @@ def needs_mpi() -> None:
             "Open MPI is missing, or Horovod was built without it; "
             "scripts/setup.sh --distributed installs both"
         )
+
+
+def notes(folder: Path, processes: int, missing: Collection[int] = ()) -> list[dict]:
+    """What the processes reported, in the order of ranks; fails where one left no note."""
+    ranks = [rank for rank in range(processes) if rank not in missing]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in ranks]
 
 
 @dataclass

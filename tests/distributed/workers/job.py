@@ -44,8 +44,12 @@ def checksum(net: Any) -> dict[str, int]:
 
 def agree(what: str, value: dict[str, int], process_set: Any = None) -> None:
     """Fail where the values differ between processes."""
-    every = hvd.allgather_object(value, **({"process_set": process_set} if process_set else {}))
-    assert all(other == every[0] for other in every), f"{what} differs: {every}"
+    group = process_set or hvd.global_process_set
+    mine = mx.nd.array(np.array([list(value.values())]), dtype="int64")
+    every = hvd.allgather(mine, process_set=group, name=f"agree on {what}").asnumpy()
+    assert every.shape == (group.size(), len(value))
+    for name, column in zip(value, every.T):
+        assert len(set(column)) == 1, f"{what}: {name} differs"
 
 
 def close(what: str, actual: Any, expected: Any, tolerance: float, scale: float = 0.0) -> None:

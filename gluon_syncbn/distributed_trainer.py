@@ -1,0 +1,48 @@
+"""Horovod's trainer for processes that use several contexts each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .processes import require_horovod
+
+__all__ = ["DistributedTrainer"]
+
+hvd: Any = require_horovod()
+
+
+class DistributedTrainer(hvd.DistributedTrainer):
+    """Horovod's ``DistributedTrainer``, which also sums over the contexts of a process.
+
+    Horovod's own exchanges the gradients of the first context only, and updates the other contexts
+    with gradients of their own, so that they drift apart. This one sums the gradients over the
+    contexts first, and gives what the processes have averaged to all contexts. With one context in
+    each process the two are the same.
+
+    As with Horovod's, ``step(batch_size)`` divides by the number of processes too: `batch_size` is
+    the size of the whole batch divided by the number of processes, also where their shares differ.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of ``horovod.mxnet.DistributedTrainer``.
+
+    Raises
+    ------
+    ImportError
+        When this module is imported and there is no Horovod that was built for MXNet.
+    """
+
+    def _allreduce_grads(self) -> None:
+        spread = [
+            parameter.list_grad()
+            for parameter in self._params
+            if parameter.grad_req != "null" and len(parameter.list_grad()) > 1
+        ]
+        for first, *others in spread:
+            for other in others:
+                first[:] += other.as_in_context(first.context)
+        super()._allreduce_grads()
+        for first, *others in spread:
+            for other in others:
+                first.copyto(other)

@@ -1,0 +1,116 @@
+"""What goes wrong between processes, and what each of them is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Any, Callable
+
+import gluon_syncbn
+import horovod.mxnet as hvd
+import mxnet as mx
+from mxnet.gluon import nn
+
+from tests.distributed.workers.job import contexts, init, report
+
+SHORT = 1.5
+LONG = 60.0
+
+
+def error_of(call: Callable[[], Any], pending: bool = False) -> str:
+    """The error of a call, or "" where it succeeds.
+
+    While a process stays away, Horovod's operation is `pending`, and waitall() would wait for it.
+    """
+    try:
+        call()
+    except mx.base.MXNetError as error:
+        return str(error).split("\n")[-1]
+    finally:
+        if not pending:
+            with contextlib.suppress(mx.base.MXNetError):
+                mx.nd.waitall()
+    return ""
+
+
+def train(net: Any, channels: int = 3, devices: int = 1) -> None:
+    """One step; raises what any of its arrays holds."""
+    xs = [mx.nd.random.normal(shape=(2, channels), ctx=c) for c in contexts(devices)]
+    for x in xs:
+        x.attach_grad()
+    with mx.autograd.record():
+        outs = [net(x) for x in xs]
+    mx.autograd.backward(outs)
+    for array in (*outs, *[x.grad for x in xs]):
+        array.wait_to_read()
+
+
+def layer(prefix: str, number: int = 1) -> Any:
+    made = gluon_syncbn.SyncBatchNorm(prefix=prefix)
+    made.initialize(ctx=contexts(number))
+    return made
+
+
+def dies(rank: int) -> dict[str, str]:
+    net = layer("mortal_")
+    train(net)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    # The launcher ends all processes as soon as one has died; this one has something to say first.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    gluon_syncbn.set_timeout(20)
+    return {"dies": error_of(lambda: train(net))}
+
+
+def survives(rank: int) -> dict[str, str]:
+    told = {}
+    net = layer("channels_")
+    told["channels"] = error_of(lambda: train(net, channels=3 + rank))
+
+    net = layer("local_", 2)
+    told["fine before"] = error_of(lambda: train(net, devices=2))
+    gluon_syncbn.set_timeout(SHORT if rank == 1 else LONG)
+    told["local"] = error_of(lambda: train(net, devices=1 if rank == 1 else 2))
+    gluon_syncbn.set_timeout(LONG)
+    told["fine after"] = error_of(lambda: train(net, devices=2))
+
+    # Within the timeout, to be late is no fault.
+    if rank == 1:
+        time.sleep(SHORT / 2)
+    gluon_syncbn.set_timeout(LONG)
+    told["late"] = error_of(lambda: train(net, devices=2))
+
+    gluon_syncbn.set_timeout(SHORT)
+    net = layer("absent_")
+    hvd.allreduce(mx.nd.ones((1,)), name="begin together").wait_to_read()
+    if rank != 1:
+        told["absent"] = error_of(lambda: train(net), pending=True)
+        told["absent again"] = error_of(lambda: train(net), pending=True)
+    else:
+        time.sleep(2 * SHORT)
+
+    net = nn.HybridSequential(prefix="net_")
+    with net.name_scope():
+        for _ in range(2 + (rank == 1)):
+            net.add(gluon_syncbn.SyncBatchNorm())
+    net.initialize(ctx=contexts(1))
+    hvd.allreduce(mx.nd.ones((1,)), name="begin again").wait_to_read()
+    told["layers"] = error_of(lambda: train(net), pending=True)
+    hvd.allreduce(mx.nd.ones((1,)), name="end together").wait_to_read()
+    return told
+
+
+def main() -> None:
+    folder, what = sys.argv[1:]
+    rank, _ = init()
+    gluon_syncbn.init()
+    begin = time.monotonic()
+    told = {"dies": dies, "survives": survives}[what](rank)
+    report(folder, told=told, seconds=time.monotonic() - begin)
+
+
+if __name__ == "__main__":
+    main()
