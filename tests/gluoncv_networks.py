@@ -243,11 +243,11 @@ def _everything() -> list[Network]:
         networks.append(Network(family, backbone, aux, make, loss, size, **more))
 
     for family, make, size, auxes in (
-        ("FCN", FCN, 32, ("no", "yes")),
-        ("PSPNet", PSPNet, 48, ("no", "yes")),
-        ("DeepLabV3", DeepLabV3, 32, ("no", "yes")),
-        ("ICNet", ICNet, 96, ("-",)),
-        ("DANet", DANet, 32, ("-",)),
+        ("FCN", FCN, 16, ("no", "yes")),
+        ("PSPNet", PSPNet, 16, ("no", "yes")),
+        ("DeepLabV3", DeepLabV3, 16, ("no", "yes")),
+        ("ICNet", ICNet, 64, ("-",)),
+        ("DANet", DANet, 16, ("-",)),
     ):
         for backbone in BACKBONES:
             for aux in auxes:
