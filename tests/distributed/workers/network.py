@@ -56,7 +56,7 @@ def main() -> None:
     gluon_syncbn.init()
     for number in (1, 2):
         net = build(design, Norm(gluon_syncbn.SyncBatchNorm), contexts(number), weights)
-        alone.load_parameters(str(weights))
+        alone.load_parameters(str(weights), cast_dtype=True)
         for other in (net, alone):
             other.cast("float64")
             other.hybridize()
