@@ -24,10 +24,9 @@ constexpr std::int64_t kGrain = 32768;
 // be larger than by far.
 constexpr std::int64_t kSlab = 131072;
 constexpr std::int64_t kRowsPerColumn = 128;
-// Bytes of an array that the caches do not keep until it is used again: such an array is written
-// past them. Less than half of the array must then be in pieces of cache lines.
-constexpr std::int64_t kStreamBytes = 8 << 20;
-// An output of which it pays to say that it is large.
+// Bytes of an output that is written past the caches, which do not keep as much until it is used
+// again, and of which it pays to say that it is large. Less than half of it must then be in pieces
+// of cache lines.
 constexpr std::int64_t kLargeBytes = 4 << 20;
 constexpr std::int64_t kStreamRunBytes = 1024;
 
@@ -129,7 +128,7 @@ Store prepare_output(Write write, const Layout& layout, const Matrix* matrix, T*
   const std::int64_t run = matrix ? matrix->columns() : layout.inner;
   if (bytes < kLargeBytes) return Store::kAssign;
   prefer_huge_pages(out, bytes);
-  return bytes >= kStreamBytes && run * size >= kStreamRunBytes ? Store::kStream : Store::kAssign;
+  return run * size >= kStreamRunBytes ? Store::kStream : Store::kAssign;
 }
 
 /// Numbers per channel in the precision of the arithmetic, repeated for every column of a matrix.
