@@ -40,9 +40,12 @@ constexpr std::int64_t kChains = 4;
 constexpr std::int64_t kBlock = 128 * kChains * kDoubles;
 /// The same for matrices: rows of a block, and columns that are looked at together.
 constexpr std::int64_t kBlockRows = 128;
-constexpr std::int64_t kTile = 256;
-/// Rows that are added up in registers before they are added to the sums in memory.
+constexpr std::int64_t kTile = 512;
+/// Rows that are added up in registers before they are added to the sums in memory, and how far
+/// ahead of them rows are fetched.
 constexpr std::int64_t kRowGroup = 8;
+constexpr std::int64_t kRowsAhead = 32;
+constexpr std::int64_t kLineBytes = 64;
 
 GLUON_SYNCBN_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
@@ -53,6 +56,12 @@ GLUON_SYNCBN_INLINE V load_bytes(const T* from) {
   V vector;
   __builtin_memcpy(&vector, from, sizeof(vector));
   return vector;
+}
+
+/// Into the second-level cache.
+template <class T>
+GLUON_SYNCBN_INLINE void fetch(const T* from) {
+  __builtin_prefetch(from, 0, 2);
 }
 
 /// Vectors of the arithmetic of T.
@@ -90,10 +99,11 @@ GLUON_SYNCBN_INLINE Floats load(const Half* from) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   return (Floats)_mm512_maskz_cvtph_ps(0xffff, halves);
 }
+GLUON_SYNCBN_INLINE __m256i halves(Floats v) {
+  return _mm512_maskz_cvtps_ph(0xffff, (__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 GLUON_SYNCBN_INLINE void store(Half* to, Floats v) {
-  _mm256_storeu_si256(
-      reinterpret_cast<__m256i*>(to),
-      _mm512_maskz_cvtps_ph(0xffff, (__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves(v));
 }
 GLUON_SYNCBN_INLINE Doubles load_wide(const Half* from) {
   const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
@@ -101,15 +111,20 @@ GLUON_SYNCBN_INLINE Doubles load_wide(const Half* from) {
 }
 GLUON_SYNCBN_INLINE void stream(float* to, Floats v) { _mm512_stream_ps(to, (__m512)v); }
 GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { _mm512_stream_pd(to, (__m512d)v); }
+GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), halves(v));
+}
 #elif defined(__AVX2__)
 GLUON_SYNCBN_INLINE Doubles widen(__m128 v) { return (Doubles)_mm256_cvtps_pd(v); }
 GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return widen(_mm_loadu_ps(from)); }
 GLUON_SYNCBN_INLINE Floats load(const Half* from) {
   return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
+GLUON_SYNCBN_INLINE __m128i halves(Floats v) {
+  return _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+}
 GLUON_SYNCBN_INLINE void store(Half* to, Floats v) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves(v));
 }
 GLUON_SYNCBN_INLINE Doubles load_wide(const Half* from) {
   const __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
@@ -117,6 +132,9 @@ GLUON_SYNCBN_INLINE Doubles load_wide(const Half* from) {
 }
 GLUON_SYNCBN_INLINE void stream(float* to, Floats v) { _mm256_stream_ps(to, (__m256)v); }
 GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { _mm256_stream_pd(to, (__m256d)v); }
+GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), halves(v));
+}
 #else
 GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return Doubles{from[0], from[1]}; }
 // This is the one file that may use the inline functions of half.h.
@@ -140,8 +158,8 @@ GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { _mm_stream_pd(to, (__m1
 GLUON_SYNCBN_INLINE void stream(float* to, Floats v) { store(to, v); }
 GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { store(to, v); }
 #endif
-#endif
 GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) { store(to, v); }
+#endif
 
 /// Makes streamed elements visible to whoever synchronizes with this thread afterwards.
 GLUON_SYNCBN_INLINE void end_of_stream() {
@@ -382,9 +400,9 @@ GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, const Value& value) 
   const Reals<T> at_end = made(last);
   std::int64_t i = kReals<T>;
   if (kStore == Store::kStream) {
-    const auto address = reinterpret_cast<std::uintptr_t>(out);
-    const auto past = static_cast<std::int64_t>(address & static_cast<std::uintptr_t>(kBytes - 1));
-    i = (kBytes - past) / static_cast<std::int64_t>(sizeof(T));
+    constexpr std::uintptr_t kSize = kReals<T> * sizeof(T);
+    const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(out) % kSize;
+    i = static_cast<std::int64_t>((kSize - past) / sizeof(T));
   }
 #pragma GCC unroll 4
   for (; i < last; i += kReals<T>) {
@@ -547,15 +565,27 @@ GLUON_SYNCBN_INLINE void for_each_vector(std::int64_t columns, const Visit& visi
   if (i < columns) visit(columns - kDoubles, LastLanes(columns - i));
 }
 
-/// Sums terms(row, column, lanes) over rows, for all columns of a tile. A few rows at a time are
-/// read side by side: so memory is walked in streams, and the sums are seldom loaded and stored.
-template <class EachTerms>
+/// Sums terms(row, column, lanes) over rows, for all columns of a tile of T. A few rows at a time
+/// are read side by side, so that the sums are seldom loaded and stored. The processor does not
+/// foresee that, so fetch(row, column) is called for every line of memory well before, row by row.
+template <class T, class EachTerms, class Fetch>
 GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileSums* sums,
-                                  const EachTerms& terms) {
+                                  const EachTerms& terms, const Fetch& fetch) {
+  constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t used = columns < kDoubles ? kDoubles : columns;
   for (std::int64_t i = 0; i < used; ++i) sums->first[i] = sums->second[i] = 0;
   const auto add = [&](std::int64_t row, std::int64_t group) GLUON_SYNCBN_INLINED {
+    std::int64_t row_ahead = row + kRowsAhead;
+    std::int64_t column_ahead = 0;
     for_each_vector(columns, [&](std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+      for (std::int64_t fetched = 0; fetched < group * kDoubles; fetched += kLine) {
+        fetch(row_ahead, column_ahead);
+        column_ahead += kLine;
+        if (column_ahead >= columns) {
+          column_ahead = 0;
+          ++row_ahead;
+        }
+      }
       Doubles first = load(sums->first + i);
       Doubles second = load(sums->second + i);
       for (std::int64_t r = row; r < row + group; ++r) {
@@ -598,12 +628,13 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
   const auto n = static_cast<double>(rows);
   const double share = 1 / n;
   const auto look = [&] {
-    sum_rows(rows, columns, &sums,
-             [&](std::int64_t row, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
-               __builtin_prefetch(x + (row + kRowGroup) * width + i);
-               const Doubles d = lanes(x + row * width + i) - load(pivots + i);
-               return Terms{d, d * d};
-             });
+    sum_rows<T>(
+        rows, columns, &sums,
+        [&](std::int64_t row, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+          const Doubles d = lanes(x + row * width + i) - load(pivots + i);
+          return Terms{d, d * d};
+        },
+        [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED { fetch(x + row * width + i); });
   };
   const auto seen = [&](std::int64_t i) {
     return Deviations<Doubles>{load(pivots + i), load(sums.first + i), load(sums.second + i)};
@@ -648,14 +679,18 @@ void column_gradient_sums(const T* dy, const T* x, Extent extent, const double* 
     const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
     for (std::int64_t tile = 0; tile < width;) {
       const std::int64_t columns = columns_of_tile(width - tile);
-      sum_rows(rows, columns, &sums,
-               [&](std::int64_t r, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
-                 const std::int64_t at = (row + r) * width + tile + i;
-                 __builtin_prefetch(dy + at + kRowGroup * width);
-                 __builtin_prefetch(x + at + kRowGroup * width);
-                 const Doubles g = lanes(dy + at);
-                 return Terms{g, g * (lanes(x + at) - lanes(mean + tile + i))};
-               });
+      const T* dy_tile = dy + row * width + tile;
+      const T* x_tile = x + row * width + tile;
+      sum_rows<T>(
+          rows, columns, &sums,
+          [&](std::int64_t r, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+            const Doubles g = lanes(dy_tile + r * width + i);
+            return Terms{g, g * (lanes(x_tile + r * width + i) - lanes(mean + tile + i))};
+          },
+          [&](std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
+            fetch(dy_tile + r * width + i);
+            fetch(x_tile + r * width + i);
+          });
       for (std::int64_t i = 0; i < columns; ++i) {
         sum_dy[tile + i] += sums.first[i];
         sum_dy_centered[tile + i] += sums.second[i];
