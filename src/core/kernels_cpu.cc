@@ -162,14 +162,6 @@ class Parameters {
   std::vector<R> values_;
 };
 
-/// What rounding the mean to R leaves. x - mean is (x - R(mean)) - rest, and the rest, times its
-/// factor, goes into the constant term: so the result is exact to R even where the mean is
-/// thousands of standard deviations from zero.
-template <class R>
-double rest_of(double mean) {
-  return mean - static_cast<double>(static_cast<R>(mean));
-}
-
 /// Sums of the columns of all parts of a matrix.
 struct ColumnSums {
   ColumnSums(const Matrix& matrix)

@@ -6,6 +6,7 @@
 
 #include "core/half.h"
 #include "core/layout.h"
+#include "core/real.h"
 
 /// The innermost loops, compiled once for each instruction set from one source (isa_kernels.h).
 ///
@@ -18,10 +19,6 @@ namespace gluon_syncbn::cpu {
 /// Whether a kernel replaces what its output array holds, adds to it, or replaces it past the
 /// caches, which saves reading an array that no cache could keep before it is overwritten.
 enum class Store { kAssign, kAdd, kStream };
-
-/// Arithmetic is in single precision for float and half data, in double for double.
-template <class T>
-using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// y = (x - center) * scale + shift; an array for each.
 template <class R>

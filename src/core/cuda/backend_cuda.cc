@@ -90,22 +90,20 @@ class CudaBackend : public Backend {
   StatisticsPtr batch_statistics(const Data& data, const Moments& merged, double eps) override {
     const auto statistics = new_statistics(data);
     const std::int64_t channels = data.layout.channels;
-    launch(BatchStatistics{messages(merged.remote), channels, eps, statistics->mean(),
-                           statistics->variance(), statistics->inv_std()},
-           blocks_for(channels), gpu_->stream());
+    for_each(channels, BatchStatistics{messages(merged.remote), channels, eps, statistics->mean(),
+                                       statistics->variance(), statistics->inv_std()});
     return statistics;
   }
 
   StatisticsPtr running_statistics(const Data& data, const void* running_mean,
                                    const void* running_variance, double eps) override {
     const auto statistics = new_statistics(data);
-    const std::int64_t channels = data.layout.channels;
     with_types(data.element, [&](auto types) {
       using P = typename decltype(types)::Parameter;
-      launch(cuda::RunningStatistics<P>{static_cast<const P*>(running_mean),
-                                        static_cast<const P*>(running_variance), channels, eps,
-                                        statistics->mean(), statistics->inv_std()},
-             blocks_for(channels), gpu_->stream());
+      for_each(data.layout.channels,
+               cuda::RunningStatistics<P>{static_cast<const P*>(running_mean),
+                                          static_cast<const P*>(running_variance), eps,
+                                          statistics->mean(), statistics->inv_std()});
     });
     return statistics;
   }
@@ -116,11 +114,11 @@ class CudaBackend : public Backend {
     with_types(data.element, [&](auto types) {
       using P = typename decltype(types)::Parameter;
       P* num_batches = static_cast<P*>(running.num_batches);
-      launch(MoveAverages<P>{statistics.mean(), statistics.variance(), statistics.channels,
-                             running.momentum.value_or(0), num_batches,
-                             static_cast<P*>(running.mean), static_cast<P*>(running.variance)},
-             blocks_for(statistics.channels), gpu_->stream());
-      if (num_batches) launch(CountBatch<P>{num_batches}, 1, gpu_->stream());
+      for_each(statistics.channels,
+               MoveAverages<P>{statistics.mean(), statistics.variance(),
+                               running.momentum.value_or(0), num_batches,
+                               static_cast<P*>(running.mean), static_cast<P*>(running.variance)});
+      if (num_batches) for_each(1, CountBatch<P>{num_batches});
     });
   }
 
@@ -159,12 +157,12 @@ class CudaBackend : public Backend {
     const auto& statistics = GpuStatistics::of(given);
     with_types(data.element, [&](auto types) {
       using P = typename decltype(types)::Parameter;
-      using Body = cuda::ParameterGradients<P>;
-      launch(Body{Part::of(own.remote.front()).message.values(), statistics.inv_std(),
-                  statistics.channels, gradients.fix_gamma, gradients.write_gamma == Write::kAdd,
-                  gradients.write_beta == Write::kAdd, static_cast<P*>(gradients.gamma),
-                  static_cast<P*>(gradients.beta)},
-             blocks_for(statistics.channels), gpu_->stream());
+      for_each(statistics.channels,
+               cuda::ParameterGradients<P>{
+                   Part::of(own.remote.front()).message.values(), statistics.inv_std(),
+                   statistics.channels, gradients.fix_gamma, gradients.write_gamma == Write::kAdd,
+                   gradients.write_beta == Write::kAdd, static_cast<P*>(gradients.gamma),
+                   static_cast<P*>(gradients.beta)});
     });
   }
 
@@ -193,6 +191,12 @@ class CudaBackend : public Backend {
   }
 
  private:
+  template <class Each>
+  void for_each(std::int64_t size, const Each& each) {
+    const ForEach<Each> body{each, size};
+    launch(body, body.blocks(), gpu_->stream());
+  }
+
   std::shared_ptr<GpuStatistics> new_statistics(const Data& data) {
     const std::int64_t channels = data.layout.channels;
     return std::make_shared<GpuStatistics>(gpu_->memory(3 * static_cast<std::size_t>(channels)),
@@ -220,8 +224,7 @@ class CudaBackend : public Backend {
   const double* sum(const Data& data, const RemoteParts& parts, Rooms* rooms) {
     if (parts.size() == 1) return Part::of(parts.front()).message.values();
     double* sums = rooms->take(message_size(data.layout));
-    launch(SumMessages{messages(parts), data.layout.channels, sums},
-           blocks_for(2 * data.layout.channels), gpu_->stream());
+    for_each(2 * data.layout.channels, SumMessages{messages(parts), sums});
     return sums;
   }
 

@@ -15,77 +15,21 @@ namespace gluon_syncbn::cuda {
 constexpr int kMergeChannels = 32;
 constexpr int kMergeThreads = kThreads / kMergeChannels;
 
-template <class Partition>
-struct MergeMoments {
-  static constexpr const char* kName = "merge of moments";
+struct Nothing {};
 
-  Partition partition;
-  const double* mean;  // of partition.item()
-  const double* m2;
-  double* merged_mean;  // of channels
-  double* merged_m2;
-
-  struct Shared {
-    std::int64_t count[kThreads];
-    double mean[kThreads];
-    double m2[kThreads];
-  };
-  struct Thread {};
-  static constexpr int kSteps = 4;
-  static_assert(kMergeThreads == 1 << (kSteps - 1));
-
-  std::int64_t blocks() const { return (partition.channels + kMergeChannels - 1) / kMergeChannels; }
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::int64_t block, int thread, Thread*,
-                                     Shared* shared) const {
-    const std::int64_t channel = block * kMergeChannels + thread % kMergeChannels;
-    if (step == 0) {
-      shared->count[thread] = 0;
-      shared->mean[thread] = 0;
-      shared->m2[thread] = 0;
-      if (channel >= partition.channels) return;
-      for (std::int64_t i = thread / kMergeChannels; i < partition.items(); i += kMergeThreads) {
-        const std::int64_t item = partition.item(i, channel);
-        merge(thread, shared, partition.count(i, channel), mean[item], m2[item]);
-      }
-      return;
-    }
-    const int stride = kThreads >> step;
-    if (thread < stride) {
-      const int other = thread + stride;
-      merge(thread, shared, shared->count[other], shared->mean[other], shared->m2[other]);
-    }
-    if (step + 1 == kSteps && thread < kMergeChannels && channel < partition.channels) {
-      merged_mean[channel] = shared->mean[thread];
-      merged_m2[channel] = shared->m2[thread];
-    }
-  }
-
- private:
-  GLUON_SYNCBN_HOST_DEVICE static void merge(int thread, Shared* shared, std::int64_t count,
-                                             double mean, double m2) {
-    if (count == 0) return;
-    merge_channel(shared->count[thread], &shared->mean[thread], &shared->m2[thread], count, mean,
-                  m2);
-    shared->count[thread] += count;
-  }
-};
-
-template <class Partition>
-struct MergeSums {
-  static constexpr const char* kName = "merge of gradient sums";
+template <class Partition, class Item>
+struct Merge {
+  static constexpr const char* kName = Item::kMerge;
 
   Partition partition;
   const double* first;  // of partition.item()
   const double* second;
-  double* merged_first;  // of channels
-  double* merged_second;
+  double* message;
 
   struct Shared {
-    double first[kThreads];
-    double second[kThreads];
+    Item items[kThreads];
   };
-  struct Thread {};
+  using Thread = Nothing;
   static constexpr int kSteps = 4;
   static_assert(kMergeThreads == 1 << (kSteps - 1));
 
@@ -94,25 +38,21 @@ struct MergeSums {
   GLUON_SYNCBN_HOST_DEVICE void step(int step, std::int64_t block, int thread, Thread*,
                                      Shared* shared) const {
     const std::int64_t channel = block * kMergeChannels + thread % kMergeChannels;
+    Item& own = shared->items[thread];
     if (step == 0) {
-      shared->first[thread] = 0;
-      shared->second[thread] = 0;
+      own.clear();
       if (channel >= partition.channels) return;
       for (std::int64_t i = thread / kMergeChannels; i < partition.items(); i += kMergeThreads) {
         const std::int64_t item = partition.item(i, channel);
-        shared->first[thread] += first[item];
-        shared->second[thread] += second[item];
+        own.add({partition.count(i, channel), first[item], second[item]});
       }
       return;
     }
     const int stride = kThreads >> step;
-    if (thread < stride) {
-      shared->first[thread] += shared->first[thread + stride];
-      shared->second[thread] += shared->second[thread + stride];
-    }
+    if (thread < stride) own.add(shared->items[thread + stride]);
     if (step + 1 == kSteps && thread < kMergeChannels && channel < partition.channels) {
-      merged_first[channel] = shared->first[thread];
-      merged_second[channel] = shared->second[thread];
+      message[channel] = own.first;
+      message[partition.channels + channel] = own.second;
     }
   }
 };
@@ -127,11 +67,25 @@ struct Messages {
   int size;
 };
 
-/// A thread for every channel.
-inline std::int64_t blocks_for(std::int64_t channels) {
-  return (channels + kThreads - 1) / kThreads;
-}
-struct Nothing {};
+/// A thread for each of `size` numbers, which calls each(i).
+template <class Each>
+struct ForEach {
+  static constexpr const char* kName = Each::kName;
+
+  Each each;
+  std::int64_t size;
+
+  using Shared = Nothing;
+  using Thread = Nothing;
+  static constexpr int kSteps = 1;
+
+  std::int64_t blocks() const { return (size + kThreads - 1) / kThreads; }
+
+  GLUON_SYNCBN_HOST_DEVICE void step(int, std::int64_t block, int thread, Thread*, Shared*) const {
+    const std::int64_t i = block * kThreads + thread;
+    if (i < size) each(i);
+  }
+};
 
 /// Moments of the whole batch from those of all devices, merged as on the CPU.
 struct BatchStatistics {
@@ -144,13 +98,7 @@ struct BatchStatistics {
   double* variance;
   double* inv_std;
 
-  using Shared = Nothing;
-  using Thread = Nothing;
-  static constexpr int kSteps = 1;
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::int64_t block, int thread, Thread*, Shared*) const {
-    const std::int64_t c = block * kThreads + thread;
-    if (c >= channels) return;
+  GLUON_SYNCBN_HOST_DEVICE void operator()(std::int64_t c) const {
     std::int64_t count = 0;
     double merged_mean = 0;
     double merged_m2 = 0;
@@ -173,18 +121,11 @@ struct RunningStatistics {
 
   const P* running_mean;
   const P* running_variance;
-  std::int64_t channels;
   double eps;
   double* mean;
   double* inv_std;
 
-  using Shared = Nothing;
-  using Thread = Nothing;
-  static constexpr int kSteps = 1;
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::int64_t block, int thread, Thread*, Shared*) const {
-    const std::int64_t c = block * kThreads + thread;
-    if (c >= channels) return;
+  GLUON_SYNCBN_HOST_DEVICE void operator()(std::int64_t c) const {
     mean[c] = static_cast<double>(running_mean[c]);
     inv_std[c] = 1.0 / std::sqrt(static_cast<double>(running_variance[c]) + eps);
   }
@@ -196,19 +137,12 @@ struct MoveAverages {
 
   const double* mean;
   const double* variance;
-  std::int64_t channels;
   double momentum;
   const P* num_batches;  // not null: of the average over all batches so far
   P* running_mean;
   P* running_variance;
 
-  using Shared = Nothing;
-  using Thread = Nothing;
-  static constexpr int kSteps = 1;
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::int64_t block, int thread, Thread*, Shared*) const {
-    const std::int64_t c = block * kThreads + thread;
-    if (c >= channels) return;
+  GLUON_SYNCBN_HOST_DEVICE void operator()(std::int64_t c) const {
     const double weight =
         num_batches ? 1.0 - 1.0 / (static_cast<double>(*num_batches) + 1.0) : momentum;
     move(mean[c], weight, &running_mean[c]);
@@ -228,12 +162,8 @@ struct CountBatch {
 
   P* num_batches;
 
-  using Shared = Nothing;
-  using Thread = Nothing;
-  static constexpr int kSteps = 1;
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::int64_t, int thread, Thread*, Shared*) const {
-    if (thread == 0) *num_batches = static_cast<P>(static_cast<double>(*num_batches) + 1.0);
+  GLUON_SYNCBN_HOST_DEVICE void operator()(std::int64_t) const {
+    *num_batches = static_cast<P>(static_cast<double>(*num_batches) + 1.0);
   }
 };
 
@@ -242,16 +172,9 @@ struct SumMessages {
   static constexpr const char* kName = "sum of gradient sums";
 
   Messages messages;
-  std::int64_t channels;
   double* sums;  // two per channel, as a message
 
-  using Shared = Nothing;
-  using Thread = Nothing;
-  static constexpr int kSteps = 1;
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::int64_t block, int thread, Thread*, Shared*) const {
-    const std::int64_t c = block * kThreads + thread;
-    if (c >= 2 * channels) return;
+  GLUON_SYNCBN_HOST_DEVICE void operator()(std::int64_t c) const {
     double sum = messages.values[0][c];
     for (int i = 1; i < messages.size; ++i) sum += messages.values[i][c];
     sums[c] = sum;
@@ -272,13 +195,7 @@ struct ParameterGradients {
   P* gamma;  // null: not wanted
   P* beta;   // null: not wanted
 
-  using Shared = Nothing;
-  using Thread = Nothing;
-  static constexpr int kSteps = 1;
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::int64_t block, int thread, Thread*, Shared*) const {
-    const std::int64_t c = block * kThreads + thread;
-    if (c >= channels) return;
+  GLUON_SYNCBN_HOST_DEVICE void operator()(std::int64_t c) const {
     if (gamma) put(fix_gamma ? 0.0 : sums[channels + c] * inv_std[c], add_gamma, &gamma[c]);
     if (beta) put(sums[c], add_beta, &beta[c]);
   }

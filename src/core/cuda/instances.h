@@ -2,8 +2,8 @@
 #define GLUON_SYNCBN_CORE_CUDA_INSTANCES_H_
 
 #include "core/cuda/channel_bodies.h"
-#include "core/cuda/column_bodies.h"
-#include "core/cuda/run_bodies.h"
+#include "core/cuda/outputs.h"
+#include "core/cuda/sums.h"
 
 // All kernels there are. Every use of one of these macros defines VISIT(...) before.
 
@@ -12,31 +12,31 @@
   GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, kWidest<T>) \
   GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, 1)
 
-#define GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, V) \
-  VISIT(RunMoments<T, V>)                            \
-  VISIT(RunNormalize<T, V>)                          \
-  VISIT(RunGradientSums<T, V>)                       \
-  VISIT(RunInputGradient<T, V>)                      \
-  VISIT(ColumnMoments<T, V>)                         \
-  VISIT(ColumnNormalize<T, V>)                       \
-  VISIT(ColumnGradientSums<T, V>)                    \
-  VISIT(ColumnInputGradient<T, V>)
+#define GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, V)    \
+  GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Runs, T, V) \
+  GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Columns, T, V)
+
+#define GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Partition, T, V) \
+  VISIT(Sums<Partition, T, V, Deviations>)                         \
+  VISIT(Sums<Partition, T, V, Products>)                           \
+  VISIT(Output<Partition, T, V, AffineSource<Real<T>>>)            \
+  VISIT(Output<Partition, T, V, GradientSource<Real<T>>>)
 
 /// Those that have a thread or some threads for every channel.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
-  VISIT(MergeMoments<Runs>)                     \
-  VISIT(MergeMoments<Columns>)                  \
-  VISIT(MergeSums<Runs>)                        \
-  VISIT(MergeSums<Columns>)                     \
-  VISIT(BatchStatistics)                        \
-  VISIT(SumMessages)                            \
-  VISIT(RunningStatistics<float>)               \
-  VISIT(RunningStatistics<double>)              \
-  VISIT(MoveAverages<float>)                    \
-  VISIT(MoveAverages<double>)                   \
-  VISIT(CountBatch<float>)                      \
-  VISIT(CountBatch<double>)                     \
-  VISIT(ParameterGradients<float>)              \
-  VISIT(ParameterGradients<double>)
+  VISIT(Merge<Runs, MomentsItem>)               \
+  VISIT(Merge<Columns, MomentsItem>)            \
+  VISIT(Merge<Runs, SumsItem>)                  \
+  VISIT(Merge<Columns, SumsItem>)               \
+  VISIT(ForEach<BatchStatistics>)               \
+  VISIT(ForEach<SumMessages>)                   \
+  VISIT(ForEach<RunningStatistics<float>>)      \
+  VISIT(ForEach<RunningStatistics<double>>)     \
+  VISIT(ForEach<MoveAverages<float>>)           \
+  VISIT(ForEach<MoveAverages<double>>)          \
+  VISIT(ForEach<CountBatch<float>>)             \
+  VISIT(ForEach<CountBatch<double>>)            \
+  VISIT(ForEach<ParameterGradients<float>>)     \
+  VISIT(ForEach<ParameterGradients<double>>)
 
 #endif  // GLUON_SYNCBN_CORE_CUDA_INSTANCES_H_

@@ -5,24 +5,13 @@
 
 #include "core/cuda/host_device.h"
 #include "core/half.h"
+#include "core/real.h"
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
 #endif
 
 namespace gluon_syncbn::cuda {
-
-/// The arithmetic for data of T, which is also the type of its parameters.
-template <class T>
-struct RealOf {
-  using Type = T;
-};
-template <>
-struct RealOf<Half> {
-  using Type = float;
-};
-template <class T>
-using Real = typename RealOf<T>::Type;
 
 GLUON_SYNCBN_HOST_DEVICE inline float to_real(float value) { return value; }
 GLUON_SYNCBN_HOST_DEVICE inline double to_real(double value) { return value; }
@@ -97,31 +86,40 @@ GLUON_SYNCBN_HOST_DEVICE inline void unshift(double count, double pivot, double 
 /// Per channel: y = (x - mean) * scale + shift.
 template <class R>
 struct Affine {
+  static constexpr int kInputs = 1;
+
   R mean;
   R scale;
   R shift;
+
+  /// y from {x}.
+  GLUON_SYNCBN_HOST_DEVICE R of(const R* elements) const {
+    return (elements[0] - mean) * scale + shift;
+  }
 };
 
 /// Per channel: dx = dy_factor * dy + x_factor * (x - mean) + constant.
 template <class R>
 struct Gradient {
+  static constexpr int kInputs = 2;
+
   R mean;
   R dy_factor;
   R x_factor;
   R constant;
-};
 
-/// What rounding the mean to R leaves. x - mean is (x - R(mean)) - rest, and the rest, times its
-/// factor, goes into the constant term: so the result is exact to R even where the mean is
-/// thousands of standard deviations from zero.
-template <class R>
-GLUON_SYNCBN_HOST_DEVICE double rest_of(double mean) {
-  return mean - static_cast<double>(static_cast<R>(mean));
-}
+  /// dx from {dy, x}.
+  GLUON_SYNCBN_HOST_DEVICE R of(const R* elements) const {
+    return dy_factor * elements[0] + (x_factor * (elements[1] - mean) + constant);
+  }
+};
 
 /// Where the blocks of `normalize` find what they need of a channel.
 template <class R>
 struct AffineSource {
+  static constexpr const char* kName = "normalization";
+  using Values = Affine<R>;
+
   const double* mean;
   const double* inv_std;
   const R* gamma;  // null: 1
@@ -137,6 +135,9 @@ struct AffineSource {
 /// The same for the gradient of the input.
 template <class R>
 struct GradientSource {
+  static constexpr const char* kName = "input gradient";
+  using Values = Gradient<R>;
+
   const double* mean;
   const double* inv_std;
   const R* gamma;             // null: 1

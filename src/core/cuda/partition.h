@@ -24,6 +24,19 @@ GLUON_SYNCBN_HOST_DEVICE inline std::int64_t remainder(std::int64_t a, std::int6
   return a - divide(a, b) * b;
 }
 
+/// Channels that follow each other, perhaps over the last one to the first.
+struct ChannelRange {
+  std::int64_t first;
+  int size;
+
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t at(int index, std::int64_t channels) const {
+    return first + index < channels ? first + index : first + index - channels;
+  }
+  GLUON_SYNCBN_HOST_DEVICE int index(std::int64_t channel, std::int64_t channels) const {
+    return static_cast<int>(channel < first ? channel - first + channels : channel - first);
+  }
+};
+
 inline bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
 
 /// How the elements of an array are given to blocks and threads. Both partitions depend on the
@@ -73,6 +86,19 @@ struct Runs {
     const std::int64_t left = end(task.chunk) - task.first;
     task.size = task.exists && left > 0 ? divide(left + lanes - 1, lanes) : 0;
     return task;
+  }
+
+  /// Those of a block: at most kThreads.
+  GLUON_SYNCBN_HOST_DEVICE ChannelRange channels_of(std::int64_t block) const {
+    const int together = kThreads / lanes;
+    const std::int64_t first = divide(block, chunks) * together;
+    return {first, static_cast<int>(channels - first < together ? channels - first : together)};
+  }
+  /// Different channels among the elements of an access, and the i-th of these.
+  template <int kVector>
+  static constexpr int kChannels = 1;
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t channel(const Task& task, int) const {
+    return task.channel;
   }
 
   GLUON_SYNCBN_HOST_DEVICE std::int64_t begin(std::int64_t chunk) const {
@@ -206,6 +232,24 @@ struct Columns {
   GLUON_SYNCBN_HOST_DEVICE std::int64_t channel(std::int64_t column) const {
     return divide(remainder(column, width), inner);
   }
+
+  /// As those of Runs.
+  GLUON_SYNCBN_HOST_DEVICE ChannelRange channels_of(std::int64_t block) const {
+    const std::int64_t tile = lanes * vector;
+    if (tile >= width) return {0, static_cast<int>(channels)};
+    const std::int64_t first = remainder(block, tiles) * tile;
+    const std::int64_t last = (first + tile < columns ? first + tile : columns) - 1;
+    const bool over_the_end = remainder(last, width) < remainder(first, width);
+    const std::int64_t size =
+        channel(last) - channel(first) + 1 + (over_the_end ? channels : std::int64_t{0});
+    return {channel(first), static_cast<int>(size < channels ? size : channels)};
+  }
+  template <int kVector>
+  static constexpr int kChannels = kVector;
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t channel(const Task& task, int i) const {
+    return channel(task.column + i);
+  }
+
   /// Elements of a column in a chunk.
   GLUON_SYNCBN_HOST_DEVICE std::int64_t column_count(std::int64_t chunk,
                                                      std::int64_t column) const {

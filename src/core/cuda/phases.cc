@@ -40,26 +40,49 @@ void with_partition(const Layout& layout, const Visit& visit, const T* first,
 
 bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
-/// Puts the kernel of a pass on the stream, and the one that merges its items where there are
-/// several for a channel; one alone is the message.
-template <class Partition, class Pass, class Merge>
-void reduce(const Partition& partition, const Scratch& scratch, double* message, const Pass& pass,
-            const Merge& merge) {
-  if (partition.items() == 1) {
-    pass(message, message + partition.channels);
+/// What `Terms` give for the channels of arrays, into `message`.
+template <template <class> class Terms, class T, class... Others>
+void reduce(const Layout& layout, const double* mean, const Scratch& scratch, double* message,
+            Stream* stream, const T* first_array, const Others*... others) {
+  if (is_empty(layout)) {
+    if (layout.channels > 0) {
+      stream->zero(message, 2 * static_cast<std::size_t>(layout.channels) * sizeof(double));
+    }
     return;
   }
-  const std::int64_t items = partition.items_of_all();
-  double* first = scratch(static_cast<std::size_t>(2 * items));
-  double* second = first + items;
-  pass(first, second);
-  merge(first, second);
+  with_partition(
+      layout,
+      [&](const auto& partition, auto vector) {
+        using Partition = std::decay_t<decltype(partition)>;
+        using Item = typename Terms<Real<T>>::Item;
+        // One partial result for each channel is the message.
+        const bool alone = partition.items() == 1;
+        const std::int64_t items = partition.items_of_all();
+        double* first = alone ? message : scratch(static_cast<std::size_t>(2 * items));
+        const Sums<Partition, T, decltype(vector)::value, Terms> sums{
+            partition, {first_array, others...}, mean, first, first + items};
+        launch(sums, partition.blocks(), stream);
+        if (alone) return;
+        const Merge<Partition, Item> merge{partition, sums.first, sums.second, message};
+        launch(merge, merge.blocks(), stream);
+      },
+      first_array, others...);
 }
 
-void zero_message(const Layout& layout, double* message, Stream* stream) {
-  if (layout.channels > 0) {
-    stream->zero(message, 2 * static_cast<std::size_t>(layout.channels) * sizeof(double));
-  }
+/// An output array from inputs of the same shape.
+template <class Source, class T, class... Others>
+void write_output(const Layout& layout, const Source& source, Write write, T* out, Stream* stream,
+                  const T* first_array, const Others*... others) {
+  if (is_empty(layout)) return;
+  with_partition(
+      layout,
+      [&](const auto& partition, auto vector) {
+        using Partition = std::decay_t<decltype(partition)>;
+        const Output<Partition, T, decltype(vector)::value, Source> output{
+            partition, {first_array, others...}, source, write == Write::kAdd, out};
+        launch(output, partition.blocks(), stream);
+      },
+      first_array, others..., out);
 }
 
 }  // namespace
@@ -67,98 +90,25 @@ void zero_message(const Layout& layout, double* message, Stream* stream) {
 template <class T>
 void moments(const T* x, const Layout& layout, const Scratch& scratch, double* message,
              Stream* stream) {
-  if (is_empty(layout)) return zero_message(layout, message, stream);
-  with_partition(
-      layout,
-      [&](const auto& partition, auto vector) {
-        using Partition = std::decay_t<decltype(partition)>;
-        constexpr int kVector = decltype(vector)::value;
-        reduce(
-            partition, scratch, message,
-            [&](double* mean, double* m2) {
-              if constexpr (std::is_same_v<Partition, Runs>) {
-                launch(RunMoments<T, kVector>{partition, x, mean, m2}, partition.blocks(), stream);
-              } else {
-                launch(ColumnMoments<T, kVector>{partition, x, mean, m2}, partition.blocks(),
-                       stream);
-              }
-            },
-            [&](const double* mean, const double* m2) {
-              const MergeMoments<Partition> merge{partition, mean, m2, message,
-                                                  message + layout.channels};
-              launch(merge, merge.blocks(), stream);
-            });
-      },
-      x);
+  reduce<Deviations>(layout, nullptr, scratch, message, stream, x);
 }
 
 template <class T>
 void normalize(const T* x, const Layout& layout, const AffineSource<Real<T>>& source, Write write,
                T* y, Stream* stream) {
-  if (is_empty(layout)) return;
-  const bool add = write == Write::kAdd;
-  with_partition(
-      layout,
-      [&](const auto& partition, auto vector) {
-        constexpr int kVector = decltype(vector)::value;
-        if constexpr (std::is_same_v<std::decay_t<decltype(partition)>, Runs>) {
-          launch(RunNormalize<T, kVector>{partition, x, source, add, y}, partition.blocks(),
-                 stream);
-        } else {
-          launch(ColumnNormalize<T, kVector>{partition, x, source, add, y}, partition.blocks(),
-                 stream);
-        }
-      },
-      x, y);
+  write_output(layout, source, write, y, stream, x);
 }
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    const Scratch& scratch, double* message, Stream* stream) {
-  if (is_empty(layout)) return zero_message(layout, message, stream);
-  with_partition(
-      layout,
-      [&](const auto& partition, auto vector) {
-        using Partition = std::decay_t<decltype(partition)>;
-        constexpr int kVector = decltype(vector)::value;
-        reduce(
-            partition, scratch, message,
-            [&](double* sum, double* centered) {
-              if constexpr (std::is_same_v<Partition, Runs>) {
-                launch(RunGradientSums<T, kVector>{partition, dy, x, mean, sum, centered},
-                       partition.blocks(), stream);
-              } else {
-                launch(ColumnGradientSums<T, kVector>{partition, dy, x, mean, sum, centered},
-                       partition.blocks(), stream);
-              }
-            },
-            [&](const double* sum, const double* centered) {
-              const MergeSums<Partition> merge{partition, sum, centered, message,
-                                               message + layout.channels};
-              launch(merge, merge.blocks(), stream);
-            });
-      },
-      x, dy);
+  reduce<Products>(layout, mean, scratch, message, stream, dy, x);
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const GradientSource<Real<T>>& source, Write write, T* dx, Stream* stream) {
-  if (is_empty(layout)) return;
-  const bool add = write == Write::kAdd;
-  with_partition(
-      layout,
-      [&](const auto& partition, auto vector) {
-        constexpr int kVector = decltype(vector)::value;
-        if constexpr (std::is_same_v<std::decay_t<decltype(partition)>, Runs>) {
-          launch(RunInputGradient<T, kVector>{partition, dy, x, source, add, dx},
-                 partition.blocks(), stream);
-        } else {
-          launch(ColumnInputGradient<T, kVector>{partition, dy, x, source, add, dx},
-                 partition.blocks(), stream);
-        }
-      },
-      x, dy, dx);
+  write_output(layout, source, write, dx, stream, dy, x);
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                                \

@@ -15,6 +15,7 @@
 #include "core/cuda/phases.h"
 #include "cuda/device_array.h"
 #include "cuda/gpu.h"
+#include "outputs.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -96,50 +97,19 @@ std::vector<double> sums_of(cuda::Stream* stream, const Data<T>& dy, const Data<
   return message.download();
 }
 
-std::vector<double> parameters(const Layout& layout, double centre, std::uint32_t seed) {
-  Normal normal(seed);
-  std::vector<double> values;
-  for (std::int64_t c = 0; c < layout.channels; ++c) values.push_back(normal(centre, 0.3));
-  return values;
-}
-
-/// Means that double holds and float does not.
-std::vector<double> means_near(const Layout& layout, double mean, std::uint32_t seed) {
-  Normal normal(seed);
-  std::vector<double> values;
-  for (std::int64_t c = 0; c < layout.channels; ++c) {
-    values.push_back(mean * (1 - static_cast<double>(c) / 512) + normal(0, 0.01));
-  }
-  return values;
-}
-
 template <class R>
 std::vector<R> as(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-/// As check_output of test_kernels.cc: counts the elements that are further from reference(i) than
-/// their arithmetic allows.
-template <class T, class Kernel, class Value, class Magnitude>
-void check_output(cuda::Stream* stream, const Data<T>& x, std::size_t offset, const Kernel& kernel,
-                  const Value& reference, const Magnitude& magnitude) {
-  const Data<T> before(x.layout, 2, 1, 77);
-  const long double split = std::is_same_v<T, double> ? 0 : 2e4L * 0x1p-48L;
-  for (const Write write : {Write::kAssign, Write::kAdd}) {
-    const DeviceArray<T> out_on_device(stream, before.elements, offset);
-    kernel(write, out_on_device.data());
-    const std::vector<T> out = out_on_device.download();
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const long double added = write == Write::kAdd ? before.at(i) : 0;
-      const long double expected = reference(i) + added;
-      const long double tolerance = 6 * Type<T>::kUnit * (magnitude(i) + std::fabs(added)) + split +
-                                    Type<T>::storing(expected);
-      if (!(std::fabs(Type<T>::value(out[i]) - expected) <= tolerance)) ++wrong;
-    }
-    CAPTURE((write == Write::kAdd));
-    CHECK(wrong == 0);
-  }
+/// kernel(write, out) for an array on the GPU that begins as `out` and comes back in it.
+template <class T, class Kernel>
+auto on_device(cuda::Stream* stream, std::size_t offset, const Kernel& kernel) {
+  return [=](Write write, std::vector<T>* out) {
+    const DeviceArray<T> array(stream, *out, offset);
+    kernel(write, array.data());
+    *out = array.download();
+  };
 }
 
 }  // namespace
@@ -200,7 +170,7 @@ TEST_CASE("cuda phases: a pivot that is an outlier does no harm") {
 
 TEST_CASE_TEMPLATE("cuda phases: normalize", T, float, double, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
-  using R = cuda::Real<T>;
+  using R = Real<T>;
   cuda::Stream stream(0);
   for_each_case([&](const Layout& layout, double mean, std::uint32_t seed, std::size_t offset) {
     const Data<T> x(layout, mean, 1, seed);
@@ -224,10 +194,11 @@ TEST_CASE_TEMPLATE("cuda phases: normalize", T, float, double, Half) {
     };
     const auto shift = [&](std::size_t i) -> long double { return beta[x.channel(i)]; };
     check_output(
-        &stream, x, seed % 5 == 1 ? 1 : offset,
-        [&](Write write, T* y) {
-          cuda::normalize(x_on_device.data(), layout, source, write, y, &stream);
-        },
+        x,
+        on_device<T>(&stream, seed % 5 == 1 ? 1 : offset,
+                     [&](Write write, T* y) {
+                       cuda::normalize(x_on_device.data(), layout, source, write, y, &stream);
+                     }),
         [&](std::size_t i) { return scaled(i) + shift(i); },
         [&](std::size_t i) { return std::fabs(scaled(i)) + std::fabs(shift(i)); });
   });
@@ -265,7 +236,7 @@ TEST_CASE_TEMPLATE("cuda phases: gradient sums", T, float, double, Half) {
 
 TEST_CASE_TEMPLATE("cuda phases: input gradient", T, float, double, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
-  using R = cuda::Real<T>;
+  using R = Real<T>;
   cuda::Stream stream(0);
   for_each_case([&](const Layout& layout, double mean, std::uint32_t seed, std::size_t offset) {
     const Data<T> x(layout, mean, 1, seed);
@@ -299,11 +270,12 @@ TEST_CASE_TEMPLATE("cuda phases: input gradient", T, float, double, Half) {
       return terms;
     };
     check_output(
-        &stream, x, offset,
-        [&](Write write, T* dx) {
-          cuda::input_gradient(dy_on_device.data(), x_on_device.data(), layout, source, write, dx,
-                               &stream);
-        },
+        x,
+        on_device<T>(&stream, offset,
+                     [&](Write write, T* dx) {
+                       cuda::input_gradient(dy_on_device.data(), x_on_device.data(), layout, source,
+                                            write, dx, &stream);
+                     }),
         [&](std::size_t i) {
           const auto t = terms(i);
           return t[0] + t[1] + t[2];
