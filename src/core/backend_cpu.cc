@@ -5,6 +5,7 @@
 
 #include "core/backend.h"
 #include "core/kernels_cpu.h"
+#include "core/moving_average.h"
 
 namespace gluon_syncbn {
 namespace {
@@ -54,8 +55,7 @@ template <class P>
 void move_average(const std::vector<double>& batch, double momentum, void* array) {
   P* running = static_cast<P*>(array);
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    running[i] =
-        static_cast<P>(static_cast<double>(running[i]) * momentum + batch[i] * (1.0 - momentum));
+    running[i] = static_cast<P>(moved_average(static_cast<double>(running[i]), momentum, batch[i]));
   }
 }
 
@@ -65,7 +65,7 @@ double next_momentum(void* num_batches) {
   P* count = static_cast<P*>(num_batches);
   const double batches = static_cast<double>(*count) + 1.0;
   *count = static_cast<P>(batches);
-  return 1.0 - 1.0 / batches;
+  return momentum_of_average(batches);
 }
 
 class CpuBackend : public Backend {

@@ -1,9 +1,11 @@
 #include "core/channel.h"
 
+#include <atomic>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "core/bring_home.h"
 #include "core/error.h"
 #include "core/per_process.h"
 
@@ -67,12 +69,15 @@ void Channel::send(const std::string& name, Letter letter) {
 }
 
 void Channel::start(const std::string& name, const Letter& letter) {
-  group_->gather(name, letter.message,
-                 [self = shared_from_this(), name,
-                  then = letter.then](const ProcessGroup::Gathered& gathered) {
-                   self->start_next(name);
-                   then(gathered);
-                 });
+  const auto arrived = [self = shared_from_this(), name,
+                        then = letter.then](const ProcessGroup::Gathered& gathered) {
+    // First, because the next message tells which places are taken.
+    then(gathered);
+    self->start_next(name);
+  };
+  letter.write([group = group_, name, arrived](ProcessGroup::Words message) {
+    group->gather(name, std::move(message), arrived);
+  });
 }
 
 void Channel::start_next(const std::string& name) {
@@ -95,34 +100,42 @@ class RoundCrossings::Way : public Crossing<Part> {
  public:
   Way(std::shared_ptr<RoundCrossings> round, Pass pass) : round_(std::move(round)), pass_(pass) {}
 
-  void cross(const Part& own, typename Crossing<Part>::Then then) override {
-    ProcessMessage message = round_->message();
-    message.set_part(own);
-    const auto arrived = [round = round_, pass = pass_,
-                          then = std::move(then)](const ProcessGroup::Gathered& gathered) {
+  void cross(std::shared_ptr<const Part> own, typename Crossing<Part>::Then then) override {
+    const auto tell = [then = std::move(then), told = std::make_shared<std::atomic<bool>>(false)](
+                          const Outcome<Part>& outcome) {
+      if (!told->exchange(true)) then(outcome);
+    };
+    const auto write = [round = round_, own, tell](const auto& ready) {
+      bring_home(*own, [round, tell, ready](const FlatPart& part, const std::string& error) {
+        // The answer would say so too, but the other processes may be long in coming.
+        if (!error.empty()) tell({nullptr, error});
+        ready(round->message(part, error).pack());
+      });
+    };
+    const auto arrived = [round = round_, pass = pass_, remote = own->remote,
+                          tell](const ProcessGroup::Gathered& gathered) {
       Outcome<Part> outcome;
       try {
         const auto messages = round->read(gathered);
         if (pass == Pass::kForward) round->take_place(messages);
-        std::vector<Part> parts(messages.size());
+        std::vector<Part> parts;
+        for (const ProcessMessage& message : messages) parts.push_back(Part::of(message.part));
         std::vector<const Part*> order;
-        for (std::size_t i = 0; i < messages.size(); ++i) {
-          messages[i].get_part(&parts[i]);
-          order.push_back(&parts[i]);
-        }
-        outcome.merged = std::make_shared<const Part>(Part::merge(order));
+        for (const Part& part : parts) order.push_back(&part);
+        outcome.merged = std::make_shared<const Part>(send_out(Part::merge(order), remote));
       } catch (const std::exception& error) {
         outcome.error = error.what();
       }
-      then(outcome);
+      tell(outcome);
     };
-    round_->send(pass_, message, arrived);
+    round_->send(pass_, {write, arrived});
   }
 
   void cancel(const std::string& error) override {
-    ProcessMessage message = round_->message();
-    message.error = error;
-    round_->send(pass_, message, [](const ProcessGroup::Gathered&) {});
+    round_->send(pass_, {[round = round_, error](const auto& ready) {
+                           ready(round->message({}, error).pack());
+                         },
+                         [](const ProcessGroup::Gathered&) {}});
   }
 
   std::string describe() const override {
@@ -156,8 +169,10 @@ std::shared_ptr<Crossing<GradientSums>> RoundCrossings::backward() {
   return std::make_shared<Way<GradientSums>>(shared_from_this(), Pass::kBackward);
 }
 
-ProcessMessage RoundCrossings::message() const {
+ProcessMessage RoundCrossings::message(const FlatPart& part, const std::string& error) const {
   ProcessMessage message;
+  message.part = part;
+  message.error = error;
   message.round = number_;
   message.taken = channel_->taken();
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -172,11 +187,10 @@ std::optional<std::string> RoundCrossings::name(Pass pass) const {
   return channel_->name() + ".backward" + *place_;
 }
 
-void RoundCrossings::send(Pass pass, const ProcessMessage& message,
-                          const std::function<void(const ProcessGroup::Gathered&)>& then) {
+void RoundCrossings::send(Pass pass, Channel::Letter letter) {
   const auto name = this->name(pass);
-  if (!name) return then({{}, "its forward pass has not met the other processes"});
-  channel_->send(*name, {message.pack(), then});
+  if (!name) return letter.then({{}, "its forward pass has not met the other processes"});
+  channel_->send(*name, std::move(letter));
 }
 
 std::vector<ProcessMessage> RoundCrossings::read(const ProcessGroup::Gathered& gathered) const {

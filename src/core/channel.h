@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,11 +51,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void take(std::size_t place);
   void free(std::size_t place);
 
+  /// `write` is called when the letter's turn has come, and calls what it is given once, now or
+  /// later.
   struct Letter {
-    ProcessGroup::Words message;
+    std::function<void(std::function<void(ProcessGroup::Words)>)> write;
     ProcessGroup::Then then;
   };
-  /// Sends once no other message under `name` is under way.
+  /// Sends once no other message under `name` is under way. So messages go in the order of the
+  /// calls, however long it takes to write them.
   void send(const std::string& name, Letter letter);
   void start(const std::string& name, const Letter& letter);
   void start_next(const std::string& name);
@@ -64,7 +68,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   mutable std::mutex mutex_;
   std::uint64_t rounds_ = 0;
   std::uint64_t taken_ = 0;
-  std::map<std::string, std::deque<Letter>> behind_;  // messages that are under way, by name
+  std::map<std::string, std::deque<Letter>> behind_;  // what is under way, by name
 };
 
 /// The crossings of one round.
@@ -87,11 +91,10 @@ class RoundCrossings : public std::enable_shared_from_this<RoundCrossings> {
   class Way;
   enum class Pass { kForward, kBackward };
 
-  ProcessMessage message() const;
+  ProcessMessage message(const FlatPart& part, const std::string& error) const;
   /// Nothing for a backward pass whose forward exchange has not succeeded.
   std::optional<std::string> name(Pass pass) const;
-  void send(Pass pass, const ProcessMessage& message,
-            const std::function<void(const ProcessGroup::Gathered&)>& then);
+  void send(Pass pass, Channel::Letter letter);
   /// Throws Error where the processes do not speak of the same round, or one has failed.
   std::vector<ProcessMessage> read(const ProcessGroup::Gathered& gathered) const;
   void take_place(const std::vector<ProcessMessage>& messages);

@@ -2,6 +2,7 @@
 #define GLUON_SYNCBN_CORE_CROSSING_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "core/outcome.h"
@@ -17,7 +18,7 @@ class Crossing {
 
   virtual ~Crossing() = default;
   /// Calls `then` exactly once, now or later, from any thread. Does not throw.
-  virtual void cross(const Part& own, Then then) = 0;
+  virtual void cross(std::shared_ptr<const Part> own, Then then) = 0;
   /// Tells the other processes that this one will bring nothing, and why.
   virtual void cancel(const std::string& error) = 0;
   /// Who waits for whom, in whole sentences, for a message.

@@ -142,7 +142,7 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
       end_with(own.error, [] {});
       return;
     }
-    crossing_->cross(*own.merged, [self = this->shared_from_this()](const Outcome<Part>& outcome) {
+    crossing_->cross(own.merged, [self = this->shared_from_this()](const Outcome<Part>& outcome) {
       self->come_back(outcome);
     });
   }

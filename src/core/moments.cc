@@ -17,6 +17,20 @@ RemoteParts collect(const std::vector<const Part*>& parts) {
   return all;
 }
 
+std::vector<double> join(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> values;
+  values.reserve(a.size() + b.size());
+  values.insert(values.end(), a.begin(), a.end());
+  values.insert(values.end(), b.begin(), b.end());
+  return values;
+}
+
+void split(const std::vector<double>& values, std::vector<double>* a, std::vector<double>* b) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  a->assign(values.begin(), middle);
+  b->assign(middle, values.end());
+}
+
 }  // namespace
 
 Moments Moments::merge(const std::vector<const Moments*>& parts) {
@@ -42,6 +56,15 @@ Moments Moments::merge(const std::vector<const Moments*>& parts) {
   return merged;
 }
 
+FlatPart Moments::flat() const { return {count, join(mean, m2)}; }
+
+Moments Moments::of(const FlatPart& flat) {
+  Moments moments;
+  moments.count = flat.count;
+  split(flat.values, &moments.mean, &moments.m2);
+  return moments;
+}
+
 GradientSums GradientSums::merge(const std::vector<const GradientSums*>& parts) {
   GradientSums merged;
   merged.remote = collect(parts);
@@ -57,6 +80,14 @@ GradientSums GradientSums::merge(const std::vector<const GradientSums*>& parts) 
     }
   }
   return merged;
+}
+
+FlatPart GradientSums::flat() const { return {0, join(dy, dy_centered)}; }
+
+GradientSums GradientSums::of(const FlatPart& flat) {
+  GradientSums sums;
+  split(flat.values, &sums.dy, &sums.dy_centered);
+  return sums;
 }
 
 }  // namespace gluon_syncbn

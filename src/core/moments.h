@@ -2,20 +2,38 @@
 #define GLUON_SYNCBN_CORE_MOMENTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/cuda/host_device.h"
 
 namespace gluon_syncbn {
 
+/// A part as it travels between memories and processes: two numbers for every channel, the second
+/// ones behind the first of all channels.
+struct FlatPart {
+  std::int64_t count = 0;  ///< of Moments
+  std::vector<double> values;
+};
+
 /// What a device that computes elsewhere than on the host leaves for its peers there.
 class RemotePart {
  public:
+  using Then = std::function<void(const FlatPart& part, const std::string& error)>;
+
   virtual ~RemotePart() = default;
+
+  /// Calls `then` exactly once, now or later, from any thread, with a copy on the host or with what
+  /// went wrong. Parts of one device are fetched in the order of the calls. Does not throw.
+  virtual void fetch(Then then) const = 0;
+
+  /// What `part` is for all devices that could have read this one. Throws Error.
+  virtual std::shared_ptr<const RemotePart> with(const FlatPart& part) const = 0;
 };
 
-/// In the order of devices. Only the backend that made them can read them.
+/// In the order of devices. Only the backend that made them can compute with them.
 using RemoteParts = std::vector<std::shared_ptr<const RemotePart>>;
 
 /// Count, mean and sum of squared deviations from the mean of every channel.
@@ -31,6 +49,9 @@ struct Moments {
 
   /// Merges in the order of `parts`. Parts without elements weigh nothing.
   static Moments merge(const std::vector<const Moments*>& parts);
+
+  FlatPart flat() const;
+  static Moments of(const FlatPart& flat);
 };
 
 /// Merges the moments of `count_b` elements into those of `count_a` elements of one channel.
@@ -51,6 +72,9 @@ struct GradientSums {
   RemoteParts remote = {};  ///< as in Moments
 
   static GradientSums merge(const std::vector<const GradientSums*>& parts);
+
+  FlatPart flat() const;
+  static GradientSums of(const FlatPart& flat);
 };
 
 }  // namespace gluon_syncbn

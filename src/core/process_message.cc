@@ -42,25 +42,13 @@ void append(Words* words, const void* data, std::size_t bytes) {
   if (bytes > 0) std::memcpy(words->data() + at, data, bytes);
 }
 
-void join(std::vector<double>* values, const std::vector<double>& a, const std::vector<double>& b) {
-  values->reserve(a.size() + b.size());
-  values->assign(a.begin(), a.end());
-  values->insert(values->end(), b.begin(), b.end());
-}
-
-void split(const std::vector<double>& values, std::vector<double>* a, std::vector<double>* b) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  a->assign(values.begin(), middle);
-  b->assign(middle, values.end());
-}
-
 }  // namespace
 
 Words ProcessMessage::pack() const {
   Words words;
-  words.reserve(kHeaderSize + values.size() + words_of(error.size()));
+  words.reserve(kHeaderSize + part.values.size() + words_of(error.size()));
   words.resize(kHeaderSize);
-  words[kNumValues] = static_cast<std::int64_t>(values.size());
+  words[kNumValues] = static_cast<std::int64_t>(part.values.size());
   words[kErrorBytes] = static_cast<std::int64_t>(error.size());
   words[kRound] = bits<std::int64_t>(round);
   words[kTaken] = bits<std::int64_t>(taken);
@@ -69,8 +57,8 @@ Words ProcessMessage::pack() const {
               std::min(agreement.dtype.size(), sizeof(Words::value_type)));
   words[kEps] = bits<std::int64_t>(agreement.eps);
   words[kMomentum] = bits<std::int64_t>(agreement.momentum.value_or(kNoMomentum));
-  words[kCount] = count;
-  append(&words, values.data(), values.size() * sizeof(double));
+  words[kCount] = part.count;
+  append(&words, part.values.data(), part.values.size() * sizeof(double));
   append(&words, error.data(), error.size());
   return words;
 }
@@ -96,35 +84,17 @@ std::vector<ProcessMessage> ProcessMessage::unpack(const Words& words) {
     message.agreement = {header[kChannels], dtype, bits<double>(header[kEps]), std::nullopt};
     const auto momentum = bits<double>(header[kMomentum]);
     if (momentum != kNoMomentum) message.agreement.momentum = momentum;
-    message.count = header[kCount];
-    message.values.resize(num_values);
+    message.part.count = header[kCount];
+    message.part.values.resize(num_values);
     const std::int64_t* next = header + kHeaderSize;
     if (num_values > 0) {
-      std::memcpy(message.values.data(), next, num_values * sizeof(double));
+      std::memcpy(message.part.values.data(), next, num_values * sizeof(double));
     }
     message.error.assign(reinterpret_cast<const char*>(next + num_values), error_bytes);
     messages.push_back(std::move(message));
     at += kHeaderSize + num_values + words_of(error_bytes);
   }
   return messages;
-}
-
-void ProcessMessage::set_part(const Moments& part) {
-  count = part.count;
-  join(&values, part.mean, part.m2);
-}
-
-void ProcessMessage::set_part(const GradientSums& part) {
-  join(&values, part.dy, part.dy_centered);
-}
-
-void ProcessMessage::get_part(Moments* part) const {
-  part->count = count;
-  split(values, &part->mean, &part->m2);
-}
-
-void ProcessMessage::get_part(GradientSums* part) const {
-  split(values, &part->dy, &part->dy_centered);
 }
 
 }  // namespace gluon_syncbn

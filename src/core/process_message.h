@@ -17,20 +17,14 @@ struct ProcessMessage {
   std::uint64_t round = 0;
   std::uint64_t taken = 0;  ///< places that are taken on this process; see Channel
   Agreement agreement;
-  std::int64_t count = 0;
-  std::vector<double> values;  ///< two for each channel
-  std::string error;           ///< "" where there is a part
+  FlatPart part;
+  std::string error;  ///< "" where there is a part
 
   ProcessGroup::Words pack() const;
 
   /// Messages that were packed one by one and put behind each other. Throws Error where the words
   /// are something else.
   static std::vector<ProcessMessage> unpack(const ProcessGroup::Words& words);
-
-  void set_part(const Moments& part);
-  void set_part(const GradientSums& part);
-  void get_part(Moments* part) const;
-  void get_part(GradientSums* part) const;
 };
 
 }  // namespace gluon_syncbn

@@ -96,10 +96,6 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   const bool synchronizes = attributes_.synchronizes();
   auto backend = backend_of(device, layer);
   if (device.type == "cpu") require_safe_cpu_contexts(layer, synchronizes);
-  if (device.type == "gpu" && attributes_.crosses_processes()) {
-    throw Error(layer + ": called on " + device.name() +
-                ", but only CPU contexts can synchronize with other processes so far");
-  }
   auto place = update_place(device);
   auto where = synchronizes ? meeting(device) : nullptr;
   return std::make_shared<Operator>(attributes_, std::move(device), std::move(backend),

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -8,12 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "core/bring_home.h"
 #include "core/channel.h"
 #include "core/error.h"
 #include "core/process_message.h"
 #include "core/rendezvous.h"
 #include "ranks.h"
 #include "values.h"
+#include "wire.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -21,65 +24,6 @@ namespace {
 const Device kA{"cpu", 0};
 const Device kB{"cpu", 1};
 const Agreement kAgreement{2, "float32", 1e-5, 0.9};
-
-/// What connects the processes of a test, all of which live in this one.
-class Wire {
- public:
-  explicit Wire(int size) : size_(size) {}
-
-  int size() const { return size_; }
-
-  void put(int process, const std::string& name, ProcessGroup::Words message,
-           ProcessGroup::Then then) {
-    std::map<int, Letter> complete;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      auto& waiting = waiting_[name];
-      if (!waiting.try_emplace(process, Letter{std::move(message), std::move(then)}).second) {
-        throw Error("the name " + name + " is in use twice");
-      }
-      names_.push_back(name);
-      if (waiting.size() < static_cast<std::size_t>(size_)) return;
-      complete.swap(waiting);
-    }
-    ProcessGroup::Gathered gathered;
-    for (const auto& [_, letter] : complete) {
-      gathered.words.insert(gathered.words.end(), letter.message.begin(), letter.message.end());
-    }
-    for (const auto& [_, letter] : complete) letter.then(gathered);
-  }
-
-  std::vector<std::string> names() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return names_;
-  }
-
- private:
-  struct Letter {
-    ProcessGroup::Words message;
-    ProcessGroup::Then then;
-  };
-  const int size_;
-  mutable std::mutex mutex_;
-  std::map<std::string, std::map<int, Letter>> waiting_;
-  std::vector<std::string> names_;
-};
-
-class WiredGroup : public ProcessGroup {
- public:
-  WiredGroup(std::shared_ptr<Wire> wire, int process) : wire_(std::move(wire)), process_(process) {}
-  void gather(const std::string& name, Words message, Then then) override {
-    wire_->put(process_, name, std::move(message), std::move(then));
-  }
-  int id() const override { return 0; }
-  int size() const override { return wire_->size(); }
-  std::string describe() const override { return "process " + std::to_string(process_); }
-  std::string hint() const override { return "Look there."; }
-
- private:
-  const std::shared_ptr<Wire> wire_;
-  const int process_;
-};
 
 /// A group whose exchanges never end.
 class SilentGroup : public ProcessGroup {
@@ -104,6 +48,28 @@ struct Process {
   Meeting meeting;
 };
 
+/// A part that is fetched when the test says so.
+class LatePart : public RemotePart {
+ public:
+  explicit LatePart(FlatPart part) : part_(std::move(part)) {}
+
+  void fetch(Then then) const override { waiting_.push_back(std::move(then)); }
+  std::shared_ptr<const RemotePart> with(const FlatPart& part) const override {
+    return std::make_shared<const LatePart>(part);
+  }
+  const FlatPart& part() const { return part_; }
+
+  void arrive(const std::string& error = "") {
+    std::vector<Then> waiting;
+    waiting.swap(waiting_);
+    for (const auto& then : waiting) then(part_, error);
+  }
+
+ private:
+  const FlatPart part_;
+  mutable std::vector<Then> waiting_;
+};
+
 template <class Part>
 std::string error_in(const Inbox<Part>& inbox) {
   const auto call = inbox.wait();
@@ -119,7 +85,7 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
   part.round = 7;
   part.taken = 0x8000000000000001u;
   part.agreement = {2, "float16", 0x1.23456789abcdep-20, 1.0 / 3};
-  part.set_part(some_moments(3));
+  part.part = some_moments(3).flat();
   ProcessMessage failure;
   failure.error = "no data on this process: \xc3\xa4";
   auto words = part.pack();
@@ -132,9 +98,7 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
   CHECK(messages[0].taken == part.taken);
   CHECK(messages[0].error.empty());
   CHECK_FALSE(messages[0].agreement.difference(part.agreement));
-  Moments moments;
-  messages[0].get_part(&moments);
-  CHECK(same_bits(moments, some_moments(3)));
+  CHECK(same_bits(Moments::of(messages[0].part), some_moments(3)));
   CHECK(messages[1].error == failure.error);
   for (const std::size_t cut : {std::size_t{1}, more.size(), words.size() - 1}) {
     const ProcessGroup::Words broken(words.begin(), words.end() - static_cast<std::ptrdiff_t>(cut));
@@ -240,6 +204,126 @@ TEST_CASE("backward passes of several rounds may be under way in any order") {
   for (std::size_t r = 0; r < kRounds; ++r) {
     CHECK(inboxes[r].wait().outcome.merged->dy[0] == 2.0 * static_cast<double>(r));
   }
+}
+
+TEST_CASE("rounds whose messages stand in line get different places") {
+  const auto wire = std::make_shared<Wire>(2);
+  Process first(wire, 0, 1);
+  Process second(wire, 1, 1);
+  const std::vector<Process*> sides{&first, &second};
+  std::vector<std::vector<std::shared_ptr<Round>>> rounds(2);
+  wire->hold();
+  for (std::size_t side = 0; side < 2; ++side) {
+    for (int i = 0; i < 2; ++i) {
+      const auto round = sides[side]->meeting.join(kA);
+      round->agree(kA, kAgreement);
+      round->forward().arrive(kA, some_moments(1), Inbox<Moments>().continuation());
+      rounds[side].push_back(round);
+    }
+  }
+  wire->release();
+  std::vector<Inbox<GradientSums>> inboxes(4);
+  for (const std::size_t r : {0, 1}) {
+    rounds[0][r]->next_backward(kA)->arrive(kA, sums(1.0 + static_cast<double>(r)),
+                                            inboxes[r].continuation());
+  }
+  for (const std::size_t r : {1, 0}) {
+    rounds[1][r]->next_backward(kA)->arrive(kA, sums(1.0 + static_cast<double>(r)),
+                                            inboxes[2 + r].continuation());
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto outcome = inboxes[i].wait().outcome;
+    REQUIRE_MESSAGE(outcome, outcome.error);
+    CHECK(outcome.merged->dy[0] == 2.0 * (1.0 + static_cast<double>(i % 2)));
+  }
+}
+
+TEST_CASE("remote parts are merged in the order of devices, whichever comes first") {
+  for (const bool reversed : {false, true}) {
+    std::vector<std::shared_ptr<LatePart>> late;
+    Moments part;
+    std::vector<Moments> all;
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      all.push_back(some_moments(i));
+      late.push_back(std::make_shared<LatePart>(all.back().flat()));
+      part.remote.push_back(late.back());
+    }
+    std::vector<FlatPart> came;
+    bring_home(part, [&](const FlatPart& flat, const std::string& error) {
+      CHECK(error.empty());
+      came.push_back(flat);
+    });
+    if (reversed) std::reverse(late.begin(), late.end());
+    for (const auto& each : late) {
+      CHECK(came.empty());
+      each->arrive();
+    }
+    REQUIRE(came.size() == 1);
+    CHECK(same_bits(Moments::of(came.front()), merge_all(all)));
+  }
+}
+
+TEST_CASE("what a process brings late is sent in its turn, and answered where it came from") {
+  const auto wire = std::make_shared<Wire>(2);
+  Process first(wire, 0, 1);
+  Process second(wire, 1, 1);
+  const auto late = std::make_shared<LatePart>(some_moments(1).flat());
+  std::vector<Inbox<Moments>> inboxes(4);
+  for (auto* side : {&first, &second}) {
+    const std::size_t at = side == &first ? 0 : 2;
+    auto round = side->meeting.join(kA);
+    round->agree(kA, kAgreement);
+    Moments part = some_moments(2);
+    if (side == &first) {
+      part = {};
+      part.remote = {late};
+    }
+    round->forward().arrive(kA, part, inboxes[at].continuation());
+    round = side->meeting.join(kA);
+    if (side == &first) round->fail(kA, "no luck");  // before the part of the first round is here
+    round->agree(kA, kAgreement);
+    round->forward().arrive(kA, some_moments(3), inboxes[at + 1].continuation());
+  }
+  CHECK(inboxes[0].calls().empty());
+  CHECK(inboxes[2].calls().empty());
+  const Moments expected = merge_all<Moments>({some_moments(1), some_moments(2)});
+  SUBCASE("part") {
+    late->arrive();
+    const auto remote = inboxes[0].wait().outcome.merged;
+    REQUIRE(remote);
+    CHECK(remote->count == expected.count);
+    CHECK(remote->mean.empty());
+    REQUIRE(remote->remote.size() == 1);
+    const auto& answer = dynamic_cast<const LatePart&>(*remote->remote.front());
+    CHECK(same_bits(Moments::of(answer.part()), expected));
+    CHECK(same_bits(*inboxes[2].wait().outcome.merged, expected));
+  }
+  SUBCASE("error") {
+    late->arrive("device lost");
+    CHECK(error_in(inboxes[0]) == "layer round 0 forward: device lost");
+    CHECK(error_in(inboxes[2]) == "layer round 0 forward: failed on process 0: device lost");
+    CHECK(inboxes[0].calls().size() == 1);
+  }
+  CHECK(contains(error_in(inboxes[1]), "layer round 1 forward: failed on cpu(0): no luck"));
+  CHECK(contains(error_in(inboxes[3]), "layer round 1 forward: failed on process 0: "));
+}
+
+TEST_CASE(
+    "a part that does not come home is an error at once, also where other processes are late") {
+  const auto group = std::make_shared<SilentGroup>();
+  Meeting meeting("layer", 1, "", "num_devices", std::make_shared<Channel>(group, "layer"));
+  Inbox<Moments> inbox;
+  const auto round = meeting.join(kA);
+  round->agree(kA, kAgreement);
+  const auto late = std::make_shared<LatePart>(FlatPart{});
+  Moments part;
+  part.remote = {late};
+  round->forward().arrive(kA, part, inbox.continuation());
+  CHECK(group->kept().empty());
+  late->arrive("device lost");
+  CHECK(group->kept().size() == 1);
+  CHECK(error_in(inbox) == "layer round 0 forward: device lost");
+  group->forget();
 }
 
 TEST_CASE("what differs between processes is named on all of them") {

@@ -7,25 +7,12 @@
 
 #include "core/cuda/channel_bodies.h"
 #include "core/cuda/gpu.h"
+#include "core/cuda/part.h"
 #include "core/cuda/phases.h"
 #include "core/error.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
-
-/// Two numbers for every channel of one device, which its peers read.
-struct Part : RemotePart {
-  Part(Gpu* gpu_in, std::size_t doubles, std::int64_t count_in)
-      : gpu(gpu_in), message(gpu_in->message(doubles)), count(count_in) {}
-
-  Gpu* gpu;
-  Gpu::Message message;
-  std::int64_t count;  // elements per channel
-
-  static const Part& of(const std::shared_ptr<const RemotePart>& part) {
-    return static_cast<const Part&>(*part);
-  }
-};
 
 struct GpuStatistics : Statistics {
   explicit GpuStatistics(Pool<Memory>::Lease memory_in, std::int64_t channels_in)
@@ -73,7 +60,7 @@ class CudaBackend : public Backend {
   bool keeps_caller_busy() const override { return false; }
 
   Moments moments(const Data& data, const void* x) override {
-    const auto part = std::make_shared<Part>(gpu_, message_size(data.layout), data.layout.count());
+    const auto part = new_part(data);
     Rooms rooms(gpu_);
     with_types(data.element, [&](auto types) {
       using T = typename decltype(types)::Data;
@@ -90,8 +77,10 @@ class CudaBackend : public Backend {
   StatisticsPtr batch_statistics(const Data& data, const Moments& merged, double eps) override {
     const auto statistics = new_statistics(data);
     const std::int64_t channels = data.layout.channels;
-    for_each(channels, BatchStatistics{messages(merged.remote), channels, eps, statistics->mean(),
-                                       statistics->variance(), statistics->inv_std()});
+    Rooms rooms(gpu_);
+    for_each(channels,
+             BatchStatistics{messages(merged.remote, &rooms), channels, eps, statistics->mean(),
+                             statistics->variance(), statistics->inv_std()});
     return statistics;
   }
 
@@ -137,7 +126,7 @@ class CudaBackend : public Backend {
 
   GradientSums gradient_sums(const Data& data, const void* dy, const void* x,
                              const Statistics& statistics) override {
-    const auto part = std::make_shared<Part>(gpu_, message_size(data.layout), data.layout.count());
+    const auto part = new_part(data);
     Rooms rooms(gpu_);
     with_types(data.element, [&](auto types) {
       using T = typename decltype(types)::Data;
@@ -191,6 +180,11 @@ class CudaBackend : public Backend {
   }
 
  private:
+  std::shared_ptr<Part> new_part(const Data& data) {
+    const std::size_t doubles = message_size(data.layout);
+    return std::make_shared<Part>(gpu_, gpu_->message(doubles), doubles, data.layout.count());
+  }
+
   template <class Each>
   void for_each(std::int64_t size, const Each& each) {
     const ForEach<Each> body{each, size};
@@ -204,27 +198,37 @@ class CudaBackend : public Backend {
   }
 
   /// For a kernel that comes next, and so behind what writes them.
-  Messages messages(const RemoteParts& parts) {
+  Messages messages(const RemoteParts& parts, Rooms* rooms) {
     if (parts.size() > static_cast<std::size_t>(kMostDevices)) {
       throw Error("num_devices=" + std::to_string(parts.size()) + " where at most " +
                   std::to_string(kMostDevices) + " GPU contexts can meet");
     }
     Messages messages{};
     for (const auto& each : parts) {
-      const Part& part = Part::of(each);
-      if (part.gpu != gpu_) gpu_->stream()->wait(*part.message.written);
-      messages.values[messages.size] = part.message.values();
-      messages.counts[messages.size] = part.count;
+      messages.values[messages.size] = values(each, rooms);
+      messages.counts[messages.size] = Part::of(each).count;
       ++messages.size;
     }
     return messages;
   }
 
-  /// The sums of one device as they are, or those of all added up.
+  /// What the processes have merged is copied, because every block reads it.
+  const double* values(const std::shared_ptr<const RemotePart>& each, Rooms* rooms) {
+    const Part& part = Part::of(each);
+    if (!part.message.written) {
+      double* copy = rooms->take(part.doubles);
+      gpu_->stream()->copy(copy, part.message.values(), part.doubles * sizeof(double));
+      return copy;
+    }
+    if (part.gpu != gpu_) gpu_->stream()->wait(*part.message.written);
+    return part.message.values();
+  }
+
+  /// The sums of one device or of all processes as they are, or those of all devices added up.
   const double* sum(const Data& data, const RemoteParts& parts, Rooms* rooms) {
-    if (parts.size() == 1) return Part::of(parts.front()).message.values();
+    if (parts.size() == 1) return values(parts.front(), rooms);
     double* sums = rooms->take(message_size(data.layout));
-    for_each(2 * data.layout.channels, SumMessages{messages(parts), sums});
+    for_each(2 * data.layout.channels, SumMessages{messages(parts, rooms), sums});
     return sums;
   }
 

@@ -7,6 +7,7 @@
 #include "core/cuda/body.h"
 #include "core/cuda/partition.h"
 #include "core/moments.h"
+#include "core/moving_average.h"
 
 namespace gluon_syncbn::cuda {
 
@@ -144,14 +145,14 @@ struct MoveAverages {
 
   GLUON_SYNCBN_HOST_DEVICE void operator()(std::int64_t c) const {
     const double weight =
-        num_batches ? 1.0 - 1.0 / (static_cast<double>(*num_batches) + 1.0) : momentum;
+        num_batches ? momentum_of_average(static_cast<double>(*num_batches) + 1.0) : momentum;
     move(mean[c], weight, &running_mean[c]);
     move(variance[c], weight, &running_variance[c]);
   }
 
  private:
   GLUON_SYNCBN_HOST_DEVICE static void move(double value, double weight, P* average) {
-    *average = static_cast<P>(static_cast<double>(*average) * weight + value * (1.0 - weight));
+    *average = static_cast<P>(moved_average(static_cast<double>(*average), weight, value));
   }
 };
 

@@ -67,10 +67,16 @@ class Gpu {
   /// stream only, and so may be given back while earlier work is not done.
   Pool<Memory>::Lease memory(std::size_t doubles) { return take(Memory::Place::kDevice, doubles); }
 
+  /// Memory of the host that all GPUs can read and write. What is given back is used again at once:
+  /// no earlier work may still use it.
+  Pool<Memory>::Lease host_memory(std::size_t doubles) {
+    return take(Memory::Place::kHost, doubles);
+  }
+
   /// Memory that kernels on all GPUs can read, with an event for what writes it.
   struct Message {
     Pool<Memory>::Lease memory;
-    Pool<Event>::Lease written;
+    Pool<Event>::Lease written;  ///< null where the host has written it
 
     double* values() const { return static_cast<double*>(memory->data()); }
   };

@@ -27,6 +27,7 @@ std::atomic<long> emulated_allocations{0};
 std::atomic<long> emulated_host_allocations{0};
 std::atomic<long> emulated_launches{0};
 std::atomic<bool> emulated_fault{false};
+std::atomic<bool> emulated_copy_fault{false};
 
 }  // namespace gluon_syncbn::tests
 
@@ -138,8 +139,10 @@ void Stream::zero(void* begin, std::size_t bytes) {
   impl_->put([begin, bytes] { std::memset(begin, 0, bytes); });
 }
 void Stream::copy(void* to, const void* from, std::size_t bytes) {
-  impl_->put([to, from, bytes] {
-    if (bytes > 0) std::memcpy(to, from, bytes);
+  Impl* impl = impl_.get();
+  impl->put([to, from, bytes, impl] {
+    if (tests::emulated_copy_fault.exchange(false)) impl->error = "CUDA: emulated fault in a copy";
+    if (bytes > 0 && impl->error.empty()) std::memcpy(to, from, bytes);
   });
 }
 

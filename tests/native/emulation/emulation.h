@@ -10,7 +10,8 @@ extern std::atomic<bool> emulated_peer_access;
 extern std::atomic<long> emulated_allocations;       ///< so far
 extern std::atomic<long> emulated_host_allocations;  ///< those of host memory
 extern std::atomic<long> emulated_launches;          ///< so far
-extern std::atomic<bool> emulated_fault;  ///< the next kernel breaks its stream, as on a GPU
+extern std::atomic<bool> emulated_fault;       ///< the next kernel breaks its stream, as on a GPU
+extern std::atomic<bool> emulated_copy_fault;  ///< the next copy does
 
 }  // namespace gluon_syncbn::tests
 

@@ -1,0 +1,34 @@
+#ifndef GLUON_SYNCBN_CORE_CUDA_PART_H_
+#define GLUON_SYNCBN_CORE_CUDA_PART_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/cuda/gpu.h"
+#include "core/moments.h"
+
+namespace gluon_syncbn::cuda {
+
+/// Two numbers for every channel, which all GPUs can read: those of one device for its peers, or
+/// those of other processes for all devices of this one.
+struct Part : RemotePart {
+  Part(Gpu* gpu_in, Gpu::Message message_in, std::size_t doubles_in, std::int64_t count_in)
+      : gpu(gpu_in), message(std::move(message_in)), doubles(doubles_in), count(count_in) {}
+
+  Gpu* gpu;
+  Gpu::Message message;
+  std::size_t doubles;
+  std::int64_t count;  // elements per channel
+
+  void fetch(Then then) const override;
+  std::shared_ptr<const RemotePart> with(const FlatPart& part) const override;
+
+  static const Part& of(const std::shared_ptr<const RemotePart>& part) {
+    return static_cast<const Part&>(*part);
+  }
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CORE_CUDA_PART_H_

@@ -1,0 +1,215 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_SHARD_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_SHARD_H_
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arrays.h"
+#include "core/cuda/backend_cuda.h"
+#include "core/rendezvous.h"
+#include "cuda/device_array.h"
+
+namespace gluon_syncbn::tests {
+
+using Data32 = Data<float>;
+
+/// Waits for the calls of Backend::finish.
+class Finishes {
+ public:
+  std::function<void(const std::string&)> one() {
+    return [this](const std::string& error) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      errors_.push_back(error);
+      changed_.notify_all();
+    };
+  }
+  std::vector<std::string> wait(std::size_t number) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(60), [&] { return errors_.size() >= number; });
+    return errors_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> errors_;
+};
+
+/// One GPU context with its shard of a batch and all arrays of one layer.
+struct Shard {
+  Shard(int index, const Layout& layout, std::uint32_t seed)
+      : x(layout, 100, 1, seed),
+        dy(layout, 0.1, 1, seed + 1),
+        device{"gpu", index},
+        backend(cuda::backend_of(index, "layer")),
+        stream(0),
+        zeros(static_cast<std::size_t>(layout.channels), 0.0F),
+        ones(zeros.size(), 1.0F),
+        on_device_x(&stream, x.elements),
+        on_device_dy(&stream, dy.elements),
+        y(&stream, std::vector<float>(x.elements.size())),
+        dx(&stream, std::vector<float>(x.elements.size())),
+        gamma(&stream, ones),
+        beta(&stream, zeros),
+        running_mean(&stream, zeros),
+        running_variance(&stream, ones),
+        gamma_gradient(&stream, zeros),
+        beta_gradient(&stream, zeros),
+        num_batches(&stream, {0.0F}),
+        data{Element::kFloat32, layout} {}
+
+  Data32 x;
+  Data32 dy;
+  Device device;
+  std::shared_ptr<Backend> backend;
+  cuda::Stream stream;  // of the test
+  std::vector<float> zeros;
+  std::vector<float> ones;
+  DeviceArray<float> on_device_x, on_device_dy, y, dx, gamma, beta, running_mean, running_variance,
+      gamma_gradient, beta_gradient, num_batches;
+  Backend::Data data;
+  std::shared_ptr<const Statistics> statistics;
+  std::int64_t count = 0;
+  std::optional<double> momentum = 0.9;
+
+  /// Where memory of a GPU is memory of the host.
+  void move_to_cpu() {
+    device.type = "cpu";
+    backend = cpu_backend();
+  }
+
+  void forward(Exchange<Moments>* exchange, Finishes* finishes) {
+    exchange->arrive(device, backend->moments(data, on_device_x.data()),
+                     [this, finishes](const Outcome<Moments>& outcome, CalledOn) {
+                       if (!outcome) return fail(finishes, outcome.error);
+                       statistics = backend->batch_statistics(data, *outcome.merged, kEps);
+                       count = outcome.merged->count;
+                       backend->move_averages(data, *statistics,
+                                              {running_mean.data(), running_variance.data(),
+                                               momentum, momentum ? nullptr : num_batches.data()});
+                       backend->normalize(data, on_device_x.data(), *statistics, gamma.data(),
+                                          beta.data(), Write::kAssign, y.data());
+                       finish(finishes, outcome.merged);
+                     });
+  }
+  void backward(Exchange<GradientSums>* exchange, Finishes* finishes) {
+    const GradientSums own =
+        backend->gradient_sums(data, on_device_dy.data(), on_device_x.data(), *statistics);
+    exchange->arrive(
+        device, own, [this, finishes, own](const Outcome<GradientSums>& outcome, CalledOn) {
+          if (!outcome) return fail(finishes, outcome.error);
+          backend->parameter_gradients(
+              data, own, *statistics,
+              {false, Write::kAssign, gamma_gradient.data(), Write::kAssign, beta_gradient.data()});
+          backend->input_gradient(data, on_device_dy.data(), on_device_x.data(), *statistics,
+                                  outcome.merged.get(), count, gamma.data(), Write::kAssign,
+                                  dx.data());
+          finish(finishes, outcome.merged);
+        });
+  }
+  void fail(Finishes* finishes, const std::string& error) const {
+    backend->finish([done = finishes->one(), error](auto&) { done(error); });
+  }
+
+  /// The parts of peers are kept until this device is done with them.
+  template <class Kept>
+  void finish(Finishes* finishes, Kept kept) const {
+    backend->finish([done = finishes->one(), kept](const std::string& error) mutable {
+      kept.reset();
+      done(error);
+    });
+  }
+
+  static constexpr double kEps = 1e-3;
+};
+
+/// A layer on all shards by its definition, in long double.
+struct WholeBatch {
+  explicit WholeBatch(const std::vector<std::unique_ptr<Shard>>& shards) {
+    const auto channels = shards.front()->zeros.size();
+    for (auto* values : {&mean, &variance, &sum, &sum_centered}) values->assign(channels, 0);
+    for (const auto& shard : shards) {
+      count += static_cast<long double>(shard->x.layout.count());
+      for_elements(*shard, [&](std::size_t i, std::size_t c) { mean[c] += shard->x.at(i); });
+    }
+    for (long double& value : mean) value /= count;
+    for (const auto& shard : shards) {
+      for_elements(*shard, [&](std::size_t i, std::size_t c) {
+        const long double deviation = shard->x.at(i) - mean[c];
+        variance[c] += deviation * deviation / count;
+        sum[c] += shard->dy.at(i);
+        sum_centered[c] += shard->dy.at(i) * deviation;
+      });
+    }
+  }
+
+  template <class Visit>
+  static void for_elements(const Shard& shard, const Visit& visit) {
+    for (std::size_t i = 0; i < shard.x.elements.size(); ++i) visit(i, shard.x.channel(i));
+  }
+  long double inv_std(std::size_t c) const {
+    return 1 / std::sqrt(variance[c] + static_cast<long double>(Shard::kEps));
+  }
+
+  void check(const Shard& shard) const {
+    const auto y = shard.y.download();
+    const auto dx = shard.dx.download();
+    long double worst_y = 0;
+    long double worst_dx = 0;
+    for_elements(shard, [&](std::size_t i, std::size_t c) {
+      const long double normalized = (shard.x.at(i) - mean[c]) * inv_std(c);
+      const long double gradient = inv_std(c) * (shard.dy.at(i) - sum[c] / count -
+                                                 normalized * inv_std(c) * sum_centered[c] / count);
+      worst_y = std::max(worst_y, std::fabs(y[i] - normalized) / (1 + inv_std(c)));
+      worst_dx = std::max(worst_dx, std::fabs(dx[i] - gradient) / (1 + inv_std(c)));
+    });
+    CHECK(worst_y <= 1e-6L);
+    CHECK(worst_dx <= 1e-6L);
+    const auto running_mean = shard.running_mean.download();
+    const auto running_variance = shard.running_variance.download();
+    for (std::size_t c = 0; c < mean.size(); ++c) {
+      CHECK(std::fabs(running_mean[c] - 0.1L * mean[c]) <= 2e-6L * std::fabs(mean[c]));
+      CHECK(std::fabs(running_variance[c] - (0.9L + 0.1L * variance[c])) <= 1e-6L);
+    }
+  }
+
+  std::vector<long double> mean, variance, sum, sum_centered;
+  long double count = 0;
+};
+
+/// The contexts of the tests may outnumber the GPUs.
+class ShareGpus {
+ public:
+  ShareGpus() { setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1); }
+  ~ShareGpus() { unsetenv("GLUON_SYNCBN_SHARE_GPUS"); }
+  ShareGpus(const ShareGpus&) = delete;
+  ShareGpus& operator=(const ShareGpus&) = delete;
+};
+
+inline std::vector<std::unique_ptr<Shard>> make_shards(std::size_t number, std::int64_t inner,
+                                                       int first_context = 0) {
+  std::vector<std::unique_ptr<Shard>> shards;
+  for (std::size_t rank = 0; rank < number; ++rank) {
+    const Layout layout{1 + static_cast<std::int64_t>(rank % 3), 5, inner};
+    shards.push_back(std::make_unique<Shard>(first_context + static_cast<int>(rank), layout,
+                                             static_cast<std::uint32_t>(10 * rank)));
+  }
+  return shards;
+}
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_SHARD_H_
