@@ -6,6 +6,11 @@
 #include "host/device_kind.h"
 
 namespace gluon_syncbn::host {
+namespace {
+
+constexpr std::size_t kPriorityWorkers = 4;  // MXNET_CPU_PRIORITY_NTHREADS
+
+}  // namespace
 
 struct Operation {
   Engine::AsyncFunction function;
@@ -162,15 +167,30 @@ void Engine::to_execute(Operation* operation, bool on_pushing_thread) {
   worker.wake.notify_one();
 }
 
+Engine::Line Engine::line_of(const Operation& operation) {
+  switch (operation.property) {
+    case Property::kCopyFromGPU:
+    case Property::kCopyToGPU:
+      return Line::kCopies;
+    case Property::kCPUPrioritized:
+      return Line::kPrioritized;
+    default:
+      return Line::kUsual;
+  }
+}
+
 Engine::Worker& Engine::worker_of(const Operation& operation) {
-  const Context context = operation.context;
-  const bool copies =
-      operation.property == Property::kCopyFromGPU || operation.property == Property::kCopyToGPU;
+  Context context = operation.context;
+  const Line line = line_of(operation);
+  // One line for all CPU contexts.
+  if (line == Line::kPrioritized) context = {kCPU, 0};
   const std::lock_guard<std::mutex> lock(workers_mutex_);
-  auto& worker = workers_[{context, copies}];
+  auto& worker = workers_[{context, line}];
   if (!worker) {
     worker = std::make_unique<Worker>();
-    const std::size_t number = DeviceKind::of(context.dev_type).workers_per_device();
+    const std::size_t number = line == Line::kPrioritized
+                                   ? kPriorityWorkers
+                                   : DeviceKind::of(context.dev_type).workers_per_device();
     for (std::size_t i = 0; i < number; ++i) {
       worker->threads.emplace_back(
           [this, context, block = worker.get()] { work(context, *block); });

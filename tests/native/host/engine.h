@@ -100,11 +100,14 @@ class Engine {
   void complete(Operation* operation);
   void dispatch(const std::vector<Operation*>& operations);
   void work(const Context& context, Worker& worker);
+  /// Those of a context that wait for other workers than the rest.
+  enum class Line { kUsual, kCopies, kPrioritized };
+  static Line line_of(const Operation& operation);
   Worker& worker_of(const Operation& operation);
   void remember(const ErrorRef& error);  // errors_mutex_ is held
 
   std::mutex workers_mutex_;
-  std::map<std::pair<Context, bool>, std::unique_ptr<Worker>> workers_;  // true: for copies
+  std::map<std::pair<Context, Line>, std::unique_ptr<Worker>> workers_;
 
   std::mutex finished_mutex_;
   std::condition_variable finished_;

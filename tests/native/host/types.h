@@ -73,7 +73,14 @@ enum class Property : int {
 enum Request : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
 
 /// mshadow's numbers.
-enum DType : int { kNoDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kInt32 = 4 };
+enum DType : int {
+  kNoDType = -1,
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kFloat16 = 2,
+  kInt32 = 4,
+  kInt64 = 6
+};
 
 inline std::size_t size_of(int dtype) {
   switch (dtype) {
@@ -81,6 +88,7 @@ inline std::size_t size_of(int dtype) {
     case kInt32:
       return 4;
     case kFloat64:
+    case kInt64:
       return 8;
     case kFloat16:
       return 2;

@@ -54,6 +54,7 @@ void Libraries::load(const std::string& host_path, const std::string& recorder_p
   find(library, "MXNDArrayCreateEx64", &host.create);
   find(library, "MXNDArrayFree", &host.free);
   find(library, "MXNDArrayGetShapeEx", &host.get_shape);
+  find(library, "MXNDArrayGetData", &host.get_data);
   find(library, "MXNDArraySyncCopyFromCPU", &host.copy_from);
   find(library, "MXNDArraySyncCopyToCPU", &host.copy_to);
   find(library, "MXNDArrayWaitToRead", &host.wait_to_read);
@@ -82,6 +83,7 @@ void Libraries::load(const std::string& host_path, const std::string& recorder_p
   find(library_under_test, "gluon_syncbn_release", &adapter.release);
   find(library_under_test, "gluon_syncbn_is_ready", &adapter.is_ready);
   find(library_under_test, "gluon_syncbn_num_keys", &adapter.num_keys);
+  find(library_under_test, "gluon_syncbn_add_process_set", &adapter.add_process_set);
   // The adapter takes the recorder for libmxnet.
   if (const char* error = adapter.do_register(recorder_path.c_str(), nullptr)) throw Failure(error);
 }
@@ -122,6 +124,11 @@ std::vector<unsigned char> Array::bytes() const {
 
 void push(const Context& context, Property property, const std::vector<const Array*>& reads,
           const std::vector<const Array*>& writes, std::function<void(OnComplete)> operation) {
+  push_handles(context, property, handles(reads), handles(writes), std::move(operation));
+}
+
+void push_handles(const Context& context, Property property, std::vector<void*> reads,
+                  std::vector<void*> writes, std::function<void(OnComplete)> operation) {
   using Operation = std::function<void(OnComplete)>;
   const auto run = [](void* /*run_context*/, void* on_complete, void* pushed) {
     (*static_cast<Operation*>(pushed))(*static_cast<OnComplete*>(on_complete));
@@ -129,11 +136,9 @@ void push(const Context& context, Property property, const std::vector<const Arr
   const auto destroy = [](void* pushed) {
     std::unique_ptr<Operation>(static_cast<Operation*>(pushed));
   };
-  auto read = handles(reads);
-  auto written = handles(writes);
   auto owned = std::make_unique<Operation>(std::move(operation));
-  check(host().push(run, owned.release(), destroy, &context, read.data(),
-                    static_cast<int>(read.size()), written.data(), static_cast<int>(written.size()),
+  check(host().push(run, owned.release(), destroy, &context, reads.data(),
+                    static_cast<int>(reads.size()), writes.data(), static_cast<int>(writes.size()),
                     &property, 0, "Scenario", false));
 }
 

@@ -42,6 +42,7 @@ struct HostFunctions {
   int (*create)(const std::int64_t*, int, int, int, int, int, void**);
   int (*free)(void*);
   int (*get_shape)(void*, int*, const int**);
+  int (*get_data)(void*, void**);
   int (*copy_from)(void*, const void*, std::size_t);
   int (*copy_to)(void*, void*, std::size_t);
   int (*wait_to_read)(void*);
@@ -65,6 +66,8 @@ struct AdapterFunctions {
   void (*release)(void*);
   int (*is_ready)(void*);
   std::size_t (*num_keys)();
+  void (*add_process_set)(int (*)(void**, void**, const char*, int, int, int), int, int, int,
+                          const char*);
 };
 
 struct RecorderFunctions {
@@ -130,6 +133,10 @@ class Array {
 /// Pushes an operation of the scenario to the host's engine.
 void push(const Context& context, Property property, const std::vector<const Array*>& reads,
           const std::vector<const Array*>& writes, std::function<void(OnComplete)> operation);
+
+/// The same with handles of arrays.
+void push_handles(const Context& context, Property property, std::vector<void*> reads,
+                  std::vector<void*> writes, std::function<void(OnComplete)> operation);
 
 /// An operation that leaves `message` in `array`.
 void fail(const Array& array, const Context& context, const std::string& message);

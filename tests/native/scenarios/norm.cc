@@ -206,9 +206,21 @@ void step(Session& session, Norm& norm, const std::vector<Shape>& shapes, int dt
   }
   backward(pointers(outputs), pointers(dy.arrays), {false, how.is_train});
 
-  const NormOutput expected = normalize(x.values, norm.expected, norm.options, how.is_train);
-  const NormGradients gradient =
-      gradients(x.values, dy.values, expected, norm.expected, norm.options);
+  const auto of_all = [&](const Tensor& own) {
+    Tensor all;
+    for (std::size_t i = 0; i < how.processes; ++i) {
+      all.shapes.insert(all.shapes.end(), own.shapes.begin(), own.shapes.end());
+      all.values.insert(all.values.end(), own.values.begin(), own.values.end());
+    }
+    return all;
+  };
+  const Tensor whole = of_all(x.values);
+  NormOutput expected = normalize(whole, norm.expected, norm.options, how.is_train);
+  NormGradients gradient =
+      gradients(whole, of_all(dy.values), expected, norm.expected, norm.options);
+  for (auto* values :
+       {&expected.out.values, &gradient.data.values, &gradient.gamma, &gradient.beta})
+    values->resize(shapes.size());
   norm.expected.running_mean = expected.running_mean;
   norm.expected.running_var = expected.running_var;
   // A gradient that nobody asks for keeps what it held.

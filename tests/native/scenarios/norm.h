@@ -83,7 +83,8 @@ struct Step {
   Request data = host::kWrite;
   Request gamma = host::kWrite;
   Request beta = host::kWrite;
-  double before = 0;  ///< what gradients hold before
+  double before = 0;          ///< what gradients hold before
+  std::size_t processes = 1;  ///< that all bring this batch
 };
 
 /// Forward and backward of one layer on all devices, checked and reported. Expects what the oracle

@@ -21,8 +21,8 @@ void Session::report(const std::string& what, const std::vector<Array>& arrays) 
 
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
-  for (const auto& part :
-       {engine_scenarios(), training_scenarios(), graph_scenarios(), fault_scenarios()}) {
+  for (const auto& part : {engine_scenarios(), training_scenarios(), graph_scenarios(),
+                           process_scenarios(), fault_scenarios()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

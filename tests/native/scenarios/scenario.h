@@ -38,6 +38,7 @@ std::vector<Scenario> all_scenarios();
 std::vector<Scenario> engine_scenarios();
 std::vector<Scenario> training_scenarios();
 std::vector<Scenario> graph_scenarios();
+std::vector<Scenario> process_scenarios();
 std::vector<Scenario> fault_scenarios();
 
 /// Throws Failure unless `condition`.
