@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from .launch import notes, start
+from .launch import needs_gpus, notes, start
 
 
 @pytest.mark.parametrize(
-    ("processes", "mpi"), [(2, False), (2, True), (3, True), (4, True)], ids=str
+    ("processes", "mpi", "contexts"),
+    [
+        (2, False, "cpu"),
+        (2, True, "cpu"),
+        (3, True, "cpu"),
+        (4, True, "cpu"),
+        (2, False, "gpu"),
+        (3, True, "gpu"),
+        (2, False, "mixed"),
+    ],
+    ids=str,
 )
-def test_one_layer_is_one_batch(processes, mpi, tmp_path):
-    job = start("equality", processes, str(tmp_path), mpi=mpi)
+def test_one_layer_is_one_batch(processes, mpi, contexts, tmp_path):
+    needs_gpus(contexts)
+    job = start("equality", processes, str(tmp_path), mpi=mpi, SYNCBN_TEST_CONTEXTS=contexts)
     assert job.status == 0, job.output
     for note in notes(tmp_path, processes):
         assert note["cases"] == 17
@@ -25,8 +36,11 @@ def test_fcn_follows_one_device(processes, mpi, tmp_path):
     assert len(notes(tmp_path, processes)) == processes
 
 
-@pytest.mark.parametrize("mpi", [False, True], ids=["gloo", "mpi"])
-def test_two_groups_in_four_processes(mpi, tmp_path):
-    job = start("groups", 4, str(tmp_path), mpi=mpi)
+@pytest.mark.parametrize(
+    ("mpi", "contexts"), [(False, "cpu"), (True, "cpu"), (False, "gpu")], ids=str
+)
+def test_two_groups_in_four_processes(mpi, contexts, tmp_path):
+    needs_gpus(contexts)
+    job = start("groups", 4, str(tmp_path), mpi=mpi, SYNCBN_TEST_CONTEXTS=contexts)
     assert job.status == 0, job.output
     assert len(notes(tmp_path, 4)) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ import numpy as np
 
 
 def contexts(number: int) -> list[mx.Context]:
-    return [mx.cpu(i) for i in range(number)]
+    """Contexts of this process, of the type that the test asks for."""
+    kind = os.environ.get("SYNCBN_TEST_CONTEXTS", "cpu")
+    if kind == "cpu" or (kind == "mixed" and hvd.rank() == 0):
+        return [mx.cpu(i) for i in range(number)]
+    # Processes share GPUs where there are not enough.
+    first, gpus = hvd.local_rank() * number, mx.context.num_gpus()
+    return [mx.gpu((first + i) % gpus) for i in range(number)]
 
 
 def shares(rank: int, size: int, number: int) -> list[int]:
