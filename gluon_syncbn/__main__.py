@@ -69,16 +69,17 @@ def _convert(options: argparse.Namespace) -> int:
     try:
         if options.onnx:
             to_onnx.check_onnx()  # before anything is written
-        report = deploy.convert_files(options.symbol, options.params, *files, fold=options.fold)
+        plain = deploy.convert_files(options.symbol, options.params, *files, fold=options.fold)
     except (OSError, ValueError) as error:
         return _fail(error)
     if options.fold:
-        print(report)
+        print(plain.report)
     print(f"written: {files[0]}, {files[1]}")
     if options.onnx:
         try:
-            symbol, parameters = deploy.load_symbol(files[0]), deploy.load_parameters(files[1])
-            to_onnx.write_onnx(symbol, *parameters, options.onnx, options.input_shape)
+            to_onnx.write_onnx(
+                plain.symbol, plain.args, plain.aux, options.onnx, options.input_shape
+            )
         except (OSError, ValueError) as error:
             return _fail(error)
         print(f"written: {options.onnx}")

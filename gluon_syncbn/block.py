@@ -203,14 +203,8 @@ str or Initializer
 
     @num_devices.setter
     def num_devices(self, value: int | None) -> None:
-        if value is not None and not _is_count(value):
-            raise ValueError(
-                f"{self.name}: num_devices={value!r} should be a whole number of at least 1, or "
-                "None for the number of contexts that the parameters live on"
-            )
-        self._require_whole_groups(value, self.sync_group_size)
-        self._kwargs["num_devices"] = None if value is None else int(value)
-        self._clear_cached_op()
+        none_means = "the number of contexts that the parameters live on"
+        self._set_count("num_devices", value, none_means)
 
     @property
     def sync_group_size(self) -> int | None:
@@ -223,20 +217,27 @@ str or Initializer
 
     @sync_group_size.setter
     def sync_group_size(self, value: int | None) -> None:
+        self._set_count("sync_group_size", value, "all devices")
+
+    def _set_count(self, name: str, value: int | None, none_means: str) -> None:
         if value is not None and not _is_count(value):
             raise ValueError(
-                f"{self.name}: sync_group_size={value!r} should be a whole number of at least 1 "
-                "that divides num_devices, or None for all devices"
+                f"{self.name}: {name}={value!r} should be a whole number of at least 1, or None "
+                f"for {none_means}"
             )
-        self._require_whole_groups(self.num_devices, value)
-        self._kwargs["sync_group_size"] = None if value is None else int(value)
+        counts = {which: self._kwargs[which] for which in ("num_devices", "sync_group_size")}
+        counts[name] = None if value is None else int(value)
+        self._require_whole_groups(**counts)
+        self._kwargs.update(counts)
         self._clear_cached_op()
 
-    def _require_whole_groups(self, num_devices: int | None, group_size: int | None) -> None:
-        if num_devices is not None and group_size is not None and num_devices % group_size != 0:
-            raise ValueError(
-                f"{self.name}: sync_group_size={group_size} should divide num_devices={num_devices}"
-            )
+    def _require_whole_groups(self, num_devices: int | None, sync_group_size: int | None) -> None:
+        if num_devices is None or sync_group_size is None or num_devices % sync_group_size == 0:
+            return
+        raise ValueError(
+            f"{self.name}: sync_group_size={sync_group_size} should divide "
+            f"num_devices={num_devices}"
+        )
 
     @property
     def momentum(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 import mxnet as mx
 from mxnet import gluon
@@ -12,7 +13,7 @@ from mxnet import gluon
 from .block import OP_TYPE
 from .fold import Arrays, FoldReport, fold_batchnorm
 
-__all__ = ["convert_files", "export", "load_parameters", "load_symbol", "to_batchnorm"]
+__all__ = ["Converted", "convert_files", "export", "to_batchnorm"]
 
 _logger = logging.getLogger(__name__)
 
@@ -88,9 +89,18 @@ def export(
     return symbol_file, params_file
 
 
+class Converted(NamedTuple):
+    """A symbol of plain MXNet operators with its parameters, and what was folded in it."""
+
+    symbol: mx.sym.Symbol
+    args: Arrays
+    aux: Arrays
+    report: FoldReport
+
+
 def convert_files(
     symbol_file: str, params_file: str, new_symbol_file: str, new_params_file: str, fold: bool
-) -> FoldReport:
+) -> Converted:
     """Make the SyncBatchNorm nodes of exported files plain ``BatchNorm`` nodes.
 
     Parameters
@@ -104,8 +114,8 @@ def convert_files(
 
     Returns
     -------
-    FoldReport
-        What was folded; empty without `fold`.
+    Converted
+        What was written. The report is empty without `fold`.
 
     Raises
     ------
@@ -114,8 +124,8 @@ def convert_files(
     OSError
         If a file cannot be read.
     """
-    symbol = to_batchnorm(load_symbol(symbol_file))
-    args, aux = load_parameters(params_file)
+    symbol = to_batchnorm(_load_symbol(symbol_file))
+    args, aux = _load_parameters(params_file)
     states = {*symbol.list_auxiliary_states()}
     missing = states - aux.keys()
     if missing:
@@ -131,10 +141,10 @@ def convert_files(
     arrays = {f"arg:{name}": array for name, array in args.items()}
     mx.nd.save(new_params_file, {**arrays, **{f"aux:{name}": a for name, a in aux.items()}})
     symbol.save(new_symbol_file)
-    return report
+    return Converted(symbol, args, aux, report)
 
 
-def load_symbol(name: str) -> mx.sym.Symbol:
+def _load_symbol(name: str) -> mx.sym.Symbol:
     """Load a symbol file; a ValueError names the file where it holds none."""
     text = Path(name).read_text()
     try:
@@ -143,7 +153,7 @@ def load_symbol(name: str) -> mx.sym.Symbol:
         raise ValueError(f"{name} holds no symbol of MXNet: {_last_line(error)}") from error
 
 
-def load_parameters(name: str) -> tuple[Arrays, Arrays]:
+def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
     """Load arguments and auxiliary states; a ValueError names the file where it holds none."""
     with Path(name).open("rb"):  # for the usual message where there is no such file
         pass
