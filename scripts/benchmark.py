@@ -72,7 +72,8 @@ def main() -> int:
     folder = options.out or Path("runs") / f"benchmark-{options.command}"
     folder.mkdir(parents=True, exist_ok=True)
     print(f"\n{tabulate(rows)}\n")
-    write_json(folder / "results.json", rows, {"plain": WITHOUT_ONEDNN, "onednn": WITH_ONEDNN})
+    workers = {"plain": WITHOUT_ONEDNN, "onednn": WITH_ONEDNN}
+    write_json(folder / "results.json", rows, {"workers": workers})
     draw(folder / "results.png", f"benchmark {options.command}", unit, bar_values(rows))
     print(f"results: {folder}")
     return 0

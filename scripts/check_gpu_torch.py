@@ -1,51 +1,50 @@
 """Compares steps on 1 to 8 GPU contexts with torch.nn.functional.batch_norm on the whole batch.
 
 Needs a GPU and PyTorch with CUDA, no MXNet. scripts/check_gpu.sh builds the library that it takes.
+Without a GPU it checks the library built with emulated ones, slowly: --device cpu.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-EPS, MOMENTUM = 1e-5, 0.9
-ARRAYS = ("x", "dy", "y", "dx", "gamma", "beta", "mean", "var", "dgamma", "dbeta")
-ELEMENTS = ("float32", "float64", "float16")  # in the order of core/element.h
+from benchmarks.exact import relative_error
+from gpu_benchmarks.bridge import ARRAYS, ELEMENTS, EPS, MOMENTUM, Bridge, BridgeError, Part, Round
+from gpu_benchmarks.torch_device import UnavailableError, import_torch
+
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11, "float16": 4e-3}
 # Batch, channels, inner; those with inner = 1 are channel-last.
 SHAPES = ((8, 3, 1), (16, 65, 49), (8, 256, 3600), (9, 64, 14161), (14400, 65, 1), (8192, 256, 1))
+QUICK_SHAPES = ((9, 3, 1), (16, 65, 49), (1440, 65, 1))
 
 
-class Context(ctypes.Structure):
-    """GpuStepContext of tests/native/bridge/gpu_step.cc."""
+class Case(NamedTuple):
+    """Data of one step."""
 
-    _fields_ = [("outer", ctypes.c_int64), *((name, ctypes.c_void_p) for name in ARRAYS)]
-
-
-def relative_error(actual: Any, expected: Any) -> float:
-    """Greatest difference, relative to the greatest expected number."""
-    difference = (actual.double() - expected.double()).abs().max()
-    return float(difference / expected.double().abs().max().clamp(min=1e-30))
+    dtype: str
+    shape: tuple[int, int, int]
+    contexts: int
+    mean: float
 
 
-def step(
-    torch: Any, library: Any, number: int, shape: tuple[int, int, int], dtype: str, mean: float
-) -> float:
+def step(torch: Any, device: str, bridge: Bridge, case: Case) -> float:
     """Greatest relative error of all results of one step."""
-    outer, channels, inner = shape
-    kind = getattr(torch, dtype)
-    parameter = torch.float32 if dtype == "float16" else kind
+    outer, channels, inner = case.shape
+    number = case.contexts
+    kind = getattr(torch, case.dtype)
+    parameter = torch.float32 if case.dtype == "float16" else kind
     torch.manual_seed(0)
-    x = (torch.randn(shape, device="cuda") + mean).to(kind)
-    dy = torch.randn(shape, device="cuda").to(kind)
-    gamma = torch.rand(channels, device="cuda").to(parameter) + 0.5
-    beta = torch.randn(channels, device="cuda").to(parameter)
+    x = (torch.randn(case.shape, device=device) + case.mean).to(kind)
+    dy = torch.randn(case.shape, device=device).to(kind)
+    gamma = torch.rand(channels, device=device).to(parameter) + 0.5
+    beta = torch.randn(channels, device=device).to(parameter)
 
     # Sizes that differ, where there are enough samples.
     cuts = [outer * i * (i + 1) // (number * (number + 1)) for i in range(number + 1)]
-    contexts, kept = (Context * number)(), []
+    kept, parts = [], []
     for i in range(number):
         own = {"x": x[cuts[i] : cuts[i + 1]].clone(), "dy": dy[cuts[i] : cuts[i + 1]].clone()}
         own.update(y=torch.empty_like(own["x"]), dx=torch.empty_like(own["x"]))
@@ -53,15 +52,13 @@ def step(
         own.update(mean=torch.zeros_like(gamma), var=torch.ones_like(gamma))
         own.update(dgamma=torch.empty_like(gamma), dbeta=torch.empty_like(gamma))
         kept.append(own)
-        contexts[i].outer = cuts[i + 1] - cuts[i]
-        for name in ARRAYS:
-            setattr(contexts[i], name, own[name].data_ptr())
-    torch.cuda.synchronize()  # the library's streams do not wait for that of PyTorch
-    error = library.gpu_step(
-        number, contexts, ELEMENTS.index(dtype), channels, inner, EPS, MOMENTUM
-    )
-    if error is not None:
-        raise SystemExit(error.decode())
+        parts.append(Part(cuts[i + 1] - cuts[i], {name: own[name].data_ptr() for name in ARRAYS}))
+    if device != "cpu":
+        torch.cuda.synchronize()  # the library's streams do not wait for that of PyTorch
+    with Round(bridge, parts, case.dtype, channels, inner) as one:
+        one.forward()
+        one.backward()
+        bridge.finish(number)
 
     whole = x.double().requires_grad_()
     whole_gamma, whole_beta = gamma.double().requires_grad_(), beta.double().requires_grad_()
@@ -83,37 +80,37 @@ def step(
     actual.update({name: kept[-1][name] for name in ("mean", "var")})
     for own in kept:
         for name in ("mean", "var"):
-            assert torch.equal(own[name], kept[0][name]), "running statistics differ"
-    return max(relative_error(actual[name], expected[name]) for name in expected)
+            if not torch.equal(own[name], kept[0][name]):
+                raise BridgeError(f"{case}: contexts have different running statistics")
+    errors = [relative_error(actual[name].double(), expected[name]) for name in expected]
+    return float(torch.tensor(errors).max())  # NaN, if one is
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("library", help="build/gpu/libgpu_step.so")
-    options = parser.parse_args()
-    import torch
-
-    library = ctypes.CDLL(options.library)
-    library.gpu_step.restype = ctypes.c_char_p
-    library.gpu_step.argtypes = [
-        ctypes.c_int,
-        ctypes.POINTER(Context),
-        ctypes.c_int,
-        ctypes.c_int64,
-        ctypes.c_int64,
-        ctypes.c_double,
-        ctypes.c_double,
-    ]
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("library", type=Path, help="build/gpu/libgpu_bridge.so")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--quick", action="store_true", help="small and few cases")
+    options = parser.parse_args(arguments)
+    shapes = QUICK_SHAPES if options.quick else SHAPES
     failed = False
-    print("| dtype | contexts | shape | mean | greatest relative error |")
-    print("| --- | --- | --- | --- | --- |")
-    for dtype in ELEMENTS:
-        for shape in SHAPES:
-            for number in (1, 2, 4, 8):
-                for mean in (0.0, 1e3 if dtype != "float16" else 10.0):
-                    error = step(torch, library, number, shape, dtype, mean)
-                    failed |= not error <= TOLERANCE[dtype]
-                    print(f"| {dtype} | {number} | {shape} | {mean:g} | {error:.2g} |")
+    try:
+        torch = import_torch(needs_gpu=options.device == "cuda")
+        bridge = Bridge(options.library)
+        print("| dtype | contexts | shape | mean | greatest relative error |")
+        print("| --- | --- | --- | --- | --- |")
+        for dtype in ELEMENTS:
+            means = (0.0, 1e3 if dtype != "float16" else 10.0)
+            for case in (Case(dtype, s, n, m) for s in shapes for n in (1, 2, 4, 8) for m in means):
+                error = step(torch, options.device, bridge, case)
+                failed |= not error <= TOLERANCE[dtype]
+                print(f"| {dtype} | {case.contexts} | {case.shape} | {case.mean:g} | {error:.2g} |")
+    except (UnavailableError, BridgeError) as error:
+        print(f"check_gpu_torch: {error}", file=sys.stderr)
+        return 1
     return int(failed)
 
 

@@ -10,36 +10,19 @@ from __future__ import annotations
 import difflib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import mxnet as mx
 import pytest
 from gluon_syncbn import cpu_contexts, runtime
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "native-plain"
+from .native_build import build
 
 
 @pytest.fixture(scope="module")
 def program() -> Path:
     """The program that scripts/test.sh has built in the same folder, or builds there."""
-    BUILD.parent.mkdir(exist_ok=True)
-    environment = {
-        **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-    }
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DGLUON_SYNCBN_BUILD_TESTS=ON"]
-    options += ["-DGLUON_SYNCBN_WERROR=ON", "-DGLUON_SYNCBN_SANITIZE="]
-    for command in (
-        ["cmake", "-S", str(ROOT), "-B", str(BUILD), "-G", "Ninja", *options],
-        ["cmake", "--build", str(BUILD), "--target", "host_scenarios"],
-    ):
-        result = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
-    return BUILD / "host_scenarios"
+    return build("host_scenarios") / "host_scenarios"
 
 
 def run(program: Path, record: Path, *options: str) -> dict[str, list[str]]:

@@ -25,6 +25,10 @@ TITLES = {
     "folded": "folded",
     "exported_onednn": "exported, oneDNN",
     "folded_onednn": "folded, oneDNN",
+    "torch_primitives": "PyTorch's sync primitives",
+    "torch_cudnn": "PyTorch, cuDNN",
+    "torch_native": "PyTorch, no cuDNN",
+    "apex": "apex",
 }
 
 Row = Dict[str, Any]
@@ -94,14 +98,14 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def write_json(path: Path, rows: Sequence[Row], workers: Mapping[str, Any]) -> None:
+def write_json(path: Path, rows: Sequence[Row], settings: Mapping[str, Any]) -> None:
     """Write the rows with what is needed to repeat them."""
     content = {
         "command": " ".join(sys.argv),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": {"processor": processor(), "cores": len(os.sched_getaffinity(0))},
         "python": platform.python_version(),
-        "workers": dict(workers),
+        **settings,
         "rows": list(rows),
     }
     path.write_text(json.dumps(content, indent=1) + "\n")

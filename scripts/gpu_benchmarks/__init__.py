@@ -1,0 +1,1 @@
+"""What the checks and benchmarks for GPUs are made of; needs no MXNet."""
