@@ -1,66 +1,172 @@
-"""Time one exchange between processes beside a bare Horovod allreduce of the same size.
+"""Time exchanges between processes beside Horovod's own operations on messages of the same size.
 
 Start it with Horovod's launcher; rank 0 prints a table:
 
     horovodrun --gloo -np 2 .venv/bin/python scripts/benchmark_distributed.py
     mpirun -np 2 .venv/bin/python scripts/benchmark_distributed.py
+    mpirun -np 2 .venv/bin/python scripts/benchmark_distributed.py fusion
 
-A layer on data of shape (2, C, 1, 1) has next to nothing to compute, so that forward takes the
-time of one exchange. Both columns are medians, taken in turn.
+``exchange`` times the forward pass of one layer on data of shape (2, C, 1, 1), which has next to
+nothing to compute, beside a layer that exchanges nothing, an allreduce of 2C doubles, and an
+allgather of messages as long as the layer's. All go through MXNet's engine and are taken in random
+order in the same processes. Processes meet before each, and start at a random time of Horovod's
+cycle: without that, an operation that ends just behind the start of a cycle always waits for the
+next. Given are medians and quartiles, in ms.
+
+``fusion`` times the forward passes of several layers that do not wait for each other, and counts,
+from Horovod's timeline, how many operations their exchanges took.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
+import random
+import tempfile
 import time
-from typing import Any, Callable
+from pathlib import Path
+from typing import Any, Callable, Dict
 
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
-import numpy as np
 
-WARM_UP = 10
+from benchmarks.report import cell, format_table, summary
+from scaling.model import HEADER
+
+WARM_UP = 20
+
+Calls = Dict[str, Callable[[], Any]]
 
 
-def milliseconds(calls: list[Callable[[], Any]], repeats: int) -> list[float]:
-    """Median time of each call, taking them in turn."""
-    times: list[list[float]] = [[] for _ in calls]
+def cycle_seconds() -> float:
+    """Horovod's cycle."""
+    return float(os.environ.get("HOROVOD_CYCLE_TIME", "1")) / 1e3
+
+
+def meet() -> None:
+    """Wait for all processes."""
+    hvd.allreduce(mx.nd.zeros(1), name="meet").wait_to_read()
+
+
+def measure(calls: Calls, repeats: int) -> dict[str, dict[str, Any]]:
+    """Median and quartiles of each call's time on this process."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    chance = random.Random(0)
     for repeat in range(WARM_UP + repeats):
-        for call, found in zip(calls, times):
+        for name in chance.sample(sorted(calls), len(calls)):
+            meet()
+            time.sleep(chance.random() * 2 * cycle_seconds())
             begin = time.perf_counter()
-            call().wait_to_read()
+            calls[name]()
             if repeat >= WARM_UP:
-                found.append((time.perf_counter() - begin) * 1e3)
-    return [float(np.median(found)) for found in times]
+                times[name].append(time.perf_counter() - begin)
+    return {name: summary(found) for name, found in times.items()}
+
+
+def forward(channels: int, number: int = 1, **options: Any) -> Callable[[], None]:
+    """Return the forward pass, in training, of layers that do not wait for each other."""
+    layers = [gluon_syncbn.SyncBatchNorm(in_channels=channels, **options) for _ in range(number)]
+    for layer in layers:
+        layer.initialize()
+        layer.hybridize()
+    data = mx.nd.random.normal(shape=(2, channels, 1, 1))
+
+    def call() -> None:
+        with mx.autograd.train_mode():
+            outs = [layer(data) for layer in layers]
+        for out in outs:
+            out.wait_to_read()
+
+    return call
+
+
+def exchange(options: argparse.Namespace) -> None:
+    """Print the table of single exchanges."""
+    lines = []
+    for channels in options.channels:
+        sums = mx.nd.zeros((2 * channels,), dtype="float64")
+        message = mx.nd.zeros((HEADER + 2 * channels,), dtype="int64")
+
+        def allreduce(sums: Any = sums, name: str = f"sums {channels}") -> None:
+            hvd.allreduce(sums, op=hvd.Sum, name=name).wait_to_read()
+
+        def allgather(message: Any = message, name: str = f"message {channels}") -> None:
+            hvd.allgather(message, name=name).wait_to_read()
+
+        found = measure(
+            {
+                "layer": forward(channels, process_set=hvd.global_process_set),
+                "alone": forward(channels),
+                "allreduce": allreduce,
+                "allgather": allgather,
+            },
+            options.repeats,
+        )
+        ratio = found["layer"]["median_ms"] / found["allreduce"]["median_ms"]
+        lines.append([str(channels), *map(cell, found.values()), f"{ratio:.2f}"])
+    head = ["C", "layer", "alone", "allreduce", "allgather", "layer / allreduce"]
+    show(options, format_table(head, lines))
+
+
+@contextlib.contextmanager
+def timeline() -> Any:
+    """Give a list that holds Horovod's timeline of rank 0 when the context ends."""
+    events: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timeline.json"
+        hvd.start_timeline(str(path), mark_cycles=True)
+        meet()
+        yield events
+        meet()
+        hvd.stop_timeline()
+        if hvd.rank() == 0:
+            events += json.loads(path.read_text())
+
+
+def operations(events: list[dict[str, Any]]) -> int:
+    """Count the allgathers: those of merged messages begin and end at the same time."""
+    return len({event["ts"] for event in events if event.get("name", "").endswith("_ALLGATHER")})
+
+
+def fusion(options: argparse.Namespace) -> None:
+    """Print the table of several exchanges under way together."""
+    lines = []
+    for number in options.layers:
+        call = forward(options.channels[0], number, process_set=hvd.global_process_set)
+        found = measure({"layers": call}, options.repeats)
+        rounds = 20
+        with timeline() as events:
+            for _ in range(rounds):
+                meet()
+                call()
+        lines.append([str(number), cell(found["layers"]), f"{operations(events) / rounds:.2f}"])
+    show(options, format_table(["layers", "time", "allgathers"], lines))
+
+
+def show(options: argparse.Namespace, table: str) -> None:
+    """Print a table once, under what it is of."""
+    if hvd.rank() == 0:
+        by = "MPI" if hvd.mpi_enabled() else "gloo"
+        names = [f"HOROVOD_{name}" for name in ("CYCLE_TIME", "FUSION_THRESHOLD", "CACHE_CAPACITY")]
+        given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+        title = f"{options.command}, {hvd.size()} processes, {by}"
+        print(", ".join([title, *given]), table, sep="\n\n", flush=True)
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the table that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = {"exchange": exchange, "fusion": fusion}
+    parser.add_argument("command", nargs="?", choices=commands, default="exchange")
     parser.add_argument("--channels", type=int, nargs="+", default=[64, 256, 1024, 2048])
-    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--layers", type=int, nargs="+", default=[1, 2, 5, 10])
+    parser.add_argument("--repeats", type=int, default=200)
     options = parser.parse_args()
     hvd.init()
-    gluon_syncbn.init()
-    if hvd.rank() == 0:
-        print(f"processes {hvd.size()}: C, ours ms, allreduce ms, ratio")
-    for channels in options.channels:
-        layer = gluon_syncbn.SyncBatchNorm(in_channels=channels)
-        layer.initialize()
-        data = mx.nd.random.normal(shape=(2, channels, 1, 1))
-        message = mx.nd.zeros((2 * channels,), dtype="float64")
-
-        def ours(layer: Any = layer, data: Any = data) -> Any:
-            with mx.autograd.train_mode():
-                return layer(data)
-
-        def bare(message: Any = message, channels: int = channels) -> Any:
-            return hvd.allreduce(message, op=hvd.Sum, name=f"bare {channels}")
-
-        mine, theirs = milliseconds([ours, bare], options.repeats)
-        if hvd.rank() == 0:
-            print(f"{channels:6d} {mine:8.3f} {theirs:8.3f} {mine / theirs:6.2f}", flush=True)
+    commands[options.command](options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Parts of scripts/cost_model.py: what synchronizing adds to a training step."""
