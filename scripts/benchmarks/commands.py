@@ -144,7 +144,7 @@ def run_net(options: argparse.Namespace) -> list[Row]:
         times: dict[str, list[float]] = {}
         memory = {}
         with contextlib.ExitStack() as stack:
-            methods = ("ours", "batchnorm", "builtin")
+            methods = ("ours", "ours1", "batchnorm", "builtin")
             workers = {name: stack.enter_context(Worker(WITHOUT_ONEDNN)) for name in methods}
             for turn in tqdm(range(rounds), desc=model, unit="round"):
                 for i in range(len(methods)):
@@ -162,6 +162,8 @@ def run_net(options: argparse.Namespace) -> list[Row]:
         }
         row["ratios"] = {
             "ours / BatchNorm": ratio(row, "ours", ["batchnorm"]),
+            # The same work without waiting for each other.
+            "ours1 / BatchNorm": ratio(row, "ours1", ["batchnorm"]),
             "contrib / ours": ratio(row, "builtin", ["ours"]),
             "memory, ours / BatchNorm": memory["ours"] / memory["batchnorm"],
             "memory, contrib / ours": memory["builtin"] / memory["ours"],

@@ -167,6 +167,7 @@ class Network:
         devices = {"num_devices": len(contexts)}
         norm = {
             "ours": Norm(gluon_syncbn.SyncBatchNorm, devices),
+            "ours1": Norm(gluon_syncbn.SyncBatchNorm, {"num_devices": 1}),
             "builtin": Norm(gluon.contrib.nn.SyncBatchNorm, devices),
         }.get(method, Norm())
         design = Design(case["model"], "resnet50", 21, case["side"])

@@ -15,6 +15,7 @@ import numpy as np
 
 TITLES = {
     "ours": "gluon_syncbn",
+    "ours1": "gluon_syncbn, num_devices=1",
     "batchnorm": "BatchNorm",
     "batchnorm_onednn": "BatchNorm, oneDNN",
     "builtin": "contrib SyncBatchNorm",
