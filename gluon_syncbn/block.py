@@ -313,6 +313,7 @@ str or Initializer
                 f"{self.name}: MXNet's NumPy interface (npx.set_np) is not supported; "
                 "use mx.nd arrays"
             )
+        cpu_contexts.use_one_thread_each(_contexts_of(self.running_mean))
         symbolic = F is mx.sym
         return F.Custom(
             x,

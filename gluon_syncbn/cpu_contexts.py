@@ -18,8 +18,16 @@ import mxnet as mx
 
 if TYPE_CHECKING:
     import ctypes
+    from collections.abc import Sequence
 
-__all__ = ["REQUIRED_WORKSPACES", "SETTINGS", "find_problem", "prepare", "warn_of_static_shape"]
+__all__ = [
+    "REQUIRED_WORKSPACES",
+    "SETTINGS",
+    "find_problem",
+    "prepare",
+    "use_one_thread_each",
+    "warn_of_static_shape",
+]
 
 REQUIRED_WORKSPACES = 1024
 
@@ -75,6 +83,33 @@ def prepare(library: ctypes.CDLL) -> None:
         return
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:
+    """Let several CPU contexts compute with one thread each.
+
+    The OpenBLAS of MXNet's packages waits for ever where one context wants several threads while
+    another has them, which happens in any network with convolutions, synchronized or not, on
+    machines with four cores or more, or with ``OMP_NUM_THREADS`` of 2 or more. `SyncBatchNorm`
+    calls this by itself.
+
+    Parameters
+    ----------
+    contexts : sequence of mxnet.Context or None
+        Where a network lives. Without effect for less than two contexts, and for GPUs.
+
+    Raises
+    ------
+    RuntimeError
+        If the engine of MXNet accepts no operation.
+    """
+    indices = [context.device_id for context in contexts or () if context.device_type == "cpu"]
+    if len(indices) < 2:
+        return
+    assert _library is not None
+    error = _library.gluon_syncbn_use_one_thread_each(max(indices) + 1)
+    if error is not None:
+        raise RuntimeError(f"CPU contexts could not be set to one thread each: {error.decode()}")
 
 
 def warn_of_static_shape() -> None:

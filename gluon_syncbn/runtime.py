@@ -47,6 +47,8 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_timeout.restype = ctypes.c_double
     library.gluon_syncbn_num_keys.restype = ctypes.c_size_t
     library.gluon_syncbn_retire.restype = ctypes.c_char_p
+    library.gluon_syncbn_use_one_thread_each.argtypes = [ctypes.c_int]
+    library.gluon_syncbn_use_one_thread_each.restype = ctypes.c_char_p
     library.gluon_syncbn_hold.argtypes = [ctypes.c_void_p]
     library.gluon_syncbn_hold.restype = ctypes.c_void_p
     library.gluon_syncbn_release.argtypes = [ctypes.c_void_p]

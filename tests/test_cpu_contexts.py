@@ -160,3 +160,25 @@ def test_diagnose():
     for words in ("native library", "MXNET_CPU_TEMP_COPY", "1024", "self-test", "passed"):
         assert words in report
     run_python(program.replace("diagnose", "diagnosis"), status=2)
+
+
+@pytest.mark.parametrize("hybridize", [True, False])
+def test_convolutions_with_several_threads_for_each_context(hybridize):
+    """Without the library's help, the OpenBLAS of MXNet's wheel waits for ever."""
+    run_python(
+        f"""
+import mxnet as mx
+import gluon_syncbn
+contexts = [mx.cpu(0), mx.cpu(1)]
+net = mx.gluon.model_zoo.vision.resnet18_v1()
+gluon_syncbn.convert_sync_batchnorm(net, num_devices=2)
+net.initialize(ctx=contexts)
+net.hybridize({hybridize})
+for _ in range(3):
+    with mx.autograd.record():
+        outputs = [net(mx.nd.ones((2, 3, 96, 96), ctx=context)) for context in contexts]
+    mx.autograd.backward(outputs)
+    mx.nd.waitall()
+""",
+        OMP_NUM_THREADS="2",
+    )

@@ -11,6 +11,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_syncbn import cpu_contexts
 from mxnet import autograd, gluon
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -238,6 +239,7 @@ class Loop:
     def __init__(
         self, way: Way, design: Design, schedule: Schedule, steps: int, weights: Path
     ) -> None:
+        cpu_contexts.use_one_thread_each(way.contexts)
         self.net = build(design, way.norm, way.contexts, weights)
         if schedule.hybridize is not None:
             self.net.hybridize(**schedule.hybridize)

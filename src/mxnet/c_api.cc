@@ -16,13 +16,17 @@ std::optional<Api>& table() {
 }
 
 template <class Function>
+bool find_if_there(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+template <class Function>
 void find(void* library, const char* name, Function* function) {
-  void* symbol = dlsym(library, name);
-  if (!symbol) {
+  if (!find_if_there(library, name, function)) {
     throw Error(std::string("libmxnet has no function ") + name +
                 "; gluon_syncbn needs MXNet 1.9.1");
   }
-  *function = reinterpret_cast<Function>(symbol);
 }
 
 }  // namespace
@@ -47,6 +51,8 @@ void load_api(const char* path) {
   find(library, "MXNDArrayGetDType", &loaded.NDArrayGetDType);
   find(library, "MXNDArrayGetShapeEx", &loaded.NDArrayGetShapeEx);
   find(library, "MXNDArrayWaitToRead", &loaded.NDArrayWaitToRead);
+  find_if_there(library, "openblas_get_parallel", &loaded.openblas_get_parallel);
+  find_if_there(library, "omp_set_num_threads", &loaded.omp_set_num_threads);
   table() = loaded;
 }
 

@@ -62,6 +62,9 @@ struct Api {
   int (*NDArrayGetDType)(NDArrayHandle handle, int* dtype);
   int (*NDArrayGetShapeEx)(NDArrayHandle handle, int* ndim, const int** shape);
   int (*NDArrayWaitToRead)(NDArrayHandle handle);
+  /// Those of what the host is linked with; null where it is not.
+  int (*openblas_get_parallel)();
+  void (*omp_set_num_threads)(int number);
 };
 
 /// The table in use. Throws Error before one was loaded.

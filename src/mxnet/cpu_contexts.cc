@@ -4,11 +4,15 @@
 #include <atomic>
 
 #include "core/error.h"
+#include "mxnet/c_api.h"
+#include "mxnet/engine.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
 
 std::atomic<CpuContextCheck> the_check{nullptr};
+// What openblas_get_parallel() returns where OpenBLAS computes with OpenMP's threads.
+constexpr int kOpenMP = 2;
 
 }  // namespace
 
@@ -22,6 +26,17 @@ void require_safe_cpu_contexts(const std::string& layer, bool synchronized) {
   check(synchronized ? 1 : 0, message.data(), static_cast<int>(message.size()));
   if (message.front()) throw Error(layer + ": " + message.data());
   passed[synchronized] = true;
+}
+
+void use_one_thread_each(int contexts) {
+  static std::atomic<int> done{0};
+  if (!api().omp_set_num_threads || !api().openblas_get_parallel) return;
+  if (api().openblas_get_parallel() != kOpenMP) return;
+  for (int i = done; i < contexts; ++i) {
+    post({"cpu", i}, "SyncBatchNormOneThread", [] { api().omp_set_num_threads(1); });
+  }
+  for (int before = done; before < contexts && !done.compare_exchange_weak(before, contexts);) {
+  }
 }
 
 }  // namespace gluon_syncbn::mxnet

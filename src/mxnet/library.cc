@@ -61,6 +61,18 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() {
   return Watchdog::kRetired;
 }
 
+/// See use_one_thread_each(). Returns nullptr, or what went wrong.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_one_thread_each(int contexts) {
+  thread_local std::string error;
+  try {
+    mxnet::use_one_thread_each(contexts);
+    return nullptr;
+  } catch (const std::exception& caught) {
+    error = caught.what();
+    return error.c_str();
+  }
+}
+
 /// Keeps an array busy until given back; nullptr where that failed.
 GLUON_SYNCBN_EXPORT void* gluon_syncbn_hold(mxnet::NDArrayHandle array) {
   try {

@@ -95,7 +95,10 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   Device device = parse_context(layer, context);
   const bool synchronizes = attributes_.synchronizes();
   auto backend = backend_of(device, layer);
-  if (device.type == "cpu") require_safe_cpu_contexts(layer, synchronizes);
+  if (device.type == "cpu") {
+    require_safe_cpu_contexts(layer, synchronizes);
+    if (attributes_.num_devices > 1) use_one_thread_each(device.index + 1);
+  }
   auto place = update_place(device);
   auto where = synchronizes ? meeting(device) : nullptr;
   return std::make_shared<Operator>(attributes_, std::move(device), std::move(backend),
