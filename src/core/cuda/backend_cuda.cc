@@ -60,7 +60,7 @@ class CudaBackend : public Backend {
   bool keeps_caller_busy() const override { return false; }
 
   Moments moments(const Data& data, const void* x) override {
-    const auto part = new_part(data);
+    const auto part = std::make_shared<Part>(gpu_, message_size(data.layout), data.layout.count());
     Rooms rooms(gpu_);
     with_types(data.element, [&](auto types) {
       using T = typename decltype(types)::Data;
@@ -126,7 +126,7 @@ class CudaBackend : public Backend {
 
   GradientSums gradient_sums(const Data& data, const void* dy, const void* x,
                              const Statistics& statistics) override {
-    const auto part = new_part(data);
+    const auto part = std::make_shared<Part>(gpu_, message_size(data.layout), data.layout.count());
     Rooms rooms(gpu_);
     with_types(data.element, [&](auto types) {
       using T = typename decltype(types)::Data;
@@ -180,11 +180,6 @@ class CudaBackend : public Backend {
   }
 
  private:
-  std::shared_ptr<Part> new_part(const Data& data) {
-    const std::size_t doubles = message_size(data.layout);
-    return std::make_shared<Part>(gpu_, gpu_->message(doubles), doubles, data.layout.count());
-  }
-
   template <class Each>
   void for_each(std::int64_t size, const Each& each) {
     const ForEach<Each> body{each, size};
@@ -205,28 +200,17 @@ class CudaBackend : public Backend {
     }
     Messages messages{};
     for (const auto& each : parts) {
-      messages.values[messages.size] = values(each, rooms);
-      messages.counts[messages.size] = Part::of(each).count;
+      const Part& part = Part::of(each);
+      messages.values[messages.size] = part.read_by(gpu_, rooms->scratch());
+      messages.counts[messages.size] = part.count;
       ++messages.size;
     }
     return messages;
   }
 
-  /// What the processes have merged is copied, because every block reads it.
-  const double* values(const std::shared_ptr<const RemotePart>& each, Rooms* rooms) {
-    const Part& part = Part::of(each);
-    if (!part.message.written) {
-      double* copy = rooms->take(part.doubles);
-      gpu_->stream()->copy(copy, part.message.values(), part.doubles * sizeof(double));
-      return copy;
-    }
-    if (part.gpu != gpu_) gpu_->stream()->wait(*part.message.written);
-    return part.message.values();
-  }
-
   /// The sums of one device or of all processes as they are, or those of all devices added up.
   const double* sum(const Data& data, const RemoteParts& parts, Rooms* rooms) {
-    if (parts.size() == 1) return values(parts.front(), rooms);
+    if (parts.size() == 1) return Part::of(parts.front()).read_by(gpu_, rooms->scratch());
     double* sums = rooms->take(message_size(data.layout));
     for_each(2 * data.layout.channels, SumMessages{messages(parts, rooms), sums});
     return sums;

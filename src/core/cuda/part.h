@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "core/cuda/gpu.h"
 #include "core/moments.h"
@@ -13,6 +15,9 @@ namespace gluon_syncbn::cuda {
 /// Two numbers for every channel, which all GPUs can read: those of one device for its peers, or
 /// those of other processes for all devices of this one.
 struct Part : RemotePart {
+  /// With room for so many numbers.
+  Part(Gpu* gpu_in, std::size_t doubles_in, std::int64_t count_in)
+      : Part(gpu_in, gpu_in->message(doubles_in), doubles_in, count_in) {}
   Part(Gpu* gpu_in, Gpu::Message message_in, std::size_t doubles_in, std::int64_t count_in)
       : gpu(gpu_in), message(std::move(message_in)), doubles(doubles_in), count(count_in) {}
 
@@ -20,6 +25,10 @@ struct Part : RemotePart {
   Gpu::Message message;
   std::size_t doubles;
   std::int64_t count;  // elements per channel
+
+  /// Where kernels that come next on the stream of `reader` find the numbers: in memory that `room`
+  /// gives where they come from the host, because every block reads them.
+  const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
 
   void fetch(Then then) const override;
   std::shared_ptr<const RemotePart> with(const FlatPart& part) const override;
