@@ -4,6 +4,8 @@
 #include <string>
 #include <tuple>
 
+#include "core/list_text.h"
+
 namespace gluon_syncbn {
 
 /// One device of a round. The order of devices is the order in which their parts are merged, so
@@ -26,7 +28,7 @@ template <class DeviceMap>
 std::string device_list(const DeviceMap& devices) {
   std::string list;
   for (const auto& entry : devices) {
-    list += (list.empty() ? "" : ", ") + entry.first.name();
+    append_item(&list, entry.first.name());
   }
   return list.empty() ? "none" : list;
 }

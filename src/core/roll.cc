@@ -3,16 +3,13 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/list_text.h"
 
 namespace gluon_syncbn {
 namespace {
 
 std::string counted(std::uint64_t number, const std::string& thing) {
   return std::to_string(number) + " " + thing + (number == 1 ? "" : "s");
-}
-
-void append(std::string* list, const std::string& item) {
-  *list += (list->empty() ? "" : ", ") + item;
 }
 
 }  // namespace
@@ -82,8 +79,8 @@ std::string Roll::present_text(const std::set<Device>& present, bool counts) con
   std::string list;
   for (const Device& device : present) {
     const auto found = members_.find(device);
-    append(&list, text(device, found == members_.end() ? Member() : found->second,
-                       counts && found != members_.end()));
+    append_item(&list, text(device, found == members_.end() ? Member() : found->second,
+                            counts && found != members_.end()));
   }
   return list.empty() ? "none" : list;
 }
@@ -93,10 +90,11 @@ std::string Roll::missing_text(const std::set<Device>& present, bool counts) con
   std::string list;
   std::set<Device> known = present;
   for (const auto& [device, member] : members_) {
-    if (known.insert(device).second) append(&list, text(device, member, counts));
+    if (known.insert(device).second) append_item(&list, text(device, member, counts));
   }
   if (known.size() < num_devices_) {
-    append(&list, counted(num_devices_ - known.size(), "device") + " never called in training");
+    append_item(&list,
+                counted(num_devices_ - known.size(), "device") + " never called in training");
   }
   return list.empty() ? "none" : list;
 }
@@ -105,9 +103,9 @@ std::string Roll::inferring_text(const std::set<Device>& present) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string list;
   for (const auto& [device, member] : members_) {
-    if (member.inferences > 0 && !present.count(device)) append(&list, device.name());
+    if (member.inferences > 0 && !present.count(device)) append_item(&list, device.name());
   }
-  for (const auto& [device, _] : strangers_) append(&list, device.name());
+  for (const auto& [device, _] : strangers_) append_item(&list, device.name());
   return list;
 }
 
@@ -115,7 +113,7 @@ std::string Roll::joined_text(std::uint64_t number) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string list;
   for (const auto& [device, member] : members_) {
-    if (member.next > number) append(&list, device.name());
+    if (member.next > number) append_item(&list, device.name());
   }
   return list;
 }

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/list_text.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
@@ -52,6 +53,17 @@ bool parse_number(const std::string& text, double* value) {
 bool parse_flag(const std::string& text, bool* value) {
   *value = text == "True" || text == "true" || text == "1";
   return *value || text == "False" || text == "false" || text == "0";
+}
+
+void require_flag(const std::string& layer, const std::string& name, const std::string& value,
+                  bool* flag) {
+  if (!parse_flag(value, flag)) reject(layer, name, value, "True or False");
+}
+
+void require_short(const std::string& layer, const std::string& name, const std::string& value) {
+  if (value.size() > kMaxKeyLength) {
+    reject(layer, name, value, "at most " + std::to_string(kMaxKeyLength) + " characters long");
+  }
 }
 
 /// Recomputing a forward pass in backward would meet and move the averages a second time.
@@ -100,12 +112,6 @@ bool parse_ids(const std::string& text, std::vector<int>* ids) {
   return !ids->empty();
 }
 
-std::string to_text(const std::vector<int>& ids) {
-  std::string text;
-  for (const int id : ids) text += (text.empty() ? "" : ", ") + std::to_string(id);
-  return text;
-}
-
 }  // namespace
 
 Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -115,10 +121,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     if (name == "key") attributes.key = value;
   }
   const std::string layer = attributes.layer();
-  if (attributes.key.size() > kMaxKeyLength) {
-    reject(layer, "key", attributes.key,
-           "at most " + std::to_string(kMaxKeyLength) + " characters long");
-  }
+  require_short(layer, "key", attributes.key);
   for (const auto& [name, value] : pairs) {
     if (name == "__force_mirroring__") require_no_mirroring(layer, value);
     if (name == "key" || is_hidden(name)) continue;
@@ -129,11 +132,9 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     } else if (name == "momentum") {
       attributes.momentum = parse_momentum(layer, value);
     } else if (name == "fix_gamma") {
-      if (!parse_flag(value, &attributes.fix_gamma)) reject(layer, name, value, "True or False");
+      require_flag(layer, name, value, &attributes.fix_gamma);
     } else if (name == "use_global_stats") {
-      if (!parse_flag(value, &attributes.use_global_stats)) {
-        reject(layer, name, value, "True or False");
-      }
+      require_flag(layer, name, value, &attributes.use_global_stats);
     } else if (name == "axis") {
       if (!parse_number(value, &attributes.axis)) reject(layer, name, value, "a whole number");
     } else if (name == "num_devices") {
@@ -163,9 +164,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
         reject(layer, name, value, "the number of a process set of Horovod, or -1 for none");
       }
     } else if (name == "across") {
-      if (value.size() > kMaxKeyLength) {
-        reject(layer, name, value, "at most " + std::to_string(kMaxKeyLength) + " characters long");
-      }
+      require_short(layer, name, value);
       attributes.across = value;
     } else {
       throw Error(layer + ": unknown attribute " + shown(name) +
@@ -210,12 +209,12 @@ std::optional<Group> Attributes::group_of(int device_id) const {
   return Group{number, {first, first + static_cast<std::ptrdiff_t>(group_size())}};
 }
 
-std::string Attributes::device_list() const { return to_text(device_ids); }
+std::string Attributes::device_list() const { return number_list(device_ids); }
 
 std::string Attributes::layer(const Group& group) const {
   return layer() + " group " + std::to_string(group.number) + " of " +
-         std::to_string(num_devices / group_size()) + " (device ids " + to_text(group.device_ids) +
-         ")";
+         std::to_string(num_devices / group_size()) + " (device ids " +
+         number_list(group.device_ids) + ")";
 }
 
 std::size_t Attributes::axis_of(std::size_t ndim) const {

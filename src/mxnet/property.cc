@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/list_text.h"
 #include "mxnet/backends.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
@@ -20,9 +21,7 @@ constexpr const char* kDTypeNames[] = {
     "data", "gamma", "beta", "out", "moving_mean", "moving_var", "num_batches_tracked"};
 
 std::string to_string(const Shape& shape) {
-  std::string text;
-  for (const int dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-  return "(" + text + (shape.size() == 1 ? ",)" : ")");
+  return "(" + number_list(shape) + (shape.size() == 1 ? ",)" : ")");
 }
 
 /// "cpu(1)" as MXNet prints contexts.
