@@ -8,10 +8,14 @@ Start it with Horovod's launcher; rank 0 prints a table:
 
 ``exchange`` times the forward pass of one layer on data of shape (2, C, 1, 1), which has next to
 nothing to compute, beside a layer that exchanges nothing, an allreduce of 2C doubles, and an
-allgather of messages as long as the layer's. All go through MXNet's engine and are taken in random
-order in the same processes. Processes meet before each, and start at a random time of Horovod's
-cycle: without that, an operation that ends just behind the start of a cycle always waits for the
-next. Given are medians and quartiles, in ms.
+allgather of messages as long as the layer's; the exchange is the layer less the layer alone. All go
+through MXNet's engine and are taken in random order in the same processes. Processes meet before
+each, and start at a random time of Horovod's cycle: without that, an operation that ends just
+behind the start of a cycle always waits for the next. Given are medians and quartiles, in ms.
+
+``accuracy`` compares the variance of data far from zero, in float64, by what the layer does
+(moments are gathered and merged) and by an allreduce of the sums of x and of its square: largest
+relative errors.
 
 ``fusion`` times the forward passes of several layers that do not wait for each other, and counts,
 from Horovod's timeline, how many operations their exchanges took.
@@ -21,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -32,6 +37,7 @@ from typing import Any, Callable, Dict
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
+import numpy as np
 
 from benchmarks.report import cell, format_table, summary
 from scaling.model import HEADER
@@ -105,10 +111,42 @@ def exchange(options: argparse.Namespace) -> None:
             },
             options.repeats,
         )
-        ratio = found["layer"]["median_ms"] / found["allreduce"]["median_ms"]
-        lines.append([str(channels), *map(cell, found.values()), f"{ratio:.2f}"])
-    head = ["C", "layer", "alone", "allreduce", "allgather", "layer / allreduce"]
+        medians = {name: result["median_ms"] for name, result in found.items()}
+        exchanged = medians["layer"] - medians["alone"]
+        ratios = [exchanged / medians[name] for name in ("allreduce", "allgather")]
+        lines.append([str(channels), *map(cell, found.values()), *map("{:.2f}".format, ratios)])
+    head = ["C", *found, "exchange / allreduce", "exchange / allgather"]
     show(options, format_table(head, lines))
+
+
+def accuracy(options: argparse.Namespace) -> None:
+    """Print the table of errors of the variance."""
+    lines = []
+    channels = options.channels[0]
+    for mean in options.means:
+        rng = np.random.default_rng(0)
+        batch = rng.standard_normal((hvd.size() * 32, channels, 16)) + mean
+        exact = batch.astype(np.longdouble).var((0, 2))
+        own = mx.nd.array(np.split(batch, hvd.size())[hvd.rank()], dtype="float64")
+
+        layer = gluon_syncbn.SyncBatchNorm(
+            momentum=0.0, in_channels=channels, process_set=hvd.global_process_set
+        )
+        layer.initialize()
+        layer.cast("float64")
+        with mx.autograd.train_mode():
+            layer(own).wait_to_read()
+        merged = layer.running_var.data().asnumpy()
+
+        sums = mx.nd.stack(own.sum((0, 2)), (own * own).sum((0, 2)))
+        first, second = hvd.allreduce(sums, op=hvd.Average, name=f"sums {mean}").asnumpy() / (
+            own.size / channels
+        )
+        errors = [
+            float((abs(found - exact) / exact).max()) for found in (merged, second - first**2)
+        ]
+        lines.append([f"{mean:g}", *map("{:.0e}".format, errors)])
+    show(options, format_table(["mean", "gathered and merged", "sums"], lines))
 
 
 @contextlib.contextmanager
@@ -127,8 +165,9 @@ def timeline() -> Any:
 
 
 def operations(events: list[dict[str, Any]]) -> int:
-    """Count the allgathers: those of merged messages begin and end at the same time."""
-    return len({event["ts"] for event in events if event.get("name", "").endswith("_ALLGATHER")})
+    """Count the allgathers: those of merged messages begin one behind the other."""
+    runs = itertools.groupby(event.get("name") for event in events)
+    return sum(name in ("MPI_ALLGATHER", "GLOO_ALLGATHER") for name, _ in runs)
 
 
 def fusion(options: argparse.Namespace) -> None:
@@ -159,12 +198,15 @@ def show(options: argparse.Namespace, table: str) -> None:
 def main() -> None:
     """Print the table that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    commands = {"exchange": exchange, "fusion": fusion}
+    commands = {"exchange": exchange, "accuracy": accuracy, "fusion": fusion}
     parser.add_argument("command", nargs="?", choices=commands, default="exchange")
     parser.add_argument("--channels", type=int, nargs="+", default=[64, 256, 1024, 2048])
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 2, 5, 10])
+    parser.add_argument("--means", type=float, nargs="+", default=[0, 1, 10, 1e2, 1e3, 1e4, 1e6])
     parser.add_argument("--repeats", type=int, default=200)
     options = parser.parse_args()
+    if options.command == "fusion":
+        os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
     hvd.init()
     commands[options.command](options)
 

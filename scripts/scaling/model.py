@@ -35,7 +35,7 @@ class Software:
 
 
 # 2-core AMD EPYC, 2026-11-21; docs/distributed.md says how.
-MEASURED = Software(cycle=1e-3, handling=0.8e-3, merging=14e-9)
+MEASURED = Software(cycle=1e-3, handling=0.4e-3, merging=2e-9)
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,14 @@ class Job:
         return sum(allreduce_by_doubling(self.cluster, size, CACHE_BITS / 8) for size in sets)
 
     def waiting(self) -> float:
-        """Seconds from a call to the next cycle, on average."""
-        return max(self.software.cycle, self.negotiation()) / 2
+        """Seconds from a call to the cycle that carries its message, on average.
+
+        Half a cycle passes until the first process looks for messages. The others look later, each
+        a cycle after it last did so, and the first waits for the last of them: with starts that are
+        spread evenly, (P - 1) / (P + 1) of a cycle.
+        """
+        spread = (self.processes - 1) / (self.processes + 1)
+        return max(self.software.cycle, self.negotiation()) / 2 + self.software.cycle * spread
 
     def gathering(self, channels: int) -> float:
         """Seconds of an exchange as it is: gathered, and merged by Chan's formula."""

@@ -118,11 +118,13 @@ class RoundCrossings::Way : public Crossing<Part> {
       try {
         const auto messages = round->read(gathered);
         if (pass == Pass::kForward) round->take_place(messages);
-        std::vector<Part> parts;
-        for (const ProcessMessage& message : messages) parts.push_back(Part::of(message.part));
-        std::vector<const Part*> order;
-        for (const Part& part : parts) order.push_back(&part);
-        outcome.merged = std::make_shared<const Part>(send_out(Part::merge(order), remote));
+        // One at a time: the parts of hundreds of processes would leave the processor's caches.
+        Part merged = Part::of(messages.front().part);
+        for (std::size_t i = 1; i < messages.size(); ++i) {
+          const Part next = Part::of(messages[i].part);
+          merged = Part::merge({&merged, &next});
+        }
+        outcome.merged = std::make_shared<const Part>(send_out(merged, remote));
       } catch (const std::exception& error) {
         outcome.error = error.what();
       }
