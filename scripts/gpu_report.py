@@ -15,7 +15,7 @@ import argparse
 import datetime
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.report import format_table
@@ -68,8 +68,8 @@ def faults(kernel: Kernel, loop: Loop | None) -> list[str]:
     return found
 
 
-def resource_table(kernels: Sequence[Kernel], threads: int) -> str:
-    """Tabulate registers, shared memory and occupancy of each kernel by architecture."""
+def table(kernels: Sequence[Kernel], loops: Mapping[str, Loop | None], threads: int) -> str:
+    """Tabulate what each kernel uses by architecture, and what the main loops of `loops` do."""
     architectures = sorted({kernel.architecture for kernel in kernels})
     of_names: dict[str, dict[int, Kernel]] = {}
     for kernel in kernels:
@@ -82,38 +82,23 @@ def resource_table(kernels: Sequence[Kernel], threads: int) -> str:
         return f"{kernel.registers}, {'?' if share is None else f'{share:.0%}'}"
 
     head = ["kernel", "shared", "spills", *(f"sm_{each}" for each in architectures)]
-    lines = [
-        [
-            name,
-            str(max(kernel.shared for kernel in of_name.values())),
-            str(max(kernel.local for kernel in of_name.values())),
-            *(cell(of_name.get(each)) for each in architectures),
-        ]
-        for name, of_name in sorted(of_names.items())
-    ]
-    return format_table(head, lines)
-
-
-def loop_table(loops: Sequence[tuple[Kernel, Loop | None]]) -> str:
-    """Tabulate the main loops."""
-    head = ["kernel", "loads of 16 bytes", "stores", "operations", "in double", "local"]
+    head += ["loads", "stores", "operations"]
     lines = []
-    for kernel, loop in loops:
-        values = (
-            ["-"] * 5
-            if loop is None
-            else [
-                str(value)
-                for value in (
-                    loop.wide_loads,
-                    loop.wide_stores,
-                    len(loop.operations),
-                    loop.double,
-                    loop.local,
-                )
+    for name, of_name in sorted(of_names.items()):
+        loop = loops.get(name)
+        lines.append(
+            [
+                name,
+                str(max(kernel.shared for kernel in of_name.values())),
+                str(max(kernel.local for kernel in of_name.values())),
+                *(cell(of_name.get(each)) for each in architectures),
+                *(
+                    ["-"] * 3
+                    if loop is None
+                    else map(str, (loop.wide_loads, loop.wide_stores, len(loop.operations)))
+                ),
             ]
         )
-        lines.append([kernel.name, *values])
     return format_table(head, lines)
 
 
@@ -135,13 +120,15 @@ def report(options: argparse.Namespace) -> int:
     version = re.search(r"release [\d.]+, V[\d.]+", run_tool(tools, "--version"))
     if not options.quiet:
         threads = threads_of_block()
+        shown = [kernel for kernel in kernels if element_of(kernel) or not options.wide]
+        by_name = {kernel.name: loop for kernel, loop in loops}
         print(
             f"{datetime.date.today()}, cuobjdump {version.group() if version else '?'}, "
             f"{' '.join(sys.argv)}\n\n"
             f"Registers of a thread and occupancy with {threads} threads a block; bytes of shared "
-            f"memory of a block and of spills of a thread, the most of all architectures:\n\n"
-            f"{resource_table(kernels, threads)}\n\n"
-            f"Innermost loop over full units on sm_{options.architecture}:\n\n{loop_table(loops)}\n"
+            f"memory of a block and\nof spills of a thread, the most of all architectures; loads "
+            f"and stores of 16 bytes and all operations of\nthe loop over full units on "
+            f"sm_{options.architecture}.\n\n{table(shown, by_name, threads)}\n"
         )
     wrong = 0
     for kernel, loop in loops:
@@ -161,6 +148,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--library", type=Path, default=LIBRARY, help="(default: %(default)s)")
     parser.add_argument(
         "--architecture", type=int, default=80, help="whose loops to read (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--wide", action="store_true", help="show kernels that take 16 bytes at a time only"
     )
     parser.add_argument("--quiet", action="store_true", help="print what is wrong only")
     parser.add_argument("--require", action="store_true", help="fail where nothing can be read")

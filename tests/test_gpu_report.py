@@ -44,8 +44,10 @@ def test_resources_by_kernel_and_architecture():
         ("CountBatch<double>", 90, 8, 0, 0, 0),
     ]
     assert [gpu_report.element_of(kernel) for kernel in kernels] == ["float", "Half", None]
-    table = gpu_report.resource_table(kernels, 256)
-    assert "46, 62%" in table
+    table = gpu_report.table(kernels, {"RunMoments<float, 4>": main_loop(listing(*GOOD))}, 256)
+    first = next(line for line in table.splitlines() if line.startswith("| RunMoments<float, 4>"))
+    cells = [cell.strip() for cell in first.strip("|").split("|")]
+    assert cells[1:] == ["5120", "0", "46, 62%", "-", "2", "1", "5"]
     assert "8, 100%" in table
 
 
