@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -21,8 +23,6 @@ from gpu_benchmarks.bridge import Bridge, BridgeError
 from gpu_benchmarks.cases import Case
 from gpu_benchmarks.device import Slot
 from gpu_benchmarks.methods import Ours
-
-SCRIPT = ROOT / "scripts" / "benchmark_gpu.py"
 
 
 @pytest.fixture(scope="module")
@@ -192,21 +192,49 @@ def test_errors_of_the_library_are_raised(bridge):
     assert slot.shard(slot.x, 0).shape == (2, 3, 4, 4)
 
 
-def test_messages_without_gpu_and_for_wrong_arguments():
+@pytest.mark.parametrize(
+    ("script", "arguments", "status", "message"),
+    [
+        ("benchmark_gpu", ["--quick"], 1, "benchmark_gpu: needs PyTorch, which cannot be imported"),
+        ("benchmark_gpu", ["--turns", "0"], 2, "--turns: expected at least 1, got 0"),
+        ("check_gpu_torch", ["some.so"], 1, "check_gpu_torch: needs PyTorch, which cannot be"),
+        ("check_gpu_torch", ["some.so", "--device", "tpu"], 2, "invalid choice: 'tpu'"),
+    ],
+)
+def test_messages_without_gpu_and_for_wrong_arguments(
+    script, arguments, status, message, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it was not installed
+    try:
+        found = importlib.import_module(script).main(arguments)
+    except SystemExit as error:
+        found = error.code
+    assert found == status
+    assert message in capsys.readouterr().err
+
+
+def test_check_gpu_says_what_is_missing(tmp_path):
+    bash = shutil.which("bash")
+    (tmp_path / "dirname").symlink_to(shutil.which("dirname"))
+
     def run(*arguments):
-        # An interpreter without the packages of this one has no PyTorch.
         result = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False
+            [bash, str(ROOT / "scripts" / "check_gpu.sh"), *arguments],
+            env={"PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return result.returncode, result.stderr
 
-    PROGRAM = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); sys.modules['torch'] = None\n"
-        "import benchmark_gpu; sys.exit(benchmark_gpu.main())"
-    )
-    status, error = run("--quick")
+    assert run("--no") == (2, "check_gpu: unknown option --no (try --help)\n")
+    status, error = run()
     assert status == 1
-    assert "benchmark_gpu: needs PyTorch, which cannot be imported" in error
-    status, error = run("--turns", "0")
-    assert status == 2
-    assert "--turns: expected at least 1, got 0" in error
+    assert "check_gpu: no GPU that nvidia-smi knows" in error
+    there = ["nvidia-smi", "nvcc", "cmake", "ninja"]
+    for tool, missing in zip(there, [*there[1:], "compute-sanitizer"]):
+        (tmp_path / tool).write_text("#!/bin/sh\n")
+        (tmp_path / tool).chmod(0o755)
+        status, error = run()
+        assert status == 1
+        assert f"check_gpu: no {missing} in PATH" in error

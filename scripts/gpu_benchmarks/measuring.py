@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 from benchmarks.exact import exact, relative_error
 from benchmarks.report import Row, ratio, summary

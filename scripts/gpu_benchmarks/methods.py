@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Protocol
 
 from gpu_benchmarks.bridge import Bridge, Round
 from gpu_benchmarks.cases import BACKWARD, FORWARD, Case
 from gpu_benchmarks.device import Device, Slot
 
-Part = Callable[[int], None]
+Step = Callable[[int], None]
 
 
 class Method(Protocol):
@@ -25,7 +25,7 @@ class Method(Protocol):
     """
 
     streams: Sequence[Any]
-    parts: Mapping[str, Part]
+    parts: Mapping[str, Step]
 
     def results(self, slot: int) -> dict[str, Any]:
         """Return y, dx, dgamma and dbeta of the whole batch, as far as it computes them."""
@@ -53,9 +53,9 @@ class Ours:
         ]
         self.streams: Sequence[Any] = device.library_streams(bridge, case.contexts)
         names = ("forward", "backward", *FORWARD, *BACKWARD)
-        self.parts: Mapping[str, Part] = {name: self._part(name) for name in names}
+        self.parts: Mapping[str, Step] = {name: self._part(name) for name in names}
 
-    def _part(self, name: str) -> Part:
+    def _part(self, name: str) -> Step:
         return lambda slot: getattr(self._rounds[slot], name)()
 
     def results(self, slot: int) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Copy:
     streams: Sequence[Any] = ()
 
     def __init__(self, device: Device, slots: Sequence[Slot]) -> None:
-        self.parts: Mapping[str, Part] = {
+        self.parts: Mapping[str, Step] = {
             "copy": lambda slot: device.copy(slots[slot].y, slots[slot].x)
         }
 

@@ -10,7 +10,7 @@ from typing import Any
 from gpu_benchmarks.bridge import EPS, MOMENTUM
 from gpu_benchmarks.cases import Case
 from gpu_benchmarks.device import Slot
-from gpu_benchmarks.methods import Method, Part
+from gpu_benchmarks.methods import Method, Step
 
 NEW_WEIGHT = 1 - MOMENTUM  # what PyTorch calls momentum
 
@@ -74,7 +74,7 @@ class Layers:
         ]
         self._outputs: dict[int, list[Any]] = {}
         self._gradients: dict[int, list[Any]] = {}
-        self.parts: Mapping[str, Part] = {"forward": self._forward, "backward": self._backward}
+        self.parts: Mapping[str, Step] = {"forward": self._forward, "backward": self._backward}
 
     def _leaf(self, slot: int, context: int) -> Any:
         x = self._shards.image(self._shards.slots[slot].x, slot, context)
@@ -135,7 +135,7 @@ class Primitives:
         self._statistics: dict[int, list[tuple[Any, Any]]] = {}
         self._outputs: dict[int, list[tuple[Any, ...]]] = {}
         self._messages: dict[int, list[tuple[Any, Any]]] = {}
-        self.parts: Mapping[str, Part] = {"forward": self._forward, "backward": self._backward}
+        self.parts: Mapping[str, Step] = {"forward": self._forward, "backward": self._backward}
 
     def _gather(self, slot: int, messages: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Give each context the messages of all, stacked, behind what writes them."""
