@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/element.h"
 #include "core/layout.h"
@@ -25,12 +26,15 @@ class Backend {
     Element element = Element::kFloat32;
     Layout layout;
   };
-  struct ParameterGradients {
+  /// What backward writes; null: not wanted.
+  struct Gradients {
     bool fix_gamma = false;
     Write write_gamma = Write::kAssign;
-    void* gamma = nullptr;  ///< null: not wanted
+    void* gamma = nullptr;
     Write write_beta = Write::kAssign;
-    void* beta = nullptr;  ///< null: not wanted
+    void* beta = nullptr;
+    Write write_data = Write::kAssign;
+    void* data = nullptr;
   };
   struct RunningStatistics {
     void* mean = nullptr;
@@ -40,6 +44,11 @@ class Backend {
     void* num_batches = nullptr;  ///< of that average so far; null where there is a momentum
   };
   using StatisticsPtr = std::shared_ptr<const Statistics>;
+  /// Running statistics, and those of the batches that move them, in this order.
+  struct Update {
+    RunningStatistics running;
+    std::vector<StatisticsPtr> batches;
+  };
 
   virtual ~Backend() = default;
 
@@ -50,28 +59,29 @@ class Backend {
   /// Those of this device, for its peers.
   virtual Moments moments(const Data& data, const void* x) = 0;
 
+  /// Statistics that hold nothing before normalize() has been called with them.
   virtual StatisticsPtr batch_statistics(const Data& data, const Moments& merged, double eps) = 0;
   virtual StatisticsPtr running_statistics(const Data& data, const void* running_mean,
                                            const void* running_variance, double eps) = 0;
   /// Moves running statistics towards those of a batch.
   virtual void move_averages(const Data& data, const Statistics& batch,
                              const RunningStatistics& running) = 0;
-  /// `gamma` may be null: 1.
+  /// All that is left of a forward pass once its devices have met: the update, in which
+  /// `statistics` may be, and the output. `gamma` may be null: 1; and `y`: not wanted.
   virtual void normalize(const Data& data, const void* x, const Statistics& statistics,
-                         const void* gamma, const void* beta, Write write, void* y) = 0;
+                         const void* gamma, const void* beta, Write write, void* y,
+                         const Update& update) = 0;
 
   /// Those of this device, for its peers.
   virtual GradientSums gradient_sums(const Data& data, const void* dy, const void* x,
                                      const Statistics& statistics) = 0;
-  /// The share of this device in the gradients of gamma and beta.
-  virtual void parameter_gradients(const Data& data, const GradientSums& own,
-                                   const Statistics& statistics,
-                                   const ParameterGradients& gradients) = 0;
-  /// `all_devices` is null where the statistics are not those of the batch, and `count` then
-  /// without meaning. `gamma` may be null: 1.
-  virtual void input_gradient(const Data& data, const void* dy, const void* x,
-                              const Statistics& statistics, const GradientSums* all_devices,
-                              std::int64_t count, const void* gamma, Write write, void* dx) = 0;
+  /// The gradient of the input, and the share of this device, whose sums are `own`, in those of
+  /// gamma and beta. `all_devices` is null where the statistics are not those of the batch, and
+  /// `count` then without meaning. `gamma` may be null: 1.
+  virtual void gradients(const Data& data, const void* dy, const void* x,
+                         const Statistics& statistics, const GradientSums& own,
+                         const GradientSums* all_devices, std::int64_t count, const void* gamma,
+                         const Gradients& gradients) = 0;
 
   /// Calls `done` from any thread once all work so far is done, with what went wrong in it or "".
   /// Never throws, and calls `done` in every case.

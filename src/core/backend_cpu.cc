@@ -68,6 +68,19 @@ double next_momentum(void* num_batches) {
   return momentum_of_average(batches);
 }
 
+template <class P>
+void write_parameter_gradients(const GradientSums& own, const HostStatistics& statistics,
+                               const Backend::Gradients& gradients) {
+  std::vector<double> gamma(own.dy_centered.size(), 0.0);
+  if (!gradients.fix_gamma) {
+    for (std::size_t c = 0; c < gamma.size(); ++c) {
+      gamma[c] = own.dy_centered[c] * statistics.inv_std[c];
+    }
+  }
+  write_gradient<P>(gamma, gradients.write_gamma, gradients.gamma);
+  write_gradient<P>(own.dy, gradients.write_beta, gradients.beta);
+}
+
 class CpuBackend : public Backend {
  public:
   bool keeps_caller_busy() const override { return true; }
@@ -108,7 +121,9 @@ class CpuBackend : public Backend {
   }
 
   void normalize(const Data& data, const void* x, const Statistics& given, const void* gamma,
-                 const void* beta, Write write, void* y) override {
+                 const void* beta, Write write, void* y, const Update& update) override {
+    for (const auto& batch : update.batches) move_averages(data, *batch, update.running);
+    if (!y) return;
     const auto& statistics = HostStatistics::of(given);
     with_types(data.element, [&](auto types) {
       using T = typename decltype(types)::Data;
@@ -132,29 +147,15 @@ class CpuBackend : public Backend {
     });
   }
 
-  void parameter_gradients(const Data& data, const GradientSums& own, const Statistics& given,
-                           const ParameterGradients& gradients) override {
-    const auto& statistics = HostStatistics::of(given);
-    std::vector<double> gamma(channels_of(data), 0.0);
-    if (!gradients.fix_gamma) {
-      for (std::size_t c = 0; c < gamma.size(); ++c) {
-        gamma[c] = own.dy_centered[c] * statistics.inv_std[c];
-      }
-    }
-    with_types(data.element, [&](auto types) {
-      using P = typename decltype(types)::Parameter;
-      write_gradient<P>(gamma, gradients.write_gamma, gradients.gamma);
-      write_gradient<P>(own.dy, gradients.write_beta, gradients.beta);
-    });
-  }
-
-  void input_gradient(const Data& data, const void* dy, const void* x, const Statistics& given,
-                      const GradientSums* all_devices, std::int64_t count, const void* gamma,
-                      Write write, void* dx) override {
+  void gradients(const Data& data, const void* dy, const void* x, const Statistics& given,
+                 const GradientSums& own, const GradientSums* all_devices, std::int64_t count,
+                 const void* gamma, const Gradients& gradients) override {
     const auto& statistics = HostStatistics::of(given);
     with_types(data.element, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
+      write_parameter_gradients<P>(own, statistics, gradients);
+      if (!gradients.data) return;
       const std::size_t channels = channels_of(data);
       cpu::InputGradient gradient{statistics.mean, gamma_of<P>(gamma, channels),
                                   std::vector<double>(channels), std::vector<double>(channels)};
@@ -167,7 +168,7 @@ class CpuBackend : public Backend {
         gradient.constant[c] = -factor * all_devices->dy[c];
       }
       cpu::input_gradient(static_cast<const T*>(dy), static_cast<const T*>(x), data.layout,
-                          gradient, write, static_cast<T*>(dx));
+                          gradient, gradients.write_data, static_cast<T*>(gradients.data));
     });
   }
 

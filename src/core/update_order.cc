@@ -17,8 +17,9 @@ bool UpdateOrder::is_due(const Position& position) const {
   return position <= next_ || (pass_is_over && position == Position(next_.first + 1, 0));
 }
 
-void UpdateOrder::update(std::size_t use, std::shared_ptr<const Statistics> statistics,
-                         const Apply& apply) {
+std::vector<UpdateOrder::StatisticsPtr> UpdateOrder::update(std::size_t use,
+                                                            StatisticsPtr statistics) {
+  std::vector<StatisticsPtr> due;
   const std::lock_guard<std::mutex> lock(mutex_);
   started_ = true;
   // A use that the host has skipped (after an error) is behind: what it brings now belongs to the
@@ -29,10 +30,11 @@ void UpdateOrder::update(std::size_t use, std::shared_ptr<const Statistics> stat
   // Nor must it hold up the others for ever: no more than one pass of updates is kept back.
   while (!early_.empty() && (is_due(early_.begin()->first) || early_.size() >= passes_.size())) {
     const auto first = early_.begin();
-    if (first->second) apply(*first->second);
+    if (first->second) due.push_back(std::move(first->second));
     next_ = {first->first.first, first->first.second + 1};
     early_.erase(first);
   }
+  return due;
 }
 
 }  // namespace gluon_syncbn

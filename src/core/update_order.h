@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,14 +19,14 @@ namespace gluon_syncbn {
 /// uses in any order would give every device an average of its own.
 class UpdateOrder {
  public:
-  using Apply = std::function<void(const Statistics&)>;
+  using StatisticsPtr = std::shared_ptr<const Statistics>;
 
   /// The place of the next use in program order; nothing once an update has come in.
   std::optional<std::size_t> add_use();
 
-  /// Takes the update of the next forward of `use`, null where that failed, and calls `apply` for
-  /// all updates that are due, in order. None is due before its predecessor has come.
-  void update(std::size_t use, std::shared_ptr<const Statistics> statistics, const Apply& apply);
+  /// Takes the update of the next forward of `use`, null where that failed, and returns all that
+  /// are due, in order. None is due before its predecessor has come.
+  std::vector<StatisticsPtr> update(std::size_t use, StatisticsPtr statistics);
 
  private:
   using Position = std::pair<std::uint64_t, std::size_t>;  // pass, use
@@ -38,7 +37,7 @@ class UpdateOrder {
   bool started_ = false;
   std::vector<std::uint64_t> passes_;  // by use
   Position next_{0, 0};
-  std::map<Position, std::shared_ptr<const Statistics>> early_;
+  std::map<Position, StatisticsPtr> early_;
 };
 
 }  // namespace gluon_syncbn

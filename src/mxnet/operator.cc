@@ -179,7 +179,7 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
         backend_->running_statistics(data, call->arrays[kMovingMean].data<void>(),
                                      call->arrays[kMovingVar].data<void>(), attributes_.eps);
     forward_ = std::make_shared<const Forward>(std::move(inference));
-    normalize(*call, *forward_->statistics);
+    normalize(*call, *forward_->statistics, {});
     complete(completion, call);
     return;
   }
@@ -197,9 +197,11 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
 
   forward_ = nullptr;
   const auto round = meeting_->join(device_, runs_ == 0 ? ticket_ : Roll::kJustMade);
-  const auto give_up = [this, call] {
+  const auto give_up = [this, call, data] {
     pending_->end(device_, shared_from_this());
-    update_running(*call, nullptr);
+    // Updates that have waited for this one.
+    const Backend::Update update = update_of(*call, nullptr);
+    for (const auto& batch : update.batches) backend_->move_averages(data, *batch, update.running);
   };
   Moments own;
   try {
@@ -231,33 +233,31 @@ void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
   auto statistics = backend_->batch_statistics(data, moments, attributes_.eps);
   forward_ =
       std::make_shared<const Forward>(Forward{statistics, moments.count, true, std::move(round)});
-  update_running(call, statistics);
-  normalize(call, *statistics);
+  normalize(call, *statistics, update_of(call, statistics));
 }
 
-void Operator::update_running(const ForwardCall& call, std::shared_ptr<const Statistics> batch) {
-  const auto apply = [&](const Statistics& due) {
-    using namespace forward_at;
-    Backend::RunningStatistics running;
-    running.momentum = attributes_.momentum;
-    running.mean = call.arrays[kMovingMean].data<void>();
-    running.variance = call.arrays[kMovingVar].data<void>();
-    if (!running.momentum) running.num_batches = call.arrays[kNumBatches].data<void>();
-    backend_->move_averages(data_of(call.arrays[kData]), due, running);
-  };
-  if (update_place_.order) {
-    update_place_.order->update(update_place_.use, std::move(batch), apply);
-  } else if (batch) {
-    apply(*batch);
-  }
-}
-
-void Operator::normalize(const ForwardCall& call, const Statistics& statistics) const {
+Backend::Update Operator::update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const {
   using namespace forward_at;
-  if (call.request == kNull) return;
-  backend_->normalize(data_of(call.arrays[kData]), call.arrays[kData].data<void>(), statistics,
-                      gamma(call.arrays[kGamma]), call.arrays[kBeta].data<void>(),
-                      write_of(call.request), call.arrays[kOut].data<void>());
+  Backend::Update update;
+  update.running.momentum = attributes_.momentum;
+  update.running.mean = call.arrays[kMovingMean].data<void>();
+  update.running.variance = call.arrays[kMovingVar].data<void>();
+  if (!attributes_.momentum) update.running.num_batches = call.arrays[kNumBatches].data<void>();
+  if (update_place_.order) {
+    update.batches = update_place_.order->update(update_place_.use, std::move(batch));
+  } else if (batch) {
+    update.batches = {std::move(batch)};
+  }
+  return update;
+}
+
+void Operator::normalize(const ForwardCall& call, const Statistics& statistics,
+                         const Backend::Update& update) const {
+  using namespace forward_at;
+  const NDArray& x = call.arrays[kData];
+  void* y = call.request == kNull ? nullptr : call.arrays[kOut].data<void>();
+  backend_->normalize(data_of(x), x.data<void>(), statistics, gamma(call.arrays[kGamma]),
+                      call.arrays[kBeta].data<void>(), write_of(call.request), y, update);
 }
 
 void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
@@ -299,16 +299,12 @@ void Operator::finish_backward(const BackwardCall& call, const GradientSums& all
   };
 
   // The trainer adds up the gradients of parameters over devices, so each gives its own share.
-  backend_->parameter_gradients(
-      data, call.own, *forward.statistics,
-      {attributes_.fix_gamma, write_of(call.request(kGammaGrad)), wanted(kGammaGrad),
-       write_of(call.request(kBetaGrad)), wanted(kBetaGrad)});
-  if (call.request(kDataGrad) == kNull) return;
-  backend_->input_gradient(data, call.arrays[kOutGrad].data<void>(),
-                           call.arrays[kData].data<void>(), *forward.statistics,
-                           forward.of_batch ? &all_devices : nullptr, forward.count,
-                           gamma(call.arrays[kGamma]), write_of(call.request(kDataGrad)),
-                           call.arrays[kDataGrad].data<void>());
+  backend_->gradients(data, call.arrays[kOutGrad].data<void>(), call.arrays[kData].data<void>(),
+                      *forward.statistics, call.own, forward.of_batch ? &all_devices : nullptr,
+                      forward.count, gamma(call.arrays[kGamma]),
+                      {attributes_.fix_gamma, write_of(call.request(kGammaGrad)),
+                       wanted(kGammaGrad), write_of(call.request(kBetaGrad)), wanted(kBetaGrad),
+                       write_of(call.request(kDataGrad)), wanted(kDataGrad)});
 }
 
 }  // namespace gluon_syncbn::mxnet

@@ -101,9 +101,10 @@ class Operator : public std::enable_shared_from_this<Operator> {
   void run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion);
   void finish_forward(const ForwardCall& call, const Moments& moments,
                       std::shared_ptr<Round> round);
-  /// Null where the forward pass has failed.
-  void update_running(const ForwardCall& call, std::shared_ptr<const Statistics> batch);
-  void normalize(const ForwardCall& call, const Statistics& statistics) const;
+  /// `batch` is null where the forward pass has failed.
+  Backend::Update update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const;
+  void normalize(const ForwardCall& call, const Statistics& statistics,
+                 const Backend::Update& update) const;
 
   void run_backward(const std::shared_ptr<BackwardCall>& call, const Completion& completion);
   void finish_backward(const BackwardCall& call, const GradientSums& all_devices) const;

@@ -21,14 +21,12 @@ struct Record {
   std::vector<double> applied;
 
   void update(std::size_t use, double number) {
-    order.update(use, std::make_shared<const Numbered>(number), apply());
+    apply(order.update(use, std::make_shared<const Numbered>(number)));
   }
-  void fail(std::size_t use) { order.update(use, nullptr, apply()); }
+  void fail(std::size_t use) { apply(order.update(use, nullptr)); }
 
-  UpdateOrder::Apply apply() {
-    return [this](const Statistics& due) {
-      applied.push_back(static_cast<const Numbered&>(due).number);
-    };
+  void apply(const std::vector<UpdateOrder::StatisticsPtr>& due) {
+    for (const auto& each : due) applied.push_back(static_cast<const Numbered&>(*each).number);
   }
 };
 

@@ -1,11 +1,13 @@
 #include "core/cuda/backend_cuda.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
 
-#include "core/cuda/channel_bodies.h"
+#include "core/cuda/channels.h"
 #include "core/cuda/gpu.h"
 #include "core/cuda/part.h"
 #include "core/cuda/phases.h"
@@ -14,16 +16,22 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
+/// Statistics on a GPU, and what normalize() makes them from.
 struct GpuStatistics : Statistics {
-  explicit GpuStatistics(Pool<Memory>::Lease memory_in, std::int64_t channels_in)
-      : memory(std::move(memory_in)), channels(channels_in) {}
+  GpuStatistics(Pool<Memory>::Lease memory_in, std::int64_t channels_in, double eps_in)
+      : memory(std::move(memory_in)), channels(channels_in), eps(eps_in) {}
 
   Pool<Memory>::Lease memory;
   std::int64_t channels;
+  double eps;
+  RemoteParts moments = {};  // none: the running statistics
+  const void* running_mean = nullptr;
+  const void* running_variance = nullptr;
 
-  double* mean() const { return static_cast<double*>(memory->data()); }
-  double* variance() const { return mean() + channels; }
-  double* inv_std() const { return mean() + 2 * channels; }
+  StatisticsArrays arrays() const {
+    auto* begin = static_cast<double*>(memory->data());
+    return {begin, begin + channels, begin + 2 * channels};
+  }
 
   static const GpuStatistics& of(const Statistics& statistics) {
     return static_cast<const GpuStatistics&>(statistics);
@@ -32,17 +40,16 @@ struct GpuStatistics : Statistics {
 
 /// Room that is given back when the work that uses it is on the stream: what uses it next comes
 /// behind that.
-class Rooms {
+class Rooms : public Workspace {
  public:
   explicit Rooms(Gpu* gpu) : gpu_(gpu) {}
 
-  double* take(std::size_t doubles) {
-    taken_.push_back(gpu_->memory(doubles));
+  double* doubles(std::size_t number) override {
+    taken_.push_back(gpu_->memory(number));
     return static_cast<double*>(taken_.back()->data());
   }
-  Scratch scratch() {
-    return [this](std::size_t doubles) { return take(doubles); };
-  }
+  std::uint32_t* counters(std::size_t number) override { return gpu_->counters(number); }
+  Turns turns(std::size_t number) override { return gpu_->turns(number); }
 
  private:
   Gpu* gpu_;
@@ -60,40 +67,26 @@ class CudaBackend : public Backend {
   bool keeps_caller_busy() const override { return false; }
 
   Moments moments(const Data& data, const void* x) override {
-    const auto part = std::make_shared<Part>(gpu_, message_size(data.layout), data.layout.count());
-    Rooms rooms(gpu_);
-    with_types(data.element, [&](auto types) {
-      using T = typename decltype(types)::Data;
-      cuda::moments(static_cast<const T*>(x), data.layout, rooms.scratch(), part->message.values(),
-                    gpu_->stream());
-    });
-    part->message.written->record(gpu_->stream());
     Moments moments;
-    moments.count = part->count;
-    moments.remote = {part};
+    moments.count = data.layout.count();
+    moments.remote = {new_part(data, [&](auto types, double* message, Workspace* workspace) {
+      using T = typename decltype(types)::Data;
+      cuda::moments(static_cast<const T*>(x), data.layout, workspace, message, gpu_->stream());
+    })};
     return moments;
   }
 
   StatisticsPtr batch_statistics(const Data& data, const Moments& merged, double eps) override {
-    const auto statistics = new_statistics(data);
-    const std::int64_t channels = data.layout.channels;
-    Rooms rooms(gpu_);
-    for_each(channels,
-             BatchStatistics{messages(merged.remote, &rooms), channels, eps, statistics->mean(),
-                             statistics->variance(), statistics->inv_std()});
+    const auto statistics = new_statistics(data, eps);
+    statistics->moments = merged.remote;
     return statistics;
   }
 
   StatisticsPtr running_statistics(const Data& data, const void* running_mean,
                                    const void* running_variance, double eps) override {
-    const auto statistics = new_statistics(data);
-    with_types(data.element, [&](auto types) {
-      using P = typename decltype(types)::Parameter;
-      for_each(data.layout.channels,
-               cuda::RunningStatistics<P>{static_cast<const P*>(running_mean),
-                                          static_cast<const P*>(running_variance), eps,
-                                          statistics->mean(), statistics->inv_std()});
-    });
+    const auto statistics = new_statistics(data, eps);
+    statistics->running_mean = running_mean;
+    statistics->running_variance = running_variance;
     return statistics;
   }
 
@@ -102,76 +95,83 @@ class CudaBackend : public Backend {
     const auto& statistics = GpuStatistics::of(batch);
     with_types(data.element, [&](auto types) {
       using P = typename decltype(types)::Parameter;
-      P* num_batches = static_cast<P*>(running.num_batches);
-      for_each(statistics.channels,
-               MoveAverages<P>{statistics.mean(), statistics.variance(),
-                               running.momentum.value_or(0), num_batches,
-                               static_cast<P*>(running.mean), static_cast<P*>(running.variance)});
-      if (num_batches) for_each(1, CountBatch<P>{num_batches});
+      const Channels<MoveAverages<P>> body{
+          {statistics.arrays(), averages<P>(running, statistics.channels)}, statistics.channels};
+      launch(body, body.blocks(), gpu_->stream());
     });
   }
 
   void normalize(const Data& data, const void* x, const Statistics& given, const void* gamma,
-                 const void* beta, Write write, void* y) override {
+                 const void* beta, Write write, void* y, const Update& update) override {
     const auto& statistics = GpuStatistics::of(given);
+    const auto own =
+        std::find_if(update.batches.begin(), update.batches.end(),
+                     [&](const StatisticsPtr& batch) { return batch.get() == &given; });
+    for (auto at = update.batches.begin(); at != own; ++at) {
+      move_averages(data, **at, update.running);
+    }
     with_types(data.element, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
-      cuda::normalize(static_cast<const T*>(x), data.layout,
-                      AffineSource<P>{statistics.mean(), statistics.inv_std(),
-                                      static_cast<const P*>(gamma), static_cast<const P*>(beta)},
-                      write, static_cast<T*>(y), gpu_->stream());
+      Rooms rooms(gpu_);
+      ForwardSource<P> source{};
+      source.messages = messages(statistics.moments, &rooms);
+      source.running_mean = static_cast<const P*>(statistics.running_mean);
+      source.running_variance = static_cast<const P*>(statistics.running_variance);
+      source.channels = statistics.channels;
+      source.eps = statistics.eps;
+      source.statistics = statistics.arrays();
+      if (own != update.batches.end()) {
+        source.averages = averages<P>(update.running, statistics.channels);
+      }
+      source.gamma = static_cast<const P*>(gamma);
+      source.beta = static_cast<const P*>(beta);
+      cuda::normalize(static_cast<const T*>(x), data.layout, source, write, static_cast<T*>(y),
+                      &rooms, gpu_->stream());
     });
+    if (own == update.batches.end()) return;
+    for (auto at = own + 1; at != update.batches.end(); ++at) {
+      move_averages(data, **at, update.running);
+    }
   }
 
   GradientSums gradient_sums(const Data& data, const void* dy, const void* x,
                              const Statistics& statistics) override {
-    const auto part = std::make_shared<Part>(gpu_, message_size(data.layout), data.layout.count());
-    Rooms rooms(gpu_);
-    with_types(data.element, [&](auto types) {
+    GradientSums sums;
+    sums.remote = {new_part(data, [&](auto types, double* message, Workspace* workspace) {
       using T = typename decltype(types)::Data;
       cuda::gradient_sums(static_cast<const T*>(dy), static_cast<const T*>(x), data.layout,
-                          GpuStatistics::of(statistics).mean(), rooms.scratch(),
-                          part->message.values(), gpu_->stream());
-    });
-    part->message.written->record(gpu_->stream());
-    GradientSums sums;
-    sums.remote = {part};
+                          GpuStatistics::of(statistics).arrays().mean, workspace, message,
+                          gpu_->stream());
+    })};
     return sums;
   }
 
-  void parameter_gradients(const Data& data, const GradientSums& own, const Statistics& given,
-                           const ParameterGradients& gradients) override {
-    if (!gradients.gamma && !gradients.beta) return;
+  void gradients(const Data& data, const void* dy, const void* x, const Statistics& given,
+                 const GradientSums& own, const GradientSums* all_devices, std::int64_t count,
+                 const void* gamma, const Gradients& gradients) override {
+    if (!gradients.gamma && !gradients.beta && !gradients.data) return;
     const auto& statistics = GpuStatistics::of(given);
-    with_types(data.element, [&](auto types) {
-      using P = typename decltype(types)::Parameter;
-      for_each(statistics.channels,
-               cuda::ParameterGradients<P>{
-                   Part::of(own.remote.front()).message.values(), statistics.inv_std(),
-                   statistics.channels, gradients.fix_gamma, gradients.write_gamma == Write::kAdd,
-                   gradients.write_beta == Write::kAdd, static_cast<P*>(gradients.gamma),
-                   static_cast<P*>(gradients.beta)});
-    });
-  }
-
-  void input_gradient(const Data& data, const void* dy, const void* x, const Statistics& given,
-                      const GradientSums* all_devices, std::int64_t count, const void* gamma,
-                      Write write, void* dx) override {
-    const auto& statistics = GpuStatistics::of(given);
-    Rooms rooms(gpu_);
-    const double* sums = all_devices ? sum(data, all_devices->remote, &rooms) : nullptr;
     with_types(data.element, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
-      const GradientSource<P> source{statistics.mean(),
-                                     statistics.inv_std(),
-                                     static_cast<const P*>(gamma),
-                                     sums,
-                                     sums ? sums + data.layout.channels : nullptr,
-                                     static_cast<double>(count)};
+      Rooms rooms(gpu_);
+      BackwardSource<P> source{};
+      if (all_devices) source.messages = messages(all_devices->remote, &rooms);
+      source.own = Part::of(own.remote.front()).message.values();
+      source.channels = statistics.channels;
+      source.mean = statistics.arrays().mean;
+      source.inv_std = statistics.arrays().inv_std;
+      source.gamma = static_cast<const P*>(gamma);
+      source.count = static_cast<double>(count);
+      source.sums = rooms.doubles(message_size(data.layout));
+      source.fix_gamma = gradients.fix_gamma;
+      source.gamma_gradient = {static_cast<P*>(gradients.gamma),
+                               gradients.write_gamma == Write::kAdd};
+      source.beta_gradient = {static_cast<P*>(gradients.beta), gradients.write_beta == Write::kAdd};
       cuda::input_gradient(static_cast<const T*>(dy), static_cast<const T*>(x), data.layout, source,
-                           write, static_cast<T*>(dx), gpu_->stream());
+                           gradients.write_data, static_cast<T*>(gradients.data), &rooms,
+                           gpu_->stream());
     });
   }
 
@@ -180,20 +180,35 @@ class CudaBackend : public Backend {
   }
 
  private:
-  template <class Each>
-  void for_each(std::int64_t size, const Each& each) {
-    const ForEach<Each> body{each, size};
-    launch(body, body.blocks(), gpu_->stream());
+  /// The part of this device, whose message `fill` puts on the stream.
+  template <class Fill>
+  std::shared_ptr<const Part> new_part(const Data& data, const Fill& fill) {
+    const auto part = std::make_shared<Part>(gpu_, message_size(data.layout), data.layout.count());
+    Rooms rooms(gpu_);
+    with_types(data.element, [&](auto types) { fill(types, part->message.values(), &rooms); });
+    part->message.written->record(gpu_->stream());
+    return part;
   }
 
-  std::shared_ptr<GpuStatistics> new_statistics(const Data& data) {
+  std::shared_ptr<GpuStatistics> new_statistics(const Data& data, double eps) {
     const std::int64_t channels = data.layout.channels;
     return std::make_shared<GpuStatistics>(gpu_->memory(3 * static_cast<std::size_t>(channels)),
-                                           channels);
+                                           channels, eps);
+  }
+
+  template <class P>
+  Averages<P> averages(const RunningStatistics& running, std::int64_t channels) {
+    return {static_cast<P*>(running.mean),
+            static_cast<P*>(running.variance),
+            running.momentum.value_or(0),
+            static_cast<P*>(running.num_batches),
+            gpu_->counters(1),
+            channels};
   }
 
   /// For a kernel that comes next, and so behind what writes them.
   Messages messages(const RemoteParts& parts, Rooms* rooms) {
+    const auto room = [rooms](std::size_t doubles) { return rooms->doubles(doubles); };
     if (parts.size() > static_cast<std::size_t>(kMostDevices)) {
       throw Error("num_devices=" + std::to_string(parts.size()) + " where at most " +
                   std::to_string(kMostDevices) + " GPU contexts can meet");
@@ -201,19 +216,11 @@ class CudaBackend : public Backend {
     Messages messages{};
     for (const auto& each : parts) {
       const Part& part = Part::of(each);
-      messages.values[messages.size] = part.read_by(gpu_, rooms->scratch());
+      messages.values[messages.size] = part.read_by(gpu_, room);
       messages.counts[messages.size] = part.count;
       ++messages.size;
     }
     return messages;
-  }
-
-  /// The sums of one device or of all processes as they are, or those of all devices added up.
-  const double* sum(const Data& data, const RemoteParts& parts, Rooms* rooms) {
-    if (parts.size() == 1) return Part::of(parts.front()).read_by(gpu_, rooms->scratch());
-    double* sums = rooms->take(message_size(data.layout));
-    for_each(2 * data.layout.channels, SumMessages{messages(parts, rooms), sums});
-    return sums;
   }
 
   Gpu* const gpu_;

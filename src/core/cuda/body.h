@@ -11,10 +11,11 @@
 //   Thread                     what a thread keeps from step to step
 //   kSteps                     number of steps
 //   step(step, block, thread, Thread*, Shared*) const
+//                              false, to all threads of a block alike, where it is done
 //
 // All threads of a block take a step before one of them takes the next. So a kernel is a loop with
 // a barrier (kernels.cuh), and the CPU can run the same source in lockstep
-// (tests/native/lockstep.h).
+// (tests/native/emulation/lockstep.h).
 
 #ifdef __CUDA_ARCH__
 #define GLUON_SYNCBN_UNROLL _Pragma("unroll")

@@ -34,6 +34,17 @@ std::size_t rounded(std::size_t doubles) {
 
 }  // namespace
 
+void* ZeroedMemory::at_least(std::size_t bytes, Stream* stream) {
+  if (memories_.empty() || memories_.back()->bytes() < bytes) {
+    // Twice what is needed, so that little is left behind.
+    auto memory =
+        std::make_unique<Memory>(Memory::Place::kDevice, stream->ordinal(), 2 * bytes + 4096);
+    stream->zero(memory->data(), memory->bytes());
+    memories_.push_back(std::move(memory));
+  }
+  return memories_.back()->data();
+}
+
 Gpu& Gpu::of(int index) {
   Gpus& gpus = PerProcess<Gpus>::instance();
   const std::lock_guard<std::mutex> lock(gpus.mutex);
@@ -64,6 +75,17 @@ Pool<Event>::Lease Gpu::event() {
 }
 
 Gpu::Message Gpu::message(std::size_t doubles) { return {take(message_place_, doubles), event()}; }
+
+std::uint32_t* Gpu::counters(std::size_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<std::uint32_t*>(counters_.at_least(number * sizeof(std::uint32_t), &stream_));
+}
+
+Turns Gpu::turns(std::size_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  void* states = turns_.at_least(number * sizeof(Turns::State), &stream_);
+  return {static_cast<Turns::State*>(states), ++last_turn_};
+}
 
 void Gpu::when_done(Done done) {
   Waiting waiting{{}, "", std::move(done)};

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda/between_blocks.h"
 #include "core/cuda/runtime.h"
 
 namespace gluon_syncbn::cuda {
@@ -48,6 +50,15 @@ class Pool {
   std::vector<std::unique_ptr<T>> free_;
 };
 
+/// Memory that begins as zeros. Where it grows, what was there stays for the kernels that use it.
+class ZeroedMemory {
+ public:
+  void* at_least(std::size_t bytes, Stream* stream);
+
+ private:
+  std::vector<std::unique_ptr<Memory>> memories_;
+};
+
 /// What this library has on one GPU context: a stream of its own, memory, and a thread that tells
 /// when work is done.
 class Gpu {
@@ -82,6 +93,10 @@ class Gpu {
   };
   Message message(std::size_t doubles);
 
+  /// As Workspace says.
+  std::uint32_t* counters(std::size_t number);
+  Turns turns(std::size_t number);
+
   /// Calls `done` once all work that is on the stream now is done.
   void when_done(Done done);
 
@@ -102,6 +117,9 @@ class Gpu {
   Stream stream_;
   std::mutex mutex_;                                                        // of what follows
   std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> memories_;  // by size
+  ZeroedMemory counters_;
+  ZeroedMemory turns_;
+  Turns::State last_turn_ = 0;
   Pool<Event> events_;
   bool running_ = false;
   std::deque<Waiting> waiting_;

@@ -1,7 +1,7 @@
 #ifndef GLUON_SYNCBN_CORE_CUDA_INSTANCES_H_
 #define GLUON_SYNCBN_CORE_CUDA_INSTANCES_H_
 
-#include "core/cuda/channel_bodies.h"
+#include "core/cuda/channels.h"
 #include "core/cuda/outputs.h"
 #include "core/cuda/sums.h"
 
@@ -19,24 +19,16 @@
 #define GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Partition, T, V) \
   VISIT(Sums<Partition, T, V, Deviations>)                         \
   VISIT(Sums<Partition, T, V, Products>)                           \
-  VISIT(Output<Partition, T, V, AffineSource<Real<T>>>)            \
-  VISIT(Output<Partition, T, V, GradientSource<Real<T>>>)
+  VISIT(Output<Partition, T, V, ForwardSource<Real<T>>>)           \
+  VISIT(Output<Partition, T, V, BackwardSource<Real<T>>>)
 
-/// Those that have a thread or some threads for every channel.
+/// Those that have a thread for every channel.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
-  VISIT(Merge<Runs, MomentsItem>)               \
-  VISIT(Merge<Columns, MomentsItem>)            \
-  VISIT(Merge<Runs, SumsItem>)                  \
-  VISIT(Merge<Columns, SumsItem>)               \
-  VISIT(ForEach<BatchStatistics>)               \
-  VISIT(ForEach<SumMessages>)                   \
-  VISIT(ForEach<RunningStatistics<float>>)      \
-  VISIT(ForEach<RunningStatistics<double>>)     \
-  VISIT(ForEach<MoveAverages<float>>)           \
-  VISIT(ForEach<MoveAverages<double>>)          \
-  VISIT(ForEach<CountBatch<float>>)             \
-  VISIT(ForEach<CountBatch<double>>)            \
-  VISIT(ForEach<ParameterGradients<float>>)     \
-  VISIT(ForEach<ParameterGradients<double>>)
+  VISIT(Channels<ForwardSource<float>>)         \
+  VISIT(Channels<ForwardSource<double>>)        \
+  VISIT(Channels<BackwardSource<float>>)        \
+  VISIT(Channels<BackwardSource<double>>)       \
+  VISIT(Channels<MoveAverages<float>>)          \
+  VISIT(Channels<MoveAverages<double>>)
 
 #endif  // GLUON_SYNCBN_CORE_CUDA_INSTANCES_H_

@@ -114,51 +114,6 @@ struct Gradient {
   }
 };
 
-/// Where the blocks of `normalize` find what they need of a channel.
-template <class R>
-struct AffineSource {
-  static constexpr const char* kName = "normalization";
-  using Values = Affine<R>;
-
-  const double* mean;
-  const double* inv_std;
-  const R* gamma;  // null: 1
-  const R* beta;
-
-  GLUON_SYNCBN_HOST_DEVICE Affine<R> at(std::int64_t c) const {
-    const double scale = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv_std[c];
-    const double shift = static_cast<double>(beta[c]) - rest_of<R>(mean[c]) * scale;
-    return {static_cast<R>(mean[c]), static_cast<R>(scale), static_cast<R>(shift)};
-  }
-};
-
-/// The same for the gradient of the input.
-template <class R>
-struct GradientSource {
-  static constexpr const char* kName = "input gradient";
-  using Values = Gradient<R>;
-
-  const double* mean;
-  const double* inv_std;
-  const R* gamma;             // null: 1
-  const double* dy;           // sums over all devices; null where the statistics are constants
-  const double* dy_centered;  // as dy
-  double count;               // elements per channel on all devices
-
-  GLUON_SYNCBN_HOST_DEVICE Gradient<R> at(std::int64_t c) const {
-    const double dy_factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv_std[c];
-    double x_factor = 0;
-    double constant = 0;
-    if (dy) {
-      const double factor = dy_factor / count;
-      x_factor = -factor * dy_centered[c] * inv_std[c] * inv_std[c];
-      constant = -factor * dy[c] - rest_of<R>(mean[c]) * x_factor;
-    }
-    return {static_cast<R>(mean[c]), static_cast<R>(dy_factor), static_cast<R>(x_factor),
-            static_cast<R>(constant)};
-  }
-};
-
 }  // namespace gluon_syncbn::cuda
 
 #endif  // GLUON_SYNCBN_CORE_CUDA_NUMBERS_H_

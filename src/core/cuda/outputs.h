@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/cuda/between_blocks.h"
 #include "core/cuda/body.h"
 #include "core/cuda/numbers.h"
 #include "core/cuda/partition.h"
@@ -11,7 +12,7 @@
 namespace gluon_syncbn::cuda {
 
 /// An output array of which every element depends on those at the same place of the inputs, and on
-/// what `Source` has for its channel (AffineSource, GradientSource).
+/// what `Source` (channels.h) has for its channel, which one of the blocks computes for all.
 template <class Partition, class T, int kVectorIn, class Source>
 struct Output {
   static constexpr const char* kName = Source::kName;
@@ -22,6 +23,7 @@ struct Output {
   Partition partition;
   const T* inputs[kInputs];
   Source source;
+  Turns turns;  // of channels
   bool add;
   T* out;
 
@@ -30,20 +32,22 @@ struct Output {
   };
   struct Thread {
     typename Partition::Task task;
+    bool has_turn;
   };
-  static constexpr int kSteps = 2;
+  static constexpr int kSteps = 4;
 
-  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::int64_t block, int thread, Thread* self,
+  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::int64_t block, int thread, Thread* self,
                                      Shared* shared) const {
     const ChannelRange channels = partition.channels_of(block);
-    if (step == 0) {
-      self->task = partition.task(block, thread);
+    if (step < 3) {
+      if (step == 0) self->task = partition.task(block, thread);
       if (thread < channels.size) {
-        shared->values[thread] = source.at(channels.at(thread, partition.channels));
+        prepare(step, channels.at(thread, partition.channels), &self->has_turn,
+                &shared->values[thread]);
       }
-      return;
+      return true;
     }
-    if (!self->task.exists) return;
+    if (!self->task.exists) return true;
     Visitor visitor{inputs, {}, add, out};
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kNumber; ++i) {
@@ -51,9 +55,23 @@ struct Output {
       visitor.values[i] = shared->values[channels.index(channel, partition.channels)];
     }
     visit(partition, self->task, &visitor);
+    return true;
   }
 
  private:
+  GLUON_SYNCBN_HOST_DEVICE void prepare(int step, std::int64_t channel, bool* has_turn,
+                                        Values* values) const {
+    if (step == 0) {
+      *has_turn = turns.claim(channel);
+    } else if (step == 1 && *has_turn) {
+      source.compute(channel);
+      turns.publish(channel);
+    } else if (step == 2) {
+      turns.wait(channel);
+      *values = source.at(channel);
+    }
+  }
+
   /// Of channels that a thread has to do with at a time.
   static constexpr int kNumber = Partition::template kChannels<kVectorIn>;
 

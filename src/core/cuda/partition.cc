@@ -8,7 +8,7 @@ namespace {
 
 // A GPU has room for one to two thousand blocks; a block should have enough to do.
 constexpr std::int64_t kBlocks = 2048;
-constexpr std::int64_t kLeastChunk = 4096;
+constexpr std::int64_t kLeastChunk = 2048;
 constexpr std::int64_t kGreatestChunk = 32768;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -75,6 +75,10 @@ Columns Columns::of(const Layout& layout, int vector) {
   const std::int64_t chunks = divide_up(matrix.rows, wanted_rows);
   matrix.chunk_rows = divide_up(matrix.rows, chunks);
   matrix.chunks = divide_up(matrix.rows, matrix.chunk_rows);
+  constexpr std::int64_t kLeastGroup = 32;
+  matrix.group_chunks = kLeastGroup;
+  while (matrix.group_chunks * matrix.group_chunks < matrix.chunks) matrix.group_chunks *= 2;
+  matrix.groups = divide_up(matrix.chunks, matrix.group_chunks);
   return matrix;
 }
 

@@ -158,14 +158,9 @@ struct Runs {
     std::int64_t run_begin_;
   };
 
-  /// The partial results of a channel: one per chunk.
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t items() const { return chunks; }
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t items_of_all() const { return chunks * channels; }
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t item(std::int64_t number, std::int64_t channel) const {
-    return number * channels + channel;
-  }
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t count(std::int64_t number, std::int64_t channel) const {
-    return elements_before(end(number), channel) - elements_before(begin(number), channel);
+  /// Elements of a channel in a chunk.
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t count(std::int64_t chunk, std::int64_t channel) const {
+    return elements_before(end(chunk), channel) - elements_before(begin(chunk), channel);
   }
 
  private:
@@ -193,6 +188,8 @@ struct Columns {
   std::int64_t rows;     // of the matrix
   std::int64_t chunk_rows;
   std::int64_t chunks;
+  std::int64_t group_chunks;
+  std::int64_t groups;
   std::int64_t tiles;
   std::int32_t vector;
   std::int32_t lanes;  // a power of two
@@ -250,27 +247,24 @@ struct Columns {
     return channel(task.column + i);
   }
 
-  /// Elements of a column in a chunk.
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t column_count(std::int64_t chunk,
-                                                     std::int64_t column) const {
-    const std::int64_t last = end(chunk) - 1;
-    return last - begin(chunk) + (last * columns + column < total ? 1 : 0);
+  /// Elements of a column in chunks that follow each other.
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t count(std::int64_t first_chunk, std::int64_t end_chunk,
+                                              std::int64_t column) const {
+    const std::int64_t last = end(end_chunk - 1) - 1;
+    return last - begin(first_chunk) + (last * columns + column < total ? 1 : 0);
   }
 
-  /// The partial results of a channel: those of its columns in every chunk.
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t items() const { return chunks * fold * inner; }
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t items_of_all() const { return chunks * columns; }
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t item(std::int64_t number, std::int64_t channel) const {
-    return number / (fold * inner) * columns + column_of(number, channel);
-  }
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t count(std::int64_t number, std::int64_t channel) const {
-    return column_count(number / (fold * inner), column_of(number, channel));
+  /// Columns of a channel, and one of these.
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t channel_columns() const { return fold * inner; }
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t channel_column(std::int64_t number,
+                                                       std::int64_t channel) const {
+    const std::int64_t row = divide(number, inner);
+    return row * width + channel * inner + number - row * inner;
   }
 
- private:
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t column_of(std::int64_t number, std::int64_t channel) const {
-    const std::int64_t row = number / inner % fold;
-    return row * width + channel * inner + number % inner;
+  /// Chunks are merged in groups, and these in the end, so that no block has much to merge.
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t group_end(std::int64_t group) const {
+    return (group + 1) * group_chunks < chunks ? (group + 1) * group_chunks : chunks;
   }
 };
 

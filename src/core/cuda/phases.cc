@@ -1,6 +1,8 @@
 #include "core/cuda/phases.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <type_traits>
 
 #include "core/cuda/instances.h"
@@ -40,10 +42,41 @@ void with_partition(const Layout& layout, const Visit& visit, const T* first,
 
 bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
+Pairs new_pairs(Workspace* workspace, std::int64_t size) {
+  return {size > 0 ? workspace->doubles(static_cast<std::size_t>(2 * size)) : nullptr, size};
+}
+
+template <class T, int kVector, template <class> class Terms>
+auto sums_of(const Runs& runs, const Pairs& message, Workspace* workspace) {
+  Sums<Runs, T, kVector, Terms> sums{};
+  sums.runs = runs;
+  sums.message = message;
+  if (runs.chunks > 1) {
+    sums.of_chunks = new_pairs(workspace, runs.chunks * runs.channels);
+    sums.counters = workspace->counters(static_cast<std::size_t>(runs.blocks() / runs.chunks));
+  }
+  return sums;
+}
+
+template <class T, int kVector, template <class> class Terms>
+auto sums_of(const Columns& matrix, const Pairs& message, Workspace* workspace) {
+  Sums<Columns, T, kVector, Terms> sums{};
+  sums.matrix = matrix;
+  sums.message = message;
+  const auto several = [](std::int64_t number) { return number > 1 ? number : 0; };
+  sums.of_chunks = new_pairs(workspace, several(matrix.chunks) * matrix.columns);
+  sums.of_groups = new_pairs(workspace, several(matrix.groups) * matrix.columns);
+  const bool alone = matrix.channel_columns() == 1;
+  sums.of_columns = alone ? message : new_pairs(workspace, matrix.columns);
+  sums.counters =
+      workspace->counters(static_cast<std::size_t>((matrix.groups + 1) * matrix.tiles + 1));
+  return sums;
+}
+
 /// What `Terms` give for the channels of arrays, into `message`.
 template <template <class> class Terms, class T, class... Others>
-void reduce(const Layout& layout, const double* mean, const Scratch& scratch, double* message,
-            Stream* stream, const T* first_array, const Others*... others) {
+void reduce(const Layout& layout, const double* mean, Workspace* workspace, double* message,
+            Stream* stream, const T* first, const Others*... others) {
   if (is_empty(layout)) {
     if (layout.channels > 0) {
       stream->zero(message, 2 * static_cast<std::size_t>(layout.channels) * sizeof(double));
@@ -53,72 +86,76 @@ void reduce(const Layout& layout, const double* mean, const Scratch& scratch, do
   with_partition(
       layout,
       [&](const auto& partition, auto vector) {
-        using Partition = std::decay_t<decltype(partition)>;
-        using Item = typename Terms<Real<T>>::Item;
-        // One partial result for each channel is the message.
-        const bool alone = partition.items() == 1;
-        const std::int64_t items = partition.items_of_all();
-        double* first = alone ? message : scratch(static_cast<std::size_t>(2 * items));
-        const Sums<Partition, T, decltype(vector)::value, Terms> sums{
-            partition, {first_array, others...}, mean, first, first + items};
+        auto sums = sums_of<T, decltype(vector)::value, Terms>(
+            partition, Pairs{message, layout.channels}, workspace);
+        const T* const inputs[] = {first, others...};
+        std::copy(std::begin(inputs), std::end(inputs), sums.inputs);
+        sums.mean = mean;
         launch(sums, partition.blocks(), stream);
-        if (alone) return;
-        const Merge<Partition, Item> merge{partition, sums.first, sums.second, message};
-        launch(merge, merge.blocks(), stream);
       },
-      first_array, others...);
+      first, others...);
 }
 
-/// An output array from inputs of the same shape.
+/// What `source` computes, and an output array from inputs of the same shape where it is not null.
 template <class Source, class T, class... Others>
-void write_output(const Layout& layout, const Source& source, Write write, T* out, Stream* stream,
-                  const T* first_array, const Others*... others) {
-  if (is_empty(layout)) return;
+void write_output(const Layout& layout, const Source& source, Write write, T* out,
+                  Workspace* workspace, Stream* stream, const T* first, const Others*... others) {
+  if (!out || is_empty(layout)) {
+    const Channels<Source> channels{source, layout.channels};
+    launch(channels, channels.blocks(), stream);
+    return;
+  }
   with_partition(
       layout,
       [&](const auto& partition, auto vector) {
         using Partition = std::decay_t<decltype(partition)>;
         const Output<Partition, T, decltype(vector)::value, Source> output{
-            partition, {first_array, others...}, source, write == Write::kAdd, out};
+            partition,
+            {first, others...},
+            source,
+            workspace->turns(static_cast<std::size_t>(layout.channels)),
+            write == Write::kAdd,
+            out};
         launch(output, partition.blocks(), stream);
       },
-      first_array, others..., out);
+      first, others..., out);
 }
 
 }  // namespace
 
 template <class T>
-void moments(const T* x, const Layout& layout, const Scratch& scratch, double* message,
+void moments(const T* x, const Layout& layout, Workspace* workspace, double* message,
              Stream* stream) {
-  reduce<Deviations>(layout, nullptr, scratch, message, stream, x);
+  reduce<Deviations>(layout, nullptr, workspace, message, stream, x);
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const AffineSource<Real<T>>& source, Write write,
-               T* y, Stream* stream) {
-  write_output(layout, source, write, y, stream, x);
+void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source, Write write,
+               T* y, Workspace* workspace, Stream* stream) {
+  write_output(layout, source, write, y, workspace, stream, x);
 }
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   const Scratch& scratch, double* message, Stream* stream) {
-  reduce<Products>(layout, mean, scratch, message, stream, dy, x);
+                   Workspace* workspace, double* message, Stream* stream) {
+  reduce<Products>(layout, mean, workspace, message, stream, dy, x);
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const GradientSource<Real<T>>& source, Write write, T* dx, Stream* stream) {
-  write_output(layout, source, write, dx, stream, dy, x);
+                    const BackwardSource<Real<T>>& source, Write write, T* dx, Workspace* workspace,
+                    Stream* stream) {
+  write_output(layout, source, write, dx, workspace, stream, dy, x);
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                                \
-  template void moments<T>(const T*, const Layout&, const Scratch&, double*, Stream*);             \
-  template void normalize<T>(const T*, const Layout&, const AffineSource<Real<T>>&, Write, T*,     \
-                             Stream*);                                                             \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, const Scratch&, \
-                                 double*, Stream*);                                                \
-  template void input_gradient<T>(const T*, const T*, const Layout&,                               \
-                                  const GradientSource<Real<T>>&, Write, T*, Stream*);
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                             \
+  template void moments<T>(const T*, const Layout&, Workspace*, double*, Stream*);              \
+  template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, Write, T*, \
+                             Workspace*, Stream*);                                              \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, Workspace*,  \
+                                 double*, Stream*);                                             \
+  template void input_gradient<T>(const T*, const T*, const Layout&,                            \
+                                  const BackwardSource<Real<T>>&, Write, T*, Workspace*, Stream*);
 GLUON_SYNCBN_INSTANTIATE(float)
 GLUON_SYNCBN_INSTANTIATE(double)
 GLUON_SYNCBN_INSTANTIATE(Half)

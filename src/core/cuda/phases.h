@@ -2,43 +2,56 @@
 #define GLUON_SYNCBN_CORE_CUDA_PHASES_H_
 
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 
-#include "core/cuda/numbers.h"
+#include "core/cuda/between_blocks.h"
+#include "core/cuda/channels.h"
 #include "core/cuda/runtime.h"
-#include "core/kernels_cpu.h"
 #include "core/layout.h"
+#include "core/real.h"
+#include "core/write.h"
 
 namespace gluon_syncbn::cuda {
 
+/// What kernels need beside their arrays.
+class Workspace {
+ public:
+  virtual ~Workspace() = default;
+  /// Room for a number of doubles, which is used until the work put on the stream is done.
+  virtual double* doubles(std::size_t number) = 0;
+  /// Zeros, which every kernel leaves as zeros for the next one of the stream.
+  virtual std::uint32_t* counters(std::size_t number) = 0;
+  /// For one kernel.
+  virtual Turns turns(std::size_t number) = 0;
+};
+
 /// The four phases of batch normalization on one GPU, for T in float, double and Half: each puts
-/// one kernel on the stream that reads its arrays once, and the first and third a second, small
-/// kernel where the array is larger than a block takes. Arrays lie in memory of the GPU. As on the
-/// CPU (core/kernels_cpu.h), the order of sums depends on the layout alone, except that an array
-/// that does not begin at a multiple of 16 bytes has an order of its own.
+/// one kernel on the stream, which reads its arrays once. Arrays lie in memory of the GPU. As on
+/// the CPU (core/kernels_cpu.h), the order of sums depends on the layout alone, except that an
+/// array that does not begin at a multiple of 16 bytes has an order of its own.
 ///
 /// A message holds two numbers for every channel, the second ones behind all the first ones.
 
-/// Gives room for a number of doubles, which is used until the work put on the stream is done.
-using Scratch = std::function<double*(std::size_t)>;
-
 /// Mean and M2 of every channel into `message`.
 template <class T>
-void moments(const T* x, const Layout& layout, const Scratch& scratch, double* message,
+void moments(const T* x, const Layout& layout, Workspace* workspace, double* message,
              Stream* stream);
 
+/// What `source` computes for every channel, and `y` where it is not null.
 template <class T>
-void normalize(const T* x, const Layout& layout, const AffineSource<Real<T>>& source, Write write,
-               T* y, Stream* stream);
+void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source, Write write,
+               T* y, Workspace* workspace, Stream* stream);
 
 /// Sums of dy and of dy * (x - mean) of every channel into `message`.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   const Scratch& scratch, double* message, Stream* stream);
+                   Workspace* workspace, double* message, Stream* stream);
 
+/// What `source` computes for every channel, and `dx` where it is not null.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const GradientSource<Real<T>>& source, Write write, T* dx, Stream* stream);
+                    const BackwardSource<Real<T>>& source, Write write, T* dx, Workspace* workspace,
+                    Stream* stream);
 
 }  // namespace gluon_syncbn::cuda
 

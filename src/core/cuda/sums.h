@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/cuda/between_blocks.h"
 #include "core/cuda/body.h"
 #include "core/cuda/partition.h"
 #include "core/cuda/terms.h"
@@ -10,9 +11,35 @@
 
 namespace gluon_syncbn::cuda {
 
-/// What `Terms` (Deviations, Products) give for every item of a partition. The center of what a
-/// block adds up is the mean that is given, rounded, or for deviations a pivot, the mean of a few
-/// elements: of one alone, an outlier would let M2 cancel.
+/// Two numbers for each of several things, the second ones behind all the first ones: a message, or
+/// partial results.
+struct Pairs {
+  double* first;
+  std::int64_t size;
+
+  template <class Item>
+  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Item& item) const {
+    first[i] = item.first;
+    first[size + i] = item.second;
+  }
+  template <class Item>
+  GLUON_SYNCBN_HOST_DEVICE Item get(std::int64_t i, std::int64_t count) const {
+    return {count, load_fresh(&first[i]), load_fresh(&first[size + i])};
+  }
+};
+
+/// Merges the items of threads that are `width` apart, in a fixed tree: the first `width` threads
+/// get the result. `level` counts from 0.
+template <class Item>
+GLUON_SYNCBN_HOST_DEVICE void merge_items(int level, int width, int thread, Item* items) {
+  const int stride = kThreads >> (level + 1);
+  if (stride >= width && thread < stride) items[thread].add(items[thread + stride]);
+}
+
+/// What `Terms` (Deviations, Products) give for every channel. Every block leaves what it has for
+/// whoever of the blocks of the same channels comes last, and this one merges it, in a fixed order.
+/// The center of what a block adds up is the mean that is given, rounded, or for deviations a
+/// pivot, the mean of a few elements: of one alone, an outlier would let M2 cancel.
 template <class Partition, class T, int kVector, template <class> class Terms>
 struct Sums;
 
@@ -24,22 +51,65 @@ struct Sums<Runs, T, kVector, Terms> {
 
   Runs runs;
   const T* inputs[kInputs];
-  const double* mean;  // of channels; null for deviations
-  double* first;       // of runs.item()
-  double* second;
+  const double* mean;       // of channels; null for deviations
+  Pairs of_chunks;          // of chunk * channels + channel
+  std::uint32_t* counters;  // of groups of channels
+  Pairs message;            // of channels
 
+  using Item = typename Terms<R>::Item;
   struct Shared {
     R samples[Terms<R>::kHasPivot ? kThreads : 1];
-    TwoSums<R> sums[kThreads];
+    union {
+      TwoSums<R> sums[kThreads];
+      Item items[kThreads];
+    };
+    bool is_last;
   };
   struct Thread {
     Runs::Task task;
     R center;
   };
-  static constexpr int kSteps = 2 + kLevels;
 
-  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::int64_t block, int thread, Thread* self,
+  static constexpr int kMerge = 2 + kLevels;
+  static constexpr int kSteps = kMerge + 2 + kLevels;
+
+  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::int64_t block, int thread, Thread* self,
                                      Shared* shared) const {
+    if (step < kMerge) {
+      add_up(step, block, thread, self, shared);
+      return step + 1 < kMerge || runs.chunks > 1;
+    }
+    if (step == kMerge) {
+      if (thread == 0) {
+        shared->is_last = comes_last(&counters[divide(block, runs.chunks)], runs.chunks);
+      }
+      return true;
+    }
+    if (!shared->is_last) return false;
+    const int width = kThreads / runs.lanes;
+    const std::int64_t channel = runs.channels_of(block).first + thread % width;
+    if (step == kMerge + 1) {
+      Item own;
+      own.clear();
+      if (channel < runs.channels) {
+        for (std::int64_t i = thread / width; i < runs.chunks; i += runs.lanes) {
+          own.add(
+              of_chunks.template get<Item>(i * runs.channels + channel, runs.count(i, channel)));
+        }
+      }
+      shared->items[thread] = own;
+      return true;
+    }
+    merge_items(step - kMerge - 2, width, thread, shared->items);
+    if (step + 1 == kSteps && thread < width && channel < runs.channels) {
+      message.put(channel, shared->items[thread]);
+    }
+    return true;
+  }
+
+ private:
+  GLUON_SYNCBN_HOST_DEVICE void add_up(int step, std::int64_t block, int thread, Thread* self,
+                                       Shared* shared) const {
     if (step == 0) {
       self->task = runs.task(block, thread);
       if constexpr (Terms<R>::kHasPivot) {
@@ -64,16 +134,19 @@ struct Sums<Runs, T, kVector, Terms> {
     if (stride < runs.lanes && thread % runs.lanes < stride) {
       shared->sums[thread].add(shared->sums[thread + stride]);
     }
-    if (step + 1 == kSteps && self->task.exists && self->task.lane == 0) {
+    if (step + 1 == kMerge && self->task.exists && self->task.lane == 0) {
       const std::int64_t chunk = self->task.chunk;
       const std::int64_t channel = self->task.channel;
-      const std::int64_t item = runs.item(chunk, channel);
-      Terms<R>::finish(runs.count(chunk, channel), self->center, shared->sums[thread],
-                       mean ? mean[channel] : 0, &first[item], &second[item]);
+      const Item item = Terms<R>::finish(runs.count(chunk, channel), self->center,
+                                         shared->sums[thread], mean ? mean[channel] : 0);
+      if (runs.chunks > 1) {
+        of_chunks.put(chunk * runs.channels + channel, item);
+      } else {
+        message.put(channel, item);
+      }
     }
   }
 
- private:
   static constexpr int kMostSamples = 16;
 
   GLUON_SYNCBN_HOST_DEVICE int samples() const {
@@ -143,19 +216,113 @@ struct Sums<Columns, T, kVector, Terms> {
 
   Columns matrix;
   const T* inputs[kInputs];
-  const double* mean;  // of channels; null for deviations
-  double* first;       // of matrix.item()
-  double* second;
+  const double* mean;       // of channels; null for deviations
+  Pairs of_chunks;          // of chunk * columns + column
+  Pairs of_groups;          // of group * columns + column
+  Pairs of_columns;         // the message, where every channel has one column
+  std::uint32_t* counters;  // of all groups in all tiles, of tiles, and one
+  Pairs message;            // of channels
 
-  using Shared = typename Tree::Shared;
+  using Item = typename Terms<R>::Item;
+  struct Shared {
+    union {
+      typename Tree::Shared tree;
+      Item items[kThreads];
+    };
+    bool is_last;
+  };
   struct Thread {
     Columns::Task task;
     Partial<R, kVector> partial;
   };
-  static constexpr int kSteps = Tree::kSteps;
 
-  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::int64_t block, int thread, Thread* self,
+  // Each merge: who comes last, its items, and a tree for at least 8 columns.
+  static constexpr int kTreeLevels = 5;
+  static constexpr int kGroup = Tree::kSteps;
+  static constexpr int kTile = kGroup + 2 + kTreeLevels;
+  static constexpr int kChannels = kTile + 2 + kTreeLevels;
+  static constexpr int kSteps = kChannels + 2;
+
+  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::int64_t block, int thread, Thread* self,
                                      Shared* shared) const {
+    if (step < kGroup) {
+      add_up(step, block, thread, self, shared);
+      return step + 1 < kGroup || matrix.chunks > 1 || matrix.channel_columns() > 1;
+    }
+    const std::int64_t tile = remainder(block, matrix.tiles);
+    const std::int64_t group = divide(divide(block, matrix.tiles), matrix.group_chunks);
+    if (step < kTile) {
+      if (matrix.chunks == 1) return true;
+      const std::int64_t begin = group * matrix.group_chunks;
+      return merge(step - kGroup, tile, thread, of_chunks, begin, matrix.group_end(group),
+                   &counters[group * matrix.tiles + tile], group, shared);
+    }
+    if (step < kChannels) {
+      if (matrix.groups == 1) return true;
+      return merge(step - kTile, tile, thread, of_groups, 0, matrix.groups,
+                   &counters[matrix.groups * matrix.tiles + tile], kAllGroups, shared);
+    }
+    if (matrix.channel_columns() == 1) return false;
+    if (step == kChannels) {
+      if (thread == 0) {
+        shared->is_last = comes_last(&counters[(matrix.groups + 1) * matrix.tiles], matrix.tiles);
+      }
+      return true;
+    }
+    if (!shared->is_last) return false;
+    for (std::int64_t channel = thread; channel < matrix.channels; channel += kThreads) {
+      Item all;
+      all.clear();
+      for (std::int64_t i = 0; i < matrix.channel_columns(); ++i) {
+        const std::int64_t column = matrix.channel_column(i, channel);
+        all.add(of_columns.template get<Item>(column, matrix.count(0, matrix.chunks, column)));
+      }
+      message.put(channel, all);
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::int64_t kAllGroups = -1;
+
+  /// Merges the items from `begin` to `end` of the columns of a tile.
+  GLUON_SYNCBN_HOST_DEVICE bool merge(int step, std::int64_t tile, int thread, const Pairs& from,
+                                      std::int64_t begin, std::int64_t end, std::uint32_t* counter,
+                                      std::int64_t group, Shared* shared) const {
+    if (step == 0) {
+      if (thread == 0) shared->is_last = comes_last(counter, end - begin);
+      return true;
+    }
+    if (!shared->is_last) return false;
+    const int width = matrix.lanes * kVector;
+    const std::int64_t column = tile * width + thread % width;
+    if (step == 1) {
+      Item own;
+      own.clear();
+      if (column < matrix.columns) {
+        for (std::int64_t i = begin + thread / width; i < end; i += kThreads / width) {
+          const std::int64_t count = group == kAllGroups ? matrix.count(i * matrix.group_chunks,
+                                                                        matrix.group_end(i), column)
+                                                         : matrix.count(i, i + 1, column);
+          own.add(from.template get<Item>(i * matrix.columns + column, count));
+        }
+      }
+      shared->items[thread] = own;
+      return true;
+    }
+    merge_items(step - 2, width, thread, shared->items);
+    if (step == 1 + kTreeLevels && thread < width && column < matrix.columns) {
+      if (group == kAllGroups || matrix.groups == 1) {
+        of_columns.put(column, shared->items[thread]);
+      } else {
+        of_groups.put(group * matrix.columns + column, shared->items[thread]);
+      }
+    }
+    return true;
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE void add_up(int step, std::int64_t block, int thread, Thread* self,
+                                       Shared* shared) const {
     Partial<R, kVector>& partial = self->partial;
     if (step == 0) {
       self->task = matrix.task(block, thread);
@@ -168,19 +335,22 @@ struct Sums<Columns, T, kVector, Terms> {
       Summation<T, kVector, Terms, kVector> summation{inputs, &partial};
       visit(matrix, self->task, &summation);
     }
-    Tree::step(step, thread, matrix.lanes, partial.sums, shared);
-    if (step + 1 < kSteps || self->task.row != 0 || !self->task.exists) return;
+    Tree::step(step, thread, matrix.lanes, partial.sums, &shared->tree);
+    if (step + 1 < Tree::kSteps || self->task.row != 0 || !self->task.exists) return;
     const std::int64_t chunk = self->task.chunk;
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kVector; ++i) {
       const std::int64_t column = self->task.column + i;
-      const std::int64_t item = chunk * matrix.columns + column;
-      Terms<R>::finish(matrix.column_count(chunk, column), partial.center[i], partial.sums[i],
-                       mean ? mean[matrix.channel(column)] : 0, &first[item], &second[item]);
+      const Item item = Terms<R>::finish(matrix.count(chunk, chunk + 1, column), partial.center[i],
+                                         partial.sums[i], mean ? mean[matrix.channel(column)] : 0);
+      if (matrix.chunks > 1) {
+        of_chunks.put(chunk * matrix.columns + column, item);
+      } else {
+        of_columns.put(column, item);
+      }
     }
   }
 
- private:
   GLUON_SYNCBN_HOST_DEVICE void set_centers(const Columns::Task& task, R* center) const {
     if constexpr (Terms<R>::kHasPivot) {
       set_pivots(task, center);

@@ -14,17 +14,14 @@
 //   kHasPivot                  whether the center is to be found among the elements
 //   add(elements, center, first, second)
 //                              adds the two terms of an element
-//   finish(count, center, sums, own, first, second)
-//                              the two numbers of a partial result from the sums around a center;
-//                              `own` is the number that the center was rounded from
-//   Item                       partial results that can be merged
+//   Item                       a partial result, which can be merged with others
+//   finish(count, center, sums, mean)
+//                              that of sums around a center, which for products is `mean`, rounded
 
 namespace gluon_syncbn::cuda {
 
 /// A partial result of a channel.
 struct MomentsItem {
-  static constexpr const char* kMerge = "merge of moments";
-
   std::int64_t count;
   double first;   // mean
   double second;  // M2
@@ -41,13 +38,14 @@ struct MomentsItem {
 };
 
 struct SumsItem {
-  static constexpr const char* kMerge = "merge of gradient sums";
-
   std::int64_t count;  // of no consequence
   double first;
   double second;
 
-  GLUON_SYNCBN_HOST_DEVICE void clear() { first = second = 0; }
+  GLUON_SYNCBN_HOST_DEVICE void clear() {
+    count = 0;
+    first = second = 0;
+  }
   GLUON_SYNCBN_HOST_DEVICE void add(const SumsItem& other) {
     first += other.first;
     second += other.second;
@@ -57,6 +55,7 @@ struct SumsItem {
 /// Deviations from a pivot and their squares, which give mean and M2.
 template <class R>
 struct Deviations {
+  using Item = MomentsItem;
   static constexpr const char* kName = "moments";
   static constexpr int kInputs = 1;  // x
   static constexpr bool kHasPivot = true;
@@ -66,18 +65,20 @@ struct Deviations {
     *first += deviation;
     *second += deviation * deviation;
   }
-  GLUON_SYNCBN_HOST_DEVICE static void finish(std::int64_t count, R pivot, const TwoSums<R>& sums,
-                                              double, double* mean, double* m2) {
+  GLUON_SYNCBN_HOST_DEVICE static Item finish(std::int64_t count, R pivot, const TwoSums<R>& sums,
+                                              double) {
+    Item item;
+    item.count = count;
     unshift(static_cast<double>(count), static_cast<double>(pivot), sums.first.value(),
-            sums.second.value(), mean, m2);
+            sums.second.value(), &item.first, &item.second);
+    return item;
   }
-
-  using Item = MomentsItem;
 };
 
 /// dy and dy * (x - mean).
 template <class R>
 struct Products {
+  using Item = SumsItem;
   static constexpr const char* kName = "gradient sums";
   static constexpr int kInputs = 2;  // dy, x
   static constexpr bool kHasPivot = false;
@@ -86,13 +87,11 @@ struct Products {
     *first += elements[0];
     *second += elements[0] * (elements[1] - mean);
   }
-  GLUON_SYNCBN_HOST_DEVICE static void finish(std::int64_t, R, const TwoSums<R>& sums, double mean,
-                                              double* first, double* second) {
-    *first = sums.first.value();
-    *second = sums.second.value() - rest_of<R>(mean) * sums.first.value();
+  GLUON_SYNCBN_HOST_DEVICE static Item finish(std::int64_t count, R, const TwoSums<R>& sums,
+                                              double mean) {
+    const double first = sums.first.value();
+    return {count, first, sums.second.value() - rest_of<R>(mean) * first};
   }
-
-  using Item = SumsItem;
 };
 
 /// What a thread has added up: for one channel, or for each column of its accesses.

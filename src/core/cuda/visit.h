@@ -14,8 +14,48 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Full units several at a time, so that as many loads are under way, and the elements of the
-/// others one by one.
+/// The next units where every unit is full.
+template <int kNumber, class Visitor>
+GLUON_SYNCBN_HOST_DEVICE void visit_even(Runs::Cursor<Visitor::kVector>* cursor, Visitor* visitor) {
+  std::int64_t begin[kNumber];
+  GLUON_SYNCBN_UNROLL
+  for (int i = 0; i < kNumber; ++i) {
+    begin[i] = cursor->even_begin();
+    cursor->advance();
+  }
+  visitor->template full<kNumber>(begin);
+}
+
+/// The next units, where those that are not full are visited one by one.
+template <int kNumber, class Visitor>
+GLUON_SYNCBN_HOST_DEVICE void visit_uneven(Runs::Cursor<Visitor::kVector>* cursor,
+                                           Visitor* visitor) {
+  std::int64_t begin[kNumber];
+  std::int64_t end[kNumber];
+  bool all_full = true;
+  GLUON_SYNCBN_UNROLL
+  for (int i = 0; i < kNumber; ++i) {
+    const Runs::Piece piece = cursor->piece();
+    begin[i] = piece.begin;
+    end[i] = piece.end;
+    all_full = all_full && piece.end - piece.begin == Visitor::kVector;
+    cursor->advance();
+  }
+  if (all_full) {
+    visitor->template full<kNumber>(begin);
+    return;
+  }
+  GLUON_SYNCBN_UNROLL
+  for (int i = 0; i < kNumber; ++i) {
+    if (end[i] - begin[i] == Visitor::kVector) {
+      visitor->template full<1>(&begin[i]);
+    } else {
+      for (std::int64_t at = begin[i]; at < end[i]; ++at) visitor->one(at, 0);
+    }
+  }
+}
+
+/// Several units at a time, so that as many loads are under way.
 template <class Visitor>
 GLUON_SYNCBN_HOST_DEVICE void visit(const Runs& runs, const Runs::Task& task, Visitor* visitor) {
   constexpr int kTogether = Visitor::kTogether;
@@ -23,30 +63,11 @@ GLUON_SYNCBN_HOST_DEVICE void visit(const Runs& runs, const Runs::Task& task, Vi
   Runs::Cursor<Visitor::kVector> cursor(runs, task.channel, task.first);
   std::int64_t left = task.size;
   if (runs.is_even()) {
-    std::int64_t at[kTogether];
-    for (; left >= kTogether; left -= kTogether) {
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kTogether; ++i) {
-        at[i] = cursor.even_begin();
-        cursor.advance();
-      }
-      visitor->template full<kTogether>(at);
-    }
-    for (; left > 0; --left) {
-      at[0] = cursor.even_begin();
-      visitor->template full<1>(at);
-      cursor.advance();
-    }
-    return;
-  }
-  for (; left > 0; --left) {
-    const Runs::Piece piece = cursor.piece();
-    if (piece.end - piece.begin == Visitor::kVector) {
-      visitor->template full<1>(&piece.begin);
-    } else {
-      for (std::int64_t at = piece.begin; at < piece.end; ++at) visitor->one(at, 0);
-    }
-    cursor.advance();
+    for (; left >= kTogether; left -= kTogether) visit_even<kTogether>(&cursor, visitor);
+    for (; left > 0; --left) visit_even<1>(&cursor, visitor);
+  } else {
+    for (; left >= kTogether; left -= kTogether) visit_uneven<kTogether>(&cursor, visitor);
+    for (; left > 0; --left) visit_uneven<1>(&cursor, visitor);
   }
 }
 

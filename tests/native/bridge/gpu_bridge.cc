@@ -95,9 +95,8 @@ struct GpuBridgeRound {
       running.mean = d.arrays.running_mean;
       running.variance = d.arrays.running_variance;
       running.momentum = momentum;
-      d.backend->move_averages(d.data, *d.statistics, running);
       d.backend->normalize(d.data, d.arrays.x, *d.statistics, d.arrays.gamma, d.arrays.beta,
-                           Write::kAssign, d.arrays.y);
+                           Write::kAssign, d.arrays.y, {running, {d.statistics}});
     }
   }
   void gradient_sums() {
@@ -110,12 +109,12 @@ struct GpuBridgeRound {
   void input_gradient() {
     for (std::size_t i = 0; i < devices.size(); ++i) {
       const Device& d = devices[i];
-      Backend::ParameterGradients gradients;
+      Backend::Gradients gradients;
       gradients.gamma = d.arrays.gamma_gradient;
       gradients.beta = d.arrays.beta_gradient;
-      d.backend->parameter_gradients(d.data, own_sums[i], *d.statistics, gradients);
-      d.backend->input_gradient(d.data, d.arrays.dy, d.arrays.x, *d.statistics, &all_sums,
-                                batch.count, d.arrays.gamma, Write::kAssign, d.arrays.dx);
+      gradients.data = d.arrays.dx;
+      d.backend->gradients(d.data, d.arrays.dy, d.arrays.x, *d.statistics, own_sums[i], &all_sums,
+                           batch.count, d.arrays.gamma, gradients);
     }
   }
 };

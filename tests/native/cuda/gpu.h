@@ -35,20 +35,27 @@ constexpr std::int64_t kMostElements = 30000;
 constexpr std::size_t kEvery = 1;
 #endif
 
-class OtherThreadOrder {
+/// The orders in which emulated kernels are to give the same.
+constexpr Order kOtherOrders[] = {Order::kDescending, Order::kInterleaved, Order::kConcurrent};
+
+/// Lets kernels run in that order for as long as it lives.
+class InOrder {
  public:
-  OtherThreadOrder() { thread_order() = ThreadOrder::kDescending; }
-  ~OtherThreadOrder() { thread_order() = ThreadOrder::kAscending; }
-  OtherThreadOrder(const OtherThreadOrder&) = delete;
-  OtherThreadOrder& operator=(const OtherThreadOrder&) = delete;
+  explicit InOrder(Order order) { order_of_kernels() = order; }
+  ~InOrder() { order_of_kernels() = Order::kAscending; }
+  InOrder(const InOrder&) = delete;
+  InOrder& operator=(const InOrder&) = delete;
 };
 #else
 constexpr std::int64_t kMostElements = 1000000;
 constexpr std::size_t kEvery = 1;
 
-class OtherThreadOrder {
+/// A GPU has orders of its own: these are repetitions.
+constexpr int kOtherOrders[] = {1, 2, 3};
+
+class InOrder {
  public:
-  OtherThreadOrder() {}
+  explicit InOrder(int) {}
 };
 #endif
 

@@ -84,6 +84,7 @@ struct Shard {
   std::shared_ptr<const Statistics> statistics;
   std::int64_t count = 0;
   std::optional<double> momentum = 0.9;
+  bool wants_y = true;
 
   /// Where memory of a GPU is memory of the host.
   void move_to_cpu() {
@@ -97,11 +98,9 @@ struct Shard {
                        if (!outcome) return fail(finishes, outcome.error);
                        statistics = backend->batch_statistics(data, *outcome.merged, kEps);
                        count = outcome.merged->count;
-                       backend->move_averages(data, *statistics,
-                                              {running_mean.data(), running_variance.data(),
-                                               momentum, momentum ? nullptr : num_batches.data()});
                        backend->normalize(data, on_device_x.data(), *statistics, gamma.data(),
-                                          beta.data(), Write::kAssign, y.data());
+                                          beta.data(), Write::kAssign, wants_y ? y.data() : nullptr,
+                                          {running(), {statistics}});
                        finish(finishes, outcome.merged);
                      });
   }
@@ -111,14 +110,16 @@ struct Shard {
     exchange->arrive(
         device, own, [this, finishes, own](const Outcome<GradientSums>& outcome, CalledOn) {
           if (!outcome) return fail(finishes, outcome.error);
-          backend->parameter_gradients(
-              data, own, *statistics,
-              {false, Write::kAssign, gamma_gradient.data(), Write::kAssign, beta_gradient.data()});
-          backend->input_gradient(data, on_device_dy.data(), on_device_x.data(), *statistics,
-                                  outcome.merged.get(), count, gamma.data(), Write::kAssign,
-                                  dx.data());
+          backend->gradients(data, on_device_dy.data(), on_device_x.data(), *statistics, own,
+                             outcome.merged.get(), count, gamma.data(),
+                             {false, Write::kAssign, gamma_gradient.data(), Write::kAssign,
+                              beta_gradient.data(), Write::kAssign, dx.data()});
           finish(finishes, outcome.merged);
         });
+  }
+  Backend::RunningStatistics running() const {
+    return {running_mean.data(), running_variance.data(), momentum,
+            momentum ? nullptr : num_batches.data()};
   }
   void fail(Finishes* finishes, const std::string& error) const {
     backend->finish([done = finishes->one(), error](auto&) { done(error); });

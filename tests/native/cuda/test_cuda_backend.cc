@@ -121,6 +121,34 @@ TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
   CHECK(emulated_allocations == before);
 }
 
+TEST_CASE("cuda backend: two kernels a device in each direction") {
+  for (std::size_t number = 1; number <= 8; ++number) {
+    // Channel-last and first, small arrays and large ones, odd sizes.
+    for (const Layout& layout : {Layout{2, 5, 1}, Layout{4000, 64, 1}, Layout{2, 5, 49},
+                                 Layout{1, 3, 40000}, Layout{300, 7, 3}}) {
+      CAPTURE(number);
+      CAPTURE(layout.outer);
+      CAPTURE(layout.inner);
+      const auto devices = static_cast<long>(number);
+      std::vector<std::unique_ptr<Shard>> shards;
+      for (std::size_t rank = 0; rank < number; ++rank) {
+        shards.push_back(std::make_unique<Shard>(static_cast<int>(rank), layout, 1u));
+        if (rank % 2) shards.back()->momentum.reset();
+      }
+      Meeting meeting("layer", number);
+      step(shards, &meeting);  // which prepares counters
+      long before = emulated_launches;
+      step(shards, &meeting);
+      CHECK(emulated_launches - before == 4 * devices);
+      // An output that nobody wants takes no more.
+      for (const auto& shard : shards) shard->wants_y = false;
+      before = emulated_launches;
+      step(shards, &meeting);
+      CHECK(emulated_launches - before == 4 * devices);
+    }
+  }
+}
+
 TEST_CASE("cuda backend: messages lie in host memory where GPUs cannot read each other's") {
   emulated_peer_access = false;
   cuda::Gpu gpu(0, 0);

@@ -7,11 +7,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "arrays.h"
+#include "core/cuda/gpu.h"
 #include "core/cuda/phases.h"
 #include "cuda/device_array.h"
 #include "cuda/gpu.h"
@@ -20,21 +23,30 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-/// Scratch memory of one call after another.
-class Rooms {
+/// For kernels that one stream runs.
+class Workspace : public cuda::Workspace {
  public:
-  explicit Rooms(int ordinal) : ordinal_(ordinal) {}
-  cuda::Scratch scratch() {
-    return [this](std::size_t doubles) {
-      rooms_.push_back(std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, ordinal_,
-                                                      doubles * sizeof(double)));
-      return static_cast<double*>(rooms_.back()->data());
-    };
+  explicit Workspace(cuda::Stream* stream) : stream_(stream) {}
+
+  double* doubles(std::size_t number) override {
+    rooms_.push_back(std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice,
+                                                    stream_->ordinal(), number * sizeof(double)));
+    return static_cast<double*>(rooms_.back()->data());
+  }
+  std::uint32_t* counters(std::size_t number) override {
+    return static_cast<std::uint32_t*>(counters_.at_least(number * sizeof(std::uint32_t), stream_));
+  }
+  cuda::Turns turns(std::size_t number) override {
+    void* states = turns_.at_least(number * sizeof(cuda::Turns::State), stream_);
+    return {static_cast<cuda::Turns::State*>(states), ++last_turn_};
   }
 
  private:
-  int ordinal_;
+  cuda::Stream* stream_;
   std::vector<std::unique_ptr<cuda::Memory>> rooms_;
+  cuda::ZeroedMemory counters_;
+  cuda::ZeroedMemory turns_;
+  cuda::Turns::State last_turn_ = 0;
 };
 
 std::vector<Layout> layouts() {
@@ -75,11 +87,11 @@ void for_each_case(const Try& try_case) {
 
 template <class T>
 std::vector<double> moments_of(cuda::Stream* stream, const Data<T>& x, std::size_t offset = 0) {
-  Rooms rooms(stream->ordinal());
+  Workspace workspace(stream);
   const DeviceArray<T> on_device(stream, x.elements, offset);
   const DeviceArray<double> message(stream,
                                     std::vector<double>(2 * std::size_t(x.layout.channels), -1));
-  cuda::moments(on_device.data(), x.layout, rooms.scratch(), message.data(), stream);
+  cuda::moments(on_device.data(), x.layout, &workspace, message.data(), stream);
   return message.download();
 }
 
@@ -87,13 +99,13 @@ template <class T>
 std::vector<double> sums_of(cuda::Stream* stream, const Data<T>& dy, const Data<T>& x,
                             const std::vector<double>& means, std::size_t dy_offset = 0,
                             std::size_t x_offset = 0) {
-  Rooms rooms(stream->ordinal());
+  Workspace workspace(stream);
   const DeviceArray<T> dy_on_device(stream, dy.elements, dy_offset);
   const DeviceArray<T> x_on_device(stream, x.elements, x_offset);
   const DeviceArray<double> mean(stream, means);
   const DeviceArray<double> message(stream, std::vector<double>(2 * means.size(), -1));
-  cuda::gradient_sums(dy_on_device.data(), x_on_device.data(), x.layout, mean.data(),
-                      rooms.scratch(), message.data(), stream);
+  cuda::gradient_sums(dy_on_device.data(), x_on_device.data(), x.layout, mean.data(), &workspace,
+                      message.data(), stream);
   return message.download();
 }
 
@@ -168,39 +180,77 @@ TEST_CASE("cuda phases: a pivot that is an outlier does no harm") {
   }
 }
 
+/// What the kernels of a forward pass take, for one device whose batch has these moments.
+template <class R>
+struct ForwardArrays {
+  ForwardArrays(cuda::Stream* stream, const std::vector<double>& message_in, double count,
+                const std::vector<R>& gamma_in, const std::vector<R>& beta_in)
+      : message(stream, message_in),
+        statistics(stream, std::vector<double>(3 * gamma_in.size(), -1)),
+        gamma(stream, gamma_in),
+        beta(stream, beta_in) {
+    const auto channels = static_cast<std::int64_t>(gamma_in.size());
+    source.messages.values[0] = message.data();
+    source.messages.counts[0] = static_cast<std::int64_t>(count);
+    source.messages.size = 1;
+    source.channels = channels;
+    source.eps = 0.125;
+    source.statistics = {statistics.data(), statistics.data() + channels,
+                         statistics.data() + 2 * channels};
+    source.gamma = gamma.data();
+    source.beta = beta.data();
+  }
+
+  DeviceArray<double> message;
+  DeviceArray<double> statistics;
+  DeviceArray<R> gamma;
+  DeviceArray<R> beta;
+  cuda::ForwardSource<R> source{};
+};
+
 TEST_CASE_TEMPLATE("cuda phases: normalize", T, float, double, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
   using R = Real<T>;
   cuda::Stream stream(0);
+  Workspace workspace(&stream);
   for_each_case([&](const Layout& layout, double mean, std::uint32_t seed, std::size_t offset) {
     const Data<T> x(layout, mean, 1, seed);
     const std::vector<double> means = means_near(layout, mean, seed);
-    const std::vector<double> inv_std = parameters(layout, 1, seed + 1);
+    const std::vector<double> m2 = parameters(layout, 5, seed + 1);
     const std::vector<R> gamma = as<R>(parameters(layout, 1, seed + 2));
     const std::vector<R> beta = as<R>(parameters(layout, -0.5, seed + 3));
+    std::vector<double> message = means;
+    message.insert(message.end(), m2.begin(), m2.end());
+    const double count = 7;
+    ForwardArrays<R> arrays(&stream, message, count, gamma, beta);
     const DeviceArray<T> x_on_device(&stream, x.elements, offset);
-    const DeviceArray<double> mean_on_device(&stream, means);
-    const DeviceArray<double> inv_std_on_device(&stream, inv_std);
-    const DeviceArray<R> gamma_on_device(&stream, gamma);
-    const DeviceArray<R> beta_on_device(&stream, beta);
     const bool fix_gamma = seed % 4 == 0;
-    const cuda::AffineSource<R> source{mean_on_device.data(), inv_std_on_device.data(),
-                                       fix_gamma ? nullptr : gamma_on_device.data(),
-                                       beta_on_device.data()};
+    if (fix_gamma) arrays.source.gamma = nullptr;
+    const auto inv_std = [&](std::size_t c) {
+      return 1 / std::sqrt(static_cast<long double>(m2[c]) / count + arrays.source.eps);
+    };
     const auto scaled = [&](std::size_t i) {
       const std::size_t c = x.channel(i);
       const long double scale = fix_gamma ? 1 : static_cast<long double>(gamma[c]);
-      return (x.at(i) - means[c]) * scale * inv_std[c];
+      return (x.at(i) - means[c]) * scale * inv_std(c);
     };
     const auto shift = [&](std::size_t i) -> long double { return beta[x.channel(i)]; };
     check_output(
         x,
         on_device<T>(&stream, seed % 5 == 1 ? 1 : offset,
                      [&](Write write, T* y) {
-                       cuda::normalize(x_on_device.data(), layout, source, write, y, &stream);
+                       cuda::normalize(x_on_device.data(), layout, arrays.source, write, y,
+                                       &workspace, &stream);
                      }),
         [&](std::size_t i) { return scaled(i) + shift(i); },
         [&](std::size_t i) { return std::fabs(scaled(i)) + std::fabs(shift(i)); });
+    const std::vector<double> statistics = arrays.statistics.download();
+    for (std::size_t c = 0; c < means.size(); ++c) {
+      REQUIRE(statistics[c] == means[c]);
+      REQUIRE(statistics[means.size() + c] == m2[c] / count);
+      REQUIRE(statistics[2 * means.size() + c] ==
+              doctest::Approx(static_cast<double>(inv_std(c))).epsilon(1e-15));
+    }
   });
 }
 
@@ -238,6 +288,7 @@ TEST_CASE_TEMPLATE("cuda phases: input gradient", T, float, double, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
   using R = Real<T>;
   cuda::Stream stream(0);
+  Workspace workspace(&stream);
   for_each_case([&](const Layout& layout, double mean, std::uint32_t seed, std::size_t offset) {
     const Data<T> x(layout, mean, 1, seed);
     const Data<T> dy(layout, 0.1, 1, seed + 1);
@@ -252,13 +303,25 @@ TEST_CASE_TEMPLATE("cuda phases: input gradient", T, float, double, Half) {
     const DeviceArray<double> mean_on_device(&stream, means);
     const DeviceArray<double> inv_std_on_device(&stream, inv_std);
     const DeviceArray<R> gamma_on_device(&stream, gamma);
-    const DeviceArray<double> sum_on_device(&stream, sum);
-    const DeviceArray<double> centered_on_device(&stream, centered);
+    std::vector<double> message = sum;
+    message.insert(message.end(), centered.begin(), centered.end());
+    const DeviceArray<double> message_on_device(&stream, message);
+    const DeviceArray<double> sums(&stream, std::vector<double>(message.size(), -1));
+    const DeviceArray<R> gamma_gradient(&stream, gamma);
+    const DeviceArray<R> beta_gradient(&stream, gamma);
     const bool constants = seed % 6 == 0;
-    const cuda::GradientSource<R> source{
-        mean_on_device.data(),     inv_std_on_device.data(),
-        gamma_on_device.data(),    constants ? nullptr : sum_on_device.data(),
-        centered_on_device.data(), count};
+    cuda::BackwardSource<R> source{};
+    source.messages.values[0] = message_on_device.data();
+    source.messages.size = constants ? 0 : 1;
+    source.own = message_on_device.data();
+    source.channels = layout.channels;
+    source.mean = mean_on_device.data();
+    source.inv_std = inv_std_on_device.data();
+    source.gamma = gamma_on_device.data();
+    source.count = count;
+    source.sums = sums.data();
+    source.gamma_gradient = {gamma_gradient.data(), false};
+    source.beta_gradient = {beta_gradient.data(), true};
     const auto terms = [&](std::size_t i) {
       const std::size_t c = x.channel(i);
       const long double factor = static_cast<long double>(gamma[c]) * inv_std[c];
@@ -274,7 +337,7 @@ TEST_CASE_TEMPLATE("cuda phases: input gradient", T, float, double, Half) {
         on_device<T>(&stream, offset,
                      [&](Write write, T* dx) {
                        cuda::input_gradient(dy_on_device.data(), x_on_device.data(), layout, source,
-                                            write, dx, &stream);
+                                            write, dx, &workspace, &stream);
                      }),
         [&](std::size_t i) {
           const auto t = terms(i);
@@ -284,23 +347,56 @@ TEST_CASE_TEMPLATE("cuda phases: input gradient", T, float, double, Half) {
           const auto t = terms(i);
           return std::fabs(t[0]) + std::fabs(t[1]) + std::fabs(t[2]);
         });
+    const std::vector<R> of_gamma = gamma_gradient.download();
+    const std::vector<R> of_beta = beta_gradient.download();
+    for (std::size_t c = 0; c < means.size(); ++c) {
+      REQUIRE(of_gamma[c] == static_cast<R>(centered[c] * inv_std[c]));
+      // Both ways of writing dx have added to it.
+      const R once = static_cast<R>(static_cast<double>(gamma[c]) + sum[c]);
+      REQUIRE(of_beta[c] == static_cast<R>(static_cast<double>(once) + sum[c]));
+    }
   });
 }
 
 TEST_CASE_TEMPLATE("cuda phases: the same bits every time", T, float, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
+  using R = Real<T>;
   cuda::Stream stream(0);
-  for (const Layout& layout : {Layout{3, 65, 49}, Layout{3000, 65, 1}, Layout{2, 2, 9973}}) {
+  // One chunk and several; groups of chunks; channels in one column, and in several of many tiles.
+  for (const Layout& layout : {Layout{3, 65, 49}, Layout{3000, 65, 1}, Layout{2, 2, 9973},
+                               Layout{2, 3, 7}, Layout{40000, 3, 1}, Layout{700, 64, 5}}) {
+    if (layout.count() * layout.channels > 8 * kMostElements) continue;
     const Data<T> x(layout, 100, 1, 5);
     const Data<T> dy(layout, 0.1, 1, 6);
     const std::vector<double> means = means_near(layout, 100, 7);
-    const std::vector<double> moments = moments_of(&stream, x);
-    const std::vector<double> sums = sums_of(&stream, dy, x, means);
-    for (int again = 0; again < 3; ++again) {
-      // Where threads are emulated, they take every step the other way round.
-      const OtherThreadOrder other;
-      CHECK(same_bits(moments_of(&stream, x), moments));
-      CHECK(same_bits(sums_of(&stream, dy, x, means), sums));
+    const std::vector<R> ones(means.size(), R(1));
+    const DeviceArray<T> x_on_device(&stream, x.elements);
+    const auto run = [&] {
+      const std::vector<double> moments = moments_of(&stream, x);
+      Workspace workspace(&stream);
+      ForwardArrays<R> arrays(&stream, moments, 7, ones, ones);
+      DeviceArray<R> running(&stream, ones);
+      DeviceArray<R> num_batches(&stream, {R(2)});
+      arrays.source.averages = {running.data(),     running.data(),        0,
+                                num_batches.data(), workspace.counters(1), layout.channels};
+      const DeviceArray<T> y(&stream, std::vector<T>(x.elements.size()));
+      cuda::normalize(x_on_device.data(), layout, arrays.source, Write::kAssign, y.data(),
+                      &workspace, &stream);
+      // Every channel has had its turn once, and then the number has grown.
+      CHECK(num_batches.download() == std::vector<R>{R(3)});
+      return std::make_tuple(moments, sums_of(&stream, dy, x, means), arrays.statistics.download(),
+                             running.download(), y.download());
+    };
+    const auto before = run();
+    for (const auto order : kOtherOrders) {
+      const InOrder in_order(order);
+      const auto after = run();
+      CHECK(same_bits(std::get<0>(after), std::get<0>(before)));
+      CHECK(same_bits(std::get<1>(after), std::get<1>(before)));
+      CHECK(same_bits(std::get<2>(after), std::get<2>(before)));
+      CHECK(std::get<3>(after) == std::get<3>(before));
+      const auto& y = std::get<4>(after);
+      CHECK(std::memcmp(y.data(), std::get<4>(before).data(), y.size() * sizeof(T)) == 0);
     }
   }
 }

@@ -136,6 +136,7 @@ void Stream::wait(const Event& event) {
   }
 }
 void Stream::zero(void* begin, std::size_t bytes) {
+  ++tests::emulated_launches;
   impl_->put([begin, bytes] { std::memset(begin, 0, bytes); });
 }
 void Stream::copy(void* to, const void* from, std::size_t bytes) {
@@ -161,7 +162,7 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   if (blocks == 0) return;
   ++tests::emulated_launches;
   Stream::Impl* impl = &stream->impl();
-  impl->put([body, blocks, impl, order = tests::thread_order()] {
+  impl->put([body, blocks, impl, order = tests::order_of_kernels()] {
     if (tests::emulated_fault.exchange(false)) {
       impl->error = std::string("CUDA: emulated fault in kernel '") + Body::kName + "'";
     }
