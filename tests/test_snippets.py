@@ -18,6 +18,7 @@ import gluon_syncbn.__main__ as command_line
 import pytest
 from markdown_it import MarkdownIt
 
+from .distributed.launch import why_not
 from .processes import ROOT, run_python
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,7 +59,10 @@ def test_python(page, tmp_path):
         "os.chdir(sys.argv[2])\n"
         "exec(compile(sys.stdin.read(), sys.argv[1], 'exec'), {'__name__': '__main__'})\n"
     )
-    run_python(runner, page.name, str(tmp_path), stdin=program_of(page))
+    program = program_of(page)
+    if "import horovod" in program and (reason := why_not()):
+        pytest.skip(reason)
+    run_python(runner, page.name, str(tmp_path), stdin=program)
 
 
 def test_a_snippet_that_fails_is_found_at_its_line(tmp_path):

@@ -142,8 +142,8 @@ class RoundCrossings::Way : public Crossing<Part> {
 
   std::string describe() const override {
     const ProcessGroup& group = *round_->channel_->group();
-    return "All devices of this process came; it is " + group.describe() +
-           ". Missing: at least one of the other processes. " + group.hint() +
+    return "All devices of this process came; it is " + group.describe() + ". " +
+           group.missing(round_->name(pass_).value_or("")) +
            " Usual causes: a process has ended, or waits for something else; a process got no data "
            "this step; a branch that calls the layer was taken on some processes only; the "
            "networks of the processes differ, or were made or called in another order.";
@@ -174,7 +174,7 @@ std::shared_ptr<Crossing<GradientSums>> RoundCrossings::backward() {
 ProcessMessage RoundCrossings::message(const FlatPart& part, const std::string& error) const {
   ProcessMessage message;
   message.part = part;
-  message.error = error;
+  message.text = error;
   message.round = number_;
   message.taken = channel_->taken();
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -206,8 +206,8 @@ std::vector<ProcessMessage> RoundCrossings::read(const ProcessGroup::Gathered& g
         "version of gluon_syncbn");
   }
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].error.empty()) {
-      throw Error("failed on process " + std::to_string(i) + ": " + messages[i].error);
+    if (!messages[i].text.empty()) {
+      throw Error("failed on process " + std::to_string(i) + ": " + messages[i].text);
     }
   }
   const ProcessMessage& first = messages.front();

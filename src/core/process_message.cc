@@ -13,7 +13,7 @@ using Words = ProcessGroup::Words;
 // The lengths of what follows come first, so that messages of different length can be told apart.
 enum : std::size_t {
   kNumValues,
-  kErrorBytes,
+  kTextBytes,
   kRound,
   kTaken,
   kChannels,
@@ -46,10 +46,10 @@ void append(Words* words, const void* data, std::size_t bytes) {
 
 Words ProcessMessage::pack() const {
   Words words;
-  words.reserve(kHeaderSize + part.values.size() + words_of(error.size()));
+  words.reserve(kHeaderSize + part.values.size() + words_of(text.size()));
   words.resize(kHeaderSize);
   words[kNumValues] = static_cast<std::int64_t>(part.values.size());
-  words[kErrorBytes] = static_cast<std::int64_t>(error.size());
+  words[kTextBytes] = static_cast<std::int64_t>(text.size());
   words[kRound] = bits<std::int64_t>(round);
   words[kTaken] = bits<std::int64_t>(taken);
   words[kChannels] = agreement.channels;
@@ -59,7 +59,7 @@ Words ProcessMessage::pack() const {
   words[kMomentum] = bits<std::int64_t>(agreement.momentum.value_or(kNoMomentum));
   words[kCount] = part.count;
   append(&words, part.values.data(), part.values.size() * sizeof(double));
-  append(&words, error.data(), error.size());
+  append(&words, text.data(), text.size());
   return words;
 }
 
@@ -69,9 +69,9 @@ std::vector<ProcessMessage> ProcessMessage::unpack(const Words& words) {
     const std::int64_t* header = words.data() + at;
     const std::size_t left = words.size() - at;
     const auto num_values = left < kHeaderSize ? 0 : static_cast<std::size_t>(header[kNumValues]);
-    const auto error_bytes = left < kHeaderSize ? 0 : static_cast<std::size_t>(header[kErrorBytes]);
-    if (left < kHeaderSize || num_values > left || error_bytes > left * sizeof(*header) ||
-        kHeaderSize + num_values + words_of(error_bytes) > left) {
+    const auto text_bytes = left < kHeaderSize ? 0 : static_cast<std::size_t>(header[kTextBytes]);
+    if (left < kHeaderSize || num_values > left || text_bytes > left * sizeof(*header) ||
+        kHeaderSize + num_values + words_of(text_bytes) > left) {
       throw Error(
           "the message of another process cannot be read; all processes should run the "
           "same version of gluon_syncbn");
@@ -90,9 +90,9 @@ std::vector<ProcessMessage> ProcessMessage::unpack(const Words& words) {
     if (num_values > 0) {
       std::memcpy(message.part.values.data(), next, num_values * sizeof(double));
     }
-    message.error.assign(reinterpret_cast<const char*>(next + num_values), error_bytes);
+    message.text.assign(reinterpret_cast<const char*>(next + num_values), text_bytes);
     messages.push_back(std::move(message));
-    at += kHeaderSize + num_values + words_of(error_bytes);
+    at += kHeaderSize + num_values + words_of(text_bytes);
   }
   return messages;
 }

@@ -18,7 +18,7 @@ struct ProcessMessage {
   std::uint64_t taken = 0;  ///< places that are taken on this process; see Channel
   Agreement agreement;
   FlatPart part;
-  std::string error;  ///< "" where there is a part
+  std::string text;  ///< why there is no part; in a roll call, what is waited for
 
   ProcessGroup::Words pack() const;
 

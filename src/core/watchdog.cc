@@ -78,11 +78,13 @@ void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limi
   const auto now = Clock::now();
   for (auto& [_, entry] : entries_) {
     const Waiting::Seconds waited = now - entry.since;
-    const bool is_over = waited >= limit;
-    if (!is_over && (entry.warned || waited < limit / 10)) continue;
-    entry.warned = true;
-    if (auto waiting = entry.waiting.lock()) {
-      (is_over ? expired : early).emplace_back(std::move(waiting), waited);
+    auto waiting = entry.waiting.lock();
+    if (!waiting) continue;
+    if (waited >= limit) {
+      expired.emplace_back(std::move(waiting), waited);
+    } else if (!entry.warned && waited >= limit * waiting->warn_after()) {
+      entry.warned = true;
+      early.emplace_back(std::move(waiting), waited);
     }
   }
   lock.unlock();

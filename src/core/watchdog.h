@@ -16,7 +16,8 @@ class Waiting {
   using Seconds = std::chrono::duration<double>;
 
   virtual ~Waiting() = default;
-  /// Called once, at a tenth of the time after which give_up() is called.
+  /// Called once, after this share of the time after which give_up() is called.
+  virtual double warn_after() const { return 0.1; }
   virtual void warn(Seconds waited, Seconds limit) = 0;
   virtual void give_up(Seconds waited) = 0;
   virtual void fail(const std::string& error) = 0;

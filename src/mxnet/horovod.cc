@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/per_process.h"
+#include "core/roll_call.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
 
@@ -54,12 +55,14 @@ class HorovodGroup : public ProcessGroup {
 
   int id() const override { return set_.process_set; }
   int size() const override { return set_.size; }
+  int number() const override { return set_.rank; }
   std::string describe() const override {
     return "process " + std::to_string(set_.rank) + " of " + std::to_string(set_.size) +
            " (Horovod's ranks " + set_.ranks + ")";
   }
-  std::string hint() const override {
-    return "Horovod names the missing ranks on the standard error of rank 0 after "
+  std::string missing(const std::string&) const override {
+    return "Missing: at least one of the other processes. The launcher names one that has ended; "
+           "Horovod over MPI names the missing ranks on the standard error of rank 0 after "
            "HOROVOD_STALL_CHECK_TIME_SECONDS.";
   }
 
@@ -95,21 +98,26 @@ class Groups {
 
   void add(const HorovodSet& set) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& group = groups_[set.process_set];
-    // Another one where Horovod was initialized again with other processes.
-    if (!group || !group->is(set)) group = std::make_shared<HorovodGroup>(set);
+    auto& [group, roll_call] = groups_[set.process_set];
+    if (!group || !group->is(set)) {
+      // Horovod may have been initialized again with other processes.
+      if (roll_call) roll_call->end();
+      group = std::make_shared<HorovodGroup>(set);
+      roll_call = std::make_shared<RollCall>(group);
+    }
+    roll_call->begin();
   }
 
   std::shared_ptr<ProcessGroup> find(int process_set) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = groups_.find(process_set);
     if (found == groups_.end()) return nullptr;
-    return found->second;
+    return found->second.second;
   }
 
  private:
   std::mutex mutex_;
-  std::map<int, std::shared_ptr<HorovodGroup>> groups_;
+  std::map<int, std::pair<std::shared_ptr<HorovodGroup>, std::shared_ptr<RollCall>>> groups_;
 };
 
 }  // namespace

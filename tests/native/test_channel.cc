@@ -32,7 +32,10 @@ class SilentGroup : public ProcessGroup {
   int id() const override { return 0; }
   int size() const override { return 2; }
   std::string describe() const override { return "process 0 of 2"; }
-  std::string hint() const override { return "Look there."; }
+  int number() const override { return 0; }
+  std::string missing(const std::string& name) const override {
+    return "Missing: who has no " + name + ".";
+  }
   const std::vector<Then>& kept() const { return kept_; }
   /// They refer to the channel, and the channel to this group.
   void forget() { kept_.clear(); }
@@ -87,7 +90,7 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
   part.agreement = {2, "float16", 0x1.23456789abcdep-20, 1.0 / 3};
   part.part = some_moments(3).flat();
   ProcessMessage failure;
-  failure.error = "no data on this process: \xc3\xa4";
+  failure.text = "no data on this process: \xc3\xa4";
   auto words = part.pack();
   const auto more = failure.pack();
   words.insert(words.end(), more.begin(), more.end());
@@ -96,10 +99,10 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
   REQUIRE(messages.size() == 2);
   CHECK(messages[0].round == 7);
   CHECK(messages[0].taken == part.taken);
-  CHECK(messages[0].error.empty());
+  CHECK(messages[0].text.empty());
   CHECK_FALSE(messages[0].agreement.difference(part.agreement));
   CHECK(same_bits(Moments::of(messages[0].part), some_moments(3)));
-  CHECK(messages[1].error == failure.error);
+  CHECK(messages[1].text == failure.text);
   for (const std::size_t cut : {std::size_t{1}, more.size(), words.size() - 1}) {
     const ProcessGroup::Words broken(words.begin(), words.end() - static_cast<std::ptrdiff_t>(cut));
     if (cut == more.size()) {
@@ -403,7 +406,7 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
     CHECK(contains(error, "layer round " + std::to_string(step) + " forward waited 0.1"));
     CHECK(contains(error,
                    "s for the other processes. All devices of this process came; it is "
-                   "process 0 of 2. Missing: at least one of the other processes. Look"));
+                   "process 0 of 2. Missing: who has no layer.forward. Usual causes: "));
   }
   // The second message waits in line behind the first.
   REQUIRE(group->kept().size() == 1);

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any, Callable
 
 import gluon_syncbn
@@ -16,7 +17,7 @@ from mxnet.gluon import nn
 
 from tests.distributed.workers.job import contexts, init, report
 
-SHORT = 1.5
+SHORT = 3.0
 LONG = 60.0
 
 
@@ -48,13 +49,17 @@ def train(net: Any, channels: int = 3, devices: int = 1) -> None:
         array.wait_to_read()
 
 
+def begin_together() -> None:
+    hvd.allreduce(mx.nd.ones((1,)), name="begin together").wait_to_read()
+
+
 def layer(prefix: str, number: int = 1) -> Any:
     made = gluon_syncbn.SyncBatchNorm(prefix=prefix)
     made.initialize(ctx=contexts(number))
     return made
 
 
-def dies(rank: int) -> dict[str, str]:
+def dies(rank: int, folder: Path) -> dict[str, str]:
     net = layer("mortal_")
     train(net)
     if rank == 1:
@@ -65,7 +70,7 @@ def dies(rank: int) -> dict[str, str]:
     return {"dies": error_of(lambda: train(net))}
 
 
-def survives(rank: int) -> dict[str, str]:
+def survives(rank: int, folder: Path) -> dict[str, str]:
     told = {}
     net = layer("channels_")
     told["channels"] = error_of(lambda: train(net, channels=3 + rank))
@@ -85,7 +90,7 @@ def survives(rank: int) -> dict[str, str]:
 
     gluon_syncbn.set_timeout(SHORT)
     net = layer("absent_")
-    hvd.allreduce(mx.nd.ones((1,)), name="begin together").wait_to_read()
+    begin_together()
     if rank != 1:
         told["absent"] = error_of(lambda: train(net), pending=True)
         told["absent again"] = error_of(lambda: train(net), pending=True)
@@ -97,19 +102,35 @@ def survives(rank: int) -> dict[str, str]:
         for _ in range(2 + (rank == 1)):
             net.add(gluon_syncbn.SyncBatchNorm())
     net.initialize(ctx=contexts(1))
-    hvd.allreduce(mx.nd.ones((1,)), name="begin again").wait_to_read()
+    begin_together()
     told["layers"] = error_of(lambda: train(net), pending=True)
-    hvd.allreduce(mx.nd.ones((1,)), name="end together").wait_to_read()
+
+    net = layer("stopped_")
+    stopped, seen = folder / "stopped", folder / "seen"
+    if rank == 1:
+        stopped.write_text(str(os.getpid()))
+    begin_together()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        told["stopped"] = error_of(lambda: train(net), pending=True)
+    if rank == 2:
+        seen.touch()
+    if rank == 0:
+        while not seen.exists():
+            time.sleep(0.01)
+        os.kill(int(stopped.read_text()), signal.SIGCONT)
+    begin_together()  # nobody ends before the others are done
     return told
 
 
 def main() -> None:
-    folder, what = sys.argv[1:]
+    folder, what = Path(sys.argv[1]), sys.argv[2]
     rank, _ = init()
     gluon_syncbn.init()
     begin = time.monotonic()
-    told = {"dies": dies, "survives": survives}[what](rank)
-    report(folder, told=told, seconds=time.monotonic() - begin)
+    told = {"dies": dies, "survives": survives}[what](rank, folder)
+    report(str(folder), told=told, seconds=time.monotonic() - begin)
 
 
 if __name__ == "__main__":
