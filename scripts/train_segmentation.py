@@ -5,6 +5,9 @@ gluon.nn.BatchNorm, on several devices with gluon_syncbn.SyncBatchNorm, and on s
 gluon.nn.BatchNorm, which normalizes each device's part of the batch by itself. The run prints and
 draws how the three compare, exports the network trained with SyncBatchNorm, and loads the export.
 
+Started with "horovodrun -np N" or "mpirun -np N", the several devices are those of all processes:
+every process takes its part of each batch, and the first one trains on one device and reports.
+
 It is also a check: the exit status is 1 unless the loss with SyncBatchNorm follows that of one
 device as closely as rounding lets it, and the loaded export predicts what the network does.
 """
@@ -34,16 +37,21 @@ from segmentation.options import parse_arguments
 from segmentation.report import draw_curves, draw_predictions, format_table, table, write_json
 from segmentation.scenes import Scenes, load_scenes
 from segmentation.training import Outcome, Schedule, Way, losses_in_reverse, train
+from segmentation.world import World, join_world
 
 
 def main() -> int:
     """Run the job; return the exit status."""
     begin = time.perf_counter()
-    options = parse_arguments(__doc__)
+    world = join_world()
+    options = parse_arguments(__doc__, world)
+    recipe = (options.image_size, options.scenes, options.valid_scenes, options.seed)
     try:
-        scenes = load_scenes(
-            options.data, options.image_size, options.scenes, options.valid_scenes, options.seed
-        )
+        if world.local_rank == 0:
+            scenes = load_scenes(options.data, *recipe)
+        world.wait_for_all()  # the others read what the first of their machine has made
+        if world.local_rank != 0:
+            scenes = load_scenes(options.data, *recipe)
         design = Design(options.model, options.backbone, len(scenes.class_names), scenes.side)
         design.check()
     except (OSError, ValueError) as error:
@@ -72,7 +80,9 @@ def main() -> int:
         f"scenes ({scenes.source}), {scenes.side}x{scenes.side} pixels, {design.classes} classes"
     )
 
-    outcomes, follow = run_ways(options, design, scenes, schedule)
+    outcomes, follow = run_ways(options, world, design, scenes, schedule)
+    if not world.is_first:
+        return 0
     rows = table(outcomes)
     synchronized = [outcome for outcome in outcomes if outcome.way.key == "sync"]
     export = check_export(synchronized[0], scenes, folder) if synchronized else None
@@ -88,22 +98,31 @@ def main() -> int:
 
 
 def run_ways(
-    options: argparse.Namespace, design: Design, scenes: Scenes, schedule: Schedule
+    options: argparse.Namespace, world: World, design: Design, scenes: Scenes, schedule: Schedule
 ) -> tuple[list[Outcome], FollowCheck | None]:
-    """Train all ways that were asked for, and compare the synchronized one with one device."""
+    """Train all ways that were asked for, and compare the synchronized one with one device.
+
+    Only the first process gets the outcomes of all ways.
+    """
     contexts = tuple(options.contexts)
     sync = Norm(SyncBatchNorm, {"num_devices": len(contexts)})
     several = f"{len(contexts)} devices"
+    if world.size > 1:
+        several = f"{world.size} processes with {several}"
     ways = {
         "batch": Way("batch", "1 device, BatchNorm", Norm(), contexts[:1]),
-        "sync": Way("sync", f"{several}, SyncBatchNorm", sync, contexts),
-        "unsync": Way("unsync", f"{several}, BatchNorm", Norm(), contexts),
+        "sync": Way("sync", f"{several}, SyncBatchNorm", sync, contexts, world),
+        "unsync": Way("unsync", f"{several}, BatchNorm", Norm(), contexts, world),
     }
+    # What the first process does alone comes last, so that no other waits for it.
+    order = sorted(options.ways, key=lambda key: ways[key].world.size < world.size)
+    if not world.is_first:
+        order = [key for key in order if ways[key].world.size == world.size]
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "initial.params"
         save_initial_weights(design, schedule.seed, weights)
         done = {}
-        for key in options.ways:
+        for key in order:
             done[key] = train(ways[key], design, scenes, schedule, weights)
             if key != "sync":
                 done[key].net = None  # only the synchronized one is exported; frees its memory
@@ -113,7 +132,7 @@ def run_ways(
                 ways["batch"], design, scenes, schedule, weights, EARLY_STEPS + LAG
             )
             follow = check_follows(done["batch"].losses, done["sync"].losses, reverse)
-    return list(done.values()), follow
+    return [done[key] for key in options.ways if key in done], follow
 
 
 def report_checks(follow: FollowCheck | None, export: ExportCheck | None) -> bool:

@@ -9,6 +9,7 @@ import mxnet as mx
 
 from segmentation.networks import FAMILIES
 from segmentation.scenes import DIGIT_SIDES
+from segmentation.world import World
 
 WAYS = ("batch", "sync", "unsync")
 DATA_HELP = """\
@@ -21,13 +22,15 @@ models and backbones:
 """
 
 
-def parse_arguments(description: str | None) -> argparse.Namespace:
+def parse_arguments(description: str | None, world: World) -> argparse.Namespace:
     """Read the command line; an impossible one ends the program with a message.
 
     Parameters
     ----------
     description : str or None
         What the program does.
+    world : World
+        The processes that train together.
 
     Returns
     -------
@@ -53,9 +56,17 @@ def parse_arguments(description: str | None) -> argparse.Namespace:
     )
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument(
-        "--num-devices", type=int, default=4, metavar="K", help="CPU contexts to train on (4)"
+        "--num-devices",
+        type=int,
+        default=4,
+        metavar="K",
+        help="CPU contexts to train on, in each process (4)",
     )
-    devices.add_argument("--gpus", metavar="LIST", help="GPUs to train on instead, such as 0,1,2")
+    devices.add_argument(
+        "--gpus",
+        metavar="LIST",
+        help="GPUs to train on instead, such as 0,1,2; the processes of a machine share them out",
+    )
     parser.add_argument(
         "--batch-size", type=int, metavar="N", default=4, help="scenes, over all devices (4)"
     )
@@ -89,13 +100,13 @@ def parse_arguments(description: str | None) -> argparse.Namespace:
         help="hybridize with static_alloc; on GPUs with static_shape too",
     )
     options = parser.parse_args()
-    problem = _complete(options)
+    problem = _complete(options, world)
     if problem:
         parser.error(problem)
     return options
 
 
-def _complete(options: argparse.Namespace) -> str | None:
+def _complete(options: argparse.Namespace, world: World) -> str | None:
     """Complete `options`, and say what is wrong with them."""
     for name in ("batch_size", "epochs", "scenes", "valid_scenes", "num_devices"):
         if getattr(options, name) < 1:
@@ -118,12 +129,15 @@ def _complete(options: argparse.Namespace) -> str | None:
         if min(numbers) < 0 or max(numbers) >= there or len(set(numbers)) < len(numbers):
             build = "" if mx.runtime.Features().is_enabled("CUDA") else " (MXNet is a CPU build)"
             return f"--gpus {options.gpus}: MXNet sees {there} GPUs here{build}"
-        options.contexts = [mx.gpu(number) for number in numbers]
-    if options.batch_size < len(options.contexts) and options.ways != ["batch"]:
-        return (
-            f"--batch-size {options.batch_size} leaves some of {len(options.contexts)} devices "
-            "without a scene"
-        )
+        if len(numbers) % world.local_size:
+            return (
+                f"--gpus {options.gpus}: {world.local_size} processes on a machine cannot share "
+                f"{len(numbers)} GPUs out evenly"
+            )
+        options.contexts = [mx.gpu(number) for number in world.share_of_machine(numbers)]
+    devices = len(options.contexts) * world.size
+    if options.batch_size < devices and options.ways != ["batch"]:
+        return f"--batch-size {options.batch_size} leaves some of {devices} devices without a scene"
     if options.model not in FAMILIES:
         return f"--model {options.model}: choose from {', '.join(FAMILIES)}"
     family = FAMILIES[options.model]

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from segmentation.networks import Design, Norm, build
 from segmentation.scenes import Scenes
+from segmentation.world import World
 
 SIDE_OUTPUT_WEIGHT = 0.4
 WARM_UP_STEPS = 3  # not timed
@@ -74,13 +75,16 @@ class Way:
     norm : Norm
         The norm layer.
     contexts : tuple of mxnet.Context
-        The devices over which each batch is split.
+        The devices of this process over which its part of each batch is split.
+    world : World
+        The processes over which each batch is split.
     """
 
     key: str
     title: str
     norm: Norm
     contexts: tuple[Any, ...]
+    world: World = field(default_factory=World)
 
 
 @dataclass
@@ -144,16 +148,18 @@ def train(way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights:
     Returns
     -------
     Outcome
-        Losses, times, scores, and the network.
+        Losses, times, scores (in the first process only), and the network.
     """
+    world = way.world
     total = schedule.steps(scenes)
     loop = Loop(way, design, schedule, total, weights)
     judge = Judge(design, scenes, way.contexts[0], weights)
     outcome = Outcome(way, loop.net)
-    judge.score(weights, outcome)
+    if world.is_first:
+        judge.score(weights, outcome)
     due = {round(total * part / schedule.scorings) for part in range(1, schedule.scorings + 1)}
     trained = weights.with_name(f"{way.key}.params")
-    with tqdm(total=total, desc=way.title, unit="step") as bar:
+    with tqdm(total=total, desc=way.title, unit="step", disable=not world.is_first) as bar:
         for images, labels in batches(scenes, schedule):
             begin = time.perf_counter()
             outcome.losses.append(loop.step(images, labels))
@@ -162,9 +168,9 @@ def train(way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights:
             bar.set_postfix(loss=f"{outcome.losses[-1]:.4f}", refresh=False)
             bar.update()
             if len(outcome.losses) in due:
-                loop.net.save_parameters(str(trained))
-                judge.score(trained, outcome)
-    trained.unlink()
+                world.save_parameters(loop.net, trained)
+                if world.is_first:
+                    judge.score(trained, outcome)
     return outcome
 
 
@@ -243,6 +249,7 @@ class Loop:
         self.net = build(design, way.norm, way.contexts, weights)
         if schedule.hybridize is not None:
             self.net.hybridize(**schedule.hybridize)
+        self._world = way.world
         self._contexts = list(way.contexts)
         self._criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
         rates = mx.lr_scheduler.PolyScheduler(
@@ -254,15 +261,15 @@ class Loop:
             "wd": schedule.decay,
             "lr_scheduler": rates,
         }
-        self._trainer = gluon.Trainer(self.net.collect_params(), "sgd", options)
+        self._trainer = self._world.trainer(self.net, "sgd", options)
 
     def step(self, images: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
         """Take one training step on a whole batch.
 
         The criterion gives one loss per scene, the mean over its pixels. The gradients are those
         of the sum over all scenes on all devices, and ``Trainer.step`` divides by the size of the
-        whole batch, so that the step is that of the whole batch's mean loss however the batch is
-        split.
+        whole batch (Horovod's trainer by the number of processes first), so that the step is that
+        of the whole batch's mean loss however the batch is split.
 
         Parameters
         ----------
@@ -274,15 +281,20 @@ class Loop:
         float
             The mean loss of the whole batch.
         """
-        parts = gluon.utils.split_and_load(mx.nd.array(images), self._contexts, even_split=False)
-        truth = gluon.utils.split_and_load(mx.nd.array(labels), self._contexts, even_split=False)
+        parts, truth = (
+            gluon.utils.split_and_load(
+                mx.nd.array(self._world.share(whole)), self._contexts, even_split=False
+            )
+            for whole in (images, labels)
+        )
         with autograd.record():
             losses = [
                 _loss(self._criterion, self.net(part), label) for part, label in zip(parts, truth)
             ]
         autograd.backward(losses)
-        self._trainer.step(len(images))
-        return sum(float(loss.asnumpy().sum()) for loss in losses) / len(images)
+        self._trainer.step(len(images) / self._world.size)
+        local = sum(float(loss.asnumpy().sum()) for loss in losses)
+        return self._world.sum(local) / len(images)
 
 
 def _loss(criterion: Any, outputs: Any, label: Any) -> Any:

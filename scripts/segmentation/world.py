@@ -1,0 +1,112 @@
+"""The processes that horovodrun or mpirun has started together; without them, this one alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gluon_syncbn
+import mxnet as mx
+from mxnet import gluon
+
+LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")  # what horovodrun and mpirun set
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes that train together.
+
+    Attributes
+    ----------
+    hvd : module or None
+        ``horovod.mxnet``, initialized; None where this process is alone.
+    rank, size : int
+        Number of this process, and how many there are. Horovod forgets both when a process ends.
+    local_rank, local_size : int
+        The same among the processes of this machine.
+    """
+
+    hvd: Any = None
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that reports."""
+        return self.rank == 0
+
+    def wait_for_all(self) -> None:
+        """Return once all processes have come here."""
+        self.sum(0.0)
+
+    def sum(self, value: float) -> float:
+        """Add up a number over all processes, in double precision."""
+        if not self.hvd:
+            return value
+        own = mx.nd.array([value], dtype="float64")
+        return float(self.hvd.allreduce(own, op=self.hvd.Sum, name="sum").asscalar())
+
+    def share(self, batch: Any) -> Any:
+        """Cut this process's part out of a batch; parts differ by one item at most."""
+        return _part(batch, self.rank, self.size)
+
+    def share_of_machine(self, devices: Any) -> Any:
+        """Cut this process's part out of the devices of its machine."""
+        return _part(devices, self.local_rank, self.local_size)
+
+    def trainer(self, net: Any, optimizer: str, options: Mapping[str, Any]) -> Any:
+        """Make a trainer that sums gradients over all contexts of all processes."""
+        if not self.hvd:
+            return gluon.Trainer(net.collect_params(), optimizer, dict(options))
+        from gluon_syncbn.distributed_trainer import DistributedTrainer
+
+        return DistributedTrainer(net.collect_params(), optimizer, dict(options))
+
+    def save_parameters(self, net: Any, path: Path) -> None:
+        """Save parameters in the first process, with the mean of all devices' running statistics.
+
+        Parameters
+        ----------
+        net : mxnet.gluon.Block
+            The network. All processes have to call this.
+        path : pathlib.Path
+            The file.
+        """
+        means = {}
+        for name, parameter in net._collect_params_with_prefix().items():
+            means[name] = parameter._reduce()  # the mean over this process's contexts
+            if self.hvd and parameter.grad_req == "null":
+                means[name] = self.hvd.allreduce(means[name], name=f"mean of {name}")
+        mx.nd.waitall()  # a process that ended meanwhile would break the others off
+        if self.is_first:
+            mx.nd.save(str(path), means)
+
+
+def join_world() -> World:
+    """Find out how this program was started, and connect it with the others.
+
+    Returns
+    -------
+    World
+        Layers synchronize over all of its processes from now on. Only its first one prints.
+    """
+    if all(int(os.environ.get(name, "1")) == 1 for name in LAUNCHERS):
+        return World()
+    import horovod.mxnet as hvd
+
+    hvd.init()
+    gluon_syncbn.init()
+    world = World(hvd, hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
+    if not world.is_first:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    return world
+
+
+def _part(whole: Any, index: int, count: int) -> Any:
+    return whole[len(whole) * index // count : len(whole) * (index + 1) // count]
