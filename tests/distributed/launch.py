@@ -80,7 +80,7 @@ def start(
     *arguments: str,
     mpi: bool = False,
     program: Path | None = None,
-    timeout: float = 150,
+    timeout: float = 300,
     **environment: str,
 ) -> Job:
     """Run a program in several processes, and expect none of them to be left over.

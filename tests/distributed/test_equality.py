@@ -11,6 +11,8 @@ from .launch import needs_gpus, notes, start
     ("processes", "mpi", "contexts"),
     [
         (2, False, "cpu"),
+        (3, False, "cpu"),
+        (4, False, "cpu"),
         (2, True, "cpu"),
         (3, True, "cpu"),
         (4, True, "cpu"),
@@ -29,7 +31,11 @@ def test_one_layer_is_one_batch(processes, mpi, contexts, tmp_path):
         assert note["size"] == processes
 
 
-@pytest.mark.parametrize(("processes", "mpi"), [(2, True), (3, False)], ids=str)
+@pytest.mark.parametrize(
+    ("processes", "mpi"),
+    [(2, True), (3, False), (4, True)],
+    ids=["2-mpi", "3-gloo", "4-mpi"],
+)
 def test_fcn_follows_one_device(processes, mpi, tmp_path):
     job = start("network", processes, str(tmp_path), mpi=mpi)
     assert job.status == 0, job.output

@@ -54,14 +54,18 @@ def test_processes_that_stay_away_or_differ(mpi, tmp_path):
         assert re.search(r"Missing ranks:\n1: .*SyncBatchNorm.absent_#0.forward", job.output)
 
 
+def told_by_survivors(folder):
+    told = [note["told"]["dies"] for note in notes(folder, 3, missing={1})]
+    assert all("SyncBatchNorm 'mortal_" in error for error in told), told
+    return told
+
+
 def test_a_process_that_dies_with_gloo(tmp_path):
     job = start("faults", 3, str(tmp_path), "dies")
     assert job.status != 0
     assert "Process name: 1\n" in job.output  # horovodrun's report
-    for rank in (0, 2):
-        (note,) = [note for note in notes(tmp_path, 3, missing={1}) if note["rank"] == rank]
-        assert "SyncBatchNorm 'mortal_" in note["told"]["dies"], note
-        assert "the exchange with other processes has failed: " in note["told"]["dies"]
+    for error in told_by_survivors(tmp_path):
+        assert "the exchange with other processes has failed: " in error
 
 
 def test_a_process_that_dies_with_mpi(tmp_path):
@@ -69,3 +73,11 @@ def test_a_process_that_dies_with_mpi(tmp_path):
     job = start("faults", 3, str(tmp_path), "dies", mpi=True)
     assert job.status != 0
     assert re.search(r"process rank 1 with PID \d+ on node \S+ exited on signal 9", job.output)
+
+
+def test_a_process_that_dies_where_mpi_spares_the_others(tmp_path):
+    start("faults", 3, str(tmp_path), "dies", mpi=True, OMPI_MCA_orte_enable_recovery="1")
+    for error in told_by_survivors(tmp_path):
+        assert "round 1 forward waited" in error or "round 0 forward waited" in error, error
+        assert "Missing: at least one of the other processes." in error
+        assert "One of them does not even answer a roll call: it has ended" in error

@@ -15,21 +15,26 @@ from .launch import start
 SCRIPT = ROOT / "scripts" / "train_segmentation.py"
 
 
-@pytest.mark.parametrize("mpi", [False, True], ids=["gloo", "mpi"])
-def test_segmentation_is_that_of_one_process(mpi, tmp_path):
-    """Three processes follow one device, and one process with as many contexts."""
-    options = ["--scenes", "16", "--valid-scenes", "4", "--epochs", "1", "--image-size", "48"]
-    options += ["--data", str(tmp_path / "data"), "--batch-size", "4"]
-    several = ["--num-devices", "1", "--norm", "batch,sync", "--out", str(tmp_path / "several")]
-    job = start("", 3, *options, *several, program=SCRIPT, mpi=mpi)
+@pytest.mark.parametrize(
+    ("processes", "contexts", "mpi"), [(3, 1, False), (2, 2, True)], ids=["gloo", "mpi"]
+)
+def test_segmentation_is_that_of_one_process(processes, contexts, mpi, tmp_path):
+    """The processes follow one device, and one process with as many contexts as they have."""
+    options = ["--scenes", "16", "--valid-scenes", "4", "--epochs", "1", "--batch-size", "4"]
+    options += ["--image-size", "48", "--data", str(tmp_path / "data")]
+
+    def where(folder: str, contexts: int) -> list[str]:
+        return [*options, "--out", str(tmp_path / folder), "--num-devices", str(contexts), "--norm"]
+
+    arguments = [*where("several", contexts), "batch,sync"]
+    job = start("", processes, *arguments, program=SCRIPT, mpi=mpi)
     assert job.status == 0, job.output  # the script checks that it follows one device
-    assert job.output.count("3 processes with 1 devices, SyncBatchNorm  ") == 1  # the table's row
+    row = f"{processes} processes with {contexts} devices, SyncBatchNorm  "
+    assert job.output.count(row) == 1
     assert job.output.count("results: ") == 1
 
-    single = ["--num-devices", "3", "--norm", "sync", "--out", str(tmp_path / "single")]
-    subprocess.run(
-        [sys.executable, str(SCRIPT), *options, *single], env=clean_environment(), check=True
-    )
+    arguments = [*where("single", processes * contexts), "sync"]
+    subprocess.run([sys.executable, str(SCRIPT), *arguments], env=clean_environment(), check=True)
     ours, theirs = (
         json.loads((tmp_path / name / "table.json").read_text())["curves"]["sync"]["loss"]
         for name in ("several", "single")
