@@ -53,7 +53,7 @@ native() {
   cmake --build "$folder" --target "$target" >"$folder.log" 2>&1 ||
     { cat "$folder.log" && return 1; }
   ${fixed_addresses[@]+"${fixed_addresses[@]}"} \
-    ctest --test-dir "$folder" --output-on-failure --no-tests=error
+    ctest --test-dir "$folder" --parallel "$(nproc)" --output-on-failure --no-tests=error
 }
 
 # Builds the wheel that "pip install ." would install, and imports it from outside the repository.
