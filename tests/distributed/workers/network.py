@@ -60,7 +60,6 @@ def main() -> None:
         for other in (net, alone):
             other.cast("float64")
             other.hybridize()
-        hvd.broadcast_parameters(net.collect_params(), root_rank=0)
         trainer = DistributedTrainer(net.collect_params(), "sgd", OPTIONS)
         whole = gluon.Trainer(alone.collect_params(), "sgd", OPTIONS)
         mine, total = bounds(rank, size, number)
