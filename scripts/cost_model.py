@@ -5,9 +5,9 @@
     .venv/bin/python scripts/cost_model.py --write       # and puts them into docs/distributed.md
     .venv/bin/python scripts/cost_model.py --out runs/cost_model   # and plots
 
-The model: layers that do not wait for each other exchange in one message; a message waits half a
-cycle of Horovod for its turn, then Horovod finds out what is ready everywhere, then the network
-carries it. Parameters and their sources are in scripts/scaling/.
+The model: layers that do not wait for each other exchange in one message; a message waits for the
+last process to begin a cycle of Horovod, then Horovod finds out what is ready everywhere, then the
+network carries it. Parameters and their sources are in scripts/scaling/.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import ctypes
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 ARRAYS = ("x", "dy", "y", "dx", "gamma", "beta", "mean", "var", "dgamma", "dbeta")
@@ -184,10 +183,5 @@ class Round:
     def __enter__(self) -> Round:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 
 #include "core/error.h"
 #include "mxnet/c_api.h"
@@ -29,13 +30,13 @@ void require_safe_cpu_contexts(const std::string& layer, bool synchronized) {
 }
 
 void use_one_thread_each(int contexts) {
-  static std::atomic<int> done{0};
+  static std::mutex mutex;
+  static int done = 0;
   if (!api().omp_set_num_threads || !api().openblas_get_parallel) return;
   if (api().openblas_get_parallel() != kOpenMP) return;
-  for (int i = done; i < contexts; ++i) {
-    post({"cpu", i}, "SyncBatchNormOneThread", [] { api().omp_set_num_threads(1); });
-  }
-  for (int before = done; before < contexts && !done.compare_exchange_weak(before, contexts);) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (; done < contexts; ++done) {
+    post({"cpu", done}, "SyncBatchNormOneThread", [] { api().omp_set_num_threads(1); });
   }
 }
 

@@ -22,20 +22,32 @@
 
 using namespace gluon_syncbn;
 
-/// Registers the operator with the libmxnet that is loaded from `libmxnet`. Returns nullptr, or
-/// what went wrong.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
-                                                      mxnet::CpuContextCheck check) {
-  static std::string error;
+namespace {
+
+/// Returns nullptr, or what went wrong in `task`, good until this thread's next call.
+template <class Task>
+const char* error_of(const Task& task) {
+  thread_local std::string error;
   try {
-    mxnet::load_api(libmxnet);
-    mxnet::set_cpu_context_check(check);
-    mxnet::register_operator();
+    task();
     return nullptr;
   } catch (const std::exception& caught) {
     error = caught.what();
     return error.c_str();
   }
+}
+
+}  // namespace
+
+/// Registers the operator with the libmxnet that is loaded from `libmxnet`. Returns nullptr, or
+/// what went wrong.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
+                                                      mxnet::CpuContextCheck check) {
+  return error_of([&] {
+    mxnet::load_api(libmxnet);
+    mxnet::set_cpu_context_check(check);
+    mxnet::register_operator();
+  });
 }
 
 GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) {
@@ -63,14 +75,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() {
 
 /// See use_one_thread_each(). Returns nullptr, or what went wrong.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_one_thread_each(int contexts) {
-  thread_local std::string error;
-  try {
-    mxnet::use_one_thread_each(contexts);
-    return nullptr;
-  } catch (const std::exception& caught) {
-    error = caught.what();
-    return error.c_str();
-  }
+  return error_of([&] { mxnet::use_one_thread_each(contexts); });
 }
 
 /// Keeps an array busy until given back; nullptr where that failed.
