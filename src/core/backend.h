@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/element.h"
 #include "core/layout.h"
 #include "core/moments.h"
+#include "core/share.h"
 #include "core/statistics.h"
 #include "core/write.h"
 
@@ -48,6 +50,32 @@ class Backend {
   struct Update {
     RunningStatistics running;
     std::vector<StatisticsPtr> batches;
+    std::unique_lock<std::mutex> turn = {};  ///< held until the statistics have moved
+  };
+
+  /// A forward pass in training.
+  struct Forward {
+    Data data;
+    const void* x = nullptr;
+    double eps = 0;
+    const void* gamma = nullptr;  ///< null: 1
+    const void* beta = nullptr;
+    Write write = Write::kAssign;
+    void* y = nullptr;  ///< null: not wanted
+    /// Called with the statistics of the batch and the elements of a channel in it.
+    std::function<Update(const StatisticsPtr& batch, std::int64_t count)> met;
+    Share::Done done;
+  };
+  /// The backward pass of one.
+  struct Backward {
+    Data data;
+    const void* dy = nullptr;
+    const void* x = nullptr;
+    StatisticsPtr statistics;
+    std::int64_t count = 0;
+    const void* gamma = nullptr;  ///< null: 1
+    Gradients gradients;
+    Share::Done done;
   };
 
   virtual ~Backend() = default;
@@ -55,6 +83,11 @@ class Backend {
   /// Whether the calls below compute before they return, so that they should be made on a thread
   /// that may be kept busy for this device.
   virtual bool keeps_caller_busy() const = 0;
+
+  /// What a device brings to a pass where the devices compute for each other; null where every
+  /// device computes for itself, by the phases below.
+  virtual std::shared_ptr<Share> share(Forward) { return nullptr; }
+  virtual std::shared_ptr<Share> share(Backward) { return nullptr; }
 
   /// Those of this device, for its peers.
   virtual Moments moments(const Data& data, const void* x) = 0;

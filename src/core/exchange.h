@@ -1,6 +1,7 @@
 #ifndef GLUON_SYNCBN_CORE_EXCHANGE_H_
 #define GLUON_SYNCBN_CORE_EXCHANGE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <iostream>
@@ -53,6 +54,13 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
         option_(std::move(option)),
         crossing_(std::move(crossing)) {}
   ~Exchange() override { Watchdog::instance().unwatch(this); }
+
+  /// Tells that a device is on its way, and will bring its part or fail the exchange.
+  void announce() { ++announced_; }
+  bool all_are_coming() const { return announced_ >= num_devices_; }
+
+  /// Whether what is merged goes to other processes.
+  bool crosses() const { return crossing_ != nullptr; }
 
   /// Calls `then` exactly once: now, later by the last device to arrive, or with an error by
   /// fail(). `then` must not throw.
@@ -203,6 +211,7 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
   const std::shared_ptr<Attendance> attendance_;
   const std::string option_;
   const std::shared_ptr<Crossing<Part>> crossing_;  // empty where this process is all there is
+  std::atomic<std::size_t> announced_{0};
   std::mutex mutex_;
   bool crossed_ = false;
   bool done_ = false;

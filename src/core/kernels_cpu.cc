@@ -18,8 +18,14 @@ constexpr std::int64_t kShortInner = 16;
 // outputs.
 constexpr std::int64_t kSumColumns = 128;
 constexpr std::int64_t kOutputColumns = 512;
-// Elements that a thread takes at a time.
+// Elements of a matrix that a thread takes at a time for outputs.
 constexpr std::int64_t kGrain = 32768;
+// Elements of channels with runs that a thread takes at a time: the more lie side by side, the
+// better for the memory, until the private cache of a core is full. But every thread should find a
+// few parts.
+constexpr std::int64_t kLeastGrain = 65536;
+constexpr std::int64_t kMostGrain = 262144;
+constexpr std::int64_t kPartsOfThread = 4;
 // Elements of a matrix whose columns are summed up in one go, and the number of sums that this must
 // be larger than by far.
 constexpr std::int64_t kSlab = 131072;
@@ -33,25 +39,7 @@ constexpr std::int64_t kStreamRunBytes = 1024;
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
 bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
-
-/// The parts of an array that threads take: some channels with all their runs. They depend on the
-/// layout alone, and so do the results.
-class ChannelParts {
- public:
-  explicit ChannelParts(const Layout& layout)
-      : channels_(layout.channels), each_(std::max<std::int64_t>(1, kGrain / layout.count())) {}
-
-  std::int64_t number() const { return divide_up(channels_, each_); }
-  ChannelRange operator[](std::int64_t i) const {
-    return {i * each_, std::min(channels_, (i + 1) * each_)};
-  }
-
- private:
-  std::int64_t channels_;
-  std::int64_t each_;
-};
 
 /// An array of short runs as a matrix. `fold` rows of the array make one row of the matrix, so that
 /// vectors are full however few channels there are; the rest of the rows make a last, shorter row.
@@ -80,7 +68,8 @@ class Matrix {
     return of_columns;
   }
 
-  /// Parts that threads take, as ChannelParts. The last may be the shorter row.
+  /// Parts that threads take: they depend on the layout alone, and so do the results. The last may
+  /// be the shorter row.
   std::int64_t number() const { return divide_up(rows_, slab_rows_) + (rest_ ? 1 : 0); }
   std::int64_t begin(std::int64_t i) const { return std::min(i * slab_rows_, rows_) * columns_; }
   Extent operator[](std::int64_t i) const {
@@ -120,24 +109,13 @@ void prefer_huge_pages(void* begin, std::int64_t bytes) {
 #endif
 }
 
-template <class T>
-Store prepare_output(Write write, const Layout& layout, const Matrix* matrix, T* out) {
-  if (write == Write::kAdd) return Store::kAdd;
-  constexpr auto size = static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t bytes = layout.count() * layout.channels * size;
-  const std::int64_t run = matrix ? matrix->columns() : layout.inner;
-  if (bytes < kLargeBytes) return Store::kAssign;
-  prefer_huge_pages(out, bytes);
-  return run * size >= kStreamRunBytes ? Store::kStream : Store::kAssign;
-}
-
 /// Numbers per channel in the precision of the arithmetic, repeated for every column of a matrix.
 template <class R>
 class Parameters {
  public:
-  /// Room for `number` of them.
-  Parameters(const Layout& layout, const Matrix* matrix, std::size_t number)
-      : channels_(index(layout.channels)),
+  /// Room for `number` of them for `channels` channels.
+  Parameters(std::size_t channels, const Layout& layout, const Matrix* matrix, std::size_t number)
+      : channels_(channels),
         repeat_(matrix ? index(layout.inner) : 1),
         size_(matrix ? index(matrix->columns()) : channels_) {
     values_.reserve(size_ * number);
@@ -161,6 +139,35 @@ class Parameters {
   const std::size_t size_;
   std::vector<R> values_;
 };
+
+template <class R>
+Parameters<R> parameters_of(const Normalization& n, const Layout& layout, const Matrix* matrix) {
+  Parameters<R> values(n.mean.size(), layout, matrix, 3);
+  values.add([&](std::size_t c) { return n.mean[c]; });
+  values.add([&](std::size_t c) { return n.scale[c]; });
+  values.add([&](std::size_t c) { return n.shift[c] - rest_of<R>(n.mean[c]) * n.scale[c]; });
+  return values;
+}
+
+template <class R>
+NormalizationArrays<R> arrays_of_normalization(const Parameters<R>& values) {
+  return {values[0], values[1], values[2]};
+}
+
+template <class R>
+Parameters<R> parameters_of(const InputGradient& g, const Layout& layout, const Matrix* matrix) {
+  Parameters<R> values(g.mean.size(), layout, matrix, 4);
+  values.add([&](std::size_t c) { return g.mean[c]; });
+  values.add([&](std::size_t c) { return g.dy_factor[c]; });
+  values.add([&](std::size_t c) { return g.x_factor[c]; });
+  values.add([&](std::size_t c) { return g.constant[c] - rest_of<R>(g.mean[c]) * g.x_factor[c]; });
+  return values;
+}
+
+template <class R>
+InputGradientArrays<R> arrays_of_gradient(const Parameters<R>& values) {
+  return {values[0], values[1], values[2], values[3]};
+}
 
 /// Sums of the columns of all parts of a matrix.
 struct ColumnSums {
@@ -227,42 +234,82 @@ void for_all_parts(const Layout& layout, const Matrix* matrix, const ByChannels&
     parallel_backwards(matrix->number(),
                        [&](std::int64_t i) { by_rows(matrix->begin(i), (*matrix)[i]); });
   } else {
-    const ChannelParts parts(layout);
+    const ChannelParts parts(layout.channels, layout.count());
     parallel_backwards(parts.number(), [&](std::int64_t i) { by_channels(parts[i]); });
   }
 }
 
+/// Where the runs of these channels begin in the first row: a kernel that is given this as its
+/// array takes them for the first channels.
+template <class T>
+T* first_of(T* array, const Layout& layout, ChannelRange channels) {
+  return array + channels.begin * layout.inner;
+}
+
+ChannelRange first_channels(ChannelRange channels) { return {0, channels.end - channels.begin}; }
+
 }  // namespace
+
+bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
+
+ChannelParts::ChannelParts(std::int64_t channels, std::int64_t count) : channels_(channels) {
+  const std::int64_t fair = channels * count / (kPartsOfThread * num_threads());
+  const std::int64_t grain = std::clamp(fair, kLeastGrain, kMostGrain);
+  each_ = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
+}
+
+ChannelRange ChannelParts::operator[](std::int64_t i) const {
+  return {i * each_, std::min(channels_, (i + 1) * each_)};
+}
+
+template <class T>
+Store prepare_output(Write write, const Layout& layout, T* out) {
+  if (write == Write::kAdd) return Store::kAdd;
+  constexpr auto size = static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t bytes = layout.count() * layout.channels * size;
+  if (bytes < kLargeBytes) return Store::kAssign;
+  prefer_huge_pages(out, bytes);
+  const std::int64_t run =
+      has_runs(layout) ? layout.inner : Matrix(layout, kOutputColumns, kGrain).columns();
+  return run * size >= kStreamRunBytes ? Store::kStream : Store::kAssign;
+}
+
+template <class T>
+void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result) {
+  kernels_in_use().of<T>().run_moments(x, layout, channels, result->mean.data(), result->m2.data());
+}
 
 template <class T>
 Moments moments(const T* x, const Layout& layout) {
   Moments result{layout.count(), std::vector<double>(index(layout.channels)),
                  std::vector<double>(index(layout.channels))};
   if (is_empty(layout)) return result;
-  const Kernels<T>& kernels = kernels_in_use().of<T>();
   if (!has_runs(layout)) {
-    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels, &result);
+    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels_in_use().of<T>(), &result);
     return result;
   }
-  const ChannelParts parts(layout);
-  parallel_for(parts.number(), [&](std::int64_t i) {
-    kernels.run_moments(x, layout, parts[i], result.mean.data(), result.m2.data());
-  });
+  const ChannelParts parts(layout.channels, layout.count());
+  parallel_for(parts.number(), [&](std::int64_t i) { moments(x, layout, parts[i], &result); });
   return result;
+}
+
+template <class T>
+void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
+               Store store, T* y) {
+  const auto values = parameters_of<Real<T>>(n, layout, nullptr);
+  kernels_in_use().of<T>().run_normalize(first_of(x, layout, channels), layout,
+                                         first_channels(channels), arrays_of_normalization(values),
+                                         store, first_of(y, layout, channels));
 }
 
 template <class T>
 void normalize(const T* x, const Layout& layout, const Normalization& n, Write write, T* y) {
   if (is_empty(layout)) return;
-  using R = Real<T>;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
-  Parameters<R> values(layout, matrix, 3);
-  values.add([&](std::size_t c) { return n.mean[c]; });
-  values.add([&](std::size_t c) { return n.scale[c]; });
-  values.add([&](std::size_t c) { return n.shift[c] - rest_of<R>(n.mean[c]) * n.scale[c]; });
-  const NormalizationArrays<R> arrays{values[0], values[1], values[2]};
-  const Store store = prepare_output(write, layout, matrix, y);
+  const auto values = parameters_of<Real<T>>(n, layout, matrix);
+  const auto arrays = arrays_of_normalization(values);
+  const Store store = prepare_output(write, layout, y);
   const Kernels<T>& kernels = kernels_in_use().of<T>();
   for_all_parts(
       layout, matrix,
@@ -273,38 +320,47 @@ void normalize(const T* x, const Layout& layout, const Normalization& n, Write w
 }
 
 template <class T>
+void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                   const std::vector<double>& mean, GradientSums* result) {
+  kernels_in_use().of<T>().run_gradient_sums(dy, x, layout, channels, mean.data(),
+                                             result->dy.data(), result->dy_centered.data());
+}
+
+template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
                            const std::vector<double>& mean) {
   const std::size_t channels = index(layout.channels);
   GradientSums result{std::vector<double>(channels), std::vector<double>(channels)};
   if (is_empty(layout)) return result;
-  const Kernels<T>& kernels = kernels_in_use().of<T>();
   if (!has_runs(layout)) {
-    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels, mean, &result);
+    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use().of<T>(),
+                             mean, &result);
     return result;
   }
-  const ChannelParts parts(layout);
-  parallel_for(parts.number(), [&](std::int64_t i) {
-    kernels.run_gradient_sums(dy, x, layout, parts[i], mean.data(), result.dy.data(),
-                              result.dy_centered.data());
-  });
+  const ChannelParts parts(layout.channels, layout.count());
+  parallel_for(parts.number(),
+               [&](std::int64_t i) { gradient_sums(dy, x, layout, parts[i], mean, &result); });
   return result;
+}
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                    const InputGradient& g, Store store, T* dx) {
+  const auto values = parameters_of<Real<T>>(g, layout, nullptr);
+  kernels_in_use().of<T>().run_input_gradient(
+      first_of(dy, layout, channels), first_of(x, layout, channels), layout,
+      first_channels(channels), arrays_of_gradient(values), store, first_of(dx, layout, channels));
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& g,
                     Write write, T* dx) {
   if (is_empty(layout)) return;
-  using R = Real<T>;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
-  Parameters<R> values(layout, matrix, 4);
-  values.add([&](std::size_t c) { return g.mean[c]; });
-  values.add([&](std::size_t c) { return g.dy_factor[c]; });
-  values.add([&](std::size_t c) { return g.x_factor[c]; });
-  values.add([&](std::size_t c) { return g.constant[c] - rest_of<R>(g.mean[c]) * g.x_factor[c]; });
-  const InputGradientArrays<R> arrays{values[0], values[1], values[2], values[3]};
-  const Store store = prepare_output(write, layout, matrix, dx);
+  const auto values = parameters_of<Real<T>>(g, layout, matrix);
+  const auto arrays = arrays_of_gradient(values);
+  const Store store = prepare_output(write, layout, dx);
   const Kernels<T>& kernels = kernels_in_use().of<T>();
   for_all_parts(
       layout, matrix,
@@ -317,12 +373,20 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGr
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                               \
+  template Store prepare_output<T>(Write, const Layout&, T*);                                     \
   template Moments moments<T>(const T*, const Layout&);                                           \
+  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                      \
   template void normalize<T>(const T*, const Layout&, const Normalization&, Write, T*);           \
+  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&, Store,  \
+                             T*);                                                                 \
   template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                       \
                                          const std::vector<double>&);                             \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,                 \
+                                 const std::vector<double>&, GradientSums*);                      \
   template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&, Write, \
-                                  T*);
+                                  T*);                                                            \
+  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,                \
+                                  const InputGradient&, Store, T*);
 GLUON_SYNCBN_INSTANTIATE(float)
 GLUON_SYNCBN_INSTANTIATE(double)
 GLUON_SYNCBN_INSTANTIATE(Half)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/cpu/isa.h"
 #include "core/half.h"
 #include "core/layout.h"
 #include "core/moments.h"
@@ -47,6 +48,44 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& gradient,
                     Write write, T* dx);
+
+/// Whether some channels can be taken without the others, as below: their elements lie in long
+/// runs. The numbers come out the same.
+bool has_runs(const Layout& layout);
+
+/// The parts of `channels` channels that threads take, where each has `count` elements.
+class ChannelParts {
+ public:
+  ChannelParts(std::int64_t channels, std::int64_t count);
+
+  std::int64_t number() const { return (channels_ + each_ - 1) / each_; }
+  ChannelRange operator[](std::int64_t i) const;
+
+ private:
+  std::int64_t channels_;
+  std::int64_t each_;
+};
+
+/// Once for an output, before it is written.
+template <class T>
+Store prepare_output(Write write, const Layout& layout, T* out);
+
+/// Writes the numbers of some channels into those of all.
+template <class T>
+void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result);
+
+template <class T>
+void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                   const std::vector<double>& mean, GradientSums* result);
+
+/// With the numbers of these channels only.
+template <class T>
+void normalize(const T* x, const Layout& layout, ChannelRange channels,
+               const Normalization& normalization, Store store, T* y);
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                    const InputGradient& gradient, Store store, T* dx);
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

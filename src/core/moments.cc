@@ -7,12 +7,12 @@ namespace gluon_syncbn {
 
 namespace {
 
-/// The backend of each device will merge them, all in this order.
-template <class Part>
-RemoteParts collect(const std::vector<const Part*>& parts) {
-  RemoteParts all;
+/// What parts bring without numbers: merged later, all in this order.
+template <class Part, class Brought>
+Brought collect(const std::vector<const Part*>& parts, Brought Part::* brought) {
+  Brought all;
   for (const Part* part : parts) {
-    all.insert(all.end(), part->remote.begin(), part->remote.end());
+    all.insert(all.end(), (part->*brought).begin(), (part->*brought).end());
   }
   return all;
 }
@@ -35,25 +35,33 @@ void split(const std::vector<double>& values, std::vector<double>* a, std::vecto
 
 Moments Moments::merge(const std::vector<const Moments*>& parts) {
   Moments merged;
-  if (auto remote = collect(parts); !remote.empty()) {
-    for (const Moments* part : parts) merged.count += part->count;
-    merged.remote = std::move(remote);
-    return merged;
-  }
+  merged.shares = collect(parts, &Moments::shares);
+  merged.remote = collect(parts, &Moments::remote);
+  for (const Moments* part : parts) merged.count += part->count;
+  if (!merged.shares.empty() || !merged.remote.empty()) return merged;
+  const std::size_t channels = parts.empty() ? 0 : parts.front()->mean.size();
+  merged.mean.resize(channels);
+  merged.m2.resize(channels);
+  merge(parts, 0, channels, &merged);
+  return merged;
+}
+
+void Moments::merge(const std::vector<const Moments*>& parts, std::size_t begin, std::size_t end,
+                    Moments* merged) {
+  std::int64_t count = 0;
   for (const Moments* part : parts) {
     if (part->count == 0) continue;
-    if (merged.count == 0) {
-      merged = *part;
-      continue;
+    for (std::size_t c = begin; c < end; ++c) {
+      if (count == 0) {
+        merged->mean[c] = part->mean[c];
+        merged->m2[c] = part->m2[c];
+      } else {
+        merge_channel(count, &merged->mean[c], &merged->m2[c], part->count, part->mean[c],
+                      part->m2[c]);
+      }
     }
-    for (std::size_t c = 0; c < merged.mean.size(); ++c) {
-      merge_channel(merged.count, &merged.mean[c], &merged.m2[c], part->count, part->mean[c],
-                    part->m2[c]);
-    }
-    merged.count += part->count;
+    count += part->count;
   }
-  if (merged.count == 0 && !parts.empty()) merged = *parts.front();
-  return merged;
 }
 
 FlatPart Moments::flat() const { return {count, join(mean, m2)}; }
@@ -67,19 +75,28 @@ Moments Moments::of(const FlatPart& flat) {
 
 GradientSums GradientSums::merge(const std::vector<const GradientSums*>& parts) {
   GradientSums merged;
-  merged.remote = collect(parts);
-  if (!merged.remote.empty()) return merged;
-  for (const GradientSums* part : parts) {
-    if (merged.dy.empty()) {
-      merged = *part;
-      continue;
-    }
-    for (std::size_t c = 0; c < merged.dy.size(); ++c) {
-      merged.dy[c] += part->dy[c];
-      merged.dy_centered[c] += part->dy_centered[c];
-    }
-  }
+  merged.shares = collect(parts, &GradientSums::shares);
+  merged.remote = collect(parts, &GradientSums::remote);
+  if (!merged.shares.empty() || !merged.remote.empty()) return merged;
+  const std::size_t channels = parts.empty() ? 0 : parts.front()->dy.size();
+  merged.dy.resize(channels);
+  merged.dy_centered.resize(channels);
+  merge(parts, 0, channels, &merged);
   return merged;
+}
+
+void GradientSums::merge(const std::vector<const GradientSums*>& parts, std::size_t begin,
+                         std::size_t end, GradientSums* merged) {
+  for (std::size_t c = begin; c < end; ++c) {
+    double dy = 0;
+    double dy_centered = 0;
+    for (const GradientSums* part : parts) {
+      dy += part->dy[c];
+      dy_centered += part->dy_centered[c];
+    }
+    merged->dy[c] = dy;
+    merged->dy_centered[c] = dy_centered;
+  }
 }
 
 FlatPart GradientSums::flat() const { return {0, join(dy, dy_centered)}; }

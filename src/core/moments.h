@@ -1,6 +1,7 @@
 #ifndef GLUON_SYNCBN_CORE_MOMENTS_H_
 #define GLUON_SYNCBN_CORE_MOMENTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "core/cuda/host_device.h"
+#include "core/share.h"
 
 namespace gluon_syncbn {
 
@@ -46,9 +48,13 @@ struct Moments {
   std::vector<double> mean;  ///< one per channel
   std::vector<double> m2;    ///< one per channel
   RemoteParts remote = {};   ///< where not empty, mean and m2 are, and are in these
+  Shares shares = {};        ///< where not empty, nothing else is set: whoever merges does these
 
   /// Merges in the order of `parts`. Parts without elements weigh nothing.
   static Moments merge(const std::vector<const Moments*>& parts);
+  /// The numbers of the channels from `begin` to `end`; `merged` has room for those of all.
+  static void merge(const std::vector<const Moments*>& parts, std::size_t begin, std::size_t end,
+                    Moments* merged);
 
   FlatPart flat() const;
   static Moments of(const FlatPart& flat);
@@ -70,8 +76,11 @@ struct GradientSums {
   std::vector<double> dy;
   std::vector<double> dy_centered;
   RemoteParts remote = {};  ///< as in Moments
+  Shares shares = {};       ///< as in Moments
 
   static GradientSums merge(const std::vector<const GradientSums*>& parts);
+  static void merge(const std::vector<const GradientSums*>& parts, std::size_t begin,
+                    std::size_t end, GradientSums* merged);
 
   FlatPart flat() const;
   static GradientSums of(const FlatPart& flat);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -17,11 +18,16 @@ namespace gluon_syncbn {
 namespace {
 
 /// Waking a thread takes as long as a few parts.
-constexpr std::int64_t kFewParts = 16;
+constexpr std::int64_t kFewParts = 8;
+
+std::optional<cpu_set_t> cores_of_thread() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return std::nullopt;
+  return cores;
+}
 
 int cores_of_process() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return std::max(1, CPU_COUNT(&cores));
+  if (const auto cores = cores_of_thread()) return std::max(1, CPU_COUNT(&*cores));
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
@@ -67,6 +73,13 @@ class Team {
     if (job.error) std::rethrow_exception(job.error);
   }
 
+  void run_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task) {
+    const Caller caller(&callers_);
+    if (!has_free_core(0)) return;
+    for (std::int64_t i = 0; i < number && task(i); ++i) {
+    }
+  }
+
  private:
   struct Job {
     const std::int64_t number;
@@ -99,7 +112,9 @@ class Team {
   void offer(Job* job) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const int wanted = static_cast<int>(std::min<std::int64_t>(job->number - 1, limit() - 1));
-    while (threads_ < wanted && add_thread()) ++threads_;
+    while (static_cast<int>(threads_.size()) < wanted && add_thread()) {
+    }
+    keep_off_this_core();
     jobs_.push_back(job);
     for (int i = 0; i < wanted; ++i) wake_.notify_one();
   }
@@ -111,9 +126,24 @@ class Team {
     left_.wait(lock, [&] { return job->helpers == 0; });
   }
 
+  /// The system likes to start a thread on the core of the one that wakes it; where that computes
+  /// on, and others have only just become free, the helper would come when all is done.
+  void keep_off_this_core() {
+    auto cores = cores_of_thread();
+    const int here = sched_getcpu();
+    if (!cores || here < 0 || !CPU_ISSET(here, &*cores)) return;
+    CPU_CLR(here, &*cores);
+    if (CPU_COUNT(&*cores) == 0) return;
+    for (const pthread_t thread : threads_) {
+      pthread_setaffinity_np(thread, sizeof(*cores), &*cores);
+    }
+  }
+
   bool add_thread() {
     try {
-      std::thread([this] { help(); }).detach();
+      std::thread thread([this] { help(); });
+      threads_.push_back(thread.native_handle());
+      thread.detach();
       return true;
     } catch (const std::system_error&) {
       return false;  // the caller does all by itself
@@ -175,7 +205,7 @@ class Team {
   std::condition_variable wake_;
   std::condition_variable left_;
   std::vector<Job*> jobs_;
-  int threads_ = 0;
+  std::vector<pthread_t> threads_;
   int helping_ = 0;
 };
 
@@ -183,6 +213,10 @@ class Team {
 
 void parallel_for(std::int64_t number, const std::function<void(std::int64_t)>& task) {
   Team::instance().run(number, task);
+}
+
+void for_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task) {
+  Team::instance().run_ahead(number, task);
 }
 
 int num_threads() { return Team::instance().limit(); }

@@ -14,6 +14,10 @@ namespace gluon_syncbn {
 /// once, none gets help, and help that was given earlier leaves.
 void parallel_for(std::int64_t number, const std::function<void(std::int64_t)>& task);
 
+/// Calls task(0), task(1), ... up to number on the calling thread alone, until one returns false;
+/// none where no other core would be left to those who are not here yet.
+void for_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task);
+
 /// OMP_NUM_THREADS where it is set, but never more than the cores that this process may use.
 int num_threads();
 

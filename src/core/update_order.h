@@ -21,6 +21,9 @@ class UpdateOrder {
  public:
   using StatisticsPtr = std::shared_ptr<const Statistics>;
 
+  /// Whoever holds this is the only one to take updates, and to move the averages by them.
+  std::unique_lock<std::mutex> turn() { return std::unique_lock<std::mutex>(turn_); }
+
   /// The place of the next use in program order; nothing once an update has come in.
   std::optional<std::size_t> add_use();
 
@@ -33,6 +36,7 @@ class UpdateOrder {
 
   bool is_due(const Position& position) const;
 
+  std::mutex turn_;
   std::mutex mutex_;
   bool started_ = false;
   std::vector<std::uint64_t> passes_;  // by use

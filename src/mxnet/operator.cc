@@ -130,6 +130,17 @@ bool Operator::guarded(const std::shared_ptr<Call>& call, const Completion& comp
   }
 }
 
+template <class Part, class Compute>
+Part Operator::part_of(const std::shared_ptr<Share>& share, Exchange<Part>* exchange,
+                       const Compute& compute) {
+  if (!share) return compute();
+  exchange->announce();
+  share->begin([exchange] { return exchange->all_are_coming(); });
+  Part part;
+  part.shares = {share};
+  return part;
+}
+
 template <class Part, class Call, class FinishTask, class MissedTask>
 void Operator::meet(Exchange<Part>& exchange, Part part, std::shared_ptr<Call> call,
                     const Completion& completion, const char* name, FinishTask finish,
@@ -141,13 +152,16 @@ void Operator::meet(Exchange<Part>& exchange, Part part, std::shared_ptr<Call> c
       self->complete(completion, std::make_pair(call, merged));
     }
   };
+  const auto share = part.shares.empty() ? nullptr : part.shares.front();
   exchange.arrive(
       device_, std::move(part),
-      [self = shared_from_this(), call, completion, go_on, missed, name](
+      [self = shared_from_this(), call, completion, go_on, missed, name, share](
           const Outcome<Part>& outcome, CalledOn called_on) {
         if (!outcome) {
           missed();
           self->complete(completion, call, outcome.error);
+        } else if (share) {
+          if (called_on == CalledOn::kOwnThread) share->finish(outcome.merged->shares);
         } else if (called_on == CalledOn::kOwnThread || !self->backend_->keeps_caller_busy()) {
           go_on(outcome.merged);
         } else {
@@ -190,6 +204,10 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
                 attributes_.device_list());
   }
   if (!meeting_) {
+    if (const auto share = share_of(call, completion, nullptr)) {
+      share->finish({share});
+      return;
+    }
     finish_forward(*call, backend_->moments(data, x.data<void>()), nullptr);
     complete(completion, call);
     return;
@@ -208,7 +226,9 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
     pending_->begin(device_, shared_from_this(), runs_++);
     round->agree(device_, {data.layout.channels, dtype_name(x.dtype()), attributes_.eps,
                            attributes_.momentum, device_.type});
-    own = backend_->moments(data, x.data<void>());
+    auto& exchange = round->forward();
+    own = part_of(exchange.crosses() ? nullptr : share_of(call, completion, round), &exchange,
+                  [&] { return backend_->moments(data, x.data<void>()); });
   } catch (const std::exception& error) {
     round->fail(device_, error.what());
     give_up();
@@ -236,6 +256,31 @@ void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
   normalize(call, *statistics, update_of(call, statistics));
 }
 
+std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<ForwardCall>& call,
+                                          const Completion& completion,
+                                          const std::shared_ptr<Round>& round) {
+  using namespace forward_at;
+  const NDArray& x = call->arrays[kData];
+  Backend::Forward pass;
+  pass.data = data_of(x);
+  pass.x = x.data<void>();
+  pass.eps = attributes_.eps;
+  pass.gamma = gamma(call->arrays[kGamma]);
+  pass.beta = call->arrays[kBeta].data<void>();
+  pass.write = write_of(call->request);
+  pass.y = call->request == kNull ? nullptr : call->arrays[kOut].data<void>();
+  pass.met = [self = shared_from_this(), call, round](const Backend::StatisticsPtr& batch,
+                                                      std::int64_t count) {
+    self->forward_ = std::make_shared<const Forward>(Forward{batch, count, true, round});
+    return self->update_of(*call, batch);
+  };
+  pass.done = [self = shared_from_this(), call, completion, round](const std::string& error) {
+    if (!error.empty() && round) round->fail(self->device_, error);  // for its peers in backward
+    self->complete(completion, call, error);
+  };
+  return backend_->share(std::move(pass));
+}
+
 Backend::Update Operator::update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const {
   using namespace forward_at;
   Backend::Update update;
@@ -244,6 +289,7 @@ Backend::Update Operator::update_of(const ForwardCall& call, Backend::Statistics
   update.running.variance = call.arrays[kMovingVar].data<void>();
   if (!attributes_.momentum) update.running.num_batches = call.arrays[kNumBatches].data<void>();
   if (update_place_.order) {
+    update.turn = update_place_.order->turn();
     update.batches = update_place_.order->update(update_place_.use, std::move(batch));
   } else if (batch) {
     update.batches = {std::move(batch)};
@@ -270,8 +316,14 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
   const auto sum = [&] {
     call->own = backend_->gradient_sums(data_of(x), call->arrays[kOutGrad].data<void>(),
                                         x.data<void>(), *call->forward->statistics);
+    return call->own;
   };
   if (!call->forward->round) {
+    const auto share = forward_->of_batch ? share_of(call, completion) : nullptr;
+    if (share) {
+      share->finish({share});
+      return;
+    }
     sum();
     finish_backward(*call, call->own);
     complete(completion, call);
@@ -279,32 +331,54 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
   }
 
   const auto exchange = call->forward->round->next_backward(device_);
+  GradientSums part;
   try {
-    sum();
+    part = part_of(exchange->crosses() ? nullptr : share_of(call, completion), exchange.get(), sum);
   } catch (const std::exception& error) {
     exchange->fail("failed on " + device_.name() + ": " + error.what());
     throw;
   }
   meet(
-      *exchange, GradientSums(call->own), call, completion, "SyncBatchNormInputGradient",
+      *exchange, std::move(part), call, completion, "SyncBatchNormInputGradient",
       [this, call](const GradientSums& merged) { finish_backward(*call, merged); }, [] {});
+}
+
+std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<BackwardCall>& call,
+                                          const Completion& completion) {
+  using namespace backward_at;
+  Backend::Backward pass;
+  pass.data = data_of(call->arrays[kData]);
+  pass.dy = call->arrays[kOutGrad].data<void>();
+  pass.x = call->arrays[kData].data<void>();
+  pass.statistics = call->forward->statistics;
+  pass.count = call->forward->count;
+  pass.gamma = gamma(call->arrays[kGamma]);
+  pass.gradients = gradients_of(*call);
+  pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
+    self->complete(completion, call, error);
+  };
+  return backend_->share(std::move(pass));
 }
 
 void Operator::finish_backward(const BackwardCall& call, const GradientSums& all_devices) const {
   using namespace backward_at;
   const Forward& forward = *call.forward;
-  const Backend::Data data = data_of(call.arrays[kData]);
+  backend_->gradients(data_of(call.arrays[kData]), call.arrays[kOutGrad].data<void>(),
+                      call.arrays[kData].data<void>(), *forward.statistics, call.own,
+                      forward.of_batch ? &all_devices : nullptr, forward.count,
+                      gamma(call.arrays[kGamma]), gradients_of(call));
+}
+
+Backend::Gradients Operator::gradients_of(const BackwardCall& call) const {
+  using namespace backward_at;
   const auto wanted = [&](std::size_t position) -> void* {
     return call.request(position) == kNull ? nullptr : call.arrays[position].data<void>();
   };
-
   // The trainer adds up the gradients of parameters over devices, so each gives its own share.
-  backend_->gradients(data, call.arrays[kOutGrad].data<void>(), call.arrays[kData].data<void>(),
-                      *forward.statistics, call.own, forward.of_batch ? &all_devices : nullptr,
-                      forward.count, gamma(call.arrays[kGamma]),
-                      {attributes_.fix_gamma, write_of(call.request(kGammaGrad)),
-                       wanted(kGammaGrad), write_of(call.request(kBetaGrad)), wanted(kBetaGrad),
-                       write_of(call.request(kDataGrad)), wanted(kDataGrad)});
+  return {attributes_.fix_gamma, write_of(call.request(kGammaGrad)),
+          wanted(kGammaGrad),    write_of(call.request(kBetaGrad)),
+          wanted(kBetaGrad),     write_of(call.request(kDataGrad)),
+          wanted(kDataGrad)};
 }
 
 }  // namespace gluon_syncbn::mxnet

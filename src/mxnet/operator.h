@@ -101,6 +101,12 @@ class Operator : public std::enable_shared_from_this<Operator> {
   void run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion);
   void finish_forward(const ForwardCall& call, const Moments& moments,
                       std::shared_ptr<Round> round);
+  /// Null where every device computes for itself.
+  std::shared_ptr<Share> share_of(const std::shared_ptr<ForwardCall>& call,
+                                  const Completion& completion,
+                                  const std::shared_ptr<Round>& round);
+  std::shared_ptr<Share> share_of(const std::shared_ptr<BackwardCall>& call,
+                                  const Completion& completion);
   /// `batch` is null where the forward pass has failed.
   Backend::Update update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const;
   void normalize(const ForwardCall& call, const Statistics& statistics,
@@ -108,6 +114,12 @@ class Operator : public std::enable_shared_from_this<Operator> {
 
   void run_backward(const std::shared_ptr<BackwardCall>& call, const Completion& completion);
   void finish_backward(const BackwardCall& call, const GradientSums& all_devices) const;
+  Backend::Gradients gradients_of(const BackwardCall& call) const;
+
+  /// What a device brings to an exchange: its share, begun, or where there is none compute().
+  template <class Part, class Compute>
+  static Part part_of(const std::shared_ptr<Share>& share, Exchange<Part>* exchange,
+                      const Compute& compute);
 
   /// Meets the other devices under `exchange` with `part` and runs `finish` with what they merged,
   /// or `missed` where they have not met. `call` lives until the device is done with it.
