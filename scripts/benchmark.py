@@ -6,6 +6,7 @@ Prints a table of medians and quartiles, and writes JSON and a bar chart.
   op        forward and backward of one layer, shapes of segmentation networks
   overhead  the fixed cost of a round, on tiny arrays
   net       hybridized training steps of FCN, PSPNet and DeepLabV3 on ResNet-50, and peak memory
+  waiting   the same steps, beside those of BatchNorm if its contexts met at each norm
   deploy    inference of the same networks, exported and folded
   accuracy  errors against float64, by the mean of the data
   memory    what a layer adds to the peak memory of training
@@ -25,6 +26,7 @@ COMMANDS = {
     "op": (commands.run_op, time_table, "ms"),
     "overhead": (commands.run_overhead, time_table, "ms"),
     "net": (commands.run_net, time_table, "ms"),
+    "waiting": (commands.run_waiting, time_table, "ms"),
     "deploy": (commands.run_deploy, time_table, "ms"),
     "accuracy": (commands.run_accuracy, commands.accuracy_table, "relative error of the output"),
     "memory": (commands.run_memory, commands.memory_table, "MB a layer"),
@@ -41,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, help="folder for results (default: runs/benchmark-COMMAND)"
     )
-    networks = parser.add_argument_group("net and deploy")
+    networks = parser.add_argument_group("net, waiting and deploy")
     networks.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
     networks.add_argument("--side", type=int, help="side of images (default: 96, deploy: 240)")
     networks.add_argument("--rounds", type=int, help="runs of each network (default: 12)")

@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.report import TITLES, Row, format_table, ratio, summary
-from benchmarks.worker import WITH_ONEDNN, WITHOUT_ONEDNN, Worker
+from benchmarks.worker import WITH_ONEDNN, WITHOUT_BULKS, WITHOUT_ONEDNN, Worker
 
 BETWEEN_WORKERS = 0.05  # seconds in which threads of one process stop looking for work
 
@@ -133,14 +133,28 @@ def run_overhead(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def run_net(options: argparse.Namespace) -> list[Row]:
-    """Time hybridized training steps of whole networks, and their peak memory."""
+def network_options(options: argparse.Namespace, side: int) -> tuple[list[str], int, int]:
+    """Say which models to run how often on images of which side, by default `side`."""
     models = options.models or (["fcn"] if options.quick else ["fcn", "psp", "deeplab"])
     rounds = options.rounds or (2 if options.quick else 12)
-    side = options.side or (64 if options.quick else 96)
+    return models, rounds, options.side or (64 if options.quick else side)
+
+
+def training_row(model: str, side: int, quick: bool) -> Row:
+    """Begin the row of a network's training steps on two contexts."""
+    case = {"model": model, "side": side, "images": 1 if quick else 2, "contexts": 2}
+    return {
+        "title": f"{model}-resnet50, 2 x {case['images']} images of {side}x{side}",
+        "case": case,
+    }
+
+
+def run_net(options: argparse.Namespace) -> list[Row]:
+    """Time hybridized training steps of whole networks, and their peak memory."""
+    models, rounds, side = network_options(options, 96)
     rows = []
     for model in models:
-        case = {"model": model, "side": side, "images": 1 if options.quick else 2, "contexts": 2}
+        row = training_row(model, side, options.quick)
         times: dict[str, list[float]] = {}
         memory = {}
         with contextlib.ExitStack() as stack:
@@ -150,16 +164,12 @@ def run_net(options: argparse.Namespace) -> list[Row]:
                 for i in range(len(methods)):
                     name = methods[(turn + i) % len(methods)]
                     answer = workers[name].ask(
-                        "net", case=case, methods=[name], warm_up=1, rounds=1
+                        "net", case=row["case"], methods=[name], warm_up=1, rounds=1
                     )
                     times.setdefault(name, []).extend(answer["times"][name])
                     memory[name] = answer["peak_mb"]
-        row = {
-            "title": f"{model}-resnet50, 2 x {case['images']} images of {side}x{side}",
-            "case": case,
-            "results": {method: summary(values) for method, values in times.items()},
-            "peak_mb": memory,
-        }
+        row["results"] = {method: summary(values) for method, values in times.items()}
+        row["peak_mb"] = memory
         row["ratios"] = {
             "ours / BatchNorm": ratio(row, "ours", ["batchnorm"]),
             # The same work without waiting for each other.
@@ -172,11 +182,34 @@ def run_net(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def run_waiting(options: argparse.Namespace) -> list[Row]:
+    """Time training steps beside what they would take if BatchNorm's contexts met at each norm."""
+    models, rounds, side = network_options(options, 96)
+    rows = []
+    for model in tqdm(models, desc="waiting", unit="network"):
+        row = training_row(model, side, options.quick)
+        times: dict[str, list[float]] = {}
+        for settings, task, methods in (
+            (WITHOUT_ONEDNN, "net", ["ours", "batchnorm"]),
+            (WITHOUT_BULKS, "lockstep", []),
+        ):
+            with Worker(settings) as worker:
+                answer = worker.ask(
+                    task, case=row["case"], methods=methods, warm_up=1, rounds=rounds
+                )
+            times.update(answer["times"])
+        row["results"] = {method: summary(values) for method, values in times.items()}
+        row["ratios"] = {
+            "ours / BatchNorm": ratio(row, "ours", ["batchnorm"]),
+            "lockstep / traced": ratio(row, "lockstep", ["traced"]),
+        }
+        rows.append(row)
+    return rows
+
+
 def run_deploy(options: argparse.Namespace) -> list[Row]:
     """Time inference of networks before and after export and folding."""
-    models = options.models or (["fcn"] if options.quick else ["fcn", "psp", "deeplab"])
-    rounds = options.rounds or (2 if options.quick else 12)
-    side = options.side or (64 if options.quick else 240)
+    models, rounds, side = network_options(options, 240)
     # The first worker comes first, because it exports.
     methods = {
         "plain": ["ours", "exported", "folded"],

@@ -17,6 +17,8 @@ TITLES = {
     "ours": "gluon_syncbn",
     "ours1": "gluon_syncbn, num_devices=1",
     "batchnorm": "BatchNorm",
+    "traced": "BatchNorm, traced",
+    "lockstep": "BatchNorm, traced, in lockstep",
     "batchnorm_onednn": "BatchNorm, oneDNN",
     "builtin": "contrib SyncBatchNorm",
     "builtin1": "contrib, num_devices=1",
