@@ -64,6 +64,7 @@ class Backend {
     void* y = nullptr;  ///< null: not wanted
     /// Called with the statistics of the batch and the elements of a channel in it.
     std::function<Update(const StatisticsPtr& batch, std::int64_t count)> met;
+    Share::Post post;
     Share::Done done;
   };
   /// The backward pass of one.
@@ -75,6 +76,7 @@ class Backend {
     std::int64_t count = 0;
     const void* gamma = nullptr;  ///< null: 1
     Gradients gradients;
+    Share::Post post;
     Share::Done done;
   };
 

@@ -18,6 +18,8 @@ using Shares = std::vector<std::shared_ptr<Share>>;
 class Share {
  public:
   using Done = std::function<void(const std::string& error)>;
+  /// Runs a task on a thread of a device, later.
+  using Post = std::function<void(std::function<void()> task)>;
 
   virtual ~Share() = default;
 

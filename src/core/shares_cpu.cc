@@ -18,8 +18,11 @@ using cpu::ChannelRange;
 using cpu::has_runs;
 
 /// Elements of all devices from which on a few channels at a time are taken through the whole pass,
-/// so that outputs find in cache what the sums have read. With less the cache keeps everything.
-constexpr std::int64_t kMuch = 1 << 18;
+/// so that outputs find in cache what the sums have read. With less the caches keep everything,
+/// each what its core has touched last: so devices make outputs on their own threads.
+constexpr std::int64_t kMuch = 1 << 21;
+/// Elements of all devices up to which to wake a thread takes longer than their outputs.
+constexpr std::int64_t kLittle = 1 << 16;
 
 /// Elements of one device that no cache keeps until all are there: to sum them up before would read
 /// them from memory once more.
@@ -28,15 +31,16 @@ constexpr std::int64_t kTooMuch = 3 << 19;
 /// Of one device; the sums of all devices are with the share that finishes.
 class HostShare : public Share {
  public:
-  HostShare(Layout layout, Done done)
+  HostShare(Layout layout, Post post, Done done)
       : layout_(layout),
+        post_(std::move(post)),
         done_(std::move(done)),
         summed_(static_cast<std::size_t>(layout.channels)) {
     if (layout.count() == 0) std::fill(summed_.begin(), summed_.end(), true);
   }
 
   void begin(const std::function<bool()>& all_are_coming) final {
-    if (layout_.count() * layout_.channels >= kTooMuch) return;
+    if (elements() >= kTooMuch) return;
     const auto sum_ahead = [&](ChannelRange channels) {
       if (all_are_coming()) return false;
       sum_missing(channels);
@@ -52,21 +56,30 @@ class HostShare : public Share {
 
   void finish(const Shares& shares) final {
     try {
-      const auto in_order = all_of<HostShare>(shares);
-      // Their devices wait for that, while this one is still busy here.
-      auto own_last = in_order;
-      own_last.erase(std::find(own_last.begin(), own_last.end(), this));
-      own_last.push_back(this);
+      // The others first: their devices wait for that, while this one is still busy here.
+      std::vector<std::shared_ptr<HostShare>> own_last;
+      std::int64_t elements = 0;
+      bool have_runs = true;
+      for (const auto& share : shares) {
+        own_last.push_back(std::static_pointer_cast<HostShare>(share));
+        elements += own_last.back()->elements();
+        have_runs = have_runs && has_runs(own_last.back()->layout_);
+      }
+      std::stable_partition(own_last.begin(), own_last.end(),
+                            [this](const auto& share) { return share.get() != this; });
       meet(shares);
-      if (some_channels_at_a_time(in_order)) {
+      if (elements >= kMuch && have_runs) {
         take_parts(own_last);
-        for (HostShare* share : own_last) share->end();
-      } else {
-        for (HostShare* share : own_last) share->sum_rest();
-        merge(all_channels());
-        for (HostShare* share : own_last) {
-          share->output();
-          share->end();
+        for (const auto& share : own_last) share->end();
+        return;
+      }
+      for (const auto& share : own_last) share->sum_rest();
+      merge(all_channels());
+      for (const auto& share : own_last) {
+        if (share.get() == this || elements <= kLittle) {
+          share->finish_alone();
+        } else {
+          share->post_([share] { share->finish_alone(); });
         }
       }
     } catch (const std::exception& error) {
@@ -98,6 +111,8 @@ class HostShare : public Share {
   /// What is left for this device once everything is merged.
   virtual void conclude() = 0;
 
+  std::int64_t elements() const { return layout_.count() * layout_.channels; }
+
   void sum_rest() {
     if (!has_runs(layout_)) return sum_missing(all_channels());
     const ChannelParts parts(layout_.channels, layout_.count());
@@ -115,24 +130,15 @@ class HostShare : public Share {
     }
   }
 
-  static bool some_channels_at_a_time(const std::vector<HostShare*>& shares) {
-    std::int64_t elements = 0;
-    for (const HostShare* share : shares) {
-      if (!has_runs(share->layout_)) return false;
-      elements += share->layout_.count() * share->layout_.channels;
-    }
-    return elements >= kMuch;
-  }
-
-  void take_parts(const std::vector<HostShare*>& shares) {
+  void take_parts(const std::vector<std::shared_ptr<HostShare>>& shares) {
     std::int64_t count = 0;
-    for (HostShare* share : shares) {
+    for (const auto& share : shares) {
       share->prepare_output();
       count += share->layout_.count();
     }
     const ChannelParts parts(layout_.channels, count);
     parallel_for(parts.number(), [&](std::int64_t i) {
-      for (HostShare* share : shares) share->sum_missing(parts[i]);
+      for (const auto& share : shares) share->sum_missing(parts[i]);
       merge(parts[i]);
       for (auto share = shares.rbegin(); share != shares.rend(); ++share) {
         if ((*share)->layout_.count() > 0) (*share)->output(parts[i]);
@@ -140,8 +146,21 @@ class HostShare : public Share {
     });
   }
 
+  void finish_alone() {
+    try {
+      output();
+    } catch (const std::exception& error) {
+      return tell(error.what());
+    }
+    end();
+  }
+
   void end() {
-    conclude();
+    try {
+      conclude();
+    } catch (const std::exception& error) {
+      return tell(error.what());
+    }
     tell("");
   }
 
@@ -152,6 +171,7 @@ class HostShare : public Share {
   }
 
   const Layout layout_;
+  const Post post_;
   Done done_;
   std::vector<char> summed_;  // by channel
 };
@@ -160,7 +180,7 @@ template <class T>
 class ForwardShare : public HostShare {
  public:
   explicit ForwardShare(Backend::Forward pass)
-      : HostShare(pass.data.layout, std::move(pass.done)),
+      : HostShare(pass.data.layout, std::move(pass.post), std::move(pass.done)),
         pass_(std::move(pass)),
         x_(static_cast<const T*>(pass_.x)),
         y_(static_cast<T*>(pass_.y)),
@@ -235,7 +255,7 @@ template <class T>
 class BackwardShare : public HostShare {
  public:
   explicit BackwardShare(Backend::Backward pass)
-      : HostShare(pass.data.layout, std::move(pass.done)),
+      : HostShare(pass.data.layout, std::move(pass.post), std::move(pass.done)),
         pass_(std::move(pass)),
         statistics_(HostStatistics::of(*pass_.statistics)),
         dy_(static_cast<const T*>(pass_.dy)),

@@ -19,6 +19,10 @@ void require_no_mirroring() {
   }
 }
 
+// What profilers show.
+constexpr const char* kNormalize = "SyncBatchNormNormalize";
+constexpr const char* kInputGradient = "SyncBatchNormInputGradient";
+
 Write write_of(Request request) { return request == kAdd ? Write::kAdd : Write::kAssign; }
 
 }  // namespace
@@ -235,7 +239,7 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
     throw;
   }
   meet(
-      round->forward(), std::move(own), call, completion, "SyncBatchNormNormalize",
+      round->forward(), std::move(own), call, completion, kNormalize,
       [this, call, round](const Moments& merged) {
         try {
           finish_forward(*call, merged, round);
@@ -273,6 +277,9 @@ std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<ForwardCall>& ca
                                                       std::int64_t count) {
     self->forward_ = std::make_shared<const Forward>(Forward{batch, count, true, round});
     return self->update_of(*call, batch);
+  };
+  pass.post = [device = device_](std::function<void()> task) {
+    post(device, kNormalize, std::move(task));
   };
   pass.done = [self = shared_from_this(), call, completion, round](const std::string& error) {
     if (!error.empty() && round) round->fail(self->device_, error);  // for its peers in backward
@@ -339,7 +346,7 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
     throw;
   }
   meet(
-      *exchange, std::move(part), call, completion, "SyncBatchNormInputGradient",
+      *exchange, std::move(part), call, completion, kInputGradient,
       [this, call](const GradientSums& merged) { finish_backward(*call, merged); }, [] {});
 }
 
@@ -354,6 +361,9 @@ std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<BackwardCall>& c
   pass.count = call->forward->count;
   pass.gamma = gamma(call->arrays[kGamma]);
   pass.gradients = gradients_of(*call);
+  pass.post = [device = device_](std::function<void()> task) {
+    post(device, kInputGradient, std::move(task));
+  };
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
     self->complete(completion, call, error);
   };

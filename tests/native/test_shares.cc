@@ -99,6 +99,8 @@ void step_by_phases(Workers<T>* workers) {
   }
 }
 
+void run_at_once(const std::function<void()>& task) { task(); }
+
 template <class T>
 std::shared_ptr<Share> forward_share(Worker<T>* w) {
   Backend::Forward pass;
@@ -114,6 +116,7 @@ std::shared_ptr<Share> forward_share(Worker<T>* w) {
     w->count = count;
     return w->update(batch);
   };
+  pass.post = run_at_once;
   pass.done = [w](const std::string& error) { w->told.push_back(error); };
   return cpu_backend()->share(std::move(pass));
 }
@@ -128,6 +131,7 @@ std::shared_ptr<Share> backward_share(Worker<T>* w) {
   pass.count = w->count;
   pass.gamma = w->gamma.data();
   pass.gradients = w->gradients();
+  pass.post = run_at_once;
   pass.done = [w](const std::string& error) { w->told.push_back(error); };
   return cpu_backend()->share(std::move(pass));
 }
@@ -203,9 +207,9 @@ const std::vector<std::vector<Layout>> kDevices = {
     {{40, 6, 1}, {2, 6, 49}},
     {{0, 6, 49}, {2, 6, 49}},
     // As much as is taken some channels at a time.
-    {{2, 67, 2500}},
-    {{2, 67, 1500}, {2, 67, 1500}, {1, 67, 17}},
-    {{0, 67, 1500}, {1, 67, 40}, {3, 67, 1500}},
+    {{2, 67, 16000}},
+    {{2, 67, 8000}, {2, 67, 8000}, {1, 67, 17}},
+    {{0, 67, 1500}, {1, 67, 40}, {3, 67, 11000}},
     {{200000, 2, 1}, {1, 2, 20}},
 };
 
@@ -233,7 +237,7 @@ TEST_CASE_TEMPLATE("shares: the bits of every device computing for itself", T, f
 }
 
 TEST_CASE("shares: devices on threads of their own meet and begin at any time") {
-  for (const std::int64_t inner : {20, 1500}) {
+  for (const std::int64_t inner : {20, 600, 8000}) {
     const std::vector<Layout> layouts(3, Layout{2, 67, inner});
     const auto fresh = make_workers<float>(layouts, Write::kAssign);
     auto expected = fresh;
@@ -248,7 +252,7 @@ TEST_CASE("shares: devices on threads of their own meet and begin at any time") 
 }
 
 TEST_CASE("shares: outputs that nobody wants") {
-  for (const std::int64_t inner : {20, 5000}) {
+  for (const std::int64_t inner : {20, 17000}) {
     auto workers = make_workers<float>({{2, 64, inner}, {2, 64, inner}}, Write::kAssign);
     const auto before = workers;
     Shares forward;
@@ -263,6 +267,7 @@ TEST_CASE("shares: outputs that nobody wants") {
         w.count = count;
         return Backend::Update();
       };
+      pass.post = run_at_once;
       pass.done = [&w](const std::string& error) { w.told.push_back(error); };
       forward.push_back(cpu_backend()->share(std::move(pass)));
     }
@@ -274,6 +279,7 @@ TEST_CASE("shares: outputs that nobody wants") {
       pass.x = w.x.data();
       pass.statistics = w.statistics;
       pass.count = w.count;
+      pass.post = run_at_once;
       pass.done = [&w](const std::string& error) { w.told.push_back(error); };
       backward.push_back(cpu_backend()->share(std::move(pass)));
     }
@@ -287,7 +293,7 @@ TEST_CASE("shares: outputs that nobody wants") {
 }
 
 TEST_CASE("shares: each is told once, also where one fails") {
-  for (const std::int64_t inner : {20, 5000}) {
+  for (const std::int64_t inner : {20, 17000}) {
     auto workers =
         make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, Write::kAssign);
     Shares shares;
@@ -302,13 +308,14 @@ TEST_CASE("shares: each is told once, also where one fails") {
         if (fails) throw std::runtime_error("no room");
         return Backend::Update();
       };
+      pass.post = run_at_once;
       pass.done = [&w](const std::string& error) { w.told.push_back(error); };
       shares.push_back(cpu_backend()->share(std::move(pass)));
     }
     shares[2]->finish(shares);
     CHECK(workers[0].told == std::vector<std::string>{""});
     CHECK(workers[1].told == std::vector<std::string>{"no room"});
-    CHECK(workers[2].told == std::vector<std::string>{"no room"});
+    CHECK(workers[2].told == std::vector<std::string>{""});
   }
 }
 
