@@ -102,7 +102,7 @@ void step_by_phases(Workers<T>* workers) {
 void run_at_once(const std::function<void()>& task) { task(); }
 
 template <class T>
-std::shared_ptr<Share> forward_share(Worker<T>* w) {
+Backend::Forward forward_pass(Worker<T>* w) {
   Backend::Forward pass;
   pass.data = w->data();
   pass.x = w->x.data();
@@ -118,11 +118,11 @@ std::shared_ptr<Share> forward_share(Worker<T>* w) {
   };
   pass.post = run_at_once;
   pass.done = [w](const std::string& error) { w->told.push_back(error); };
-  return cpu_backend()->share(std::move(pass));
+  return pass;
 }
 
 template <class T>
-std::shared_ptr<Share> backward_share(Worker<T>* w) {
+Backend::Backward backward_pass(Worker<T>* w) {
   Backend::Backward pass;
   pass.data = w->data();
   pass.dy = w->dy.data();
@@ -133,7 +133,7 @@ std::shared_ptr<Share> backward_share(Worker<T>* w) {
   pass.gradients = w->gradients();
   pass.post = run_at_once;
   pass.done = [w](const std::string& error) { w->told.push_back(error); };
-  return cpu_backend()->share(std::move(pass));
+  return pass;
 }
 
 /// How far each device gets before all are there: the first not at all, others further and further.
@@ -147,11 +147,11 @@ void begin_some(const Shares& shares, int step) {
 template <class T>
 void step_by_shares(Workers<T>* workers, std::size_t last, int step) {
   Shares forward;
-  for (auto& w : *workers) forward.push_back(forward_share(&w));
+  for (auto& w : *workers) forward.push_back(cpu_backend()->share(forward_pass(&w)));
   begin_some(forward, step);
   forward[last]->finish(forward);
   Shares backward;
-  for (auto& w : *workers) backward.push_back(backward_share(&w));
+  for (auto& w : *workers) backward.push_back(cpu_backend()->share(backward_pass(&w)));
   begin_some(backward, step);
   backward[last]->finish(backward);
 }
@@ -162,12 +162,12 @@ struct Unwatched : Attendance {
 };
 
 /// Every worker on a thread of its own.
-template <class Part, class MakeShare>
-void meet(Workers<float>* workers, const MakeShare& make_share) {
+template <class Part, class MakePass>
+void meet(Workers<float>* workers, const MakePass& make_pass) {
   const auto exchange =
       std::make_shared<Exchange<Part>>("layer 'a'", workers->size(), std::make_shared<Unwatched>());
   run_ranks(workers->size(), [&](std::size_t rank) {
-    const std::shared_ptr<Share> share = make_share(&(*workers)[rank]);
+    const auto share = cpu_backend()->share(make_pass(&(*workers)[rank]));
     exchange->announce();
     share->begin([&] { return exchange->all_are_coming(); });
     Part part;
@@ -244,8 +244,8 @@ TEST_CASE("shares: devices on threads of their own meet and begin at any time") 
     step_by_phases(&expected);
     for (int repeat = 0; repeat < 10; ++repeat) {
       auto workers = fresh;
-      meet<Moments>(&workers, [](Worker<float>* w) { return forward_share(w); });
-      meet<GradientSums>(&workers, [](Worker<float>* w) { return backward_share(w); });
+      meet<Moments>(&workers, forward_pass<float>);
+      meet<GradientSums>(&workers, backward_pass<float>);
       check_same(workers, expected);
     }
   }
@@ -258,29 +258,19 @@ TEST_CASE("shares: outputs that nobody wants") {
     Shares forward;
     Shares backward;
     for (auto& w : workers) {
-      Backend::Forward pass;
-      pass.data = w.data();
-      pass.x = w.x.data();
-      pass.beta = w.beta.data();
+      auto pass = forward_pass(&w);
+      pass.y = nullptr;
       pass.met = [&w](const Backend::StatisticsPtr& batch, std::int64_t count) {
         w.statistics = batch;
         w.count = count;
         return Backend::Update();
       };
-      pass.post = run_at_once;
-      pass.done = [&w](const std::string& error) { w.told.push_back(error); };
       forward.push_back(cpu_backend()->share(std::move(pass)));
     }
     forward.front()->finish(forward);
     for (auto& w : workers) {
-      Backend::Backward pass;
-      pass.data = w.data();
-      pass.dy = w.dy.data();
-      pass.x = w.x.data();
-      pass.statistics = w.statistics;
-      pass.count = w.count;
-      pass.post = run_at_once;
-      pass.done = [&w](const std::string& error) { w.told.push_back(error); };
+      auto pass = backward_pass(&w);
+      pass.gradients = {};
       backward.push_back(cpu_backend()->share(std::move(pass)));
     }
     backward.back()->finish(backward);
@@ -298,18 +288,12 @@ TEST_CASE("shares: each is told once, also where one fails") {
         make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, Write::kAssign);
     Shares shares;
     for (auto& w : workers) {
-      Backend::Forward pass;
-      pass.data = w.data();
-      pass.x = w.x.data();
-      pass.beta = w.beta.data();
-      pass.y = w.y.data();
-      const bool fails = &w == &workers[1];
-      pass.met = [fails](const Backend::StatisticsPtr&, std::int64_t) {
-        if (fails) throw std::runtime_error("no room");
-        return Backend::Update();
-      };
-      pass.post = run_at_once;
-      pass.done = [&w](const std::string& error) { w.told.push_back(error); };
+      auto pass = forward_pass(&w);
+      if (&w == &workers[1]) {
+        pass.met = [](const Backend::StatisticsPtr&, std::int64_t) -> Backend::Update {
+          throw std::runtime_error("no room");
+        };
+      }
       shares.push_back(cpu_backend()->share(std::move(pass)));
     }
     shares[2]->finish(shares);
