@@ -147,21 +147,25 @@ class HostShare : public Share {
   }
 
   void finish_alone() {
-    try {
+    tell_after([this] {
       output();
-    } catch (const std::exception& error) {
-      return tell(error.what());
-    }
-    end();
+      conclude();
+    });
   }
 
   void end() {
+    tell_after([this] { conclude(); });
+  }
+
+  template <class Task>
+  void tell_after(const Task& task) {
+    std::string error;
     try {
-      conclude();
-    } catch (const std::exception& error) {
-      return tell(error.what());
+      task();
+    } catch (const std::exception& caught) {
+      error = caught.what();
     }
-    tell("");
+    tell(error);
   }
 
   /// Once.
@@ -196,23 +200,23 @@ class ForwardShare : public HostShare {
   }
 
   void meet(const Shares& shares) override {
-    merged_ = {0, zeros(), zeros()};
-    statistics_ = std::make_shared<HostStatistics>(merged_.mean.size());
+    merged_ = std::make_shared<Moments>(Moments{0, zeros(), zeros()});
+    statistics_ = std::make_shared<HostStatistics>(merged_->mean.size());
     for (ForwardShare* share : all_of<ForwardShare>(shares)) {
       parts_.push_back(&share->own_);
-      merged_.count += share->own_.count;
+      merged_->count += share->own_.count;
+      share->merged_ = merged_;
       share->statistics_ = statistics_;
     }
-    for (ForwardShare* share : all_of<ForwardShare>(shares)) share->count_ = merged_.count;
   }
 
   void merge(ChannelRange channels) override {
     const auto end = static_cast<std::size_t>(channels.end);
     auto c = static_cast<std::size_t>(channels.begin);
-    Moments::merge(parts_, c, end, &merged_);
+    Moments::merge(parts_, c, end, merged_.get());
     for (; c < end; ++c) {
-      const double variance = merged_.m2[c] / static_cast<double>(merged_.count);
-      statistics_->set(c, merged_.mean[c], variance, pass_.eps);
+      const double variance = merged_->m2[c] / static_cast<double>(merged_->count);
+      statistics_->set(c, merged_->mean[c], variance, pass_.eps);
     }
   }
 
@@ -229,7 +233,7 @@ class ForwardShare : public HostShare {
   }
 
   void conclude() override {
-    const Backend::Update update = pass_.met(statistics_, count_);
+    const Backend::Update update = pass_.met(statistics_, merged_->count);
     for (const auto& batch : update.batches) {
       move_averages_on_host(pass_.data, HostStatistics::of(*batch), update.running);
     }
@@ -244,11 +248,9 @@ class ForwardShare : public HostShare {
   T* const y_;
   cpu::Store store_ = cpu::Store::kAssign;
   Moments own_;
-  std::shared_ptr<HostStatistics> statistics_;  // of all devices
-  std::int64_t count_ = 0;
-  // Of the share that finishes:
-  std::vector<const Moments*> parts_;
-  Moments merged_;
+  std::shared_ptr<Moments> merged_;             // of all devices
+  std::shared_ptr<HostStatistics> statistics_;  // from them
+  std::vector<const Moments*> parts_;           // of the share that finishes
 };
 
 template <class T>

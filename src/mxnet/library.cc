@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "core/error_of.h"
 #include "core/rendezvous.h"
 #include "core/watchdog.h"
 #include "mxnet/backends.h"
@@ -21,23 +22,6 @@
 #endif
 
 using namespace gluon_syncbn;
-
-namespace {
-
-/// Returns nullptr, or what went wrong in `task`, good until this thread's next call.
-template <class Task>
-const char* error_of(const Task& task) {
-  thread_local std::string error;
-  try {
-    task();
-    return nullptr;
-  } catch (const std::exception& caught) {
-    error = caught.what();
-    return error.c_str();
-  }
-}
-
-}  // namespace
 
 /// Registers the operator with the libmxnet that is loaded from `libmxnet`. Returns nullptr, or
 /// what went wrong.

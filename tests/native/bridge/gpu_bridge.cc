@@ -4,7 +4,6 @@
 #include "bridge/gpu_bridge.h"
 
 #include <condition_variable>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -13,6 +12,7 @@
 
 #include "bridge/device.h"
 #include "core/cuda/backend_cuda.h"
+#include "core/error_of.h"
 
 using namespace gluon_syncbn;
 
@@ -49,19 +49,6 @@ Part merge(const std::vector<Part>& parts) {
   std::vector<const Part*> pointers;
   for (const Part& part : parts) pointers.push_back(&part);
   return Part::merge(pointers);
-}
-
-/// Calls `work`; gives nullptr when all is done, or what went wrong, until the thread's next call.
-template <class Work>
-const char* reporting(const Work& work) {
-  thread_local std::string error;
-  try {
-    work();
-    return nullptr;
-  } catch (const std::exception& caught) {
-    error = caught.what();
-    return error.c_str();
-  }
 }
 
 }  // namespace
@@ -120,11 +107,11 @@ struct GpuBridgeRound {
 };
 
 const char* gpu_bridge_device(int context, GpuBridgeDevice* device) {
-  return reporting([&] { *device = bridge::device_of(context); });
+  return error_of([&] { *device = bridge::device_of(context); });
 }
 
 const char* gpu_bridge_finish(int contexts) {
-  return reporting([contexts] {
+  return error_of([contexts] {
     std::vector<std::shared_ptr<Backend>> backends;
     for (int i = 0; i < contexts; ++i) backends.push_back(cuda::backend_of(i, kLayer));
     Finishes().wait_for(backends);
@@ -134,7 +121,7 @@ const char* gpu_bridge_finish(int contexts) {
 const char* gpu_bridge_open(int number, const GpuBridgeContext* contexts, int element,
                             std::int64_t channels, std::int64_t inner, double eps, double momentum,
                             GpuBridgeRound** round) {
-  return reporting([&] {
+  return error_of([&] {
     auto opened = std::make_unique<GpuBridgeRound>();
     opened->eps = eps;
     opened->momentum = momentum;
@@ -150,16 +137,16 @@ const char* gpu_bridge_open(int number, const GpuBridgeContext* contexts, int el
 }
 
 const char* gpu_bridge_moments(GpuBridgeRound* round) {
-  return reporting([round] { round->moments(); });
+  return error_of([round] { round->moments(); });
 }
 const char* gpu_bridge_normalize(GpuBridgeRound* round) {
-  return reporting([round] { round->normalize(); });
+  return error_of([round] { round->normalize(); });
 }
 const char* gpu_bridge_gradient_sums(GpuBridgeRound* round) {
-  return reporting([round] { round->gradient_sums(); });
+  return error_of([round] { round->gradient_sums(); });
 }
 const char* gpu_bridge_input_gradient(GpuBridgeRound* round) {
-  return reporting([round] { round->input_gradient(); });
+  return error_of([round] { round->input_gradient(); });
 }
 
 void gpu_bridge_close(GpuBridgeRound* round) { delete round; }
