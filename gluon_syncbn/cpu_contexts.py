@@ -21,22 +21,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "REQUIRED_WORKSPACES",
     "SETTINGS",
+    "WORKSPACES",
     "find_problem",
     "prepare",
     "use_one_thread_each",
     "warn_of_static_shape",
 ]
 
-REQUIRED_WORKSPACES = 1024
+# Enough for segmentation networks on ResNet-50 on four contexts, or on ResNet-101 on two. Users may
+# choose fewer, which need less memory, but not so few that hardly any network can be trained.
+WORKSPACES = 1024
+FEWEST_WORKSPACES = 64
 
 # A static_shape graph never gives its workspaces back, and other operators come upon them in turn.
 STATIC_SHAPE_WORKSPACES = 65536
 
 SETTINGS = {
     "MXNET_MKLDNN_ENABLED": "0",
-    "MXNET_CPU_TEMP_COPY": str(REQUIRED_WORKSPACES),
+    "MXNET_CPU_TEMP_COPY": str(WORKSPACES),
     "MXNET_CPU_PARALLEL_RAND_COPY": "8",
     # Without oneDNN every first convolution would print that it falls back.
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
@@ -154,12 +157,14 @@ def find_problem(synchronized: bool) -> str | None:
                 "MXNET_ENGINE_TYPE=NaiveEngine runs one operation after the other and cannot "
                 "synchronize several devices; unset it or use one device"
             )
-        if not _has_workspaces(REQUIRED_WORKSPACES):
+        number = _wanted_workspaces()
+        if not _has_workspaces(number):
             return (
-                f"MXNet has fewer than {REQUIRED_WORKSPACES} workspaces for CPU contexts, so that "
-                "one device can wait for ever for a workspace that another one holds. Set the "
-                f"environment variable MXNET_CPU_TEMP_COPY={REQUIRED_WORKSPACES} (or more) before "
-                "the first operator of MXNet runs, or import gluon_syncbn before that"
+                f"MXNet has fewer than {number} workspaces for CPU contexts, so that one device "
+                "can wait for ever for a workspace that another one holds. Set the environment "
+                f"variable MXNET_CPU_TEMP_COPY={WORKSPACES} (or more; not less than "
+                f"{FEWEST_WORKSPACES}) before the first operator of MXNet runs, or import "
+                "gluon_syncbn before that"
             )
     return None
 
@@ -176,6 +181,12 @@ def _onednn_is_in_effect() -> bool:
     except mx.base.MXNetError:  # arrays in layouts of oneDNN cannot be exported
         return True
     return False
+
+
+def _wanted_workspaces() -> int:
+    setting = os.environ.get("MXNET_CPU_TEMP_COPY", "")
+    wanted = int(setting) if setting.isdigit() else WORKSPACES
+    return min(max(wanted, FEWEST_WORKSPACES), WORKSPACES)
 
 
 def _has_workspaces(number: int) -> bool:

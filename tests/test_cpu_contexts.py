@@ -52,13 +52,43 @@ with mx.autograd.record():
     run_python(before + CALL + patience + expected + alone, MXNET_MKLDNN_ENABLED="0")
 
 
-@pytest.mark.parametrize("copies", ["4", "64"])
+@pytest.mark.parametrize("copies", ["4", "63"])
 def test_too_few_workspaces_by_choice_of_the_user(copies):
     patience = "\nfrom gluon_syncbn import cpu_contexts\ncpu_contexts._PATIENCE_SECONDS = 0.2\n"
     run_python(
-        "import mxnet as mx\n" + CALL + patience + "expect_error('fewer than 1024 workspaces')",
+        "import mxnet as mx\n" + CALL + patience + "expect_error('fewer than 64 workspaces')",
         MXNET_CPU_TEMP_COPY=copies,
     )
+
+
+@pytest.mark.parametrize(
+    ("layers", "error"), [(12, ""), (30, "set MXNET_CPU_TEMP_COPY to about 5")]
+)
+def test_fewer_workspaces_by_choice_of_the_user(layers, error):
+    """They are enough for some networks, and where they are not, the timeout says so."""
+    program = """
+import sys
+import mxnet as mx
+import gluon_syncbn
+from mxnet.gluon import nn
+contexts = [mx.cpu(0), mx.cpu(1)]
+net = nn.HybridSequential()
+for _ in range(int(sys.argv[1])):
+    net.add(nn.Conv2D(4, 3, padding=1), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
+net.initialize(ctx=contexts)
+net.hybridize()
+try:
+    for _ in range(3):
+        with mx.autograd.record():
+            outputs = [net(mx.nd.ones((2, 4, 8, 8), ctx=context)) for context in contexts]
+        mx.autograd.backward(outputs)
+        mx.nd.waitall()
+    found = ""
+except mx.base.MXNetError as caught:
+    found = str(caught)
+assert (sys.argv[2] in found) if sys.argv[2] else not found, found
+"""
+    run_python(program, str(layers), error, MXNET_CPU_TEMP_COPY="64", GLUON_SYNCBN_TIMEOUT="3")
 
 
 def test_onednn_by_choice_of_the_user():

@@ -67,7 +67,8 @@ class NamedMeetings {
 constexpr const char* kWaitingCauses =
     "the loop waits for one device (asnumpy, asscalar, wait_to_read) before it has called the "
     "others; an operation that failed before on a missing device, whose error nobody has read "
-    "(mx.nd.waitall() reads all); or, on CPU contexts, workspaces ran out (MXNET_CPU_TEMP_COPY).";
+    "(mx.nd.waitall() reads all); or, on CPU contexts, workspaces ran out (set MXNET_CPU_TEMP_COPY "
+    "to about 5 x norm layers x (devices - 1) or more).";
 
 class ForwardAttendance : public Attendance {
  public:
