@@ -79,7 +79,7 @@ class HostShare : public Share {
         if (share.get() == this || elements <= kLittle) {
           share->finish_alone();
         } else {
-          share->post_([share] { share->finish_alone(); });
+          finish_later(share);
         }
       }
     } catch (const std::exception& error) {
@@ -144,6 +144,14 @@ class HostShare : public Share {
         if ((*share)->layout_.count() > 0) (*share)->output(parts[i]);
       }
     });
+  }
+
+  static void finish_later(const std::shared_ptr<HostShare>& share) {
+    try {
+      share->post_([share] { share->finish_alone(); });
+    } catch (const std::exception& error) {
+      share->tell(error.what());
+    }
   }
 
   void finish_alone() {

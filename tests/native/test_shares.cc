@@ -303,4 +303,20 @@ TEST_CASE("shares: each is told once, also where one fails") {
   }
 }
 
+TEST_CASE("shares: a device whose thread takes no task fails alone") {
+  auto workers = make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, Write::kAssign);
+  Shares shares;
+  for (auto& w : workers) {
+    auto pass = forward_pass(&w);
+    if (&w == &workers[1]) {
+      pass.post = [](const std::function<void()>&) { throw std::runtime_error("no worker"); };
+    }
+    shares.push_back(cpu_backend()->share(std::move(pass)));
+  }
+  shares[2]->finish(shares);
+  CHECK(workers[0].told == std::vector<std::string>{""});
+  CHECK(workers[1].told == std::vector<std::string>{"no worker"});
+  CHECK(workers[2].told == std::vector<std::string>{""});
+}
+
 }  // namespace gluon_syncbn::tests
