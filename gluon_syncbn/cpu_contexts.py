@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SETTINGS",
-    "WORKSPACES",
     "find_problem",
     "prepare",
     "use_one_thread_each",
@@ -117,8 +116,7 @@ def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:
 
 def warn_of_static_shape() -> None:
     """Warn where the workspaces of CPU contexts are too few for ``static_shape=True``."""
-    setting = os.environ.get("MXNET_CPU_TEMP_COPY", "")
-    if uses_gpus() or (setting.isdigit() and int(setting) >= STATIC_SHAPE_WORKSPACES):
+    if uses_gpus() or _chosen_workspaces() >= STATIC_SHAPE_WORKSPACES:
         return
     warnings.warn(
         "static_shape=True on several CPU contexts: operators beside the network, such as a loss, "
@@ -157,7 +155,7 @@ def find_problem(synchronized: bool) -> str | None:
                 "MXNET_ENGINE_TYPE=NaiveEngine runs one operation after the other and cannot "
                 "synchronize several devices; unset it or use one device"
             )
-        number = _wanted_workspaces()
+        number = min(max(_chosen_workspaces(), FEWEST_WORKSPACES), WORKSPACES)
         if not _has_workspaces(number):
             return (
                 f"MXNet has fewer than {number} workspaces for CPU contexts, so that one device "
@@ -183,10 +181,9 @@ def _onednn_is_in_effect() -> bool:
     return False
 
 
-def _wanted_workspaces() -> int:
+def _chosen_workspaces() -> int:
     setting = os.environ.get("MXNET_CPU_TEMP_COPY", "")
-    wanted = int(setting) if setting.isdigit() else WORKSPACES
-    return min(max(wanted, FEWEST_WORKSPACES), WORKSPACES)
+    return int(setting) if setting.isdigit() else WORKSPACES
 
 
 def _has_workspaces(number: int) -> bool:

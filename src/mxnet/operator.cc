@@ -23,6 +23,10 @@ void require_no_mirroring() {
 constexpr const char* kNormalize = "SyncBatchNormNormalize";
 constexpr const char* kInputGradient = "SyncBatchNormInputGradient";
 
+Share::Post posting_to(const Device& device, const char* name) {
+  return [device, name](std::function<void()> task) { post(device, name, std::move(task)); };
+}
+
 Write write_of(Request request) { return request == kAdd ? Write::kAdd : Write::kAssign; }
 
 }  // namespace
@@ -278,9 +282,7 @@ std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<ForwardCall>& ca
     self->forward_ = std::make_shared<const Forward>(Forward{batch, count, true, round});
     return self->update_of(*call, batch);
   };
-  pass.post = [device = device_](std::function<void()> task) {
-    post(device, kNormalize, std::move(task));
-  };
+  pass.post = posting_to(device_, kNormalize);
   pass.done = [self = shared_from_this(), call, completion, round](const std::string& error) {
     if (!error.empty() && round) round->fail(self->device_, error);  // for its peers in backward
     self->complete(completion, call, error);
@@ -361,9 +363,7 @@ std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<BackwardCall>& c
   pass.count = call->forward->count;
   pass.gamma = gamma(call->arrays[kGamma]);
   pass.gradients = gradients_of(*call);
-  pass.post = [device = device_](std::function<void()> task) {
-    post(device, kInputGradient, std::move(task));
-  };
+  pass.post = posting_to(device_, kInputGradient);
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
     self->complete(completion, call, error);
   };
