@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/bring_home.h"
+#include "core/enforce.h"
 #include "core/error.h"
 #include "core/per_process.h"
 
@@ -85,6 +86,7 @@ void Channel::start_next(const std::string& name) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto line = behind_.find(name);
+    GLUON_SYNCBN_ENFORCE(line != behind_.end(), "no message under the name " + name);
     if (line->second.empty()) {
       behind_.erase(line);
       return;

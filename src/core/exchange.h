@@ -17,6 +17,7 @@
 
 #include "core/crossing.h"
 #include "core/device.h"
+#include "core/enforce.h"
 #include "core/outcome.h"
 #include "core/watchdog.h"
 
@@ -63,16 +64,23 @@ class Exchange : public Waiting, public std::enable_shared_from_this<Exchange<Pa
   bool crosses() const { return crossing_ != nullptr; }
 
   /// Calls `then` exactly once: now, later by the last device to arrive, or with an error by
-  /// fail(). `then` must not throw.
+  /// fail(). `then` must not throw. Throws InternalError instead if the device has come before.
   void arrive(const Device& device, Part part, Continuation then) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (!error_) {
-      slots_[device] = {std::move(part), std::move(then)};
-      if (slots_.size() == 1 && (num_devices_ > 1 || crossing_) &&
-          !Watchdog::instance().watch(this->shared_from_this())) {
+      const bool is_awaited = !done_ && slots_.count(device) == 0;
+      if (!is_awaited) {
         lock.unlock();
-        fail(Watchdog::kRetired);
-        return;
+        fail(device.name() + " came twice");
+      }
+      GLUON_SYNCBN_ENFORCE(is_awaited, device.name() + " came to " + what_ + " twice");
+      slots_[device] = {std::move(part), std::move(then)};
+      if (slots_.size() == 1 && (num_devices_ > 1 || crossing_)) {
+        if (const auto error = Watchdog::instance().watch(this->shared_from_this())) {
+          lock.unlock();
+          fail(*error);
+          return;
+        }
       }
       if (slots_.size() < num_devices_) return;
     }

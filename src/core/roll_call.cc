@@ -4,6 +4,7 @@
 #include <sstream>
 #include <utility>
 
+#include "core/enforce.h"
 #include "core/error.h"
 #include "core/process_message.h"
 
@@ -40,8 +41,12 @@ std::string waits_for(const std::set<std::string>& names) {
 }  // namespace
 
 void RollCall::begin() {
+  if (const auto error = watch()) throw Error(*error);
+}
+
+std::optional<std::string> RollCall::watch() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!ended_) Watchdog::instance().watch(shared_from_this());
+  return ended_ ? std::nullopt : Watchdog::instance().watch(shared_from_this());
 }
 
 void RollCall::end() {
@@ -60,9 +65,12 @@ void RollCall::gather(const std::string& name, Words message, Then then) {
       [self = shared_from_this(), name, then = std::move(then)](const Gathered& gathered) {
         {
           const std::lock_guard<std::mutex> lock(self->mutex_);
-          self->under_way_.erase(self->under_way_.find(name));
+          const auto found = self->under_way_.find(name);
+          GLUON_SYNCBN_ENFORCE(found != self->under_way_.end(),
+                               "no exchange under the name " + name);
+          self->under_way_.erase(found);
         }
-        self->begin();
+        self->watch();
         then(gathered);
       });
 }
@@ -110,7 +118,7 @@ void RollCall::came(const Gathered& gathered) {
     awaited_ = std::move(awaited);
   }
   // Where the processes are no longer connected, the next exchange begins again.
-  if (gathered.error.empty()) begin();
+  if (gathered.error.empty()) watch();
 }
 
 std::string RollCall::missing(const std::string& name) const {

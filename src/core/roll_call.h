@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ class RollCall : public ProcessGroup,
   ~RollCall() override { Watchdog::instance().unwatch(this); }
 
   /// From now on, calls the roll: all processes of the group should begin at about the same time.
+  /// Throws Error if nothing can wake it for that.
   void begin();
   /// Another group takes this one's place.
   void end();
@@ -47,6 +49,7 @@ class RollCall : public ProcessGroup,
  private:
   using Clock = std::chrono::steady_clock;
 
+  std::optional<std::string> watch();
   void call();
   void came(const Gathered& gathered);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,17 +27,20 @@ void Watchdog::set_timeout(double seconds) {
   wake_.notify_all();
 }
 
-bool Watchdog::watch(const std::shared_ptr<Waiting>& waiting) {
+std::optional<std::string> Watchdog::watch(const std::shared_ptr<Waiting>& waiting) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (retired_) return false;
-  entries_[waiting.get()] = {waiting, Clock::now()};
+  if (retired_) return kRetired;
   if (!running_) {
+    try {
+      std::thread([this] { run(); }).detach();
+    } catch (const std::system_error& error) {
+      return std::string("no thread could be started to watch over the timeout: ") + error.what();
+    }
     running_ = true;
-    std::thread([this] { run(); }).detach();
-  } else if (idle_) {
-    wake_.notify_all();
   }
-  return true;
+  entries_[waiting.get()] = {waiting, Clock::now()};
+  if (idle_ && timeout() > 0) wake_.notify_all();
+  return std::nullopt;
 }
 
 void Watchdog::unwatch(const Waiting* waiting) {
@@ -59,15 +63,16 @@ void Watchdog::retire() {
 void Watchdog::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    if (entries_.empty() || timeout() <= 0) {
-      idle_ = true;
+    idle_ = entries_.empty() || timeout() <= 0;
+    if (idle_) {
       wake_.wait(lock);
-      idle_ = false;
+      continue;
     }
-    const Waiting::Seconds limit(timeout());
     // Sleeping a fixed pause instead of to the next deadline spares a wake-up per round.
-    wake_.wait_for(lock, Waiting::Seconds(std::clamp(limit.count() / 20, 0.01, 1.0)));
-    if (timeout() > 0) inspect(lock, limit);
+    wake_.wait_for(lock, Waiting::Seconds(std::clamp(timeout() / 20, 0.01, 1.0)));
+    // It may have been set meanwhile.
+    const Waiting::Seconds limit(timeout());
+    if (limit.count() > 0) inspect(lock, limit);
   }
 }
 
@@ -75,6 +80,7 @@ void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limi
   using Late = std::vector<std::pair<std::shared_ptr<Waiting>, Waiting::Seconds>>;
   Late early;
   Late expired;
+  std::vector<std::shared_ptr<Waiting>> punctual;  // which may end here, and would lock the mutex
   const auto now = Clock::now();
   for (auto& [_, entry] : entries_) {
     const Waiting::Seconds waited = now - entry.since;
@@ -85,6 +91,8 @@ void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limi
     } else if (!entry.warned && waited >= limit * waiting->warn_after()) {
       entry.warned = true;
       early.emplace_back(std::move(waiting), waited);
+    } else {
+      punctual.push_back(std::move(waiting));
     }
   }
   lock.unlock();
@@ -92,6 +100,7 @@ void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limi
   for (const auto& [waiting, waited] : expired) waiting->give_up(waited);
   early.clear();
   expired.clear();
+  punctual.clear();
   lock.lock();
 }
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -33,8 +34,9 @@ class Watchdog {
   void set_timeout(double seconds);
   double timeout() const;
 
-  /// False once retired: `waiting` should fail instead, with kRetired.
-  bool watch(const std::shared_ptr<Waiting>& waiting);
+  /// Nothing, or why `waiting` is not watched and should fail: the process ends, or has no thread
+  /// to spare for the watchdog.
+  std::optional<std::string> watch(const std::shared_ptr<Waiting>& waiting);
   void unwatch(const Waiting* waiting);
 
   /// At the end of a process, which would otherwise wait for devices that nobody calls any more:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "thread_failure.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -115,6 +116,13 @@ TEST_CASE("parallel: a child of fork computes alone") {
   CHECK(does_each_once(100));
 }
 #endif
+
+TEST_CASE("parallel: without threads the caller computes alone") {
+  // More than any test before has started.
+  const Threads guard(64);
+  const NoThreads no_threads;
+  CHECK(does_each_once(1000));
+}
 
 TEST_CASE("parallel: what a part throws reaches the caller, whoever ran it") {
   for (int repeat = 0; repeat < 50; ++repeat) {
