@@ -32,7 +32,7 @@ class CpuBackend : public Backend {
   StatisticsPtr batch_statistics(const Data&, const Moments& merged, double eps) override {
     auto statistics = std::make_shared<HostStatistics>(merged.mean.size());
     for (std::size_t c = 0; c < merged.mean.size(); ++c) {
-      statistics->set(c, merged.mean[c], merged.m2[c] / static_cast<double>(merged.count), eps);
+      statistics->set(c, merged.mean[c], merged.variance(c), eps);
     }
     return statistics;
   }

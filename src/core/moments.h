@@ -56,6 +56,11 @@ struct Moments {
   static void merge(const std::vector<const Moments*>& parts, std::size_t begin, std::size_t end,
                     Moments* merged);
 
+  /// Of all elements; 0 if there are none, so that what is computed with it stays a number.
+  double variance(std::size_t channel) const {
+    return count > 0 ? m2[channel] / static_cast<double>(count) : 0.0;
+  }
+
   FlatPart flat() const;
   static Moments of(const FlatPart& flat);
 };

@@ -223,8 +223,7 @@ class ForwardShare : public HostShare {
     auto c = static_cast<std::size_t>(channels.begin);
     Moments::merge(parts_, c, end, merged_.get());
     for (; c < end; ++c) {
-      const double variance = merged_->m2[c] / static_cast<double>(merged_->count);
-      statistics_->set(c, merged_->mean[c], variance, pass_.eps);
+      statistics_->set(c, merged_->mean[c], merged_->variance(c), pass_.eps);
     }
   }
 

@@ -93,7 +93,7 @@ struct ForwardSource {
       count += messages.counts[i];
     }
     if (messages.size > 0) {
-      variance /= static_cast<double>(count);
+      if (count > 0) variance /= static_cast<double>(count);
     } else {
       mean = static_cast<double>(running_mean[c]);
       variance = static_cast<double>(running_variance[c]);
