@@ -337,10 +337,10 @@ str or Initializer
         attributes = dict(self._kwargs, num_devices=num_devices)
         if self.sync_group_size is None:
             del attributes["sync_group_size"]
-            return attributes
-        self._require_whole_groups(num_devices, self.sync_group_size)
+        else:
+            self._require_whole_groups(num_devices, self.sync_group_size)
         contexts = _contexts_of(self.running_mean)
-        # Inference may run on fewer contexts than training; then nobody asks for groups.
+        # Inference may run on fewer contexts than training; then nobody asks who should come.
         if contexts is not None and len(contexts) == num_devices:
             attributes["device_ids"] = ",".join(str(context.device_id) for context in contexts)
         return attributes

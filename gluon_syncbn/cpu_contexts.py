@@ -8,6 +8,7 @@ can be handed a temporary copy of its input. GPU contexts share neither.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import time
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 import mxnet as mx
 
 if TYPE_CHECKING:
-    import ctypes
     from collections.abc import Sequence
 
 __all__ = [
@@ -105,11 +105,11 @@ def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:
     RuntimeError
         If the engine of MXNet accepts no operation.
     """
-    indices = [context.device_id for context in contexts or () if context.device_type == "cpu"]
-    if len(indices) < 2:
+    ids = [context.device_id for context in contexts or () if context.device_type == "cpu"]
+    if len(ids) < 2:
         return
     assert _library is not None
-    error = _library.gluon_syncbn_use_one_thread_each(max(indices) + 1)
+    error = _library.gluon_syncbn_use_one_thread_each((ctypes.c_int * len(ids))(*ids), len(ids))
     if error is not None:
         raise RuntimeError(f"CPU contexts could not be set to one thread each: {error.decode()}")
 

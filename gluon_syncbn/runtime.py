@@ -47,7 +47,10 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_timeout.restype = ctypes.c_double
     library.gluon_syncbn_num_keys.restype = ctypes.c_size_t
     library.gluon_syncbn_retire.restype = ctypes.c_char_p
-    library.gluon_syncbn_use_one_thread_each.argtypes = [ctypes.c_int]
+    library.gluon_syncbn_use_one_thread_each.argtypes = [
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.c_size_t,
+    ]
     library.gluon_syncbn_use_one_thread_each.restype = ctypes.c_char_p
     library.gluon_syncbn_hold.argtypes = [ctypes.c_void_p]
     library.gluon_syncbn_hold.restype = ctypes.c_void_p
@@ -61,7 +64,7 @@ def _load_library() -> ctypes.CDLL:
         ctypes.c_int,
         ctypes.c_char_p,
     ]
-    library.gluon_syncbn_add_process_set.restype = None
+    library.gluon_syncbn_add_process_set.restype = ctypes.c_char_p
     library.gluon_syncbn_leave_processes.restype = None
     for function in ("build_info", "gpu_build", "gpu_devices"):
         getattr(library, f"gluon_syncbn_{function}").restype = ctypes.c_char_p
@@ -123,8 +126,17 @@ def add_process_set(
         Number of this process in the set, and how many there are.
     ranks : str
         Ranks of the set's processes in the whole job, for messages.
+
+    Raises
+    ------
+    RuntimeError
+        If the system starts no thread for it.
     """
-    _LIBRARY.gluon_syncbn_add_process_set(allgather, process_set, rank, size, ranks.encode())
+    error = _LIBRARY.gluon_syncbn_add_process_set(
+        allgather, process_set, rank, size, ranks.encode()
+    )
+    if error is not None:
+        raise RuntimeError(f"process set {process_set} could not be added: {error.decode()}")
 
 
 def leave_processes() -> None:

@@ -192,11 +192,13 @@ def test_diagnose():
     run_python(program.replace("diagnose", "diagnosis"), status=2)
 
 
+@pytest.mark.parametrize("fork", ["", "if os.fork() == 0: os._exit(0)"])
 @pytest.mark.parametrize("hybridize", [True, False])
-def test_convolutions_with_several_threads_for_each_context(hybridize):
+def test_convolutions_with_several_threads_for_each_context(hybridize, fork):
     """Without the library's help, the OpenBLAS of MXNet's wheel waits for ever."""
     run_python(
         f"""
+import os
 import mxnet as mx
 import gluon_syncbn
 contexts = [mx.cpu(0), mx.cpu(1)]
@@ -209,6 +211,7 @@ for _ in range(3):
         outputs = [net(mx.nd.ones((2, 3, 96, 96), ctx=context)) for context in contexts]
     mx.autograd.backward(outputs)
     mx.nd.waitall()
+    {fork}
 """,
         OMP_NUM_THREADS="2",
     )

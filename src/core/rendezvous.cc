@@ -16,7 +16,8 @@ class NamedMeetings {
 
   std::shared_ptr<Meeting> find_or_create(const std::string& key, const std::string& layer,
                                           std::size_t num_devices, const std::string& option,
-                                          const std::shared_ptr<Channel>& channel) {
+                                          const std::shared_ptr<Channel>& channel,
+                                          const std::vector<int>& device_ids) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto id = std::make_tuple(key, num_devices, channel ? channel->group()->id() : kNoGroup);
     if (const auto found = meetings_.find(id); found != meetings_.end()) {
@@ -26,8 +27,8 @@ class NamedMeetings {
       delete meeting;
       instance().forget(id);
     };
-    std::shared_ptr<Meeting> meeting(new Meeting(layer, num_devices, key, option, channel),
-                                     release);
+    std::shared_ptr<Meeting> meeting(
+        new Meeting(layer, num_devices, key, option, channel, device_ids), release);
     meetings_[id] = meeting;
     return meeting;
   }
@@ -67,7 +68,9 @@ class NamedMeetings {
 constexpr const char* kWaitingCauses =
     "the loop waits for one device (asnumpy, asscalar, wait_to_read) before it has called the "
     "others; an operation that failed before on a missing device, whose error nobody has read "
-    "(mx.nd.waitall() reads all); or, on CPU contexts, workspaces ran out (set MXNET_CPU_TEMP_COPY "
+    "(mx.nd.waitall() reads all); an exception in the thread of a missing device, which GluonCV's "
+    "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); or, "
+    "on CPU contexts, workspaces ran out (set MXNET_CPU_TEMP_COPY "
     "to about 5 x norm layers x (devices - 1) or more).";
 
 class ForwardAttendance : public Attendance {
@@ -190,8 +193,9 @@ std::shared_ptr<Exchange<GradientSums>> Round::next_backward(const Device& devic
 }
 
 Meeting::Meeting(std::string layer, std::size_t num_devices, std::string key, std::string option,
-                 std::shared_ptr<Channel> channel)
-    : roll_(std::make_shared<Roll>(std::move(layer), num_devices, std::move(option))),
+                 std::shared_ptr<Channel> channel, std::vector<int> device_ids)
+    : roll_(std::make_shared<Roll>(std::move(layer), num_devices, std::move(option),
+                                   std::move(device_ids))),
       key_(std::move(key)),
       channel_(std::move(channel)) {}
 
@@ -225,8 +229,10 @@ std::string Meeting::waiting() const {
 
 std::shared_ptr<Meeting> Meeting::named(const std::string& key, const std::string& layer,
                                         std::size_t num_devices, const std::string& option,
-                                        const std::shared_ptr<Channel>& channel) {
-  return NamedMeetings::instance().find_or_create(key, layer, num_devices, option, channel);
+                                        const std::shared_ptr<Channel>& channel,
+                                        const std::vector<int>& device_ids) {
+  return NamedMeetings::instance().find_or_create(key, layer, num_devices, option, channel,
+                                                  device_ids);
 }
 
 std::size_t Meeting::count_named() { return NamedMeetings::instance().size(); }

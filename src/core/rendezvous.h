@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/agreement.h"
 #include "core/channel.h"
@@ -64,9 +65,10 @@ class Round {
 class Meeting {
  public:
   /// `key` is that of a named meeting, `option` what users know `num_devices` as; `channel` leads
-  /// to the other processes, if there are any.
+  /// to the other processes, if there are any; `device_ids` are those of Roll.
   Meeting(std::string layer, std::size_t num_devices, std::string key = "",
-          std::string option = "num_devices", std::shared_ptr<Channel> channel = nullptr);
+          std::string option = "num_devices", std::shared_ptr<Channel> channel = nullptr,
+          std::vector<int> device_ids = {});
 
   /// A call on `device` has been made that will join if it is a training forward; see Roll.
   Roll::Ticket announce(const Device& device) { return roll_->announce(device); }
@@ -86,7 +88,8 @@ class Meeting {
   static std::shared_ptr<Meeting> named(const std::string& key, const std::string& layer,
                                         std::size_t num_devices,
                                         const std::string& option = "num_devices",
-                                        const std::shared_ptr<Channel>& channel = nullptr);
+                                        const std::shared_ptr<Channel>& channel = nullptr,
+                                        const std::vector<int>& device_ids = {});
   /// Number of keys that somebody holds.
   static std::size_t count_named();
 

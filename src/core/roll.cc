@@ -1,6 +1,7 @@
 #include "core/roll.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/list_text.h"
@@ -65,6 +66,20 @@ void Roll::bring_up_to_date() {
   failed_.reset();
 }
 
+/// The devices that are not `known`; none if they cannot be told for certain, as for a graph that
+/// was loaded on other devices than it was made for.
+std::vector<Device> Roll::never_called(const std::set<Device>& known) const {
+  std::set<Device> awaited;
+  if (!known.empty()) {
+    for (const int id : device_ids_) awaited.insert({known.begin()->type, id});
+  }
+  std::vector<Device> others;
+  std::set_difference(awaited.begin(), awaited.end(), known.begin(), known.end(),
+                      std::back_inserter(others));
+  if (known.size() + others.size() != num_devices_) others.clear();
+  return others;
+}
+
 std::string Roll::text(const Device& device, const Member& member, bool counts) const {
   if (!counts) return device.name();
   std::string text = device.name() + " (" + counted(member.forwards, "training forward");
@@ -93,8 +108,14 @@ std::string Roll::missing_text(const std::set<Device>& present, bool counts) con
     if (known.insert(device).second) append_item(&list, text(device, member, counts));
   }
   if (known.size() < num_devices_) {
-    append_item(&list,
-                counted(num_devices_ - known.size(), "device") + " never called in training");
+    const auto strangers = never_called(known);
+    for (const Device& device : strangers) {
+      append_item(&list, device.name() + " (never called in training)");
+    }
+    if (strangers.empty()) {
+      append_item(&list,
+                  counted(num_devices_ - known.size(), "device") + " never called in training");
+    }
   }
   return list.empty() ? "none" : list;
 }

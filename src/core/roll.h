@@ -36,9 +36,14 @@ namespace gluon_syncbn {
 /// the timeout.
 class Roll {
  public:
-  /// `option` is what users know `num_devices` as.
-  Roll(std::string layer, std::size_t num_devices, std::string option = "num_devices")
-      : layer_(std::move(layer)), num_devices_(num_devices), option_(std::move(option)) {}
+  /// `option` is what users know `num_devices` as. `device_ids` are the devices that should come,
+  /// empty if they are not known.
+  Roll(std::string layer, std::size_t num_devices, std::string option = "num_devices",
+       std::vector<int> device_ids = {})
+      : layer_(std::move(layer)),
+        num_devices_(num_devices),
+        option_(std::move(option)),
+        device_ids_(std::move(device_ids)) {}
 
   using Ticket = std::uint64_t;
   static constexpr Ticket kJustMade = std::numeric_limits<Ticket>::max();
@@ -79,11 +84,13 @@ class Roll {
   };
 
   void bring_up_to_date();
+  std::vector<Device> never_called(const std::set<Device>& known) const;
   std::string text(const Device& device, const Member& member, bool counts) const;
 
   const std::string layer_;
   const std::size_t num_devices_;
   const std::string option_;
+  const std::vector<int> device_ids_;
   mutable std::mutex mutex_;
   std::map<Device, Member> members_;
   std::map<Device, std::uint64_t> strangers_;  // not members: inferences only

@@ -15,11 +15,6 @@ void set_cpu_context_check(CpuContextCheck check);
 /// per thread that calls operators.
 void require_safe_cpu_contexts(const std::string& layer, bool synchronized);
 
-/// Lets the workers of cpu(0), ..., cpu(contexts - 1) compute with one thread each, where several
-/// could hang: the OpenBLAS of MXNet's packages waits for ever where a second worker wants several
-/// threads while one has them.
-void use_one_thread_each(int contexts);
-
 }  // namespace gluon_syncbn::mxnet
 
 #endif  // GLUON_SYNCBN_MXNET_CPU_CONTEXTS_H_

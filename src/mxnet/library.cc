@@ -1,4 +1,5 @@
-// The functions that gluon_syncbn/runtime.py calls.
+// The functions that gluon_syncbn/runtime.py calls. Those that could fail for want of memory only
+// are noexcept: an exception must not get into the C code that calls them.
 
 #include <cstddef>
 #include <exception>
@@ -14,6 +15,7 @@
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/hold.h"
 #include "mxnet/horovod.h"
+#include "mxnet/one_thread_each.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -34,32 +36,36 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
   });
 }
 
-GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) {
+GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) noexcept {
   Watchdog::instance().set_timeout(seconds);
 }
 
-GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() { return Watchdog::instance().timeout(); }
+GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() noexcept {
+  return Watchdog::instance().timeout();
+}
 
 /// From now on, operators may name this process set of Horovod, of whose processes this one is
-/// number `rank`. `allgather` is horovod_mxnet_allgather_async.
-GLUON_SYNCBN_EXPORT void gluon_syncbn_add_process_set(mxnet::HorovodAllgather allgather,
-                                                      int process_set, int rank, int size,
-                                                      const char* ranks) {
-  mxnet::add_process_set({allgather, process_set, rank, size, ranks});
+/// number `rank`. `allgather` is horovod_mxnet_allgather_async. Returns nullptr, or what went
+/// wrong.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_add_process_set(mxnet::HorovodAllgather allgather,
+                                                             int process_set, int rank, int size,
+                                                             const char* ranks) {
+  return error_of([&] { mxnet::add_process_set({allgather, process_set, rank, size, ranks}); });
 }
 
 /// To be called before Horovod shuts down.
-GLUON_SYNCBN_EXPORT void gluon_syncbn_leave_processes() { mxnet::leave_processes(); }
+GLUON_SYNCBN_EXPORT void gluon_syncbn_leave_processes() noexcept { mxnet::leave_processes(); }
 
 /// At the end of the process: whatever waits for devices fails, with the message returned.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() {
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() noexcept {
   Watchdog::instance().retire();
   return Watchdog::kRetired;
 }
 
 /// See use_one_thread_each(). Returns nullptr, or what went wrong.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_one_thread_each(int contexts) {
-  return error_of([&] { mxnet::use_one_thread_each(contexts); });
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_one_thread_each(const int* device_ids,
+                                                                 std::size_t number) {
+  return error_of([&] { mxnet::use_one_thread_each({device_ids, device_ids + number}); });
 }
 
 /// Keeps an array busy until given back; nullptr where that failed.
@@ -71,7 +77,7 @@ GLUON_SYNCBN_EXPORT void* gluon_syncbn_hold(mxnet::NDArrayHandle array) {
   }
 }
 
-GLUON_SYNCBN_EXPORT void gluon_syncbn_release(void* hold) {
+GLUON_SYNCBN_EXPORT void gluon_syncbn_release(void* hold) noexcept {
   std::unique_ptr<mxnet::Hold>(static_cast<mxnet::Hold*>(hold));
 }
 
@@ -85,7 +91,7 @@ GLUON_SYNCBN_EXPORT int gluon_syncbn_is_ready(mxnet::NDArrayHandle array) {
 }
 
 /// Number of keys under which operators can meet at present.
-GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() { return Meeting::count_named(); }
+GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept { return Meeting::count_named(); }
 
 /// Version and compiler of this build.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {
@@ -93,7 +99,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {
 }
 
 /// The GPU half of this build: what it is for, or why it is not there.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_build() {
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_build() noexcept {
   static const std::string build = mxnet::gpu_build();
   return build.c_str();
 }

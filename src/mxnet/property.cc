@@ -9,6 +9,7 @@
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
 #include "mxnet/horovod.h"
+#include "mxnet/one_thread_each.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
@@ -96,7 +97,10 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   auto backend = backend_of(device, layer);
   if (device.type == "cpu") {
     require_safe_cpu_contexts(layer, synchronizes);
-    if (attributes_.num_devices > 1) use_one_thread_each(device.index + 1);
+    if (attributes_.num_devices > 1) {
+      use_one_thread_each({device.index});
+      use_one_thread_each(attributes_.device_ids);
+    }
   }
   auto place = update_place(device);
   auto where = synchronizes ? meeting(device) : nullptr;
@@ -131,7 +135,7 @@ UpdatePlace Property::update_place(const Device& device) const {
 }
 
 std::shared_ptr<Meeting> Property::meeting(const Device& device) {
-  Group group;
+  Group group{0, attributes_.device_ids};
   std::string layer = attributes_.layer();
   std::string key = attributes_.key;
   std::string option = "num_devices";
@@ -144,12 +148,14 @@ std::shared_ptr<Meeting> Property::meeting(const Device& device) {
     option = "sync_group_size";
   }
   if (attributes_.scope == Scope::kKey) {
-    return Meeting::named(key, layer, attributes_.group_size(), option, channel());
+    return Meeting::named(key, layer, attributes_.group_size(), option, channel(),
+                          group.device_ids);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   auto& meeting = graph_meetings_[group.number];
   if (!meeting) {
-    meeting = std::make_shared<Meeting>(layer, attributes_.group_size(), "", option, channel());
+    meeting = std::make_shared<Meeting>(layer, attributes_.group_size(), "", option, channel(),
+                                        group.device_ids);
   }
   return meeting;
 }

@@ -164,6 +164,20 @@ TEST_CASE("rendezvous: one device more than num_devices is refused and harms nob
   CHECK_THROWS_AS(meeting.join(kC), Error);
 }
 
+TEST_CASE("roll: devices that never came are named if all that should come are known") {
+  const auto missing = [](std::size_t num_devices, const std::vector<int>& device_ids) {
+    Roll roll("layer", num_devices, "num_devices", device_ids);
+    roll.next({"gpu", 2}, Roll::kJustMade);
+    return roll.missing_text({{"gpu", 2}}, true);
+  };
+  CHECK(missing(3, {3, 2, 0}) ==
+        "gpu(0) (never called in training), gpu(3) (never called in training)");
+  CHECK(missing(3, {}) == "2 devices never called in training");
+  // A graph that was loaded on other devices than it was made for.
+  CHECK(missing(3, {4, 5, 6}) == "2 devices never called in training");
+  CHECK(missing(4, {0, 2, 3}) == "3 devices never called in training");
+}
+
 TEST_CASE("roll: after a timeout a late call gets the error, then all meet again") {
   Meeting meeting("layer", 2);
   Inbox<Moments> of_a;
