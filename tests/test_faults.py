@@ -84,7 +84,9 @@ def test_a_device_that_never_calls(mode, first, known, capfd):
     message = error_of(out.asnumpy)
     # Nobody knows a device whose calls are all forgotten, as imperative ones are in time.
     missing = ["Missing: cpu(1) (1 training forward)"] if known else []
-    missing += ["Missing: 1 device never called"] if not known or mode == "imperative" else []
+    missing += (
+        ["Missing: cpu(1) (never called in training)"] if not known or mode == "imperative" else []
+    )
     for words in (
         layer.prefix,
         "round",
@@ -223,6 +225,59 @@ def test_an_error_is_read_on_all_devices_by_waitall(mode):
     error_of(mx.nd.waitall)
     del outs
     check_step(layer, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (mx.nd.ones((2, 3, 4), dtype="float64"), "float64 of shape (2, 3, 4)"),
+        (mx.nd.ones((2, 3, 4), dtype="float16"), "float16 of shape (2, 3, 4)"),
+        (mx.nd.ones((2, 3, 3)), "float32 of shape (2, 3, 3)"),
+        (mx.nd.ones((2, 4, 3)), "float32 of shape (2, 4, 3)"),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_gradients_of_the_output_that_do_not_fit(number, wrong, words):
+    layer = make_layer(number=number)
+    xs = [mx.nd.random.normal(shape=(2, 3, 4), ctx=mx.cpu(i)) for i in range(number)]
+    for x in xs:
+        x.attach_grad()
+    with mx.autograd.record():
+        outs = [layer(x) for x in xs]
+    heads = [mx.nd.ones((2, 3, 4), ctx=mx.cpu(i)) for i in range(number)]
+    heads[-1] = wrong.as_in_context(mx.cpu(number - 1))
+    mx.autograd.backward(outs, heads)
+    for x in xs:
+        message = error_of(x.grad.asnumpy)
+        assert layer.prefix in message
+        assert f"the gradient of the output is {words}" in message
+        assert "but the output is float32 of shape (2, 3, 4)" in message
+    if number == 2:
+        check_step(layer, [0, 1])
+
+
+@pytest.mark.parametrize("momentum", [0.9, None])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_batch_without_elements_moves_no_average(number, momentum):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=momentum)
+    layer.initialize(ctx=contexts(number))
+    with mx.util.np_shape(True):
+        xs = [mx.nd.zeros((0, 3, 4), ctx=mx.cpu(i)) for i in range(number)]
+        with mx.autograd.record():
+            outs = [layer(x) for x in xs]
+        mx.autograd.backward(outs)
+        assert [out.shape for out in outs] == [(0, 3, 4)] * number
+        mx.nd.waitall()
+    for parameter, expected in (
+        (layer.running_mean, 0),
+        (layer.running_var, 1),
+        (getattr(layer, "num_batches_tracked", None), 0),
+    ):
+        for array in parameter.list_data() if parameter else ():
+            np.testing.assert_array_equal(array.asnumpy(), expected)
+    for parameter in (layer.gamma, layer.beta):
+        for gradient in parameter.list_grad():
+            np.testing.assert_array_equal(gradient.asnumpy(), 0)
 
 
 def test_more_devices_than_num_devices():

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/list_text.h"
 #include "mxnet/dtype.h"
 
 namespace gluon_syncbn::mxnet {
@@ -25,6 +26,17 @@ constexpr const char* kInputGradient = "SyncBatchNormInputGradient";
 
 Share::Post posting_to(const Device& device, const char* name) {
   return [device, name](std::function<void()> task) { post(device, name, std::move(task)); };
+}
+
+/// MXNet checks all arrays but this one, which users give to backward().
+void require_like_data(const NDArray& head_gradient, const NDArray& data) {
+  const auto text = [](const NDArray& array) {
+    return std::string(dtype_name(array.dtype())) + " of shape (" + number_list(array.shape()) +
+           ")";
+  };
+  if (head_gradient.dtype() == data.dtype() && head_gradient.shape() == data.shape()) return;
+  throw Error("the gradient of the output is " + text(head_gradient) + " but the output is " +
+              text(data));
 }
 
 Write write_of(Request request) { return request == kAdd ? Write::kAdd : Write::kAssign; }
@@ -261,7 +273,7 @@ void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
   auto statistics = backend_->batch_statistics(data, moments, attributes_.eps);
   forward_ =
       std::make_shared<const Forward>(Forward{statistics, moments.count, true, std::move(round)});
-  normalize(call, *statistics, update_of(call, statistics));
+  normalize(call, *statistics, update_of(call, moments.count > 0 ? statistics : nullptr));
 }
 
 std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<ForwardCall>& call,
@@ -280,7 +292,7 @@ std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<ForwardCall>& ca
   pass.met = [self = shared_from_this(), call, round](const Backend::StatisticsPtr& batch,
                                                       std::int64_t count) {
     self->forward_ = std::make_shared<const Forward>(Forward{batch, count, true, round});
-    return self->update_of(*call, batch);
+    return self->update_of(*call, count > 0 ? batch : nullptr);
   };
   pass.post = posting_to(device_, kNormalize);
   pass.done = [self = shared_from_this(), call, completion, round](const std::string& error) {
@@ -322,12 +334,14 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
   if (pending_) pending_->end(device_, shared_from_this());
   call->forward = forward_;
   const NDArray& x = call->arrays[kData];
+  const auto require_gradient = [&] { require_like_data(call->arrays[kOutGrad], x); };
   const auto sum = [&] {
     call->own = backend_->gradient_sums(data_of(x), call->arrays[kOutGrad].data<void>(),
                                         x.data<void>(), *call->forward->statistics);
     return call->own;
   };
   if (!call->forward->round) {
+    require_gradient();
     const auto share = forward_->of_batch ? share_of(call, completion) : nullptr;
     if (share) {
       share->finish({share});
@@ -342,6 +356,7 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
   const auto exchange = call->forward->round->next_backward(device_);
   GradientSums part;
   try {
+    require_gradient();
     part = part_of(exchange->crosses() ? nullptr : share_of(call, completion), exchange.get(), sum);
   } catch (const std::exception& error) {
     exchange->fail("failed on " + device_.name() + ": " + error.what());

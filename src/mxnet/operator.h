@@ -107,7 +107,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
                                   const std::shared_ptr<Round>& round);
   std::shared_ptr<Share> share_of(const std::shared_ptr<BackwardCall>& call,
                                   const Completion& completion);
-  /// `batch` is null where the forward pass has failed.
+  /// `batch` is null if it moves nothing: it has no elements, or the forward pass has failed.
   Backend::Update update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const;
   void normalize(const ForwardCall& call, const Statistics& statistics,
                  const Backend::Update& update) const;
