@@ -18,6 +18,7 @@ CAUSES = (
     "num_devices is larger",
     "asnumpy",
     "branch",
+    "DataParallelModel",
     "MXNET_CPU_TEMP_COPY",
 )
 
