@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <set>
@@ -29,6 +31,20 @@ std::shared_ptr<Exchange<Moments>> exchange_of_two() {
 
 const Moments kPart{1, {1.0}, {0.0}};
 
+/// How often the threads of this process other than the caller have gone to sleep.
+long sleeps_of_other_threads() {
+  long sum = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;) {
+      long number = 0;
+      if (word == "voluntary_ctxt_switches:" && status >> number) sum += number;
+    }
+  }
+  return sum;
+}
+
 }  // namespace
 
 TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
@@ -46,6 +62,27 @@ TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
     CHECK(first.wait().outcome.error == "");
     CHECK(second.wait().outcome.error == "");
   }
+}
+
+TEST_CASE("watchdog: with timeout 0 no round wakes it") {
+  const ScopedTimeout for_ever(0);
+  {
+    // Its thread runs, and has nothing to watch.
+    const Inbox<Moments> inbox;
+    const auto exchange = exchange_of_two();
+    exchange->arrive({"cpu", 0}, kPart, inbox.continuation());
+    exchange->fail("not needed");
+  }
+  constexpr int kRounds = 40;
+  const long before = sleeps_of_other_threads();
+  for (int round = 0; round < kRounds; ++round) {
+    const Inbox<Moments> inbox;
+    const auto exchange = exchange_of_two();
+    exchange->arrive({"cpu", 0}, kPart, inbox.continuation());
+    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    exchange->arrive({"cpu", 1}, kPart, inbox.continuation());
+  }
+  CHECK(sleeps_of_other_threads() - before < kRounds / 2);
 }
 
 TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog out") {
