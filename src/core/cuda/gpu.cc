@@ -25,6 +25,12 @@ int ordinal_of(int index) {
   return index % count;
 }
 
+/// What MXNet lets its users say of machines whose GPUs do not reach each other as they claim.
+bool peer_access_is_off() {
+  const char* value = std::getenv("MXNET_ENABLE_GPU_P2P");
+  return value && *value && std::atoi(value) == 0;
+}
+
 /// So that arrays of about one size share memory.
 std::size_t rounded(std::size_t doubles) {
   std::size_t size = 32;
@@ -56,7 +62,9 @@ Gpu& Gpu::of(int index) {
 Gpu::Gpu(int index, int ordinal)
     : index_(index),
       ordinal_(ordinal),
-      message_place_(is_readable_by_all(ordinal) ? Memory::Place::kDevice : Memory::Place::kHost),
+      // Without peer access no GPU should read from another in any way, not even once.
+      message_place_(peer_access_is_off() ? Memory::Place::kHost : Memory::Place::kDevice),
+      reading_(static_cast<std::size_t>(device_count())),
       stream_(ordinal) {}
 
 Pool<Memory>::Lease Gpu::take(Memory::Place place, std::size_t doubles) {
@@ -76,6 +84,16 @@ Pool<Event>::Lease Gpu::event() {
 
 Gpu::Message Gpu::message(std::size_t doubles) { return {take(message_place_, doubles), event()}; }
 
+bool Gpu::reads(const Gpu& owner) {
+  if (owner.ordinal_ == ordinal_) return true;
+  auto& reading = reading_.at(static_cast<std::size_t>(owner.ordinal_));
+  // Two threads that come first do the same.
+  if (reading == Reading::kNotTried) {
+    reading = enable_reading(ordinal_, owner.ordinal_) ? Reading::kWorks : Reading::kFails;
+  }
+  return reading == Reading::kWorks;
+}
+
 std::uint32_t* Gpu::counters(std::size_t number) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<std::uint32_t*>(counters_.at_least(number * sizeof(std::uint32_t), &stream_));
@@ -88,14 +106,20 @@ Turns Gpu::turns(std::size_t number) {
 }
 
 void Gpu::when_done(Done done) {
-  Waiting waiting{{}, "", std::move(done)};
+  Waiting waiting{nullptr, {}, "", std::move(done)};
   try {
-    waiting.event = event();
-    waiting.event->record(&stream_);
+    waiting.own = event();
+    waiting.own->record(&stream_);
+    waiting.event = waiting.own.get();
   } catch (const std::exception& error) {
-    waiting.event.reset();
     waiting.error = error.what();
   }
+  wait_for(std::move(waiting));
+}
+
+void Gpu::when_reached(Event* event, Done done) { wait_for({event, {}, "", std::move(done)}); }
+
+void Gpu::wait_for(Waiting waiting) {
   const std::lock_guard<std::mutex> lock(mutex_);
   waiting_.push_back(std::move(waiting));
   if (!running_) {
@@ -121,7 +145,7 @@ void Gpu::run() {
         next.error = error.what();
       }
     }
-    next.event.reset();
+    next.own.reset();
     next.done(next.error);
   }
 }

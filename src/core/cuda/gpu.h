@@ -1,6 +1,7 @@
 #ifndef GLUON_SYNCBN_CORE_CUDA_GPU_H_
 #define GLUON_SYNCBN_CORE_CUDA_GPU_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -84,7 +85,7 @@ class Gpu {
     return take(Memory::Place::kHost, doubles);
   }
 
-  /// Memory that kernels on all GPUs can read, with an event for what writes it.
+  /// Memory that kernels of other GPUs may read, with an event for what writes it.
   struct Message {
     Pool<Memory>::Lease memory;
     Pool<Event>::Lease written;  ///< null where the host has written it
@@ -93,27 +94,39 @@ class Gpu {
   };
   Message message(std::size_t doubles);
 
+  /// Whether kernels of this GPU can read what `owner` keeps in its own memory. Asked for a GPU for
+  /// the first time, lets them where that is possible.
+  bool reads(const Gpu& owner);
+  /// Messages to come lie in memory of the host: somebody cannot read them where they are now.
+  void keep_messages_on_host() { message_place_ = Memory::Place::kHost; }
+
   /// As Workspace says.
   std::uint32_t* counters(std::size_t number);
   Turns turns(std::size_t number);
 
   /// Calls `done` once all work that is on the stream now is done.
   void when_done(Done done);
+  /// Calls `done` once all that `event` was recorded behind is done. `done` keeps the event.
+  void when_reached(Event* event, Done done);
 
  private:
+  enum class Reading : char { kNotTried, kWorks, kFails };
   struct Waiting {
-    Pool<Event>::Lease event;
+    Event* event;
+    Pool<Event>::Lease own;  ///< where nobody else keeps the event
     std::string error;
     Done done;
   };
 
   Pool<Memory>::Lease take(Memory::Place place, std::size_t doubles);
   Pool<Event>::Lease event();
+  void wait_for(Waiting waiting);
   void run();
 
   const int index_;
   const int ordinal_;
-  const Memory::Place message_place_;
+  std::atomic<Memory::Place> message_place_;
+  std::vector<std::atomic<Reading>> reading_;  // of each GPU
   Stream stream_;
   std::mutex mutex_;                                                        // of what follows
   std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> memories_;  // by size

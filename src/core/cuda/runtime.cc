@@ -45,21 +45,16 @@ std::string describe_devices() {
   return count ? text.str() : "none";
 }
 
-bool is_readable_by_all(int ordinal) {
-  for (int other = 0; other < device_count(); ++other) {
-    if (other == ordinal) continue;
-    int possible = 0;
-    check(cudaDeviceCanAccessPeer(&possible, other, ordinal), "cudaDeviceCanAccessPeer", other);
-    if (!possible) return false;
-    const OnDevice on_device(other);
-    const cudaError_t status = cudaDeviceEnablePeerAccess(ordinal, 0);
-    if (status == cudaSuccess) continue;
-    cudaGetLastError();
-    if (status == cudaErrorPeerAccessAlreadyEnabled) continue;
-    if (status == cudaErrorTooManyPeers) return false;
-    check(status, "cudaDeviceEnablePeerAccess", other);
-  }
-  return true;
+bool enable_reading(int reader, int owner) {
+  int possible = 0;
+  check(cudaDeviceCanAccessPeer(&possible, reader, owner), "cudaDeviceCanAccessPeer", reader);
+  if (!possible) return false;
+  const OnDevice on_device(reader);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(owner, 0);
+  if (status == cudaSuccess) return true;
+  cudaGetLastError();
+  // Any other reason is one not to read there: too many peers, or a machine that promises too much.
+  return status == cudaErrorPeerAccessAlreadyEnabled;
 }
 
 struct Event::Impl {

@@ -12,14 +12,16 @@ namespace gluon_syncbn::cuda {
 // the tests have an implementation on CPU threads (tests/native/emulation), so that what uses it is
 // tested where no GPU is. Everything throws Error, which names the call and the GPU.
 
-/// Number of GPUs: 0 where there is no GPU, no driver or one that is too old.
+/// Number of GPUs: 0 where there is no GPU, no driver or one that is too old. As what follows, it
+/// makes no context on a GPU.
 int device_count();
 
 /// What device_count() found, in words: the GPUs by name, or why there is none.
 std::string describe_devices();
 
-/// Whether the kernels of all GPUs can read the memory of GPU `ordinal`. Makes it so where it can.
-bool is_readable_by_all(int ordinal);
+/// Whether kernels of GPU `reader` can read the memory of GPU `owner`, another one. Makes it so
+/// where it can, which takes a context on both.
+bool enable_reading(int reader, int owner);
 
 class Stream;
 
@@ -77,6 +79,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
+  Place place() const { return place_; }
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 

@@ -5,8 +5,12 @@
 
 namespace gluon_syncbn::tests {
 
+/// As many as GLUON_SYNCBN_EMULATED_GPUS in the environment says, or 8. A kernel that gets a
+/// pointer to memory of another GPU breaks its stream, unless access was enabled.
 extern std::atomic<int> emulated_devices;
 extern std::atomic<bool> emulated_peer_access;
+extern std::atomic<long> emulated_meetings;          ///< of a GPU with another that it is to read
+extern std::atomic<long> emulated_copies;            ///< so far
 extern std::atomic<long> emulated_allocations;       ///< so far
 extern std::atomic<long> emulated_host_allocations;  ///< those of host memory
 extern std::atomic<long> emulated_launches;          ///< of kernels and memsets so far
