@@ -1,7 +1,7 @@
 #include "core/cuda/gpu.h"
 
 #include <cstdlib>
-#include <thread>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
@@ -14,6 +14,8 @@ struct Gpus {
   std::mutex mutex;
   std::map<int, std::unique_ptr<Gpu>> of_contexts;
 };
+
+std::atomic<Lender> the_lender{nullptr};
 
 int ordinal_of(int index) {
   const int count = device_count();
@@ -40,11 +42,12 @@ std::size_t rounded(std::size_t doubles) {
 
 }  // namespace
 
-void* ZeroedMemory::at_least(std::size_t bytes, Stream* stream) {
+void set_lender(Lender lender) { the_lender = lender; }
+
+void* ZeroedMemory::at_least(std::size_t bytes, Stream* stream, const Allocate& allocate) {
   if (memories_.empty() || memories_.back()->bytes() < bytes) {
     // Twice what is needed, so that little is left behind.
-    auto memory =
-        std::make_unique<Memory>(Memory::Place::kDevice, stream->ordinal(), 2 * bytes + 4096);
+    auto memory = allocate(2 * bytes + 4096);
     stream->zero(memory->data(), memory->bytes());
     memories_.push_back(std::move(memory));
   }
@@ -65,24 +68,79 @@ Gpu::Gpu(int index, int ordinal)
       // Without peer access no GPU should read from another in any way, not even once.
       message_place_(peer_access_is_off() ? Memory::Place::kHost : Memory::Place::kDevice),
       reading_(static_cast<std::size_t>(device_count())),
-      stream_(ordinal) {}
+      stream_(ordinal) {
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw Error("the thread that waits for gpu(" + std::to_string(index) +
+                ") could not be started: " + error.what());
+  }
+}
+
+Gpu::~Gpu() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
 
 Pool<Memory>::Lease Gpu::take(Memory::Place place, std::size_t doubles) {
   const std::size_t size = rounded(doubles);
   Pool<Memory>* pool = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(memories_mutex_);
     pool = &memories_[{place, size}];
   }
-  return pool->take(
-      [&] { return std::make_unique<Memory>(place, ordinal_, size * sizeof(double)); });
+  return pool->take([&] { return allocate(place, size * sizeof(double)); });
+}
+
+std::unique_ptr<Memory> Gpu::allocate(Memory::Place place, std::size_t bytes) {
+  const auto from_cuda = [&] { return std::make_unique<Memory>(place, ordinal_, bytes); };
+  try {
+    return from_cuda();
+  } catch (const OutOfMemory&) {
+    give_back_free(place);
+  }
+  try {
+    return from_cuda();
+  } catch (const OutOfMemory&) {
+    const Lender lender = the_lender;
+    auto lent = lender && place == Memory::Place::kDevice ? lender(index_, bytes) : nullptr;
+    if (!lent) throw;
+    return std::make_unique<Memory>(std::move(lent), ordinal_, bytes);
+  }
+}
+
+void Gpu::give_back_free(Memory::Place place) {
+  std::vector<std::unique_ptr<Memory>> free;
+  {
+    const std::lock_guard<std::mutex> lock(memories_mutex_);
+    for (auto& [of, pool] : memories_) {
+      if (of.first != place) continue;
+      for (auto& memory : pool.clear()) free.push_back(std::move(memory));
+    }
+  }
+  // Earlier work may still use it.
+  if (!free.empty()) stream_.synchronize();
+}
+
+void Gpu::require_no_capture() const {
+  if (!stream_.is_capturing()) return;
+  throw Error("gpu(" + std::to_string(index_) +
+              ") is being captured into a CUDA graph, which would repeat what holds for one step "
+              "only; keep the layer out of the graph");
 }
 
 Pool<Event>::Lease Gpu::event() {
   return events_.take([this] { return std::make_unique<Event>(ordinal_); });
 }
 
-Gpu::Message Gpu::message(std::size_t doubles) { return {take(message_place_, doubles), event()}; }
+Gpu::Message Gpu::message(std::size_t doubles) {
+  require_no_capture();
+  return {take(message_place_, doubles), event()};
+}
 
 bool Gpu::reads(const Gpu& owner) {
   if (owner.ordinal_ == ordinal_) return true;
@@ -96,36 +154,37 @@ bool Gpu::reads(const Gpu& owner) {
 
 std::uint32_t* Gpu::counters(std::size_t number) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return static_cast<std::uint32_t*>(counters_.at_least(number * sizeof(std::uint32_t), &stream_));
+  return static_cast<std::uint32_t*>(counters_.at_least(
+      number * sizeof(std::uint32_t), &stream_,
+      [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); }));
 }
 
 Turns Gpu::turns(std::size_t number) {
+  require_no_capture();
   const std::lock_guard<std::mutex> lock(mutex_);
-  void* states = turns_.at_least(number * sizeof(Turns::State), &stream_);
+  void* states = turns_.at_least(
+      number * sizeof(Turns::State), &stream_,
+      [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); });
   return {static_cast<Turns::State*>(states), ++last_turn_};
 }
 
 void Gpu::when_done(Done done) {
-  Waiting waiting{nullptr, {}, "", std::move(done)};
+  Waiting waiting{nullptr, {}, std::move(done)};
   try {
     waiting.own = event();
     waiting.own->record(&stream_);
     waiting.event = waiting.own.get();
-  } catch (const std::exception& error) {
-    waiting.error = error.what();
+  } catch (const std::exception&) {
+    // Kernels may run all the same, and use what `done` gives up.
   }
   wait_for(std::move(waiting));
 }
 
-void Gpu::when_reached(Event* event, Done done) { wait_for({event, {}, "", std::move(done)}); }
+void Gpu::when_reached(Event* event, Done done) { wait_for({event, {}, std::move(done)}); }
 
 void Gpu::wait_for(Waiting waiting) {
   const std::lock_guard<std::mutex> lock(mutex_);
   waiting_.push_back(std::move(waiting));
-  if (!running_) {
-    running_ = true;
-    std::thread([this] { run(); }).detach();
-  }
   wake_.notify_one();
 }
 
@@ -134,19 +193,19 @@ void Gpu::run() {
     Waiting next;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [this] { return !waiting_.empty(); });
+      wake_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
       next = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    if (next.event) {
-      try {
-        next.event->synchronize();
-      } catch (const std::exception& error) {
-        next.error = error.what();
-      }
+    std::string error;
+    try {
+      next.event ? next.event->synchronize() : stream_.synchronize();
+    } catch (const std::exception& caught) {
+      error = caught.what();
     }
     next.own.reset();
-    next.done(next.error);
+    next.done(error);
   }
 }
 

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+
+#include "core/error.h"
 
 namespace gluon_syncbn::cuda {
 
@@ -58,6 +61,10 @@ class Stream {
 
   /// Work that follows starts behind what was recorded in `event`, on whatever GPU.
   void wait(const Event& event);
+  /// Keeps the calling thread until all work is done. Throws what went wrong in it.
+  void synchronize();
+  /// Whether work is recorded into a CUDA graph instead of being done.
+  bool is_capturing() const;
   void zero(void* begin, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);
 
@@ -69,12 +76,25 @@ class Stream {
   const std::unique_ptr<Impl> impl_;
 };
 
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Memory that kernels can use: that of a GPU, or memory of the host which all GPUs see.
 class Memory {
  public:
   enum class Place { kDevice, kHost };
 
+  /// Throws OutOfMemory where there is none.
   Memory(Place place, int ordinal, std::size_t bytes);
+  /// That of a GPU which somebody else has allocated, and lends for as long as this lives.
+  Memory(std::shared_ptr<void> lent, int ordinal, std::size_t bytes)
+      : place_(Place::kDevice),
+        ordinal_(ordinal),
+        bytes_(bytes),
+        lent_(std::move(lent)),
+        data_(lent_.get()) {}
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -87,6 +107,7 @@ class Memory {
   const Place place_;
   const int ordinal_;
   const std::size_t bytes_;
+  const std::shared_ptr<void> lent_;
   void* data_ = nullptr;
 };
 

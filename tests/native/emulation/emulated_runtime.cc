@@ -41,6 +41,10 @@ std::atomic<long> emulated_copies{0};
 std::atomic<long> emulated_allocations{0};
 std::atomic<long> emulated_host_allocations{0};
 std::atomic<long> emulated_launches{0};
+std::atomic<long> emulated_releases{0};
+std::atomic<int> emulated_refusals{0};
+std::atomic<int> emulated_event_refusals{0};
+std::atomic<bool> emulated_capture{false};
 std::atomic<bool> emulated_fault{false};
 std::atomic<bool> emulated_copy_fault{false};
 
@@ -164,7 +168,11 @@ struct Event::Impl {
   }
 };
 
-Event::Event(int) : impl_(std::make_unique<Impl>()) {}
+Event::Event(int) : impl_(std::make_unique<Impl>()) {
+  if (tests::emulated_event_refusals == 0) return;
+  --tests::emulated_event_refusals;
+  throw Error("CUDA: an emulated event cannot be made");
+}
 Event::~Event() = default;
 void Event::record(Stream* stream) {
   const auto point = std::make_shared<Point>();
@@ -200,6 +208,13 @@ void Stream::wait(const Event& event) {
     impl_->put([point] { point->wait(); });
   }
 }
+void Stream::synchronize() {
+  const auto point = std::make_shared<Point>();
+  impl_->put([point, impl = impl_.get()] { point->reach(impl->error); });
+  const std::string error = point->wait();
+  if (!error.empty()) throw Error(error);
+}
+bool Stream::is_capturing() const { return tests::emulated_capture; }
 void Stream::zero(void* begin, std::size_t bytes) {
   ++tests::emulated_launches;
   impl_->put([begin, bytes] { std::memset(begin, 0, bytes); });
@@ -215,6 +230,10 @@ void Stream::copy(void* to, const void* from, std::size_t bytes) {
 
 Memory::Memory(Place place, int ordinal, std::size_t bytes)
     : place_(place), ordinal_(ordinal), bytes_(bytes) {
+  if (tests::emulated_refusals > 0) {
+    --tests::emulated_refusals;
+    throw OutOfMemory("CUDA: emulated allocation of " + std::to_string(bytes) + " bytes failed");
+  }
   ++tests::emulated_allocations;
   if (place_ == Place::kHost) ++tests::emulated_host_allocations;
   data_ = ::operator new(bytes, std::align_val_t(256));
@@ -222,6 +241,8 @@ Memory::Memory(Place place, int ordinal, std::size_t bytes)
   if (place_ == Place::kDevice) Reach::instance().add(data_, bytes, ordinal_);
 }
 Memory::~Memory() {
+  if (lent_) return;
+  ++tests::emulated_releases;
   Reach::instance().remove(data_);
   ::operator delete(data_, std::align_val_t(256));
 }
