@@ -4,7 +4,9 @@
 
 #ifdef GLUON_SYNCBN_CUDA
 #include "core/cuda/backend_cuda.h"
+#include "core/cuda/gpu.h"
 #include "core/cuda/runtime.h"
+#include "mxnet/gpu_pool.h"
 #endif
 
 namespace gluon_syncbn::mxnet {
@@ -12,6 +14,7 @@ namespace {
 
 #ifdef GLUON_SYNCBN_CUDA
 std::shared_ptr<Backend> gpu_backend(const Device& device, const std::string& layer) {
+  cuda::set_lender(lend_from_pool);
   return cuda::backend_of(device.index, layer);
 }
 #else

@@ -1,0 +1,19 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_HOST_LIBRARY_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_HOST_LIBRARY_H_
+
+#include <dlfcn.h>
+
+#include "core/error.h"
+#include "mxnet/c_api.h"
+
+namespace gluon_syncbn::tests {
+
+/// Loads a host that stands in for libmxnet, for tests of single parts of src/mxnet.
+inline void load_host(const char* path = GLUON_SYNCBN_STAND_IN_EMULATED) {
+  if (!dlopen(path, RTLD_NOW)) throw Error(dlerror());
+  mxnet::load_api(path);
+}
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_HOST_LIBRARY_H_

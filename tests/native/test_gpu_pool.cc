@@ -1,0 +1,23 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+
+#include "host_library.h"
+#include "mxnet/gpu_pool.h"
+
+namespace gluon_syncbn::tests {
+
+TEST_CASE("gpu pool: memory that the host lends goes back to it") {
+  load_host();
+  const auto memory = mxnet::lend_from_pool(1, 1001);
+  REQUIRE(memory.get() != nullptr);
+  auto* bytes = static_cast<char*>(memory.get());  // GPUs are emulated in memory of the host
+  for (std::size_t i = 0; i < 1001; ++i) bytes[i] = 1;
+}
+
+TEST_CASE("gpu pool: what the host has not, it does not lend") {
+  load_host(GLUON_SYNCBN_STAND_IN);  // which has no GPUs
+  CHECK(mxnet::lend_from_pool(0, 1001).get() == nullptr);
+}
+
+}  // namespace gluon_syncbn::tests
