@@ -8,10 +8,10 @@
 
 namespace gluon_syncbn::tests {
 
-/// Loads a host that stands in for libmxnet, for tests of single parts of src/mxnet.
-inline void load_host(const char* path = GLUON_SYNCBN_STAND_IN_EMULATED) {
-  if (!dlopen(path, RTLD_NOW)) throw Error(dlerror());
-  mxnet::load_api(path);
+/// Loads the host that stands in for libmxnet, with emulated GPUs, for tests of single parts of src/mxnet.
+inline void load_host() {
+  if (!dlopen(GLUON_SYNCBN_STAND_IN_EMULATED, RTLD_NOW)) throw Error(dlerror());
+  mxnet::load_api(GLUON_SYNCBN_STAND_IN_EMULATED);
 }
 
 }  // namespace gluon_syncbn::tests
