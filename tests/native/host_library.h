@@ -8,7 +8,8 @@
 
 namespace gluon_syncbn::tests {
 
-/// Loads the host that stands in for libmxnet, with emulated GPUs, for tests of single parts of src/mxnet.
+/// Loads the host that stands in for libmxnet, with emulated GPUs, for tests of single parts of
+/// src/mxnet.
 inline void load_host() {
   if (!dlopen(GLUON_SYNCBN_STAND_IN_EMULATED, RTLD_NOW)) throw Error(dlerror());
   mxnet::load_api(GLUON_SYNCBN_STAND_IN_EMULATED);
