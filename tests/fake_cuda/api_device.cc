@@ -16,6 +16,7 @@ using fake_cuda::exists;
 using fake_cuda::last_error;
 using fake_cuda::Needs;
 using fake_cuda::settings;
+using fake_cuda::works_in_context;
 
 namespace {
 
@@ -53,10 +54,12 @@ cudaError_t cudaGetDevice(int* ordinal) {
 cudaError_t cudaSetDevice(int ordinal) {
   return call("cudaSetDevice", Needs::kDriver, [=] {
     if (!exists(ordinal)) return cudaErrorInvalidDevice;
+    if (ordinal != current_device()) works_in_context() = false;
     current_device() = ordinal;
     // From CUDA 12 on the context is made at once, and its fault told.
     if (settings().version < 12000) return cudaSuccess;
     const cudaError_t status = device(ordinal).make_context("cudaSetDevice");
+    works_in_context() = status == cudaSuccess;
     return status == cudaSuccess ? device(ordinal).error() : status;
   });
 }

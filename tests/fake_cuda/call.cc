@@ -43,6 +43,7 @@ cudaError_t enter(const char* name, Needs needs) {
   }
   if (needs != Needs::kContext) return cudaSuccess;
   const cudaError_t status = device(current).make_context(name);
+  works_in_context() = status == cudaSuccess;
   return status == cudaSuccess ? device(current).error() : status;
 }
 

@@ -42,6 +42,11 @@ int& current_device() {
   return current;
 }
 
+bool& works_in_context() {
+  static thread_local bool works = false;
+  return works;
+}
+
 Device::Device(int ordinal) : ordinal_(ordinal) {}
 
 void Device::break_with(cudaError_t error) {

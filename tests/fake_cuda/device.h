@@ -69,6 +69,9 @@ std::vector<Device*> all_devices();
 
 /// That of the calling thread.
 int& current_device();
+/// Whether a call of the calling thread has needed the context of that device, so that it is the
+/// thread's for the driver too.
+bool& works_in_context();
 
 }  // namespace fake_cuda
 

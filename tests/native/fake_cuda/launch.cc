@@ -36,9 +36,9 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   const Arguments<Body> arguments{body, tests::order_of_kernels()};
   static_assert(std::is_trivially_copyable_v<Arguments<Body>>);
   const OnDevice on_device(stream->ordinal());
-  fakeCudaLaunch(Body::kName, &arguments, sizeof arguments, run<Body>, blocks, native(*stream));
-  // As kernels.cuh does.
-  check(cudaGetLastError(), std::string("kernel '") + Body::kName + "'", stream->ordinal());
+  const cudaError_t status =
+      fakeCudaLaunch(Body::kName, &arguments, sizeof arguments, run<Body>, blocks, native(*stream));
+  check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
 }
 
 #define GLUON_SYNCBN_EMULATE(...) template void launch(const __VA_ARGS__&, std::int64_t, Stream*);
