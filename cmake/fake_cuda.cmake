@@ -61,6 +61,8 @@ if(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET)
     target_link_options(${target} PRIVATE "LINKER:--version-script=${generated}/${soname}.map")
     add_dependencies(fake_cuda_libraries ${target})
   endforeach()
+  # Who asks the driver for the calls that the fake runtime has finds them there.
+  target_link_libraries(fake_libcuda PRIVATE -Wl,--no-as-needed fake_cuda)
 endif()
 
 # The GPU half as it is shipped, but for the kernels' launches.
