@@ -30,6 +30,41 @@ target_include_directories(fake_cuda SYSTEM PUBLIC ${GLUON_SYNCBN_FAKE_CUDA_HEAD
 target_link_libraries(fake_cuda PRIVATE gluon_syncbn_flags)
 target_link_options(fake_cuda PRIVATE "LINKER:--version-script=${fake_cuda_folder}/exports.map")
 
+# The other libraries that libmxnet.so needs, by the functions that it leaves to them.
+set(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET "" CACHE FILEPATH
+    "libmxnet.so of a package for CUDA 11, to run on the fake CUDA; empty: none")
+if(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET)
+  enable_language(C)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  set(sonames libcuda.so.1 libcudnn.so.8 libcublas.so.11 libcufft.so.10 libcusolver.so.11
+              libcurand.so.10 libnccl.so.2 libnvrtc.so.11.2 libnvToolsExt.so.1)
+  set(generated "${CMAKE_CURRENT_BINARY_DIR}/fake_cuda_sources")
+  set(generated_files)
+  foreach(soname IN LISTS sonames)
+    list(APPEND generated_files "${generated}/${soname}.c" "${generated}/${soname}.map")
+  endforeach()
+  add_custom_command(
+    OUTPUT ${generated_files}
+    COMMAND "${Python3_EXECUTABLE}" "${fake_cuda_folder}/libraries.py"
+            "${GLUON_SYNCBN_FAKE_CUDA_LIBMXNET}" "${generated}"
+    DEPENDS "${fake_cuda_folder}/libraries.py" "${GLUON_SYNCBN_FAKE_CUDA_LIBMXNET}" VERBATIM)
+  add_custom_target(fake_cuda_sources DEPENDS ${generated_files})
+  add_custom_target(fake_cuda_libraries DEPENDS fake_cuda gluon_syncbn_on_fake)
+  foreach(soname IN LISTS sonames)
+    string(REGEX MATCH "^lib([A-Za-z]+)(.*)$" _ "${soname}")
+    set(target "fake_lib${CMAKE_MATCH_1}")
+    add_library(${target} SHARED "${generated}/${soname}.c")
+    set_target_properties(${target} PROPERTIES OUTPUT_NAME "${CMAKE_MATCH_1}"
+                                               SUFFIX "${CMAKE_MATCH_2}"
+                                               C_VISIBILITY_PRESET default)
+    add_dependencies(${target} fake_cuda_sources)
+    target_link_options(${target} PRIVATE "LINKER:--version-script=${generated}/${soname}.map")
+    add_dependencies(fake_cuda_libraries ${target})
+  endforeach()
+  # Who asks the driver for the calls that the fake runtime has finds them there.
+  target_link_libraries(fake_libcuda PRIVATE -Wl,--no-as-needed fake_cuda)
+endif()
+
 # The GPU half as it is shipped, but for the kernels' launches.
 add_library(cuda_on_fake OBJECT
             "${cuda_folder}/runtime.cc"

@@ -3,12 +3,14 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
-#include <string>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "call.h"
 #include "die.h"
 #include "fake_cuda.h"
+#include "kernels/kernel.h"
 #include "memory.h"
 #include "settings.h"
 
@@ -46,6 +48,32 @@ Arguments reachable_by(Device* device, const void* given, std::size_t bytes) {
   return arguments;
 }
 
+struct Names {
+  std::mutex mutex;
+  std::map<const void*, const char*> of_functions;
+};
+Names& names() {
+  static Names& all = *new Names;
+  return all;
+}
+const char* name_of(const void* function) {
+  const std::lock_guard<std::mutex> lock(names().mutex);
+  const auto found = names().of_functions.find(function);
+  if (found == names().of_functions.end()) fake_cuda::die("a kernel that nobody registered");
+  return found->second;
+}
+
+/// Between the two calls that a launch compiles to.
+struct Configuration {
+  dim3 grid, block;
+  std::size_t shared = 0;
+  cudaStream_t stream = nullptr;
+};
+std::vector<Configuration>& configurations() {
+  static thread_local std::vector<Configuration> all;
+  return all;
+}
+
 }  // namespace
 
 extern "C" {
@@ -81,6 +109,49 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
   return call("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", Needs::kContext, [=] {
     *blocks = 2;
     return cudaSuccess;
+  });
+}
+
+// What the compiler puts into programs that have kernels.
+
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+char __cudaInitModule(void**) { return 1; }
+void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int, void*,
+                            void*, void*, void*, int*) {
+  const std::lock_guard<std::mutex> lock(names().mutex);
+  names().of_functions[function] = name;
+}
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* stream) {
+  configurations().push_back({grid, block, shared, stream});
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  const Configuration last = configurations().back();
+  configurations().pop_back();
+  *grid = last.grid;
+  *block = last.block;
+  *shared = last.shared;
+  *static_cast<cudaStream_t*>(stream) = last.stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t,
+                             cudaStream_t stream) {
+  return call("cudaLaunchKernel", Needs::kContext, [=] {
+    cudaError_t status = cudaSuccess;
+    const auto of_handle = fake_cuda::stream_of(stream, &status);
+    if (status != cudaSuccess) return status;
+    if (fake_cuda::device_of(of_handle).ordinal() != current_device()) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    return put(stream, {"kernel", fake_cuda::kernel(name_of(function), grid, block, arguments)});
   });
 }
 

@@ -1,8 +1,10 @@
 #include "call.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <utility>
 
 #include "counters.h"
@@ -43,6 +45,13 @@ cudaError_t enter(const char* name, Needs needs) {
   const cudaError_t status = device(current).make_context(name);
   works_in_context() = status == cudaSuccess;
   return status == cudaSuccess ? device(current).error() : status;
+}
+
+void leave_with(const char* name, cudaError_t error) {
+  last_error() = error;
+  if (!settings().tell) return;
+  std::fprintf(stderr, "fake CUDA: thread %ld, device %d: %s: %s\n", syscall(SYS_gettid),
+               current_device(), name, cudaGetErrorName(error));
 }
 
 bool is_default(cudaStream_t handle) { return !handle || handle == cudaStreamLegacy; }

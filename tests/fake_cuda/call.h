@@ -20,12 +20,15 @@ cudaError_t& last_error();
 /// What comes before the work of a call: its number, faults, and what it needs.
 cudaError_t enter(const char* name, Needs needs);
 
+/// Keeps the error of a call.
+void leave_with(const char* name, cudaError_t error);
+
 /// One call of the runtime. Its error stays for cudaGetLastError.
 template <class Body>
 cudaError_t call(const char* name, Needs needs, const Body& body) {
   cudaError_t status = enter(name, needs);
   if (status == cudaSuccess) status = body();
-  if (status != cudaSuccess) last_error() = status;
+  if (status != cudaSuccess) leave_with(name, status);
   return status;
 }
 

@@ -42,6 +42,7 @@ Settings& settings() {
     add("PEERS", &made->peers, 1);
     add("PEER_GROUP", &made->peer_group, 0);
     add("PEER_LIMIT", &made->peer_limit, 0);
+    add("TELL", &made->tell, 0);
     add("IGNORE_EVENT_SYNCHRONIZE", &made->ignore_event_synchronize, 0);
     add("IGNORE_STREAM_WAIT", &made->ignore_stream_wait, 0);
     add("IGNORE_STREAM_SYNCHRONIZE", &made->ignore_stream_synchronize, 0);
