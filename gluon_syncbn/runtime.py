@@ -27,8 +27,12 @@ _CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_
 
 
 def library_path() -> Path:
-    """Path of the native library that belongs to this package."""
-    return Path(__file__).with_name("libgluon_syncbn.so")
+    """Path of the native library that belongs to this package.
+
+    For tests of another build, ``GLUON_SYNCBN_LIBRARY`` in the environment names its library.
+    """
+    other = os.environ.get("GLUON_SYNCBN_LIBRARY")
+    return Path(other) if other else Path(__file__).with_name("libgluon_syncbn.so")
 
 
 def _load_library() -> ctypes.CDLL:

@@ -47,6 +47,10 @@ def _fail_rather_than_hang() -> Iterator[None]:
     mx.nd.waitall()
 
 
+# The type of the contexts of all tests: gpu where scripts/test.sh --cu112 runs them.
+DEVICE = os.environ.get("GLUON_SYNCBN_TEST_DEVICE", "cpu")
+
+
 def contexts(number: int) -> list[mx.Context]:
-    """The first `number` CPU contexts."""
-    return [mx.cpu(i) for i in range(number)]
+    """The first `number` contexts."""
+    return [mx.Context(DEVICE, i) for i in range(number)]

@@ -8,6 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
+from .conftest import DEVICE
 from .oracle import Expected, batch_norm, relative_error
 
 _keys = iter(range(10**9))
@@ -88,7 +89,7 @@ class Options:
     grad_req: dict[str, str] = field(default_factory=dict)
     train_mode: bool = True
     before: float = 0.0  # what gradients hold before backward
-    device: str = "cpu"  # type of the contexts
+    device: str = DEVICE  # type of the contexts
 
     def before_of(self, name: str) -> float:
         """What is left of `before` in the gradient of `name`."""

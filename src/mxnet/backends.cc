@@ -4,7 +4,10 @@
 
 #ifdef GLUON_SYNCBN_CUDA
 #include "core/cuda/backend_cuda.h"
+#include "core/cuda/gpu.h"
 #include "core/cuda/runtime.h"
+#include "core/cuda/thread_context.h"
+#include "mxnet/gpu_pool.h"
 #endif
 
 namespace gluon_syncbn::mxnet {
@@ -12,6 +15,7 @@ namespace {
 
 #ifdef GLUON_SYNCBN_CUDA
 std::shared_ptr<Backend> gpu_backend(const Device& device, const std::string& layer) {
+  cuda::set_lender(lend_from_pool);
   return cuda::backend_of(device.index, layer);
 }
 #else
@@ -32,6 +36,16 @@ std::shared_ptr<Backend> backend_of(const Device& device, const std::string& lay
   throw Error(layer + ": called on " + device.name() +
               " where a context of type cpu or gpu is expected");
 }
+
+#ifdef GLUON_SYNCBN_CUDA
+KeepsGpu::KeepsGpu() : before_(cuda::thread_context()) {}
+KeepsGpu::~KeepsGpu() {
+  if (cuda::thread_context() != before_) cuda::set_thread_context(before_);
+}
+#else
+KeepsGpu::KeepsGpu() : before_(nullptr) {}
+KeepsGpu::~KeepsGpu() { static_cast<void>(before_); }
+#endif
 
 #ifdef GLUON_SYNCBN_CUDA
 std::string gpu_build() { return GLUON_SYNCBN_CUDA; }

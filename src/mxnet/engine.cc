@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "mxnet/backends.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 using Operation = std::function<void(Completion)>;
 
 void run(void* /*run_context*/, void* on_complete, void* param) {
+  // The last device of a round frees arrays of all of them, on its worker.
+  const KeepsGpu keeps_gpu;
   // Completing deletes what `param` points to, perhaps while the operation still runs: its own
   // mutex may be locked.
   const Operation operation = std::move(*static_cast<Operation*>(param));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "thread_failure.h"
+#include "refused_threads.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -120,7 +120,7 @@ TEST_CASE("parallel: a child of fork computes alone") {
 TEST_CASE("parallel: without threads the caller computes alone") {
   // More than any test before has started.
   const Threads guard(64);
-  const NoThreads no_threads;
+  const RefusedThreads no_threads(0);
   CHECK(does_each_once(1000));
 }
 

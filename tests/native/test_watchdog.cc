@@ -15,7 +15,7 @@
 #include "core/moments.h"
 #include "core/watchdog.h"
 #include "ranks.h"
-#include "thread_failure.h"
+#include "refused_threads.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -145,7 +145,7 @@ int without_threads() {
   const Inbox<Moments> first;
   const Inbox<Moments> second;
   {
-    const NoThreads no_threads;
+    const RefusedThreads no_threads(0);
     exchange->arrive({"cpu", 0}, kPart, first.continuation());
     if (first.calls().size() != 1) return 1;
     if (!contains(first.calls().front().outcome.error, "no thread could be started")) return 2;

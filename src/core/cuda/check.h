@@ -9,10 +9,12 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Throws Error naming `what` and the GPU where `status` is not success.
+/// Throws Error naming `what` and the GPU where `status`, which a call has returned, is not
+/// success. The next who asks for the last error of this thread does not get this one.
 void check(cudaError_t status, const std::string& what, int ordinal);
 
-/// Makes a GPU that of the calling thread, and its former one after that.
+/// Makes a GPU that of the calling thread. After that the thread has again what it had, be it no
+/// GPU at all, and no other GPU has got a context by that.
 class OnDevice {
  public:
   explicit OnDevice(int ordinal);
@@ -21,7 +23,8 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
-  int before_ = 0;
+  void* const before_;  // context
+  bool changed_ = false;
 };
 
 cudaStream_t native(const Stream& stream);

@@ -33,8 +33,11 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
                 " blocks, more than CUDA allows");
   }
   const OnDevice on_device(stream->ordinal());
-  run<Body><<<static_cast<unsigned>(blocks), kThreads, 0, native(*stream)>>>(body);
-  check(cudaGetLastError(), std::string("kernel '") + Body::kName + "'", stream->ordinal());
+  // The last error, which <<<>>> leaves as its only status, may be somebody else's.
+  void* arguments[] = {const_cast<Body*>(&body)};
+  const cudaError_t status = cudaLaunchKernel(run<Body>, dim3(static_cast<unsigned>(blocks)),
+                                              dim3(kThreads), arguments, 0, native(*stream));
+  check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
 }
 
 #define GLUON_SYNCBN_CUDA_INSTANTIATE(...) \

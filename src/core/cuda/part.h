@@ -12,9 +12,9 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Two numbers for every channel, which all GPUs can read: those of one device for its peers, or
-/// those of other processes for all devices of this one.
-struct Part : RemotePart {
+/// Two numbers for every channel: those of one device for its peers, or those of other processes
+/// for all devices of this one.
+struct Part : RemotePart, std::enable_shared_from_this<Part> {
   /// With room for so many numbers.
   Part(Gpu* gpu_in, std::size_t doubles_in, std::int64_t count_in)
       : Part(gpu_in, gpu_in->message(doubles_in), doubles_in, count_in) {}
@@ -26,8 +26,9 @@ struct Part : RemotePart {
   std::size_t doubles;
   std::int64_t count;  // elements per channel
 
-  /// Where kernels that come next on the stream of `reader` find the numbers: in memory that `room`
-  /// gives where they come from the host, because every block reads them.
+  /// Where kernels that come next on the stream of `reader` find the numbers: in place, or in
+  /// memory that `room` gives, where they come from the host, because every block reads them, or
+  /// where these kernels cannot read them in place.
   const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
 
   void fetch(Then then) const override;
@@ -36,6 +37,9 @@ struct Part : RemotePart {
   static const Part& of(const std::shared_ptr<const RemotePart>& part) {
     return static_cast<const Part&>(*part);
   }
+
+ private:
+  bool is_on_host() const { return message.memory->place() == Memory::Place::kHost; }
 };
 
 }  // namespace gluon_syncbn::cuda

@@ -2,24 +2,65 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <atomic>
 #include <sstream>
 
 #include "core/cuda/check.h"
+#include "core/cuda/thread_context.h"
 #include "core/error.h"
 
 namespace gluon_syncbn::cuda {
+namespace {
+
+/// The context of each GPU that this library shares with everybody else in the process; null where
+/// it is not known yet.
+std::atomic<void*>& context_of(int ordinal) {
+  constexpr std::size_t kMost = 64;
+  static std::array<std::atomic<void*>, kMost> contexts{};
+  return contexts.at(static_cast<std::size_t>(ordinal));
+}
+
+/// For destructors. What they release may be gone with the driver, at the end of the process.
+template <class Release>
+void release_on(int ordinal, const Release& release) noexcept {
+  try {
+    const OnDevice on_device(ordinal);
+    if (release() != cudaSuccess) cudaGetLastError();
+  } catch (const Error&) {
+  }
+}
+
+/// "; ... of ... bytes are free" on the thread's GPU, for a message.
+std::string free_bytes() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    cudaGetLastError();
+    return "";
+  }
+  return "; " + std::to_string(free) + " of " + std::to_string(total) + " bytes are free";
+}
+
+}  // namespace
 
 void check(cudaError_t status, const std::string& what, int ordinal) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();
   throw Error("CUDA: " + what + " on gpu(" + std::to_string(ordinal) +
               ") failed: " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
 }
 
-OnDevice::OnDevice(int ordinal) {
-  check(cudaGetDevice(&before_), "cudaGetDevice", ordinal);
-  if (before_ != ordinal) check(cudaSetDevice(ordinal), "cudaSetDevice", ordinal);
+OnDevice::OnDevice(int ordinal) : before_(thread_context()) {
+  if (before_ && before_ == context_of(ordinal)) return;
+  const cudaError_t status = cudaSetDevice(ordinal);
+  if (status != cudaSuccess) set_thread_context(before_);
+  check(status, "cudaSetDevice", ordinal);
+  changed_ = true;
 }
-OnDevice::~OnDevice() { cudaSetDevice(before_); }
+OnDevice::~OnDevice() {
+  if (changed_) set_thread_context(before_);
+}
 
 int device_count() {
   int count = 0;
@@ -38,28 +79,28 @@ std::string describe_devices() {
   std::ostringstream text;
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties", i);
-    text << (i ? ", " : "") << properties.name << " (sm_" << properties.major << properties.minor
-         << ")";
+    const cudaError_t known = cudaGetDeviceProperties(&properties, i);
+    text << (i ? ", " : "");
+    if (known == cudaSuccess) {
+      text << properties.name << " (sm_" << properties.major << properties.minor << ")";
+    } else {
+      cudaGetLastError();
+      text << "one that does not answer (" << cudaGetErrorString(known) << ")";
+    }
   }
   return count ? text.str() : "none";
 }
 
-bool is_readable_by_all(int ordinal) {
-  for (int other = 0; other < device_count(); ++other) {
-    if (other == ordinal) continue;
-    int possible = 0;
-    check(cudaDeviceCanAccessPeer(&possible, other, ordinal), "cudaDeviceCanAccessPeer", other);
-    if (!possible) return false;
-    const OnDevice on_device(other);
-    const cudaError_t status = cudaDeviceEnablePeerAccess(ordinal, 0);
-    if (status == cudaSuccess) continue;
-    cudaGetLastError();
-    if (status == cudaErrorPeerAccessAlreadyEnabled) continue;
-    if (status == cudaErrorTooManyPeers) return false;
-    check(status, "cudaDeviceEnablePeerAccess", other);
-  }
-  return true;
+bool enable_reading(int reader, int owner) {
+  int possible = 0;
+  check(cudaDeviceCanAccessPeer(&possible, reader, owner), "cudaDeviceCanAccessPeer", reader);
+  if (!possible) return false;
+  const OnDevice on_device(reader);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(owner, 0);
+  if (status == cudaSuccess) return true;
+  cudaGetLastError();
+  // Any other reason is one not to read there: too many peers, or a machine that promises too much.
+  return status == cudaErrorPeerAccessAlreadyEnabled;
 }
 
 struct Event::Impl {
@@ -70,16 +111,20 @@ struct Event::Impl {
 Event::Event(int ordinal) : impl_(std::make_unique<Impl>()) {
   const OnDevice on_device(ordinal);
   impl_->ordinal = ordinal;
-  check(cudaEventCreateWithFlags(&impl_->event, cudaEventDisableTiming), "cudaEventCreate",
-        ordinal);
+  // The thread that waits sleeps, instead of asking again and again.
+  constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
+  check(cudaEventCreateWithFlags(&impl_->event, kFlags), "cudaEventCreate", ordinal);
 }
-Event::~Event() { cudaEventDestroy(impl_->event); }
+Event::~Event() {
+  release_on(impl_->ordinal, [this] { return cudaEventDestroy(impl_->event); });
+}
 
 void Event::record(Stream* stream) {
   const OnDevice on_device(impl_->ordinal);
   check(cudaEventRecord(impl_->event, native(*stream)), "cudaEventRecord", impl_->ordinal);
 }
 void Event::synchronize() {
+  const OnDevice on_device(impl_->ordinal);
   check(cudaEventSynchronize(impl_->event), "earlier work", impl_->ordinal);
 }
 
@@ -93,8 +138,23 @@ Stream::Stream(int ordinal) : ordinal_(ordinal), impl_(std::make_unique<Impl>())
   const OnDevice on_device(ordinal);
   check(cudaStreamCreateWithFlags(&impl_->stream, cudaStreamNonBlocking), "cudaStreamCreate",
         ordinal);
+  // Before CUDA 12 the thread has none until a call like this one has needed it.
+  context_of(ordinal) = thread_context();
 }
-Stream::~Stream() { cudaStreamDestroy(impl_->stream); }
+Stream::~Stream() {
+  release_on(ordinal_, [this] { return cudaStreamDestroy(impl_->stream); });
+}
+
+void Stream::synchronize() {
+  const OnDevice on_device(ordinal_);
+  check(cudaStreamSynchronize(impl_->stream), "earlier work", ordinal_);
+}
+bool Stream::is_capturing() const {
+  const OnDevice on_device(ordinal_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(impl_->stream, &status), "cudaStreamIsCapturing", ordinal_);
+  return status != cudaStreamCaptureStatusNone;
+}
 
 void Stream::wait(const Event& event) {
   const OnDevice on_device(ordinal_);
@@ -114,21 +174,25 @@ void Stream::copy(void* to, const void* from, std::size_t bytes) {
 Memory::Memory(Place place, int ordinal, std::size_t bytes)
     : place_(place), ordinal_(ordinal), bytes_(bytes) {
   const OnDevice on_device(ordinal);
-  const std::string what = "allocation of " + std::to_string(bytes) + " bytes";
-  if (place == Place::kDevice) {
-    check(cudaMalloc(&data_, bytes), what, ordinal);
-  } else {
-    // Under unified addressing, which all 64-bit systems have, one address serves all GPUs.
-    check(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable | cudaHostAllocMapped), what, ordinal);
+  // Under unified addressing, which all 64-bit systems have, one address serves all GPUs.
+  const cudaError_t status =
+      place == Place::kDevice
+          ? cudaMalloc(&data_, bytes)
+          : cudaHostAlloc(&data_, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+  if (status == cudaSuccess) return;
+  const std::string what = "allocation of " + std::to_string(bytes) + " bytes" +
+                           (place == Place::kDevice ? "" : " of pinned host memory");
+  try {
+    check(status, what, ordinal);
+  } catch (const Error& error) {
+    if (status != cudaErrorMemoryAllocation) throw;
+    throw OutOfMemory(error.what() + (place == Place::kDevice ? free_bytes() : ""));
   }
 }
 Memory::~Memory() {
-  // Fails at the end of the process, when the driver is gone and the memory with it.
-  if (place_ == Place::kDevice) {
-    cudaFree(data_);
-  } else {
-    cudaFreeHost(data_);
-  }
+  if (lent_) return;
+  release_on(ordinal_,
+             [this] { return place_ == Place::kDevice ? cudaFree(data_) : cudaFreeHost(data_); });
 }
 
 }  // namespace gluon_syncbn::cuda

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+
+#include "core/error.h"
 
 namespace gluon_syncbn::cuda {
 
@@ -12,14 +15,16 @@ namespace gluon_syncbn::cuda {
 // the tests have an implementation on CPU threads (tests/native/emulation), so that what uses it is
 // tested where no GPU is. Everything throws Error, which names the call and the GPU.
 
-/// Number of GPUs: 0 where there is no GPU, no driver or one that is too old.
+/// Number of GPUs: 0 where there is no GPU, no driver or one that is too old. As what follows, it
+/// makes no context on a GPU.
 int device_count();
 
 /// What device_count() found, in words: the GPUs by name, or why there is none.
 std::string describe_devices();
 
-/// Whether the kernels of all GPUs can read the memory of GPU `ordinal`. Makes it so where it can.
-bool is_readable_by_all(int ordinal);
+/// Whether kernels of GPU `reader` can read the memory of GPU `owner`, another one. Makes it so
+/// where it can, which takes a context on both.
+bool enable_reading(int reader, int owner);
 
 class Stream;
 
@@ -56,6 +61,10 @@ class Stream {
 
   /// Work that follows starts behind what was recorded in `event`, on whatever GPU.
   void wait(const Event& event);
+  /// Keeps the calling thread until all work is done. Throws what went wrong in it.
+  void synchronize();
+  /// Whether work is recorded into a CUDA graph instead of being done.
+  bool is_capturing() const;
   void zero(void* begin, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);
 
@@ -67,16 +76,30 @@ class Stream {
   const std::unique_ptr<Impl> impl_;
 };
 
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Memory that kernels can use: that of a GPU, or memory of the host which all GPUs see.
 class Memory {
  public:
   enum class Place { kDevice, kHost };
 
+  /// Throws OutOfMemory where there is none.
   Memory(Place place, int ordinal, std::size_t bytes);
+  /// That of a GPU which somebody else has allocated, and lends for as long as this lives.
+  Memory(std::shared_ptr<void> lent, int ordinal, std::size_t bytes)
+      : place_(Place::kDevice),
+        ordinal_(ordinal),
+        bytes_(bytes),
+        lent_(std::move(lent)),
+        data_(lent_.get()) {}
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
+  Place place() const { return place_; }
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
@@ -84,6 +107,7 @@ class Memory {
   const Place place_;
   const int ordinal_;
   const std::size_t bytes_;
+  const std::shared_ptr<void> lent_;
   void* data_ = nullptr;
 };
 

@@ -8,6 +8,9 @@
 
 #ifdef GLUON_SYNCBN_EMULATED_CUDA
 #include "emulation/emulation.h"
+#endif
+#if defined(GLUON_SYNCBN_EMULATED_CUDA) || defined(GLUON_SYNCBN_FAKE_CUDA)
+#define GLUON_SYNCBN_LOCKSTEP
 #include "emulation/lockstep.h"
 #endif
 
@@ -21,7 +24,7 @@
 
 namespace gluon_syncbn::tests {
 
-#ifdef GLUON_SYNCBN_EMULATED_CUDA
+#ifdef GLUON_SYNCBN_LOCKSTEP
 /// Arrays of layouts to try, and how many of these. Emulated kernels are slow, and slower under the
 /// thread sanitizer, which has nothing to find in a kernel alone.
 #if defined(__SANITIZE_THREAD__)

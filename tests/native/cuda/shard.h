@@ -19,6 +19,7 @@
 
 #include "arrays.h"
 #include "core/cuda/backend_cuda.h"
+#include "core/cuda/gpu.h"
 #include "core/rendezvous.h"
 #include "cuda/device_array.h"
 
@@ -55,7 +56,7 @@ struct Shard {
         dy(layout, 0.1, 1, seed + 1),
         device{"gpu", index},
         backend(cuda::backend_of(index, "layer")),
-        stream(0),
+        stream(cuda::Gpu::of(index).stream()->ordinal()),
         zeros(static_cast<std::size_t>(layout.channels), 0.0F),
         ones(zeros.size(), 1.0F),
         on_device_x(&stream, x.elements),
@@ -198,6 +199,15 @@ class ShareGpus {
   ~ShareGpus() { unsetenv("GLUON_SYNCBN_SHARE_GPUS"); }
   ShareGpus(const ShareGpus&) = delete;
   ShareGpus& operator=(const ShareGpus&) = delete;
+};
+
+/// As on a machine whose GPUs do not reach each other; for contexts that are made meanwhile.
+class NoPeerAccess {
+ public:
+  NoPeerAccess() { setenv("MXNET_ENABLE_GPU_P2P", "0", 1); }
+  ~NoPeerAccess() { unsetenv("MXNET_ENABLE_GPU_P2P"); }
+  NoPeerAccess(const NoPeerAccess&) = delete;
+  NoPeerAccess& operator=(const NoPeerAccess&) = delete;
 };
 
 inline std::vector<std::unique_ptr<Shard>> make_shards(std::size_t number, std::int64_t inner,

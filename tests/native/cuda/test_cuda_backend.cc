@@ -104,14 +104,37 @@ TEST_CASE("cuda backend: contexts of other types do not meet") {
 }
 
 TEST_CASE("cuda backend: a context that the machine has not is an error with the GPUs it has") {
-  const int missing = cuda::device_count();
+  // Not one that another test has made, where contexts may share GPUs.
+  const int missing = 1000;
   CHECK_THROWS_WITH(cuda::backend_of(missing, "layer 'a'"),
-                    doctest::Contains("layer 'a': there is no gpu("));
+                    doctest::Contains("layer 'a': there is no gpu(1000); GPUs that CUDA finds: "));
+}
+
+TEST_CASE("cuda backend: by MXNET_ENABLE_GPU_P2P=0 devices meet in memory of the host") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  const NoPeerAccess no_peer_access;
+  const auto shards = make_shards(3, 49, 80);
+  const auto message = cuda::Gpu::of(80).message(10);
+  CHECK(message.memory->place() == cuda::Memory::Place::kHost);
+#ifdef GLUON_SYNCBN_EMULATED_CUDA
+  const long meetings = emulated_meetings;
+  const long copies = emulated_copies;
+#endif
+  Meeting meeting("layer", 3);
+  CHECK(step(shards, &meeting) == std::vector<std::string>(6));
+#ifdef GLUON_SYNCBN_EMULATED_CUDA
+  CHECK(emulated_meetings == meetings);
+  CHECK(emulated_copies == copies);
+#endif
+  const WholeBatch batch(shards);
+  for (const auto& shard : shards) batch.check(*shard);
 }
 
 #ifdef GLUON_SYNCBN_EMULATED_CUDA
 
 TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
+  const ShareGpus share;
   const auto shards = make_shards(4, 5000);
   Meeting meeting("layer", 4);
   step(shards, &meeting);
@@ -122,6 +145,7 @@ TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
 }
 
 TEST_CASE("cuda backend: two kernels a device in each direction") {
+  const ShareGpus share;
   for (std::size_t number = 1; number <= 8; ++number) {
     // Channel-last and first, small arrays and large ones, odd sizes.
     for (const Layout& layout : {Layout{2, 5, 1}, Layout{4000, 64, 1}, Layout{2, 5, 49},
@@ -149,19 +173,47 @@ TEST_CASE("cuda backend: two kernels a device in each direction") {
   }
 }
 
-TEST_CASE("cuda backend: messages lie in host memory where GPUs cannot read each other's") {
+TEST_CASE("cuda backend: a GPU gets access to another's memory when devices of the two meet") {
+  const ShareGpus share;
+  const auto shards = make_shards(2, 49, 60);  // contexts of their own
+  const int ordinals = cuda::device_count() > 1 ? 2 : 1;
+  const long before = emulated_meetings;
+  for (const auto& shard : shards) {
+    std::vector<std::unique_ptr<Shard>> alone;
+    alone.push_back(std::make_unique<Shard>(shard->device.index, Layout{2, 5, 49}, 1u));
+    Meeting meeting("layer", 1);
+    CHECK(step(alone, &meeting) == std::vector<std::string>(2));
+  }
+  CHECK(emulated_meetings == before);
+  Meeting meeting("layer", 2);
+  for (int i = 0; i < 3; ++i) CHECK(step(shards, &meeting) == std::vector<std::string>(4));
+  CHECK(emulated_meetings == before + ordinals * (ordinals - 1));
+}
+
+TEST_CASE("cuda backend: where GPUs cannot reach each other, messages come to lie on the host") {
+  const ShareGpus share;
   emulated_peer_access = false;
-  cuda::Gpu gpu(0, 0);
-  const auto message = gpu.message(10);
-  CHECK(emulated_host_allocations > 0);
+  const auto shards = make_shards(3, 49, 70);
+  Meeting meeting("layer", 3);
+  for (int i = 0; i < 3; ++i) {
+    const long copies = emulated_copies;
+    const long on_host = emulated_host_allocations;
+    CHECK(step(shards, &meeting) == std::vector<std::string>(6));
+    // The first messages are there already, and are copied.
+    if (cuda::device_count() > 1) CHECK((emulated_copies > copies) == (i == 0));
+    if (cuda::device_count() > 1) CHECK((emulated_host_allocations > on_host) == (i <= 1));
+    if (i > 0) continue;
+    const WholeBatch batch(shards);
+    for (const auto& shard : shards) batch.check(*shard);
+  }
   emulated_peer_access = true;
 }
 
 TEST_CASE("cuda backend: a fault of a kernel is the error of the call") {
-  const auto shards = make_shards(1, 49);
-  Meeting meeting("layer", 1);
+  const ShareGpus share;
   // A context of its own, because it is broken afterwards.
-  shards[0]->backend = cuda::backend_of(7, "layer");
+  const auto shards = make_shards(1, 49, 20);
+  Meeting meeting("layer", 1);
   emulated_fault = true;
   const auto errors = step(shards, &meeting);
   REQUIRE(errors.size() == 2);

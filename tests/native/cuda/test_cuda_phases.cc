@@ -34,15 +34,19 @@ class Workspace : public cuda::Workspace {
     return static_cast<double*>(rooms_.back()->data());
   }
   std::uint32_t* counters(std::size_t number) override {
-    return static_cast<std::uint32_t*>(counters_.at_least(number * sizeof(std::uint32_t), stream_));
+    return static_cast<std::uint32_t*>(
+        counters_.at_least(number * sizeof(std::uint32_t), stream_, allocate_));
   }
   cuda::Turns turns(std::size_t number) override {
-    void* states = turns_.at_least(number * sizeof(cuda::Turns::State), stream_);
+    void* states = turns_.at_least(number * sizeof(cuda::Turns::State), stream_, allocate_);
     return {static_cast<cuda::Turns::State*>(states), ++last_turn_};
   }
 
  private:
   cuda::Stream* stream_;
+  const cuda::ZeroedMemory::Allocate allocate_ = [this](std::size_t bytes) {
+    return std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, stream_->ordinal(), bytes);
+  };
   std::vector<std::unique_ptr<cuda::Memory>> rooms_;
   cuda::ZeroedMemory counters_;
   cuda::ZeroedMemory turns_;

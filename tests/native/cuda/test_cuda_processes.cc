@@ -183,9 +183,25 @@ TEST_CASE("cuda processes: a process that does not come is reported after the ti
   layer.wire->forget();
 }
 
+TEST_CASE("cuda processes: by MXNET_ENABLE_GPU_P2P=0 messages leave from where they are") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  const NoPeerAccess no_peer_access;
+  Layer layer({2, 1}, 49, 0, "layer", 90);
+  CHECK(step({&layer}) == no_errors(6));
+  check_one_batch(layer);
+#ifdef GLUON_SYNCBN_EMULATED_CUDA
+  // What comes back from the other processes is copied to each device, in both passes.
+  const long copies = emulated_copies;
+  CHECK(step({&layer}) == no_errors(6));
+  CHECK(emulated_copies == copies + 6);
+#endif
+}
+
 #ifdef GLUON_SYNCBN_EMULATED_CUDA
 
 TEST_CASE("cuda processes: GPU contexts of one process and CPU contexts of another can meet") {
+  const ShareGpus share;
   Layer layer({2, 1, 2}, 49, 2);
   for (int steps = 1; steps <= 5; ++steps) {
     CHECK(step({&layer}) == no_errors(10));

@@ -3,12 +3,16 @@
 // sanitizer finds work that should have waited for another stream.
 
 #include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,11 +25,26 @@
 
 namespace gluon_syncbn::tests {
 
-std::atomic<int> emulated_devices{8};
+namespace {
+
+int devices_of_environment() {
+  const char* number = std::getenv("GLUON_SYNCBN_EMULATED_GPUS");
+  return number ? std::atoi(number) : 8;
+}
+
+}  // namespace
+
+std::atomic<int> emulated_devices{devices_of_environment()};
 std::atomic<bool> emulated_peer_access{true};
+std::atomic<long> emulated_meetings{0};
+std::atomic<long> emulated_copies{0};
 std::atomic<long> emulated_allocations{0};
 std::atomic<long> emulated_host_allocations{0};
 std::atomic<long> emulated_launches{0};
+std::atomic<long> emulated_releases{0};
+std::atomic<int> emulated_refusals{0};
+std::atomic<int> emulated_event_refusals{0};
+std::atomic<bool> emulated_capture{false};
 std::atomic<bool> emulated_fault{false};
 std::atomic<bool> emulated_copy_fault{false};
 
@@ -56,11 +75,61 @@ class Point {
   std::string error_;
 };
 
+/// Whose memory is where, and who can read it.
+class Reach {
+ public:
+  static Reach& instance() {
+    static Reach& reach = *new Reach();
+    return reach;
+  }
+
+  void add(const void* begin, std::size_t bytes, int owner) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    memories_[reinterpret_cast<std::uintptr_t>(begin)] = {bytes, owner};
+  }
+  void remove(const void* begin) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    memories_.erase(reinterpret_cast<std::uintptr_t>(begin));
+  }
+  void enable(int reader, int owner) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    enabled_.insert({reader, owner});
+  }
+
+  /// What is wrong with a kernel on this GPU whose arguments are these; "" where nothing is.
+  std::string fault(const void* arguments, std::size_t bytes, int reader) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (std::size_t at = 0; at + sizeof(std::uintptr_t) <= bytes; at += sizeof(std::uintptr_t)) {
+      std::uintptr_t word = 0;
+      std::memcpy(&word, static_cast<const char*>(arguments) + at, sizeof word);
+      auto after = memories_.upper_bound(word);
+      if (after == memories_.begin()) continue;
+      const auto& [begin, memory] = *--after;
+      const int owner = memory.second;
+      if (word - begin < memory.first && owner != reader && !enabled_.count({reader, owner})) {
+        return "CUDA: an emulated kernel on gpu(" + std::to_string(reader) +
+               ") cannot reach memory of gpu(" + std::to_string(owner) + ")";
+      }
+    }
+    return "";
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uintptr_t, std::pair<std::size_t, int>> memories_;  // bytes and GPU, by address
+  std::set<std::pair<int, int>> enabled_;
+};
+
 }  // namespace
 
 int device_count() { return tests::emulated_devices; }
 std::string describe_devices() { return std::to_string(device_count()) + " emulated"; }
-bool is_readable_by_all(int) { return tests::emulated_peer_access; }
+bool enable_reading(int reader, int owner) {
+  ++tests::emulated_meetings;
+  if (!tests::emulated_peer_access) return false;
+  Reach::instance().enable(reader, owner);
+  return true;
+}
 
 struct Stream::Impl {
   std::mutex mutex;
@@ -99,7 +168,11 @@ struct Event::Impl {
   }
 };
 
-Event::Event(int) : impl_(std::make_unique<Impl>()) {}
+Event::Event(int) : impl_(std::make_unique<Impl>()) {
+  if (tests::emulated_event_refusals == 0) return;
+  --tests::emulated_event_refusals;
+  throw Error("CUDA: an emulated event cannot be made");
+}
 Event::~Event() = default;
 void Event::record(Stream* stream) {
   const auto point = std::make_shared<Point>();
@@ -135,11 +208,19 @@ void Stream::wait(const Event& event) {
     impl_->put([point] { point->wait(); });
   }
 }
+void Stream::synchronize() {
+  const auto point = std::make_shared<Point>();
+  impl_->put([point, impl = impl_.get()] { point->reach(impl->error); });
+  const std::string error = point->wait();
+  if (!error.empty()) throw Error(error);
+}
+bool Stream::is_capturing() const { return tests::emulated_capture; }
 void Stream::zero(void* begin, std::size_t bytes) {
   ++tests::emulated_launches;
   impl_->put([begin, bytes] { std::memset(begin, 0, bytes); });
 }
 void Stream::copy(void* to, const void* from, std::size_t bytes) {
+  ++tests::emulated_copies;
   Impl* impl = impl_.get();
   impl->put([to, from, bytes, impl] {
     if (tests::emulated_copy_fault.exchange(false)) impl->error = "CUDA: emulated fault in a copy";
@@ -149,20 +230,31 @@ void Stream::copy(void* to, const void* from, std::size_t bytes) {
 
 Memory::Memory(Place place, int ordinal, std::size_t bytes)
     : place_(place), ordinal_(ordinal), bytes_(bytes) {
-  static_cast<void>(ordinal_);
+  if (tests::emulated_refusals > 0) {
+    --tests::emulated_refusals;
+    throw OutOfMemory("CUDA: emulated allocation of " + std::to_string(bytes) + " bytes failed");
+  }
   ++tests::emulated_allocations;
   if (place_ == Place::kHost) ++tests::emulated_host_allocations;
   data_ = ::operator new(bytes, std::align_val_t(256));
   std::memset(data_, 0xff, bytes);  // no number, as far as it matters
+  if (place_ == Place::kDevice) Reach::instance().add(data_, bytes, ordinal_);
 }
-Memory::~Memory() { ::operator delete(data_, std::align_val_t(256)); }
+Memory::~Memory() {
+  if (lent_) return;
+  ++tests::emulated_releases;
+  Reach::instance().remove(data_);
+  ::operator delete(data_, std::align_val_t(256));
+}
 
 template <class Body>
 void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   if (blocks == 0) return;
   ++tests::emulated_launches;
   Stream::Impl* impl = &stream->impl();
-  impl->put([body, blocks, impl, order = tests::order_of_kernels()] {
+  impl->put([body, blocks, impl, order = tests::order_of_kernels(),
+             fault = Reach::instance().fault(&body, sizeof body, stream->ordinal())] {
+    if (!fault.empty() && impl->error.empty()) impl->error = fault;
     if (tests::emulated_fault.exchange(false)) {
       impl->error = std::string("CUDA: emulated fault in kernel '") + Body::kName + "'";
     }

@@ -1,0 +1,252 @@
+// Memory and copies. A copy to or from memory that is not pinned is done with it when the call
+// returns, and one from host to host altogether, as CUDA does it.
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "call.h"
+#include "counters.h"
+#include "memory.h"
+#include "settings.h"
+
+using fake_cuda::Allocation;
+using fake_cuda::call;
+using fake_cuda::current_device;
+using fake_cuda::device;
+using fake_cuda::kFresh;
+using fake_cuda::Needs;
+using fake_cuda::put;
+using fake_cuda::settings;
+using fake_cuda::synchronize;
+
+namespace {
+
+/// Rows of a copy: one, where memory is not pitched.
+struct Block {
+  char* to;
+  const char* from;
+  std::size_t to_pitch;
+  std::size_t from_pitch;
+  std::size_t width;
+  std::size_t height;
+};
+
+struct End {
+  std::optional<Allocation> allocation;
+
+  explicit End(const void* address) : allocation(fake_cuda::find(address)) {}
+  bool on_device() const { return allocation && allocation->ordinal >= 0; }
+  bool pinned() const { return allocation && allocation->ordinal < 0; }
+  bool holds(const char* begin, std::size_t bytes) const {
+    return !allocation || begin + bytes <= allocation->begin + allocation->bytes;
+  }
+};
+
+std::size_t span(std::size_t pitch, std::size_t width, std::size_t height) {
+  return height == 0 ? 0 : pitch * (height - 1) + width;
+}
+
+bool fits(cudaMemcpyKind kind, const End& to, const End& from) {
+  switch (kind) {
+    case cudaMemcpyHostToHost:
+      return !to.on_device() && !from.on_device();
+    case cudaMemcpyHostToDevice:
+      return to.on_device() && !from.on_device();
+    case cudaMemcpyDeviceToHost:
+      return !to.on_device() && from.on_device();
+    case cudaMemcpyDeviceToDevice:
+      return to.on_device() && from.on_device();
+    default:
+      return true;
+  }
+}
+
+/// Whether data between the two devices gets lost: directly, where that is broken.
+bool gets_lost(const End& to, const End& from) {
+  if (settings().peers != 2 || !to.on_device() || !from.on_device()) return false;
+  const int a = to.allocation->ordinal;
+  const int b = from.allocation->ordinal;
+  return a != b && (device(a).reaches(b) || device(b).reaches(a));
+}
+
+void move(const Block& block, bool lost) {
+  for (std::size_t row = 0; row < block.height; ++row) {
+    char* to = block.to + row * block.to_pitch;
+    if (lost) {
+      std::memset(to, kFresh, block.width);
+    } else {
+      std::memcpy(to, block.from + row * block.from_pitch, block.width);
+    }
+  }
+}
+
+cudaError_t copy(Block block, cudaMemcpyKind kind, cudaStream_t stream, bool waits) {
+  if (block.width == 0 || block.height == 0) return cudaSuccess;
+  const End to(block.to);
+  const End from(block.from);
+  if (!fits(kind, to, from) ||
+      !to.holds(block.to, span(block.to_pitch, block.width, block.height)) ||
+      !from.holds(block.from, span(block.from_pitch, block.width, block.height))) {
+    return cudaErrorInvalidValue;
+  }
+  const bool lost = gets_lost(to, from);
+  const bool between_hosts = !to.on_device() && !from.on_device();
+  if (to.on_device() && !from.on_device() && !from.pinned()) {
+    std::vector<char> staged;
+    for (std::size_t row = 0; row < block.height; ++row) {
+      const char* begin = block.from + row * block.from_pitch;
+      staged.insert(staged.end(), begin, begin + block.width);
+    }
+    block.from_pitch = block.width;
+    return put(stream, {"copy", [block, staged = std::move(staged)]() mutable {
+                          block.from = staged.data();
+                          move(block, false);
+                        }});
+  }
+  const cudaError_t status = put(stream, {"copy", [block, lost] { move(block, lost); }});
+  if (status != cudaSuccess) return status;
+  const bool to_pageable = !to.on_device() && !to.pinned();
+  if (!waits && (to_pageable || between_hosts)) {
+    fake_cuda::count("blocking copy", current_device());
+    waits = true;
+  }
+  return waits ? synchronize(stream) : cudaSuccess;
+}
+
+Block row(void* to, const void* from, std::size_t bytes) {
+  return {static_cast<char*>(to), static_cast<const char*>(from), bytes, bytes, bytes, 1};
+}
+
+cudaError_t set(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
+  const End end(begin);
+  if (!end.allocation || !end.holds(static_cast<char*>(begin), bytes)) return cudaErrorInvalidValue;
+  return put(stream, {"memset", [=] { std::memset(begin, value, bytes); }});
+}
+
+cudaError_t allocate(void** begin, std::size_t bytes, int ordinal) {
+  *begin = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  if (ordinal >= 0) {
+    const cudaError_t status = device(ordinal).take_memory(bytes);
+    if (status != cudaSuccess) return status;
+  }
+  *begin = fake_cuda::allocate(bytes, ordinal).begin;
+  return cudaSuccess;
+}
+
+cudaError_t free_memory(void* begin, bool on_device) {
+  if (!begin) return cudaSuccess;
+  const auto known = fake_cuda::find(begin);
+  if (!known || known->begin != begin || (known->ordinal >= 0) != on_device) {
+    return cudaErrorInvalidValue;
+  }
+  // Work that is under way may use it.
+  if (on_device) {
+    device(known->ordinal).synchronize();
+  } else {
+    for (auto* each : fake_cuda::all_devices()) each->synchronize();
+  }
+  const auto allocation = fake_cuda::forget(begin);
+  if (!allocation) return cudaErrorInvalidValue;
+  if (on_device) device(allocation->ordinal).give_back_memory(allocation->bytes);
+  fake_cuda::release(*allocation);
+  return on_device ? device(allocation->ordinal).error() : cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** begin, size_t bytes) {
+  return call("cudaMalloc", Needs::kContext,
+              [=] { return allocate(begin, bytes, current_device()); });
+}
+
+cudaError_t cudaMallocPitch(void** begin, size_t* pitch, size_t width, size_t height) {
+  return call("cudaMallocPitch", Needs::kContext, [=] {
+    constexpr std::size_t kPitch = 512;
+    *pitch = (width + kPitch - 1) / kPitch * kPitch;
+    return allocate(begin, *pitch * height, current_device());
+  });
+}
+
+cudaError_t cudaHostAlloc(void** begin, size_t bytes, unsigned) {
+  return call("cudaHostAlloc", Needs::kContext, [=] { return allocate(begin, bytes, -1); });
+}
+
+cudaError_t cudaFree(void* begin) {
+  return call("cudaFree", Needs::kContext, [=] { return free_memory(begin, true); });
+}
+
+cudaError_t cudaFreeHost(void* begin) {
+  return call("cudaFreeHost", Needs::kContext, [=] { return free_memory(begin, false); });
+}
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+  return call("cudaMemGetInfo", Needs::kContext, [=] {
+    *total = static_cast<std::size_t>(settings().memory) << 20;
+    *free_bytes = device(current_device()).free_memory();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
+  return call("cudaPointerGetAttributes", Needs::kContext, [=] {
+    std::memset(attributes, 0, sizeof *attributes);
+    const auto found = fake_cuda::find(address);
+    attributes->device = found ? found->ordinal : -1;
+    attributes->type = !found               ? cudaMemoryTypeUnregistered
+                       : found->ordinal < 0 ? cudaMemoryTypeHost
+                                            : cudaMemoryTypeDevice;
+    if (found) attributes->devicePointer = const_cast<void*>(address);
+    if (found && found->ordinal < 0) attributes->hostPointer = const_cast<void*>(address);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  return call("cudaMemcpyAsync", Needs::kContext,
+              [=] { return copy(row(to, from, bytes), kind, stream, false); });
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return call("cudaMemcpy", Needs::kContext, [=] {
+    // Between devices, it does not wait in the caller.
+    const bool waits = !End(to).on_device() || !End(from).on_device();
+    return copy(row(to, from, bytes), kind, nullptr, waits);
+  });
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes,
+                                cudaStream_t stream) {
+  return call("cudaMemcpyPeerAsync", Needs::kContext,
+              [=] { return copy(row(to, from, bytes), cudaMemcpyDeviceToDevice, stream, false); });
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+  return call("cudaMemcpy2DAsync", Needs::kContext, [=] {
+    const Block block{static_cast<char*>(to),
+                      static_cast<const char*>(from),
+                      to_pitch,
+                      from_pitch,
+                      width,
+                      height};
+    return copy(block, kind, stream, false);
+  });
+}
+
+cudaError_t cudaMemsetAsync(void* begin, int value, size_t bytes, cudaStream_t stream) {
+  return call("cudaMemsetAsync", Needs::kContext, [=] { return set(begin, value, bytes, stream); });
+}
+
+cudaError_t cudaMemset(void* begin, int value, size_t bytes) {
+  return call("cudaMemset", Needs::kContext, [=] { return set(begin, value, bytes, nullptr); });
+}
+
+}  // extern "C"

@@ -1,0 +1,78 @@
+#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_DEVICE_H_
+#define GLUON_SYNCBN_TESTS_FAKE_CUDA_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "stream.h"
+
+namespace fake_cuda {
+
+/// A device and its primary context.
+class Device {
+ public:
+  explicit Device(int ordinal);
+
+  int ordinal() const { return ordinal_; }
+
+  /// What a fault has left for every later call, or cudaSuccess.
+  cudaError_t error() const { return error_; }
+  void break_with(cudaError_t error);
+  void reset();
+
+  /// Makes the context where there is none yet; `call` is to blame.
+  cudaError_t make_context(const char* call);
+  bool has_context();
+  std::string context_maker();
+  long context_thread();
+
+  static bool can_reach(int from, int to);
+  cudaError_t enable_peer(int peer);
+  cudaError_t disable_peer(int peer);
+  bool reaches(int peer);
+
+  cudaError_t take_memory(std::size_t bytes);
+  void give_back_memory(std::size_t bytes);
+  std::size_t free_memory();
+
+  StreamPtr new_stream(bool waits_for_legacy);
+  void remove_stream(const StreamPtr& stream);
+  /// Work for the default stream, which waits for the others and they for it.
+  void put_on_legacy(Work work);
+  PointPtr point_of_legacy();
+  void synchronize();
+
+ private:
+  const int ordinal_;
+  std::atomic<cudaError_t> error_{cudaSuccess};
+  std::mutex mutex_;  // of what follows
+  bool has_context_ = false;
+  std::string context_maker_;
+  long context_thread_ = 0;
+  std::set<int> peers_;
+  std::size_t used_ = 0;
+  StreamPtr legacy_;
+  std::set<StreamPtr> streams_;
+};
+
+/// The device of that number, which has to exist.
+Device& device(int ordinal);
+bool exists(int ordinal);
+/// The devices that were touched or asked for so far, and all others.
+std::vector<Device*> all_devices();
+
+/// That of the calling thread.
+int& current_device();
+/// Whether a call of the calling thread has needed the context of that device, so that it is the
+/// thread's for the driver too.
+bool& works_in_context();
+
+}  // namespace fake_cuda
+
+#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_DEVICE_H_

@@ -1,0 +1,41 @@
+#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_
+#define GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_
+
+#include <cstring>
+#include <functional>
+
+#include "kernels/name.h"
+#include "kernels/values.h"
+
+namespace fake_cuda {
+
+/// A kernel that is to be launched: its name taken apart, and pointers to its arguments.
+struct Launch {
+  Name name;
+  void** arguments;
+
+  template <class T>
+  T argument(std::size_t index) const {
+    T value;
+    std::memcpy(&value, arguments[index], sizeof value);
+    return value;
+  }
+};
+
+using Task = std::function<void()>;
+
+// The forms that are known; none of them where the kernel is not of the form or its operator not
+// known.
+Task elementwise(const Launch& launch);  ///< functions of elements, fills, casts, sums of arrays
+Task optimizer(const Launch& launch);
+Task reduction(const Launch& launch);  ///< sums over axes
+Task broadcasting(const Launch& launch);
+Task expression(const Launch& launch);  ///< of mshadow
+
+/// A function of numbers, by MXNet's name for it; empty where it is not known.
+using Operator = std::function<double(const double*)>;
+Operator find_operator(const Name& name);
+
+}  // namespace fake_cuda
+
+#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_

@@ -1,0 +1,101 @@
+"""Write the sources of the libraries, beside the CUDA runtime, that a libmxnet.so for CUDA needs.
+
+``libraries.py LIBMXNET FOLDER`` writes, for each of them, the C source of every function that
+libmxnet.so leaves to it, and the linker's version script. A function that does no harm by doing
+nothing succeeds; any other ends the process with its name, because nothing that came after it
+could be believed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+# Of sonames, the functions that have no version in libmxnet.so.
+UNVERSIONED = {"libnccl.so.2": r"nccl[A-Z]", "libcuda.so.1": r"cu[A-Z]"}
+
+LIBRARY = re.compile(r"lib(cu|nv|nccl)")
+RUNTIME = "libcudart.so.11.0"
+
+# New things, by a handle in the first argument.
+CREATES = re.compile(r"(cublas|cudnn|cusolverDn)Create(_v2|\w*Descriptor)?$")
+# What only describes, gives back, or says on which stream to work.
+HARMLESS = re.compile(
+    r"(cublas|cudnn|cusolverDn)(Destroy\w*|Set(Stream|MathMode)(_v2)?)$"
+    r"|cudnnSet\w*Descriptor\w*$"
+    r"|nvtxRange(End|StartA)$"
+)
+BODIES = {
+    "cudnnGetVersion": "unsigned long cudnnGetVersion(void) { return 8101; }",
+    "cublasGetMathMode": "int cublasGetMathMode(void* h, int* mode) { *mode = 0; return 0; }",
+}
+
+
+def missing(libmxnet: Path) -> dict[str, list[str]]:
+    """Functions by the soname of the library that has to have them."""
+    with libmxnet.open("rb") as file:
+        elf = ELFFile(file)
+        tags = elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")
+        sonames = [tag.needed for tag in tags if LIBRARY.match(tag.needed)]
+        versions = {}
+        for need, auxiliaries in elf.get_section_by_name(".gnu.version_r").iter_versions():
+            for auxiliary in auxiliaries:
+                versions[auxiliary["vna_other"]] = need.name
+        version_of = elf.get_section_by_name(".gnu.version")
+        functions: dict[str, list[str]] = {name: [] for name in sonames}
+        for index, symbol in enumerate(elf.get_section_by_name(".dynsym").iter_symbols()):
+            if symbol["st_shndx"] != "SHN_UNDEF" or not symbol.name:
+                continue
+            soname = versions.get(version_of.get_symbol(index)["ndx"])
+            if soname is None:
+                soname = next((s for s, p in UNVERSIONED.items() if re.match(p, symbol.name)), None)
+            if soname in functions:
+                functions[soname].append(symbol.name)
+    for name, names in functions.items():
+        assert names, f"{libmxnet} needs nothing of {name}"
+    return functions
+
+
+def source_of(function: str) -> str:
+    """Its definition in C."""
+    if function in BODIES:
+        return BODIES[function]
+    if CREATES.match(function):
+        return f"int {function}(void** handle) {{ *handle = &here; return 0; }}"
+    if HARMLESS.match(function):
+        return f"int {function}(void) {{ return 0; }}"
+    return f'int {function}(void) {{ missing("{function}"); }}'
+
+
+PROLOGUE = """\
+#include <stdio.h>
+#include <stdlib.h>
+
+static int here;
+
+static _Noreturn void missing(const char* function) {
+  fprintf(stderr, "fake CUDA: %s is not imitated\\n", function);
+  abort();
+}
+"""
+
+
+def main(libmxnet: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for soname, functions in missing(libmxnet).items():
+        if soname == RUNTIME:
+            continue
+        lines = [PROLOGUE, "void* fake_cuda_unused[] = {&here, (void*)missing};"]
+        lines += [source_of(function) for function in functions]
+        (folder / f"{soname}.c").write_text("\n".join(lines) + "\n")
+        version = "" if soname in UNVERSIONED else soname
+        exports = " ".join(f"{name};" for name in functions)
+        text = f"{version} {{ global: {exports} local: *; }};\n"
+        (folder / f"{soname}.map").write_text(text)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

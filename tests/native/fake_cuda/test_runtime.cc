@@ -1,0 +1,351 @@
+// core/cuda/runtime.cc: what it leaves of GPUs, threads and errors for everybody else in the
+// process.
+
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/cuda/channels.h"
+#include "core/cuda/check.h"
+#include "core/cuda/gpu.h"
+#include "core/cuda/runtime.h"
+#include "core/cuda/thread_context.h"
+#include "core/rendezvous.h"
+#include "cuda/shard.h"
+#include "fake_cuda/fake_cuda.h"
+#include "ranks.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+// Those of no other test; test_fake_cuda.cc has more devices made than the contexts of tests use.
+constexpr int kGpu = 10;
+constexpr int kOther = 11;
+constexpr int kIndex = 300;
+
+/// Both as a new process would find them, and without faults.
+class FreshGpus {
+ public:
+  FreshGpus() { reset(); }
+  ~FreshGpus() { reset(); }
+  FreshGpus(const FreshGpus&) = delete;
+  FreshGpus& operator=(const FreshGpus&) = delete;
+
+ private:
+  static void reset() {
+    fakeCudaClearFaults();
+    for (const int gpu : {kGpu, kOther}) fakeCudaReset(gpu);
+    cudaGetLastError();
+  }
+};
+
+class With {
+ public:
+  With(const char* name, long value) : name_(name), before_(fakeCudaSet(name, value)) {}
+  ~With() { fakeCudaSet(name_, before_); }
+  With(const With&) = delete;
+  With& operator=(const With&) = delete;
+
+ private:
+  const char* name_;
+  long before_;
+};
+
+void on_new_thread(const std::function<void()>& task) { std::thread(task).join(); }
+
+/// How often the library has called something that works in the context of a GPU.
+long calls_on(int gpu) {
+  long calls = 0;
+  for (const char* name :
+       {"cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost", "cudaMemGetInfo",
+        "cudaStreamCreateWithFlags", "cudaStreamDestroy", "cudaStreamSynchronize",
+        "cudaStreamWaitEvent", "cudaStreamIsCapturing", "cudaEventCreateWithFlags",
+        "cudaEventDestroy", "cudaEventRecord", "cudaEventSynchronize", "cudaMemcpyAsync",
+        "cudaMemsetAsync", "cudaLaunchKernel", "cudaDeviceEnablePeerAccess"}) {
+    calls += fakeCudaCount(name, gpu);
+  }
+  return calls;
+}
+
+/// Everything that a GPU context does, but for kernels.
+void use(int index, int ordinal) {
+  cuda::Gpu gpu(index, ordinal);
+  const auto memory = gpu.memory(100);
+  const auto on_host = gpu.host_memory(100);
+  const auto message = gpu.message(100);
+  CHECK(gpu.turns(3).states != nullptr);
+  gpu.stream()->zero(memory->data(), memory->bytes());
+  gpu.stream()->copy(on_host->data(), memory->data(), memory->bytes());
+  message.written->record(gpu.stream());
+  gpu.stream()->wait(*message.written);
+  Finishes finishes;
+  gpu.when_done(finishes.one());
+  CHECK(finishes.wait(1) == std::vector<std::string>{""});
+  message.written->synchronize();
+  gpu.stream()->synchronize();
+}
+
+/// The message of what `task` throws; the thread's last error is nobody's then.
+template <class Task>
+std::string error_of(const Task& task) {
+  std::string message;
+  try {
+    task();
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  CHECK(cudaPeekAtLastError() == cudaSuccess);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("cuda runtime: to ask for GPUs makes no context") {
+  const FreshGpus fresh;
+  CHECK(cuda::device_count() == 12);
+  CHECK(contains(cuda::describe_devices(), "fake GPU 11 (sm_80)"));
+  CHECK_FALSE(fakeCudaHasContext(kGpu));
+  fakeCudaInject("cudaGetDeviceProperties#12");
+  CHECK(contains(cuda::describe_devices(), ", one that does not answer (unknown error)"));
+  CHECK(cudaPeekAtLastError() == cudaSuccess);
+}
+
+TEST_CASE("cuda runtime: every thread works on the GPU of its context, and on no other") {
+  for (const long version : {11020, 12000}) {
+    const FreshGpus fresh;
+    const With of_version("VERSION", version);
+    const long on_first = calls_on(0);
+    on_new_thread([] {
+      use(kIndex, kGpu);
+      CHECK(cuda::thread_context() == nullptr);
+    });
+    CHECK(calls_on(0) == on_first);
+    CHECK(fakeCudaHasContext(kGpu));
+    CHECK_FALSE(fakeCudaHasContext(kOther));
+  }
+}
+
+TEST_CASE("cuda runtime: a thread keeps the GPU that it had") {
+  for (const long version : {11020, 12000}) {
+    const FreshGpus fresh;
+    const With of_version("VERSION", version);
+    on_new_thread([] {
+      cudaSetDevice(kOther);
+      cudaFree(nullptr);  // which makes the context
+      void* const before = cuda::thread_context();
+      use(kIndex, kGpu);
+      CHECK(cuda::thread_context() == before);
+      int gpu = -1;
+      CHECK(cudaGetDevice(&gpu) == cudaSuccess);
+      CHECK(gpu == kOther);
+    });
+  }
+}
+
+TEST_CASE("cuda runtime: a thread that is on the right GPU is not sent there again") {
+  const FreshGpus fresh;
+  on_new_thread([] {
+    const cuda::Stream stream(kGpu);
+    cudaSetDevice(kGpu);
+    cudaFree(nullptr);
+    const long before = fakeCudaCount("cudaSetDevice", -1);
+    use(kIndex, kGpu);
+    // By the thread of its own, which has none.
+    CHECK(fakeCudaCount("cudaSetDevice", -1) - before <= 1);
+  });
+}
+
+TEST_CASE("cuda runtime: a GPU that cannot be had is an error, and the thread keeps its own") {
+  const FreshGpus fresh;
+  const With version("VERSION", 12000);
+  on_new_thread([] {
+    cudaSetDevice(kOther);
+    fakeCudaInject("context@10");
+    CHECK(contains(error_of([] { use(kIndex, kGpu); }),
+                   "CUDA: cudaSetDevice on gpu(10) failed: all CUDA-capable devices are busy"));
+    int gpu = -1;
+    CHECK(cudaGetDevice(&gpu) == cudaSuccess);
+    CHECK(gpu == kOther);
+  });
+}
+
+TEST_CASE("cuda runtime: a GPU reaches another's memory from the time when they meet") {
+  const FreshGpus fresh;
+  const cuda::Gpu owner(kIndex, kGpu);
+  cuda::Gpu reader(kIndex + 1, kOther);
+  const long before = fakeCudaCount("cudaDeviceEnablePeerAccess", -1);
+  SUBCASE("once") {
+    for (int i = 0; i < 3; ++i) CHECK(reader.reads(owner));
+    CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 1);
+    CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", kOther) >= 1);
+  }
+  SUBCASE("also where MXNet was there first") {
+    cuda::enable_reading(kOther, kGpu);
+    CHECK(reader.reads(owner));
+    CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 2);
+  }
+  SUBCASE("not where they are too far apart") {
+    const With none("PEERS", 0);
+    CHECK_FALSE(reader.reads(owner));
+    CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before);
+  }
+  SUBCASE("not where CUDA promised too much") {
+    fakeCudaInject("cudaDeviceEnablePeerAccess");
+    for (int i = 0; i < 3; ++i) CHECK_FALSE(reader.reads(owner));
+    CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 1);
+  }
+  CHECK(cudaPeekAtLastError() == cudaSuccess);
+}
+
+TEST_CASE("cuda runtime: by MXNET_ENABLE_GPU_P2P=0 broken access between GPUs does no harm") {
+  const ShareGpus share;
+  const With broken("PEERS", 2);
+  const NoPeerAccess no_peer_access;
+  const auto shards = make_shards(2, 49, 12 * 30);
+  Meeting meeting("layer", 2);
+  Finishes finishes;
+  for (const auto& shard : shards) {
+    shard->forward(&meeting.join(shard->device)->forward(), &finishes);
+  }
+  CHECK(finishes.wait(2) == std::vector<std::string>(2));
+  const WholeBatch batch(shards);
+  for (const auto& shard : shards) {
+    const auto mean = shard->running_mean.download();
+    for (std::size_t c = 0; c < mean.size(); ++c) {
+      CHECK(std::fabs(mean[c] - 0.1L * batch.mean[c]) <= 2e-6L * std::fabs(batch.mean[c]));
+    }
+  }
+}
+
+TEST_CASE("cuda runtime: what fails is the error of its call, and of no later one") {
+  const FreshGpus fresh;
+  cuda::Stream stream(kGpu);
+  cuda::Event event(kGpu);
+  cuda::Memory memory(cuda::Memory::Place::kDevice, kGpu, 64);
+  using cuda::Memory;
+  const std::vector<std::pair<std::string, std::function<void()>>> calls{
+      {"cudaMalloc", [] { Memory(Memory::Place::kDevice, kGpu, 64); }},
+      {"cudaHostAlloc", [] { Memory(Memory::Place::kHost, kGpu, 64); }},
+      {"cudaStreamCreateWithFlags", [] { cuda::Stream(kGpu).ordinal(); }},
+      {"cudaEventCreateWithFlags", [] { cuda::Event(kGpu).impl(); }},
+      {"cudaEventRecord", [&] { event.record(&stream); }},
+      {"cudaEventSynchronize", [&] { event.synchronize(); }},
+      {"cudaStreamSynchronize", [&] { stream.synchronize(); }},
+      {"cudaStreamWaitEvent", [&] { stream.wait(event); }},
+      {"cudaStreamIsCapturing", [&] { stream.is_capturing(); }},
+      {"cudaMemsetAsync", [&] { stream.zero(memory.data(), 64); }},
+      {"cudaMemcpyAsync", [&] { stream.copy(memory.data(), memory.data(), 64); }},
+      {"cudaLaunchKernel",
+       [&] {
+         auto* numbers = static_cast<double*>(memory.data());
+         const cuda::Channels<cuda::MoveAverages<double>> body{
+             {{numbers, numbers, numbers}, {nullptr, nullptr, 0, nullptr, nullptr, 1}}, 1};
+         launch(body, 1, &stream);
+       }},
+  };
+  for (const auto& [name, call] : calls) {
+    CAPTURE(name);
+    fakeCudaInject((name + "@10").c_str());
+    const std::string error = error_of(call);
+    CHECK(contains(error, "CUDA: "));
+    CHECK(contains(error, " on gpu(10) failed: "));
+    CHECK(fakeCudaClearFaults() == 1);
+    // Nor is an error of somebody else taken for one of the call's, or taken away.
+    CHECK(cudaSetDevice(1000) == cudaErrorInvalidDevice);
+    CHECK_NOTHROW(call());
+    CHECK(cudaGetLastError() == cudaErrorInvalidDevice);
+  }
+}
+
+TEST_CASE("cuda runtime: what cannot be released leaves no error") {
+  const FreshGpus fresh;
+  fakeCudaInject("cudaFree@10;cudaFreeHost@10;cudaEventDestroy@10;cudaStreamDestroy@10");
+  {
+    const cuda::Memory memory(cuda::Memory::Place::kDevice, kGpu, 64);
+    const cuda::Memory on_host(cuda::Memory::Place::kHost, kGpu, 64);
+    const cuda::Event event(kGpu);
+    const cuda::Stream stream(kGpu);
+  }
+  CHECK(fakeCudaClearFaults() == 4);
+  CHECK(cudaPeekAtLastError() == cudaSuccess);
+}
+
+TEST_CASE("cuda runtime: out of memory is an error with the sizes, once nothing is kept") {
+  const FreshGpus fresh;
+  const With small("MEMORY", 1);
+  cuda::Gpu gpu(kIndex, kGpu);
+  constexpr std::size_t kHalf = 1 << 16;  // of the memory, in doubles
+  gpu.memory(kHalf);                      // and back again
+  gpu.memory(kHalf / 2);
+  {
+    const auto most = gpu.memory(kHalf + 1);  // which takes all there is
+    CHECK(most->bytes() == 1 << 20);
+    const std::string error = error_of([&] { gpu.memory(kHalf); });
+    CHECK(contains(error,
+                   "CUDA: allocation of 524288 bytes on gpu(10) failed: out of memory "
+                   "(cudaErrorMemoryAllocation); 0 of 1048576 bytes are free"));
+  }
+  CHECK_NOTHROW(gpu.memory(kHalf));
+  fakeCudaInject("cudaHostAlloc#1+");
+  CHECK(contains(error_of([&] { gpu.host_memory(kHalf); }),
+                 "CUDA: allocation of 524288 bytes of pinned host memory on gpu(10) failed: "));
+}
+
+TEST_CASE("cuda runtime: a thread that waits for a GPU sleeps") {
+  const FreshGpus fresh;
+  const long before = fakeCudaCount("spinning wait", -1);
+  use(kIndex, kGpu);
+  CHECK(fakeCudaCount("cudaEventSynchronize", kGpu) > 0);
+  CHECK(fakeCudaCount("spinning wait", -1) == before);
+}
+
+TEST_CASE("cuda runtime: a stream that is being captured says so") {
+  const FreshGpus fresh;
+  cuda::Gpu gpu(kIndex, kGpu);
+  cudaStream_t stream = cuda::native(*gpu.stream());
+  gpu.message(10);
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(gpu.stream()->is_capturing());
+  CHECK(contains(error_of([&] { gpu.message(10); }), "gpu(300) is being captured into a CUDA"));
+  CHECK(contains(error_of([&] { gpu.turns(10); }), "gpu(300) is being captured into a CUDA"));
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  cudaGraphDestroy(graph);
+  CHECK_FALSE(gpu.stream()->is_capturing());
+  gpu.message(10);
+}
+
+TEST_CASE("cuda runtime: where CUDA takes no event, what was launched is waited for all the same") {
+  const FreshGpus fresh;
+  const With slow("DELAY", 2000);
+  cuda::Gpu gpu(kIndex, kGpu);
+  const auto memory = gpu.memory(1);
+  const auto value = gpu.host_memory(1);
+  auto* number = static_cast<double*>(value->data());
+  for (const std::string fault : {"cudaEventCreateWithFlags@10", "cudaEventRecord@10"}) {
+    CAPTURE(fault);
+    *number = 1;
+    gpu.stream()->zero(memory->data(), sizeof(double));
+    gpu.stream()->copy(number, memory->data(), sizeof(double));
+    const cuda::Gpu::Message kept[] = {gpu.message(1),
+                                       gpu.message(1)};  // with all events there are
+    fakeCudaInject(fault.c_str());
+    Finishes finishes;
+    gpu.when_done([&, done = finishes.one()](const std::string& error) {
+      CHECK(*number == 0);
+      done(error);
+    });
+    CHECK(finishes.wait(1) == std::vector<std::string>{""});
+    CHECK(fakeCudaClearFaults() == 1);
+  }
+}
+
+}  // namespace gluon_syncbn::tests
