@@ -9,7 +9,7 @@ from typing import Iterator
 import mxnet as mx
 import numpy as np
 
-from . import __version__, cpu_contexts, runtime, self_test
+from . import __version__, cpu_contexts, driver, runtime, self_test
 
 __all__ = ["main"]
 
@@ -37,6 +37,7 @@ def _facts() -> Iterator[tuple[str, object]]:
     yield "built as", runtime.build_info()
     yield "GPU half", runtime.gpu_build()
     yield "GPUs for it", runtime.gpu_devices()
+    yield "NVIDIA driver", driver.describe(runtime.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     yield "MXNet features", _features()
     yield "GPUs for MXNet", mx.context.num_gpus()

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 # What importing gluon_syncbn sets depends on whether there are GPUs.
-NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
+NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "FAKE_CUDA_DEVICES": "0"}
 
 
 def clean_environment() -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
-from gluon_syncbn import self_test
+from gluon_syncbn import driver, self_test
 
 from .processes import run_python
 
@@ -60,3 +62,33 @@ def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(ENDS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert self_test.find_failure("cpu") == "the process ended with status -6: no kernel image"
+
+
+@pytest.mark.parametrize(
+    ("version", "build", "text"),
+    [
+        (None, "CUDA 13.0.88 for 75", "none (libcuda.so.1 does not load)"),
+        (12020, "not built; install it", "for CUDA up to 12.2"),
+        (12020, "CUDA 12.4.131 for 70", "for CUDA up to 12.2"),
+        (13010, "CUDA 11.8.89 for 70", "for CUDA up to 13.1"),
+        (
+            11020,
+            "CUDA 13.0.88 for 75",
+            "for CUDA up to 11.2: too old for the GPU half, which CUDA 13 has built. Install "
+            "driver 580.65.06 or later, or build with nvcc of CUDA 11",
+        ),
+    ],
+)
+def test_driver_and_gpu_half(version, build, text, monkeypatch):
+    monkeypatch.setattr(driver, "_version", lambda: version)
+    assert driver.describe(build) == text
+
+
+def test_driver_is_asked(tmp_path):
+    """Of a library in the place of the driver's."""
+    source = "int cuDriverGetVersion(int* version) { *version = 11040; return 0; }"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run(command, input=source, text=True, check=True)
+    program = "from gluon_syncbn import driver; print(driver.describe('not built'))"
+    output = run_python(program, LD_LIBRARY_PATH=str(tmp_path)).stdout
+    assert output == "for CUDA up to 11.4\n"
