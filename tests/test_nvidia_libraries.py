@@ -187,7 +187,7 @@ import sys
 before = set(sys.modules)
 sys.path.insert(0, sys.argv[1])
 import _gluon_syncbn_nvidia
-assert set(sys.modules) - before <= {"_gluon_syncbn_nvidia", "__future__"}, set(sys.modules) - before
+assert set(sys.modules) - before <= {"_gluon_syncbn_nvidia", "__future__"}
 before = len(sys.meta_path)
 _gluon_syncbn_nvidia.before_mxnet()
 assert len(sys.meta_path) == before
