@@ -151,7 +151,7 @@ nvcc_packages=(nvidia-cuda-{nvcc,crt}==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-
 
 # Finds nvcc for the GPU half, and says what the result needs.
 provide_nvcc() {
-  local known
+  local known toolkit
   if [[ "$GLUON_SYNCBN_CUDA" == OFF || -n "${CUDACXX:-}" ]] || command -v nvcc >/dev/null; then
     return
   fi
@@ -169,8 +169,10 @@ provide_nvcc() {
   fi
   say "installing nvcc 13.0 in .venv; the GPU half that it builds needs driver 580.65.06 or later"
   logged "${pip[@]}" install --no-deps "${nvcc_packages[@]}"
-  CUDACXX="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-  export CUDACXX="$CUDACXX/nvidia/cu13/bin/nvcc"
+  toolkit="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+  toolkit+=/nvidia/cu13
+  ln -sfn lib "$toolkit/lib64" # where nvcc looks
+  export CUDACXX="$toolkit/bin/nvcc"
 }
 
 # Prints a hash of the names and contents of the files "$@" (folders: all files in them).

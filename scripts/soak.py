@@ -109,9 +109,9 @@ def run(mode: str, steps: int, number: int, progress: bool = True) -> list[Sampl
     samples = []
     steps_done = range(1, steps + 1)
     if progress:
-        from tqdm import tqdm
+        from progress import progress as shown
 
-        steps_done = tqdm(steps_done, desc=mode, mininterval=5)
+        steps_done = shown(steps_done, desc=mode)
     for step in steps_done:
         training.step()
         if step % every == 0:
