@@ -171,7 +171,9 @@ provide_nvcc() {
   logged "${pip[@]}" install --no-deps "${nvcc_packages[@]}"
   toolkit="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
   toolkit+=/nvidia/cu13
-  ln -sfn lib "$toolkit/lib64" # where nvcc looks
+  # Where nvcc looks, and what CMake takes for a sign of a toolkit.
+  ln -sfn lib "$toolkit/lib64"
+  ln -sfn libcudart.so.13 "$toolkit/lib/libcudart.so"
   export CUDACXX="$toolkit/bin/nvcc"
 }
 

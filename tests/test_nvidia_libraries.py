@@ -67,7 +67,12 @@ class Machine:
 
     def run(self, program: str = IMPORT, status: int = 0) -> str:
         """What a Python says that reads gluon_syncbn.pth, and does not have our own MXNet."""
-        hook = f"import site; site.addsitedir({str(self.site)!r})\n"
+        hook = (
+            "import os, site, sys\n"
+            f"here = {str(self.site)!r}\n"
+            "sys.path[:] = [f for f in sys.path if f == here or not os.path.exists(f + '/nvidia')]\n"
+            "site.addsitedir(here)\n"
+        )
         (self.site / "gluon_syncbn.pth").write_text((ROOT / "gluon_syncbn.pth").read_text())
         result = run_python(
             hook + program,
