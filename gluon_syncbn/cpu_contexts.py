@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 
+from . import driver
+
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Sequence
@@ -75,7 +77,7 @@ _library: ctypes.CDLL | None = None
 
 def uses_gpus() -> bool:
     """Whether this MXNet can use a GPU of this machine."""
-    return mx.context.num_gpus() > 0
+    return driver.count_gpus() > 0
 
 
 def allow_several() -> None:

@@ -40,7 +40,7 @@ def _facts() -> Iterator[tuple[str, object]]:
     yield "NVIDIA driver", driver.describe(runtime.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     yield "MXNet features", _features()
-    yield "GPUs for MXNet", mx.context.num_gpus()
+    yield "GPUs for MXNet", driver.describe_gpus()
     yield "NumPy", np.__version__
     yield "Python", platform.python_version()
     yield "system", platform.platform()

@@ -1,15 +1,33 @@
-"""What the NVIDIA driver of this machine can run."""
+"""What the NVIDIA driver of this machine can run, and how many GPUs MXNet finds with it."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 
-__all__ = ["describe"]
+import mxnet as mx
+
+__all__ = ["count_gpus", "describe", "describe_gpus"]
 
 # CUDA of one major version runs on every driver from its first on (NVIDIA's "minor version
 # compatibility", which began with 11).
 FIRST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+
+
+def count_gpus() -> int:
+    """Count the GPUs that MXNet can use: none if the driver refuses it, for which MXNet raises."""
+    try:
+        return int(mx.context.num_gpus())
+    except mx.base.MXNetError:
+        return 0
+
+
+def describe_gpus() -> str:
+    """Count the GPUs that MXNet can use, or say why there are none."""
+    try:
+        return str(mx.context.num_gpus())
+    except mx.base.MXNetError as error:
+        return f"none: {str(error).splitlines()[-1]}"
 
 
 def describe(gpu_build: str) -> str:

@@ -8,6 +8,8 @@ from typing import Any, Callable
 import mxnet as mx
 from mxnet import gluon
 
+from . import driver
+
 __all__ = ["refuse"]
 
 
@@ -40,7 +42,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 def _require(context: mx.Context, parameter: str) -> None:
     if context.device_type != "gpu":
         return
-    number = mx.context.num_gpus()
+    number = driver.count_gpus()
     if context.device_id >= number:
         raise mx.base.MXNetError(
             f"{parameter} cannot live on ctx={context}: MXNet finds {number} GPUs here; "

@@ -14,6 +14,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 
+from . import driver
 from .block import SyncBatchNorm
 from .cpu_contexts import SETTINGS
 
@@ -27,7 +28,7 @@ _FAILED = 3  # the exit status of a test that says on its output why
 
 def contexts_of(device_type: str) -> list[mx.Context]:
     """Where to test: two CPU contexts, or as many GPU contexts as there are."""
-    number = 2 if device_type == "cpu" else mx.context.num_gpus()
+    number = 2 if device_type == "cpu" else driver.count_gpus()
     return [mx.Context(device_type, i) for i in range(number)]
 
 

@@ -51,6 +51,19 @@ def test_cpu_contexts_beside_gpus(beside_gpus):
     assert "self-test on gpu(0), gpu(1)         FAILED: " in report
 
 
+def test_a_driver_that_refuses_mxnet():
+    """As one that is too old for MXNet's CUDA does; MXNet raises an error when asked for GPUs."""
+    program = """
+import mxnet as mx
+def refuse():
+    raise mx.base.MXNetError("Traceback:\\nCUDA: driver version is insufficient")
+mx.context.num_gpus = refuse
+"""
+    report = run_python(program + DIAGNOSE).stdout
+    assert "GPUs for MXNet                      none: CUDA: driver version is insu" in report
+    assert "several CPU contexts                safe" in report
+
+
 def test_settings_of_the_user_that_fail():
     report = run_python(DIAGNOSE, status=1, MXNET_ENGINE_TYPE="NaiveEngine").stdout
     assert "self-test on cpu(0), cpu(1)         FAILED: " in report

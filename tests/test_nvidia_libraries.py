@@ -70,7 +70,8 @@ class Machine:
         hook = (
             "import os, site, sys\n"
             f"here = {str(self.site)!r}\n"
-            "sys.path[:] = [f for f in sys.path if f == here or not os.path.exists(f + '/nvidia')]\n"
+            "others = [f for f in sys.path if not os.path.exists(f + '/nvidia')]\n"
+            "sys.path[:] = [here, *others]\n"
             "site.addsitedir(here)\n"
         )
         (self.site / "gluon_syncbn.pth").write_text((ROOT / "gluon_syncbn.pth").read_text())
