@@ -6,6 +6,9 @@ and installs what CMake installs (``gluon_syncbn/libgluon_syncbn.so``) into the 
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+PATH_FILE = "gluon_syncbn.pth"
 
 
 class PlatformWheel(bdist_wheel):
@@ -16,4 +19,23 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-setup(cmake_source_dir=".", cmdclass={"bdist_wheel": PlatformWheel}, license="Apache-2.0")
+class WithPathFile(build_py):
+    """Puts the ``.pth`` file beside the packages, where alone Python reads it.
+
+    An editable install takes nothing from the build folder; what it installs as it is lies in the
+    folder that libraries would be installed to.
+    """
+
+    def run(self):
+        """Build, and copy the file."""
+        super().run()
+        editable = getattr(self, "editable_mode", False)
+        folder = self.get_finalized_command("install").install_lib if editable else self.build_lib
+        self.copy_file(PATH_FILE, folder)
+
+
+setup(
+    cmake_source_dir=".",
+    cmdclass={"bdist_wheel": PlatformWheel, "build_py": WithPathFile},
+    license="Apache-2.0",
+)

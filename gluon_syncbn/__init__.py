@@ -4,9 +4,13 @@ Importing this package registers the operator ``SyncBatchNorm`` with MXNet, so t
 from networks with :class:`SyncBatchNorm` load in any process that has imported it.
 """
 
+import _gluon_syncbn_nvidia as _nvidia  # where Python has not read gluon_syncbn.pth
+
 try:
     import mxnet as _mxnet
-except ImportError as error:
+except _nvidia.LibraryError:
+    raise
+except (ImportError, OSError) as error:
     raise ImportError(
         "gluon_syncbn needs Apache MXNet 1.9.1, which could not be imported: "
         f"{error}. Install it together with gluon_syncbn, in one call, so that pip picks a NumPy "

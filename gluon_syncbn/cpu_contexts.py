@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 
+from . import driver
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
     "SETTINGS",
+    "allow_several",
     "find_problem",
     "prepare",
     "use_one_thread_each",
+    "uses_gpus",
     "warn_of_static_shape",
 ]
 
@@ -36,13 +40,16 @@ FEWEST_WORKSPACES = 64
 # A static_shape graph never gives its workspaces back, and other operators come upon them in turn.
 STATIC_SHAPE_WORKSPACES = 65536
 
-SETTINGS = {
+_FOR_ONE_CONTEXT = {
     "MXNET_MKLDNN_ENABLED": "0",
-    "MXNET_CPU_TEMP_COPY": str(WORKSPACES),
-    "MXNET_CPU_PARALLEL_RAND_COPY": "8",
     # Without oneDNN every first convolution would print that it falls back.
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
 }
+_FOR_SEVERAL_CONTEXTS = {
+    "MXNET_CPU_TEMP_COPY": str(WORKSPACES),
+    "MXNET_CPU_PARALLEL_RAND_COPY": "8",
+}
+SETTINGS = {**_FOR_ONE_CONTEXT, **_FOR_SEVERAL_CONTEXTS}
 
 # How long unfinished operations of the user may keep a workspace before they count as stuck.
 _PATIENCE_SECONDS = 20.0
@@ -70,20 +77,32 @@ _library: ctypes.CDLL | None = None
 
 def uses_gpus() -> bool:
     """Whether this MXNet can use a GPU of this machine."""
-    return mx.context.num_gpus() > 0
+    return driver.count_gpus() > 0
+
+
+def allow_several() -> None:
+    """Set what several CPU contexts need and the user has not set, beside GPUs too.
+
+    To be called before the first operator of MXNet runs. Where MXNet finds no GPU, importing
+    gluon_syncbn has done it.
+    """
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
 
 
 def prepare(library: ctypes.CDLL) -> None:
-    """Set what CPU contexts need, where the user has not and no GPU is there.
+    """Set what CPU contexts need and the user has not set.
 
     MXNet reads the values when its first operator runs, so that this takes effect after
-    ``import mxnet`` as well.
+    ``import mxnet`` as well. Beside GPUs hardly anybody trains on several CPU contexts, and their
+    workspaces would cost memory whenever large images are evaluated on one.
     """
     global _library  # noqa: PLW0603
     _library = library
-    if uses_gpus():
+    if not uses_gpus():
+        allow_several()
         return
-    for name, value in SETTINGS.items():
+    for name, value in _FOR_ONE_CONTEXT.items():
         os.environ.setdefault(name, value)
 
 
@@ -150,10 +169,14 @@ def find_problem(synchronized: bool) -> str | None:
             )
         if not synchronized:
             return None
-        if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
+        if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":  # which the check below would hang
+            return "MXNET_ENGINE_TYPE=NaiveEngine cannot synchronize several devices"
+        if "MXNET_CPU_TEMP_COPY" not in os.environ:  # 4 then, and the check below takes its time
             return (
-                "MXNET_ENGINE_TYPE=NaiveEngine runs one operation after the other and cannot "
-                "synchronize several devices; unset it or use one device"
+                "several CPU contexts need more workspaces than MXNet has by default, and beside "
+                "GPUs importing gluon_syncbn leaves them alone, because they cost memory. Call "
+                "gluon_syncbn.cpu_contexts.allow_several(), or set the environment variable "
+                f"MXNET_CPU_TEMP_COPY={WORKSPACES}, before the first operator of MXNet runs"
             )
         number = min(max(_chosen_workspaces(), FEWEST_WORKSPACES), WORKSPACES)
         if not _has_workspaces(number):
@@ -161,8 +184,8 @@ def find_problem(synchronized: bool) -> str | None:
                 f"MXNet has fewer than {number} workspaces for CPU contexts, so that one device "
                 "can wait for ever for a workspace that another one holds. Set the environment "
                 f"variable MXNET_CPU_TEMP_COPY={WORKSPACES} (or more; not less than "
-                f"{FEWEST_WORKSPACES}) before the first operator of MXNet runs, or import "
-                "gluon_syncbn before that"
+                f"{FEWEST_WORKSPACES}) before the first operator of MXNet runs"
+                f"{'' if uses_gpus() else ', or import gluon_syncbn before that'}"
             )
     return None
 

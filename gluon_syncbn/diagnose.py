@@ -9,24 +9,26 @@ from typing import Iterator
 import mxnet as mx
 import numpy as np
 
-from . import __version__, cpu_contexts, runtime, self_test
+from . import __version__, cpu_contexts, driver, runtime, self_test
 
 __all__ = ["main"]
 
 
 def main() -> int:
-    """Print the report; return 0 if the self-test passed and 1 otherwise."""
+    """Print the report; return 0 if the self-tests passed and 1 otherwise."""
     for name, value in _facts():
         print(f"{name:<36}{value}")
-    try:
-        problem = cpu_contexts.find_problem(synchronized=True)
-        print(f"{'CPU contexts':<36}{'safe' if problem is None else problem}")
-        self_test.run()
-    except (AssertionError, mx.base.MXNetError) as error:
-        print(f"{'self-test on two contexts':<36}FAILED: {error}")
-        return 1
-    print(f"{'self-test on two contexts':<36}passed")
-    return 0
+    failed = False
+    for device_type in ("cpu", "gpu"):
+        contexts = self_test.contexts_of(device_type)
+        if not contexts:
+            print(f"{'self-test on GPU contexts':<36}not run: MXNet finds no GPU")
+            continue
+        failure = self_test.find_failure(device_type)
+        failed = failed or failure is not None
+        name = f"self-test on {', '.join(map(str, contexts))}"
+        print(f"{name:<35} {'passed' if failure is None else f'FAILED: {failure}'}")
+    return 1 if failed else 0
 
 
 def _facts() -> Iterator[tuple[str, object]]:
@@ -35,9 +37,10 @@ def _facts() -> Iterator[tuple[str, object]]:
     yield "built as", runtime.build_info()
     yield "GPU half", runtime.gpu_build()
     yield "GPUs for it", runtime.gpu_devices()
+    yield "NVIDIA driver", driver.describe(runtime.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     yield "MXNet features", _features()
-    yield "GPUs for MXNet", mx.context.num_gpus()
+    yield "GPUs for MXNet", driver.describe_gpus()
     yield "NumPy", np.__version__
     yield "Python", platform.python_version()
     yield "system", platform.platform()
@@ -45,6 +48,9 @@ def _facts() -> Iterator[tuple[str, object]]:
     for name in cpu_contexts.SETTINGS:
         yield name, os.environ.get(name, "not set")
     yield "MXNET_ENGINE_TYPE", os.environ.get("MXNET_ENGINE_TYPE", "not set")
+    for name, synchronized in (("one CPU context", False), ("several CPU contexts", True)):
+        problem = cpu_contexts.find_problem(synchronized)
+        yield name, "safe" if problem is None else f"refused: {problem}"
 
 
 def _features() -> str:

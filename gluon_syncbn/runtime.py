@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mxnet as mx
 
-from . import cpu_contexts
+from . import cpu_contexts, missing_gpus
 
 __all__ = [
     "add_process_set",
@@ -178,6 +178,8 @@ cpu_contexts.prepare(_LIBRARY)
 _error = _LIBRARY.gluon_syncbn_register(mx.base._LIB._name.encode(), _check_cpu_contexts)
 if _error is not None:
     raise ImportError(f"gluon_syncbn could not register its operator: {_error.decode()}")
+if mx.runtime.Features().is_enabled("CUDA"):
+    missing_gpus.refuse()
 atexit.register(_at_exit)  # behind MXNet's own handler, and so called before it
 if "GLUON_SYNCBN_TIMEOUT" in os.environ:
     try:

@@ -1,19 +1,39 @@
-"""A two-context training step whose results are known, for a user who doubts an installation."""
+"""A training step whose results are known, for a user who doubts an installation.
+
+``python -m gluon_syncbn.self_test gpu`` makes it on all GPU contexts; so a fault that ends the
+process ends no other one.
+"""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 
+from . import driver
 from .block import SyncBatchNorm
+from .cpu_contexts import SETTINGS
 
-__all__ = ["run"]
+__all__ = ["contexts_of", "find_failure", "run"]
+
+_EPSILON = 1e-3
+_MOMENTUM = 0.9
+_SECONDS = 300
+_FAILED = 3  # the exit status of a test that says on its output why
 
 
-def run() -> None:
-    """Train one step on ``cpu(0)`` and ``cpu(1)`` and compare with the numbers by hand.
+def contexts_of(device_type: str) -> list[mx.Context]:
+    """Where to test: two CPU contexts, or as many GPU contexts as there are."""
+    number = 2 if device_type == "cpu" else driver.count_gpus()
+    return [mx.Context(device_type, i) for i in range(number)]
 
-    Three samples of 1 on one device and three of 2 on the other have mean 1.5 and variance 0.25.
+
+def run(contexts: list[mx.Context]) -> None:
+    """Train one step on `contexts` and compare with NumPy on the whole batch.
 
     Raises
     ------
@@ -22,26 +42,76 @@ def run() -> None:
     mxnet.base.MXNetError
         If the step fails.
     """
-    contexts = [mx.cpu(0), mx.cpu(1)]
-    layer = SyncBatchNorm(epsilon=1e-3, momentum=0.9)
+    batch = np.arange(3.0 * len(contexts)) ** 2  # three samples for each device
+    head = np.zeros_like(batch)
+    head[0] = 1
+
+    def shards(values: np.ndarray) -> list[mx.nd.NDArray]:
+        parts = np.split(values, len(contexts))
+        return [mx.nd.array(part[:, None], ctx=ctx) for part, ctx in zip(parts, contexts)]
+
+    layer = SyncBatchNorm(epsilon=_EPSILON, momentum=_MOMENTUM)
     layer.initialize(ctx=contexts)
-    inputs = [mx.nd.full((3, 1), value, ctx=ctx) for value, ctx in zip((1, 2), contexts)]
+    inputs = shards(batch)
     for array in inputs:
         array.attach_grad()
     with mx.autograd.record():
         outputs = [layer(array) for array in inputs]
-    heads = [mx.nd.array([[1.0], [0.0], [0.0]], ctx=contexts[0]), mx.nd.zeros((3, 1), contexts[1])]
-    mx.autograd.backward(outputs, heads)
+    mx.autograd.backward(outputs, shards(head))
 
-    inverse_deviation = 1 / np.sqrt(0.25 + 1e-3)
-    normalized = np.array([-0.5, -0.5, -0.5, 0.5, 0.5, 0.5]) * inverse_deviation
-    head = np.array([1.0, 0, 0, 0, 0, 0])
-    gradient = inverse_deviation * (head - 1 / 6 - normalized * normalized[0] / 6)
+    inverse_deviation = 1 / np.sqrt(batch.var() + _EPSILON)
+    normalized = (batch - batch.mean()) * inverse_deviation
+    gradient = inverse_deviation * (head - head.mean() - normalized * (head * normalized).mean())
+    running_mean = (1 - _MOMENTUM) * batch.mean()
+    running_var = _MOMENTUM + (1 - _MOMENTUM) * batch.var()
     for name, actual, expected in (
         ("output", outputs, normalized),
         ("gradient of the input", [array.grad for array in inputs], gradient),
-        ("running mean", layer.running_mean.list_data(), [0.15, 0.15]),
-        ("running variance", layer.running_var.list_data(), [0.925, 0.925]),
+        ("running mean", layer.running_mean.list_data(), [running_mean] * len(contexts)),
+        ("running variance", layer.running_var.list_data(), [running_var] * len(contexts)),
     ):
         values = np.concatenate([array.asnumpy().ravel() for array in actual])
-        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def find_failure(device_type: str) -> str | None:
+    """Run the test on contexts of this type in a process of its own.
+
+    Parameters
+    ----------
+    device_type : str
+        "cpu" or "gpu". For CPU contexts the process gets the settings that several of them need,
+        unless the user has others.
+
+    Returns
+    -------
+    str or None
+        What went wrong, or None where all is well.
+    """
+    environment = {**(SETTINGS if device_type == "cpu" else {}), **os.environ}
+    folders = [str(Path(__file__).parent.parent), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", __name__, device_type],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done after {_SECONDS} s"
+    if ended.returncode == 0:
+        return None
+    if ended.returncode == _FAILED:
+        return " ".join(ended.stdout.split())
+    return f"the process ended with status {ended.returncode}: {' '.join(ended.stderr.split())}"
+
+
+if __name__ == "__main__":
+    try:
+        run(contexts_of(sys.argv[1]))
+    except Exception as error:
+        print(error)
+        sys.exit(_FAILED)

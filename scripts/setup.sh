@@ -13,10 +13,13 @@
 # Environment:
 #   PYTHON              interpreter to make .venv with (default: the first of python3, python3.11,
 #                       ..., python3.8 that is a Python 3.8 to 3.11)
-#   GLUON_SYNCBN_MXNET  cpu or cu112: the MXNet build to install (default: cu112 where an NVIDIA
-#                       driver and the CUDA 11 libraries are found, else cpu)
-#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU half (default: AUTO with MXNet for cu112,
-#                       else OFF, because compiling it takes minutes and it could not run)
+#   GLUON_SYNCBN_MXNET  cpu, cu112 or cu112-toolkit: the MXNet build to install (default: where an
+#                       NVIDIA driver is found, cu112-toolkit if the system has all libraries of
+#                       CUDA 11 that it needs, else cu112, which brings them; cpu elsewhere)
+#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU half (default: AUTO with MXNet for CUDA,
+#                       else OFF, because compiling it takes minutes and it could not run). Unless
+#                       OFF, and where no nvcc is, nvcc is installed in .venv if the driver is new
+#                       enough for what that builds
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root="$PWD"
@@ -113,12 +116,12 @@ missing_libraries() {
 choose_mxnet() {
   local missing
   case "${GLUON_SYNCBN_MXNET:-}" in
-    cpu | cu112)
+    cpu | cu112 | cu112-toolkit)
       mxnet="$GLUON_SYNCBN_MXNET"
       return
       ;;
     "") ;;
-    *) die "GLUON_SYNCBN_MXNET is '$GLUON_SYNCBN_MXNET': expected cpu or cu112" ;;
+    *) die "GLUON_SYNCBN_MXNET is '$GLUON_SYNCBN_MXNET': expected cpu, cu112 or cu112-toolkit" ;;
   esac
   mxnet=cpu
   if [[ -n "$(missing_libraries libcuda.so.1)" || "$(uname -m)" != x86_64 ]]; then
@@ -127,11 +130,51 @@ choose_mxnet() {
   # What libmxnet.so of mxnet-cu112 is linked with.
   missing="$(missing_libraries libcudart.so.11.0 libcudnn.so.8 libnccl.so.2 libcublas.so.11 \
     libcufft.so.10 libcurand.so.10 libcusolver.so.11 libnvrtc.so.11.2 libnvToolsExt.so.1)"
-  if [[ -n "$missing" ]]; then
-    say "NVIDIA driver found, but for a CUDA build of MXNet these are missing: ${missing% }"
-  else
-    mxnet=cu112
+  mxnet=cu112-toolkit
+  if [[ -n "$missing" ]]; then mxnet=cu112; fi
+}
+
+# Prints the CUDA version that the driver knows, such as 12.4; nothing where there is no driver.
+driver_cuda() {
+  "$venv/bin/python" - <<'END' 2>/dev/null || true
+import ctypes
+
+version = ctypes.c_int()
+if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0:
+    print(f"{version.value // 1000}.{version.value % 1000 // 10}")
+END
+}
+
+# The packages of nvcc, of the earliest CUDA that has all of it there, which older drivers run too.
+nvcc_packages=(nvidia-cuda-{nvcc,crt}==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
+  nvidia-cuda-cccl==13.0.85)
+
+# Finds nvcc for the GPU half, and says what the result needs.
+provide_nvcc() {
+  local known toolkit
+  if [[ "$GLUON_SYNCBN_CUDA" == OFF || -n "${CUDACXX:-}" ]] || command -v nvcc >/dev/null; then
+    return
   fi
+  if [[ -x /usr/local/cuda/bin/nvcc ]]; then
+    export CUDACXX=/usr/local/cuda/bin/nvcc
+    return
+  fi
+  known="$(driver_cuda)"
+  if ((${known%%.*} + 0 < 13)) && [[ "$GLUON_SYNCBN_CUDA" == AUTO ]]; then
+    say "warning: no nvcc here. That of Python's packages builds for drivers of CUDA 13 (580.65.06" \
+      "and later), and this driver is for CUDA ${known:-unknown}: GPU contexts will be refused." \
+      "Install a newer driver or nvcc of CUDA 11.2 to ${known:-12} (Debian: nvidia-cuda-toolkit in" \
+      "non-free) and run this again"
+    return
+  fi
+  say "installing nvcc 13.0 in .venv; the GPU half that it builds needs driver 580.65.06 or later"
+  logged "${pip[@]}" install --no-deps "${nvcc_packages[@]}"
+  toolkit="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+  toolkit+=/nvidia/cu13
+  # Where nvcc looks, and what CMake takes for a sign of a toolkit.
+  ln -sfn lib "$toolkit/lib64"
+  ln -sfn libcudart.so.13 "$toolkit/lib/libcudart.so"
+  export CUDACXX="$toolkit/bin/nvcc"
 }
 
 # Prints a hash of the names and contents of the files "$@" (folders: all files in them).
@@ -161,9 +204,9 @@ version="$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:
 ## What to install
 
 choose_mxnet
-if [[ "$mxnet" == cpu ]]; then
-  export GLUON_SYNCBN_CUDA="${GLUON_SYNCBN_CUDA:-OFF}"
-fi
+default=AUTO
+if [[ "$mxnet" == cpu ]]; then default=OFF; fi
+export GLUON_SYNCBN_CUDA="${GLUON_SYNCBN_CUDA:-$default}"
 extras="$mxnet,gluoncv,demo"
 # Once asked for, the tests' tools stay.
 if ((want_test)) || [[ -e "$state/test" ]]; then
@@ -175,8 +218,9 @@ if [[ "$version" == 3.11 ]]; then
 fi
 
 dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
-project="$version ${GLUON_SYNCBN_CUDA:-AUTO} ${GLUON_SYNCBN_CUDA_ARCHITECTURES:-}"
-project+=" $(hash_of CMakeLists.txt cmake gluon_syncbn/_version.py pyproject.toml setup.py src)"
+project="$version $GLUON_SYNCBN_CUDA ${GLUON_SYNCBN_CUDA_ARCHITECTURES:-}"
+project+=" $(hash_of CMakeLists.txt cmake gluon_syncbn/_version.py gluon_syncbn.pth \
+  pyproject.toml setup.py src)"
 library=gluon_syncbn/libgluon_syncbn.so
 
 ## Installing
@@ -190,7 +234,7 @@ fi
 if ((!${#deps[@]})) || ! stamped project "$project" || [[ ! -e "$library" ]]; then
   command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
     die "no C++ compiler found (Debian: apt-get install g++)"
-  rm -f "$state/project"
+  rm -f "$state/project" "$state/imported"
   logged "${pip[@]}" install 'pip>=22' # earlier ones cannot install this project in place
   if ((${#deps[@]})); then
     say "building and installing gluon_syncbn"
@@ -202,12 +246,19 @@ if ((!${#deps[@]})) || ! stamped project "$project" || [[ ! -e "$library" ]]; th
     fi
     say "building and installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
   fi
+  provide_nvcc
   # One call for all: pip sees all constraints on NumPy together.
   logged "${pip[@]}" install ${deps[@]+"${deps[@]}"} ${constraints[@]+"${constraints[@]}"} \
     --editable ".[$extras]"
   printf '%s\n' "$mxnet" >"$state/mxnet"
   printf '%s\n' "$dependencies" >"$state/dependencies"
   printf '%s\n' "$project" >"$state/project"
+fi
+
+# What was installed has to load: the libraries of CUDA, for example, may be another package's.
+if [[ ! -e "$state/imported" ]]; then
+  logged "$venv/bin/python" -W ignore -c 'import gluon_syncbn'
+  touch "$state/imported"
 fi
 
 # opencv-python, a dependency of GluonCV, uses libraries that a machine without a desktop may lack.
@@ -265,4 +316,6 @@ if ((want_distributed)); then
   fi
 fi
 
-say "ready: .venv with Python $version, MXNet for $mxnet"
+gpu="$("$venv/bin/python" -W ignore -c \
+  'from gluon_syncbn import runtime; print(runtime.gpu_build().split(";")[0])')"
+say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, GPU half: $gpu"

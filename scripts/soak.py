@@ -21,7 +21,7 @@ from pathlib import Path
 
 import gluon_syncbn
 import mxnet as mx
-from gluon_syncbn import runtime
+from gluon_syncbn import cpu_contexts, runtime
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -109,9 +109,9 @@ def run(mode: str, steps: int, number: int, progress: bool = True) -> list[Sampl
     samples = []
     steps_done = range(1, steps + 1)
     if progress:
-        from tqdm import tqdm
+        from progress import progress as shown
 
-        steps_done = tqdm(steps_done, desc=mode, mininterval=5)
+        steps_done = shown(steps_done, desc=mode)
     for step in steps_done:
         training.step()
         if step % every == 0:
@@ -170,6 +170,7 @@ def main() -> int:
     if options.steps < SAMPLES:
         parser.error(f"--steps should be at least {SAMPLES}")
 
+    cpu_contexts.allow_several()
     results = {}
     begin = time.perf_counter()
     for mode in options.modes:

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 import gluon_syncbn  # before mxnet's first operator, which reads the settings of CPU contexts
 import mxnet as mx
 import pytest
+from gluon_syncbn import cpu_contexts
 from hypothesis import HealthCheck, settings
+
+cpu_contexts.allow_several()  # beside GPUs the import does not
 
 settings.register_profile(
     "gluon_syncbn",

@@ -12,9 +12,14 @@ from gluon_syncbn.cpu_contexts import SETTINGS
 ROOT = Path(__file__).parent.parent
 
 
+# What importing gluon_syncbn sets depends on whether there are GPUs.
+NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "FAKE_CUDA_DEVICES": "0"}
+
+
 def clean_environment() -> dict[str, str]:
-    """The environment without the settings that importing gluon_syncbn has left in this process."""
-    return {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    """The environment of a machine without GPUs, where nobody has imported gluon_syncbn."""
+    given = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    return {**given, **NO_GPUS}
 
 
 def run_python(

@@ -108,23 +108,86 @@ assert os.environ["MXNET_CPU_PARALLEL_RAND_COPY"] == "8"
     run_python(program, MXNET_CPU_TEMP_COPY="2048")
 
 
-def test_gpu_users_environment_is_left_alone():
+BESIDE_GPUS = "import mxnet as mx\nmx.context.num_gpus = lambda: 2\n"
+ON_ONE = """
+single = gluon_syncbn.SyncBatchNorm(in_channels=16)
+net = mx.gluon.nn.HybridSequential()
+net.add(mx.gluon.nn.Conv2D(16, 3, in_channels=16), single)
+net.initialize(ctx=mx.cpu(0))
+for mode in (False, True):
+    net.hybridize(mode)
+    assert net(mx.nd.ones((2, 16, 8, 8))).shape == (2, 16, 6, 6)
+    with mx.autograd.record():
+        out = net(mx.nd.ones((2, 16, 8, 8)))
+    out.backward()
+    assert abs(out.asnumpy()).max() < 1e-2  # all pixels are the same
+"""
+
+
+def test_one_context_beside_gpus():
+    """Without settings that cost memory whenever large images are evaluated."""
     program = """
 import os
-import mxnet as mx
-mx.context.num_gpus = lambda: 2
-before = dict(os.environ)
-import gluon_syncbn
-assert dict(os.environ) == before
+assert "MXNET_CPU_TEMP_COPY" not in os.environ
+assert "MXNET_CPU_PARALLEL_RAND_COPY" not in os.environ
 """
-    run_python(program)
+    run_python(BESIDE_GPUS + "import gluon_syncbn\n" + ON_ONE + program)
 
 
-def test_naive_engine_with_several_devices():
-    run_python(
-        "import mxnet as mx\n" + CALL + "expect_error('NaiveEngine', 'use one device')",
-        MXNET_ENGINE_TYPE="NaiveEngine",
-    )
+def test_several_contexts_beside_gpus():
+    run_python(BESIDE_GPUS + CALL + "expect_error('allow_several()', 'MXNET_CPU_TEMP_COPY=1024')")
+    allow = "gluon_syncbn.cpu_contexts.allow_several()\n"
+    train = "[out() for out in train()]"
+    run_python(BESIDE_GPUS + "import gluon_syncbn\n" + allow + CALL + train)
+    run_python(BESIDE_GPUS + CALL + train, MXNET_CPU_TEMP_COPY="1024")
+
+
+def test_too_few_workspaces_beside_gpus():
+    """The import would not help there."""
+    program = """
+from gluon_syncbn import cpu_contexts
+cpu_contexts._PATIENCE_SECONDS = 0.2
+try:
+    train()
+except mx.base.MXNetError as error:
+    assert "fewer than 64 workspaces" in str(error), error
+    assert "import gluon_syncbn" not in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+    run_python(BESIDE_GPUS + CALL + program, MXNET_CPU_TEMP_COPY="4")
+
+
+@pytest.mark.parametrize("attributes", ["num_devices=2", "num_devices=4, sync_group_size=2"])
+def test_naive_engine_with_several_devices(attributes):
+    program = f"""
+import mxnet as mx
+import gluon_syncbn
+ones = [mx.nd.ones((2, 3))] + [mx.nd.ones((3,)) for _ in range(4)]
+try:
+    mx.nd.Custom(*ones, op_type="SyncBatchNorm", key="key", {attributes})
+except mx.base.MXNetError as error:
+    assert "NaiveEngine" in str(error) and "use one device" in str(error), error
+else:
+    raise SystemExit("no error")
+assert mx.nd.Custom(*ones, op_type="SyncBatchNorm").shape == (2, 3)
+"""
+    run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
+
+
+def test_naive_engine_with_several_processes():
+    program = """
+import mxnet as mx
+import gluon_syncbn
+ones = [mx.nd.ones((2, 3))] + [mx.nd.ones((3,)) for _ in range(4)]
+try:
+    mx.nd.Custom(*ones, op_type="SyncBatchNorm", key="key", process_set=0)
+except mx.base.MXNetError as error:
+    assert "NaiveEngine" in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+    run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
 
 
 def test_threads_have_workspaces_of_their_own():
@@ -182,14 +245,6 @@ else:
     raise SystemExit("imported")
 """
     run_python(program)
-
-
-def test_diagnose():
-    program = "import sys; from gluon_syncbn.__main__ import main; sys.exit(main(['diagnose']))"
-    report = run_python(program).stdout
-    for words in ("native library", "MXNET_CPU_TEMP_COPY", "1024", "self-test", "passed"):
-        assert words in report
-    run_python(program.replace("diagnose", "diagnosis"), status=2)
 
 
 @pytest.mark.parametrize("fork", ["", "if os.fork() == 0: os._exit(0)"])

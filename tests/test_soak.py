@@ -8,6 +8,7 @@ from .processes import run_python
 
 SOAK = """
 import runpy, sys
+sys.path.insert(0, "scripts")
 sys.argv = ["soak.py", *sys.argv[1:]]
 runpy.run_path("scripts/soak.py", run_name="__main__")
 """

@@ -12,7 +12,7 @@ from .processes import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 # Messages of the library itself and of the layer; tools beside them explain themselves.
-MODULES = ("__init__", "block", "cpu_contexts", "processes", "runtime")
+MODULES = ("__init__", "block", "cpu_contexts", "missing_gpus", "processes", "runtime")
 
 
 def words_of(text: str) -> str:
@@ -49,8 +49,9 @@ def cpp_strings() -> str:
 
 def python_messages() -> Iterator[str]:
     """What the package raises, warns of, or returns as a problem."""
-    for module in MODULES:
-        tree = ast.parse((ROOT / "gluon_syncbn" / f"{module}.py").read_text())
+    paths = [ROOT / "gluon_syncbn" / f"{module}.py" for module in MODULES]
+    for path in (*paths, ROOT / "_gluon_syncbn_nvidia.py"):
+        tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 yield text_of(node.exc.args[0])

@@ -10,10 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from benchmarks.report import TITLES, Row, format_table, ratio, summary
 from benchmarks.worker import WITH_ONEDNN, WITHOUT_BULKS, WITHOUT_ONEDNN, Worker
+from progress import progress
 
 BETWEEN_WORKERS = 0.05  # seconds in which threads of one process stop looking for work
 
@@ -103,7 +102,7 @@ def run_op(options: argparse.Namespace) -> list[Row]:
     rows = []
     with contextlib.ExitStack() as stack:
         workers = start(stack, needed)
-        for case in tqdm(cases, desc="op", unit="case"):
+        for case in progress(cases, desc="op", unit="case"):
             results = time_case(workers, op_methods(case), case, turns, rounds)
             rows.append({"title": case_title(case), "case": case, "results": results})
     for row in rows:
@@ -124,7 +123,7 @@ def run_overhead(options: argparse.Namespace) -> list[Row]:
     turns, rounds = (1, 5) if options.quick else (5, 60)
     with contextlib.ExitStack() as stack:
         workers = start(stack, list(methods))
-        for number in tqdm(contexts, desc="overhead", unit="case"):
+        for number in progress(contexts, desc="overhead", unit="case"):
             case = {"shape": (2, 4, 2, 2), "contexts": number}
             results = time_case(workers, methods, case, turns, rounds)
             rows.append({"title": case_title(case), "case": case, "results": results})
@@ -160,7 +159,7 @@ def run_net(options: argparse.Namespace) -> list[Row]:
         with contextlib.ExitStack() as stack:
             methods = ("ours", "ours1", "batchnorm", "builtin")
             workers = {name: stack.enter_context(Worker(WITHOUT_ONEDNN)) for name in methods}
-            for turn in tqdm(range(rounds), desc=model, unit="round"):
+            for turn in progress(range(rounds), desc=model, unit="round"):
                 for i in range(len(methods)):
                     name = methods[(turn + i) % len(methods)]
                     answer = workers[name].ask(
@@ -186,7 +185,7 @@ def run_waiting(options: argparse.Namespace) -> list[Row]:
     """Time training steps beside what they would take if BatchNorm's contexts met at each norm."""
     models, rounds, side = network_options(options, 96)
     rows = []
-    for model in tqdm(models, desc="waiting", unit="network"):
+    for model in progress(models, desc="waiting", unit="network"):
         row = training_row(model, side, options.quick)
         times: dict[str, list[float]] = {}
         for settings, task, methods in (
@@ -222,7 +221,7 @@ def run_deploy(options: argparse.Namespace) -> list[Row]:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             case = {"model": model, "side": side, "images": 1, "folder": folder}
             workers = start(stack, list(methods))
-            for _ in tqdm(range(rounds), desc=model, unit="round"):
+            for _ in progress(range(rounds), desc=model, unit="round"):
                 for name, wanted in methods.items():
                     answer = workers[name].ask(
                         "deploy", case=case, methods=wanted, warm_up=1, rounds=1
@@ -252,7 +251,7 @@ def run_accuracy(options: argparse.Namespace) -> list[Row]:
     rows = []
     with contextlib.ExitStack() as stack:
         workers = start(stack, list(methods))
-        for mean in tqdm(means, desc="accuracy", unit="case"):
+        for mean in progress(means, desc="accuracy", unit="case"):
             errors: dict[str, Any] = {}
             for name, wanted in methods.items():
                 # BatchNorm is measured on one context: it does not synchronize.
@@ -286,7 +285,7 @@ def run_memory(options: argparse.Namespace) -> list[Row]:
     """Measure what one layer of a chain adds to the peak memory of training."""
     shapes = ((2, 16, 32, 32),) if options.quick else MAIN_SHAPES
     rows = []
-    for shape in tqdm(shapes, desc="memory", unit="case"):
+    for shape in progress(shapes, desc="memory", unit="case"):
         case = {"shape": shape, "contexts": 2}
         memory = {}
         for method in ("ours", "batchnorm", "builtin"):

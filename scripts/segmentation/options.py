@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 import mxnet as mx
+from gluon_syncbn import cpu_contexts
 
 from segmentation.networks import FAMILIES
 from segmentation.scenes import DIGIT_SIDES
@@ -120,7 +121,9 @@ def _complete(options: argparse.Namespace, world: World) -> str | None:
         return f"--norm {options.norm}: give all, or some of {','.join(WAYS)}"
     options.ways.sort(key=WAYS.index)
     options.contexts = [mx.cpu(number) for number in range(options.num_devices)]
-    if options.gpus is not None:
+    if options.gpus is None:
+        cpu_contexts.allow_several()
+    else:
         try:
             numbers = [int(number) for number in options.gpus.split(",")]
         except ValueError:

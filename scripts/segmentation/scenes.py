@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
-from tqdm import tqdm
+
+from progress import progress
 
 OWN_FILE = "scenes.npz"
 REQUIRED_KEYS = ("train_images", "train_labels", "valid_images", "valid_labels")
@@ -148,7 +149,7 @@ def _compose(
     labels: NDArray[np.uint8] = np.zeros((count, side, side), np.uint8)
     enlarged = {size: _enlarge(ink, size) for size in DIGIT_SIDES}
     most = max(1, (side // min(DIGIT_SIDES)) ** 2)
-    for index in tqdm(range(count), desc=f"scenes: {part}", unit="scene"):
+    for index in progress(range(count), desc=f"scenes: {part}", unit="scene"):
         taken: NDArray[np.bool_] = np.zeros((side, side), bool)
         pen = _pen(paper[index], rng)
         for _ in range(rng.integers(max(1, most // 2), most + 1)):

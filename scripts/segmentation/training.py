@@ -14,8 +14,8 @@ import numpy as np
 from gluon_syncbn import cpu_contexts
 from mxnet import autograd, gluon
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from progress import progress
 from segmentation.networks import Design, Norm, build
 from segmentation.scenes import Scenes
 from segmentation.world import World
@@ -159,7 +159,7 @@ def train(way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights:
         judge.score(weights, outcome)
     due = {round(total * part / schedule.scorings) for part in range(1, schedule.scorings + 1)}
     trained = weights.with_name(f"{way.key}.params")
-    with tqdm(total=total, desc=way.title, unit="step", disable=not world.is_first) as bar:
+    with progress(total=total, desc=way.title, unit="step", disable=not world.is_first) as bar:
         for images, labels in batches(scenes, schedule):
             begin = time.perf_counter()
             outcome.losses.append(loop.step(images, labels))

@@ -1,7 +1,9 @@
 #include "mxnet/property.h"
 
 #include <cstddef>
+#include <cstdlib>
 #include <map>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/list_text.h"
@@ -32,6 +34,16 @@ Device parse_context(const std::string& layer, const std::string& context) {
     throw Error(layer + ": context '" + context + "' should look like cpu(0)");
   }
   return {context.substr(0, open), std::stoi(context.substr(open + 1))};
+}
+
+/// An engine that runs one operation after the other would wait for the first device for ever, and
+/// drops the errors that end the wait.
+void require_threaded_engine(const std::string& layer) {
+  const char* type = std::getenv("MXNET_ENGINE_TYPE");
+  if (!type || std::string_view(type) != "NaiveEngine") return;
+  throw Error(layer +
+              ": MXNET_ENGINE_TYPE=NaiveEngine runs one operation after the other and cannot "
+              "synchronize several devices; unset it or use one device");
 }
 
 }  // namespace
@@ -94,6 +106,7 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   const std::string layer = attributes_.layer();
   Device device = parse_context(layer, context);
   const bool synchronizes = attributes_.synchronizes();
+  if (synchronizes) require_threaded_engine(layer);
   auto backend = backend_of(device, layer);
   if (device.type == "cpu") {
     require_safe_cpu_contexts(layer, synchronizes);

@@ -118,11 +118,12 @@ def start(
         "SYNCBN_TEST_JOB": marker,
         **environment,
     }
+    gpus = environment.get("SYNCBN_TEST_CONTEXTS", "cpu") != "cpu"
     path = program or WORKERS / f"{worker}.py"
     begin = time.monotonic()
     with subprocess.Popen(
         [*launcher, sys.executable, "-W", "ignore", str(path), *arguments],
-        env={**clean_environment(), **added},
+        env={**(os.environ if gpus else clean_environment()), **added},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

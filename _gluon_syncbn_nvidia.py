@@ -1,0 +1,155 @@
+"""Finds NVIDIA's libraries for MXNet for CUDA: those of the system, else those of Python packages.
+
+The dynamic linker does not look where the packages of the extra ``cu112`` have their libraries, but
+takes a library that is loaded already. gluon_syncbn.pth imports this module whenever Python starts,
+so that ``import mxnet`` works in any order: it stands outside of the package, whose import needs
+MXNet, and imports nothing before it has something to do.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # typing's takes as long to import as all of this
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from pathlib import Path
+    from types import ModuleType
+    from typing import Any
+
+__all__ = ["LibraryError", "before_mxnet", "load"]
+
+_CUDA_11 = "-cu11"
+
+_loaded: list[Any] = []  # what was loaded has to stay
+
+
+class LibraryError(ImportError):
+    """A library that MXNet needs is missing, or is not the one that it needs."""
+
+
+class _BeforeMxnet:
+    """A finder that finds nothing but MXNet, which it lets load what it needs first."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+        if name != "mxnet":
+            return None
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None or not spec.submodule_search_locations:
+            return None
+        execute = spec.loader.exec_module
+        folder = spec.submodule_search_locations[0]
+
+        def load_and_execute(module: ModuleType) -> None:
+            load(folder)
+            execute(module)
+
+        spec.loader.exec_module = load_and_execute  # type: ignore[method-assign]
+        return spec
+
+
+def before_mxnet() -> None:
+    """Load what MXNet for CUDA needs when it is imported, if it is not yet."""
+    if "mxnet" not in sys.modules and not any(isinstance(f, _BeforeMxnet) for f in sys.meta_path):
+        sys.meta_path.insert(0, _BeforeMxnet())
+
+
+def load(mxnet: str) -> None:
+    """Load libmxnet.so from the folder `mxnet`, and before it what it needs and does not find.
+
+    Raises
+    ------
+    LibraryError
+        If a library is missing, or another package has overwritten it.
+    """
+    import os
+    from pathlib import Path
+
+    library = Path(os.environ.get("MXNET_LIBRARY_PATH") or Path(mxnet, "libmxnet.so"))
+    if library.exists():  # else MXNet knows more places, and says what is wrong
+        _load(library, library)
+
+
+def _load(path: Path, needed_by: Path) -> None:
+    import ctypes
+    import re
+
+    tried: set[str] = set()
+    while True:
+        try:
+            _loaded.append(ctypes.CDLL(str(path)))
+            return
+        except OSError as error:
+            missing = re.match(r"(lib(?:cu|nv|nccl)[^:/]*): cannot open shared obj", str(error))
+            if not missing or missing[1] in tried:
+                raise LibraryError(f"{path} does not load: {error}") from error
+            tried.add(missing[1])
+            _require_driver(needed_by)
+            found = _find(missing[1])
+            if found is None:
+                raise LibraryError(
+                    f"{needed_by} needs {missing[1]}, which is neither among the system's "
+                    "libraries nor in a package of NVIDIA's: "
+                    "pip install 'gluon_syncbn[cu112]' brings it"
+                ) from error
+            _require_cuda_11(found)
+            _load(found, needed_by)
+
+
+def _require_driver(needed_by: Path) -> None:
+    import ctypes
+
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise LibraryError(
+            f"there is no NVIDIA driver here ({error}), which {needed_by} needs, because it is "
+            "MXNet for CUDA. Install the driver, or MXNet for CPUs in its place: "
+            "pip uninstall mxnet-cu112, then pip install 'gluon_syncbn[cpu]'"
+        ) from error
+
+
+def _find(library: str) -> Path | None:
+    """Return where NVIDIA's packages have a library."""
+    from pathlib import Path
+
+    for folder in sys.path:
+        for path in sorted(Path(folder or ".", "nvidia").glob(f"*/lib/{library}")):
+            return path
+    return None
+
+
+def _require_cuda_11(path: Path) -> None:
+    """Raise where a package for another CUDA has put its own library in the place of this one."""
+    owners = _owners(path)
+    ours = [owner for owner in owners if owner.endswith(_CUDA_11)]
+    others = [owner for owner in owners if not owner.endswith(_CUDA_11)]
+    if not others or (ours and owners[ours[0]] == path.stat().st_size):
+        return
+    wanted = ours[0] if ours else others[0].rpartition("-")[0] + _CUDA_11
+    raise LibraryError(
+        f"{path} is the library of {' or '.join(others)}, and MXNet for CUDA 11 needs that of "
+        f"{wanted}; both packages write the same file, and the last one installed wins. Use an "
+        f"environment of its own for MXNet, or uninstall {' and '.join(others)} and then "
+        f"pip install --force-reinstall --no-deps {wanted} in the version that gluon_syncbn[cu112] "
+        "names"
+    )
+
+
+def _owners(path: Path) -> dict[str, int | None]:
+    """Return NVIDIA's installed packages that have this file, with the size that each gave it."""
+    from importlib.metadata import distributions
+
+    owners: dict[str, int | None] = {}
+    for distribution in distributions(path=[str(path.parents[3])]):
+        name = (distribution.metadata["Name"] or "").lower()
+        if name.startswith("nvidia-"):
+            for file in distribution.files or ():
+                if file.name == path.name and distribution.locate_file(file) == path:
+                    owners[name] = file.size
+    return owners
+
+
+before_mxnet()

@@ -1,0 +1,63 @@
+"""What the NVIDIA driver of this machine can run, and how many GPUs MXNet finds with it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import mxnet as mx
+
+__all__ = ["count_gpus", "describe", "describe_gpus"]
+
+# CUDA of one major version runs on every driver from its first on (NVIDIA's "minor version
+# compatibility", which began with 11).
+FIRST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+
+
+def count_gpus() -> int:
+    """Count the GPUs that MXNet can use: none if the driver refuses it, for which MXNet raises."""
+    try:
+        return int(mx.context.num_gpus())
+    except mx.base.MXNetError:
+        return 0
+
+
+def describe_gpus() -> str:
+    """Count the GPUs that MXNet can use, or say why there are none."""
+    try:
+        return str(mx.context.num_gpus())
+    except mx.base.MXNetError as error:
+        return f"none: {str(error).splitlines()[-1]}"
+
+
+def describe(gpu_build: str) -> str:
+    """Say which CUDA the driver knows, and whether that is enough for the GPU half.
+
+    Parameters
+    ----------
+    gpu_build : str
+        What :func:`gluon_syncbn.runtime.gpu_build` returns.
+    """
+    version = _version()
+    if version is None:
+        return "none (libcuda.so.1 does not load)"
+    text = f"for CUDA up to {version // 1000}.{version % 1000 // 10}"
+    built = re.match(r"CUDA (\d+)\.", gpu_build)
+    if built is None or int(built[1]) <= version // 1000:
+        return text
+    first = FIRST_DRIVERS.get(int(built[1]), "of that version")
+    return (
+        f"{text}: too old for the GPU half, which CUDA {built[1]} has built. Install driver "
+        f"{first} or later, or build with nvcc of CUDA {version // 1000}"
+    )
+
+
+def _version() -> int | None:
+    """1000 * major + 10 * minor of the newest CUDA that the driver knows; None without driver."""
+    version = ctypes.c_int(0)
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return version.value
