@@ -40,7 +40,7 @@ import mxnet as mx
 import numpy as np
 
 from benchmarks.report import cell, format_table, summary
-from scaling.model import HEADER
+from cost_model import HEADER
 
 WARM_UP = 20
 

@@ -51,7 +51,7 @@ fi
 options=()
 if [[ -n "${DOCTEST:-}" ]]; then options+=("-DDOCTEST_INCLUDE_DIR=$DOCTEST"); fi
 cmake -S . -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release \
-  -DGLUON_SYNCBN_CUDA=ON -DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_WERROR=ON \
+  -DGLUON_SYNCBN_CUDA=ON -DGLUON_SYNCBN_BUILD_TESTS=ON \
   -DGLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-}" \
   ${options[@]+"${options[@]}"}
 cmake --build "$folder"

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import gluon_syncbn
 import mxnet as mx
+import numpy as np
+import pandas as pd
 from gluon_syncbn import cpu_contexts, runtime
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -34,28 +34,20 @@ SAMPLES = 200
 
 # Largest growth from one fifth to the next: 1 MiB is 0.5 kB for each step of a full run.
 TOLERANCE = {"rss_mib": 1.0, "threads": 0, "files": 0, "keys": 0}
+TITLES = ("resident memory [MiB]", "threads", "open files", "keys")
 
 
-@dataclass
-class Sample:
-    step: int
-    rss_mib: float
-    threads: int
-    files: int
-    keys: int
-
-
-def measure(step: int) -> Sample:
+def measure(step: int) -> dict[str, float]:
     """Take stock of what this process holds."""
     mx.nd.waitall()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return Sample(
-        step=step,
-        rss_mib=int(status["VmRSS"].split()[0]) / 1024,
-        threads=int(status["Threads"]),
-        files=len(list(Path("/proc/self/fd").iterdir())),
-        keys=runtime.num_keys(),
-    )
+    return {
+        "step": step,
+        "rss_mib": int(status["VmRSS"].split()[0]) / 1024,
+        "threads": int(status["Threads"]),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+        "keys": runtime.num_keys(),
+    }
 
 
 class Training:
@@ -101,7 +93,7 @@ def short_life(contexts: list[mx.Context]) -> None:
     autograd.backward(outs)
 
 
-def run(mode: str, steps: int, number: int, progress: bool = True) -> list[Sample]:
+def run(mode: str, steps: int, number: int, progress: bool = True) -> pd.DataFrame:
     """Train for `steps` and measure SAMPLES times."""
     contexts = [mx.cpu(i) for i in range(number)]
     training = Training(contexts, MODES[mode])
@@ -117,41 +109,24 @@ def run(mode: str, steps: int, number: int, progress: bool = True) -> list[Sampl
         if step % every == 0:
             short_life(contexts)
             samples.append(measure(step))
-    return samples
+    return pd.DataFrame(samples)
 
 
-def growth(samples: list[Sample]) -> dict[str, float]:
+def growth(samples: pd.DataFrame) -> dict[str, float]:
     """Smallest growth of everything from one fifth of the samples to the next, after warm-up."""
-    fifth = len(samples) // 5
-    result = {}
-    for name in TOLERANCE:
-        values = [getattr(sample, name) for sample in samples]
-        medians = [statistics.median(values[i * fifth : (i + 1) * fifth]) for i in range(1, 5)]
-        result[name] = min(after - before for before, after in zip(medians, medians[1:]))
-    return result
+    fifths = samples[list(TOLERANCE)].groupby(np.arange(len(samples)) * 5 // len(samples))
+    return fifths.median()[1:].diff().min().to_dict()
 
 
-def draw(results: dict[str, list[Sample]], path: Path) -> None:
-    import matplotlib as mpl
+def draw(results: dict[str, pd.DataFrame], path: Path) -> None:
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    titles = {
-        "rss_mib": "resident memory [MiB]",
-        "threads": "threads",
-        "files": "open files",
-        "keys": "keys",
-    }
-    figure, axes = plt.subplots(2, 2, figsize=(10, 6), sharex=True, constrained_layout=True)
-    for axis, (name, title) in zip(axes.flat, titles.items()):
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    for axis, name, title in zip(figure.subplots(2, 2).flat, TOLERANCE, TITLES):
         for mode, samples in results.items():
-            axis.plot([s.step for s in samples], [getattr(s, name) for s in samples], label=mode)
-        axis.set_title(title)
-        axis.set_ylim(bottom=0)
-    for axis in axes[1]:
-        axis.set_xlabel("step")
-    axes[0, 0].legend()
+            axis.plot(samples["step"], samples[name], label=mode)
+        axis.set(title=title, xlabel="step", ylim=(0, None))
+    figure.axes[0].legend()
     figure.savefig(path, dpi=120)
 
 
@@ -183,17 +158,17 @@ def main() -> int:
         "seconds": time.perf_counter() - begin,
         "growth": grown,
         "tolerance": TOLERANCE,
-        "samples": {mode: [asdict(s) for s in samples] for mode, samples in results.items()},
+        "samples": {mode: samples.to_dict("records") for mode, samples in results.items()},
     }
     (options.out / "soak.json").write_text(json.dumps(report, indent=1))
     draw(results, options.out / "soak.png")
 
     failed = False
     for mode, values in grown.items():
-        last = results[mode][-1]
+        last = results[mode].iloc[-1]
         print(
-            f"{mode}: at the end {last.rss_mib:.1f} MiB, {last.threads} threads, "
-            f"{last.files} files, {last.keys} keys"
+            f"{mode}: at the end {last.rss_mib:.1f} MiB, {last.threads:.0f} threads, "
+            f"{last.files:.0f} files, {last['keys']:.0f} keys"
         )
         for name, value in values.items():
             verdict = "ok" if value <= TOLERANCE[name] else "GROWN"

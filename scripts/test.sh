@@ -80,7 +80,6 @@ if ((native)); then
   # "all" compiles the shared library too, so that a warning in any source fails here; with nvcc,
   # the GPU half for every architecture.
   native plain Release "" all
-  .venv/bin/python scripts/gpu_report.py --quiet
   native thread Debug thread test_programs
   native address Debug address test_programs
 fi

@@ -30,10 +30,11 @@ def test_a_leak_is_found():
     """A slow one is, in spite of steps; steps alone are not taken for one."""
     program = """
 import runpy
+import pandas as pd
 soak = runpy.run_path("scripts/soak.py")
-Sample = soak["Sample"]
 def growth(rss):
-    return soak["growth"]([Sample(i, rss(i), 5 + i // 90, 6, 0) for i in range(200)])
+    samples = [(rss(i), 5 + i // 90, 6, 0) for i in range(200)]
+    return soak["growth"](pd.DataFrame(samples, columns=list(soak["TOLERANCE"])))
 leak = growth(lambda i: 300 + i / 30 + 20 * (i > 100))
 steps = growth(lambda i: 300 + 20 * (i > 100) + 3 * (i > 150))
 assert leak["rss_mib"] > soak["TOLERANCE"]["rss_mib"], leak

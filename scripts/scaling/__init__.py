@@ -1,1 +1,0 @@
-"""Parts of scripts/cost_model.py: what synchronizing adds to a training step."""
