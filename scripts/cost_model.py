@@ -211,6 +211,7 @@ def plot(options: argparse.Namespace, found: dict[str, Levels]) -> None:
     figure, axes = plt.subplots(1, len(found), figsize=(12, 4), sharey=True, layout="constrained")
     for ax, (name, levels) in zip(axes, found.items()):
         lines = [times(every, options.cycle_time[-1], levels, count) for count in counts]
+        ax.set_prop_cycle(color=list("bbrrgg"), linestyle=["-", "--"] * 3)
         ax.loglog(counts, lines, label=labels)
         ax.set(title=name, xlabel="processes")
         ax.grid(alpha=0.3)
