@@ -4,8 +4,10 @@
 
 #ifdef GLUON_SYNCBN_CUDA
 #include "core/cuda/backend_cuda.h"
+#include "core/cuda/gpu.h"
 #include "core/cuda/runtime.h"
 #include "core/cuda/thread_context.h"
+#include "mxnet/gpu_pool.h"
 #endif
 
 namespace gluon_syncbn::mxnet {
@@ -13,6 +15,7 @@ namespace {
 
 #ifdef GLUON_SYNCBN_CUDA
 std::shared_ptr<Backend> gpu_backend(const Device& device, const std::string& layer) {
+  cuda::set_lender(lend_from_pool);
   return cuda::backend_of(device.index, layer);
 }
 #else

@@ -126,14 +126,13 @@ void Operator::complete(const Completion& completion, Kept kept, const std::stri
   });
 }
 
-template <class Call, class Task>
-bool Operator::guarded(const std::shared_ptr<Call>& call, const Completion& completion,
-                       const Task& task) const {
+template <class Kept, class Task>
+bool Operator::guarded(const Kept& kept, const Completion& completion, const Task& task) const {
   try {
     task();
     return true;
   } catch (const std::exception& error) {
-    complete(completion, call, error.what());
+    complete(completion, kept, error.what());
     return false;
   }
 }
@@ -155,10 +154,9 @@ void Operator::meet(Exchange<Part>& exchange, Part part, std::shared_ptr<Call> c
                     MissedTask missed) {
   auto go_on = [self = shared_from_this(), call, completion,
                 finish](const std::shared_ptr<const Part>& merged) {
-    if (self->guarded(call, completion, [&] { finish(*merged); })) {
-      // The parts of other devices are read until this one is done.
-      self->complete(completion, std::make_pair(call, merged));
-    }
+    // The parts of other devices are read until this one is done, also where it fails midway.
+    const auto kept = std::make_pair(call, merged);
+    if (self->guarded(kept, completion, [&] { finish(*merged); })) self->complete(completion, kept);
   };
   const auto share = part.shares.empty() ? nullptr : part.shares.front();
   exchange.arrive(
@@ -166,7 +164,11 @@ void Operator::meet(Exchange<Part>& exchange, Part part, std::shared_ptr<Call> c
       [self = shared_from_this(), call, completion, go_on, missed, name, share](
           const Outcome<Part>& outcome, CalledOn called_on) {
         if (!outcome) {
-          missed();
+          // An error of its own is a consequence, and must not keep others from being told.
+          try {
+            missed();
+          } catch (const std::exception&) {
+          }
           self->complete(completion, call, outcome.error);
         } else if (share) {
           if (called_on == CalledOn::kOwnThread) share->finish(outcome.merged->shares);

@@ -132,9 +132,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
   template <class Kept>
   void complete(const Completion& completion, Kept kept, const std::string& error = "") const;
   /// Runs `task` and completes with what it throws. True where it did not.
-  template <class Call, class Task>
-  bool guarded(const std::shared_ptr<Call>& call, const Completion& completion,
-               const Task& task) const;
+  template <class Kept, class Task>
+  bool guarded(const Kept& kept, const Completion& completion, const Task& task) const;
   /// `error` with the layer's name in front.
   std::string named(const std::string& error) const;
 
