@@ -73,12 +73,3 @@ def struck_by(faults: str, devices: list[int], channels: int = SHAPE[1]) -> tupl
         require_right(xs, outs)
     return struck, found
 
-
-def lose_device(devices: list[int], fault: str, lost: int) -> list[str]:
-    """How each device ended where one is lost in a forward pass; the others go on without it."""
-    require_that_it_works(devices)
-    struck, found = struck_by(f"{fault}@{lost}", devices)
-    assert struck == 1
-    rest = [device for device in devices if device != lost]
-    require_that_it_works(rest)
-    return found
