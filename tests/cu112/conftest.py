@@ -1,4 +1,4 @@
-"""Runs these tests where scripts/test.sh --cu112 has put MXNet for CUDA on the fake CUDA runtime."""
+"""Runs these tests where scripts/test.sh --cu112 has put MXNet on the fake CUDA runtime."""
 
 from __future__ import annotations
 

@@ -72,4 +72,3 @@ def struck_by(faults: str, devices: list[int], channels: int = SHAPE[1]) -> tupl
     if not any(found):
         require_right(xs, outs)
     return struck, found
-
