@@ -4,7 +4,9 @@
 # with several processes run where "scripts/setup.sh --distributed" has installed Horovod, and are
 # skipped elsewhere.
 #
-#   scripts/test.sh [--python-only | --native-only] [options for pytest]
+#   scripts/test.sh [--python-only | --native-only | --cu112] [options for pytest]
+#
+# --cu112 runs other tests, of GPU contexts: scripts/test_cu112.sh.
 #
 # An option for pytest: --all-networks trains every network of docs/gluoncv.md instead of a few of
 # every kind (10 minutes more), and --write-gluoncv-table with it writes the table there.
@@ -21,6 +23,10 @@ case "${1:-}" in
   --native-only)
     python=0
     shift
+    ;;
+  --cu112)
+    shift
+    exec scripts/test_cu112.sh "$@"
     ;;
   -h | --help)
     sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -176,10 +178,35 @@ class CudaBackend : public Backend {
   }
 
   void finish(std::function<void(const std::string& error)> done) override {
-    gpu_->when_done(std::move(done));
+    RemoteParts read;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      read.swap(read_);
+    }
+    gpu_->when_done(
+        [read = std::move(read), done = std::move(done)](const std::string& error) mutable {
+          const std::string found = error.empty() ? error_in(read) : error;
+          read.clear();  // what comes next may need such memory
+          done(found);
+        });
   }
 
  private:
+  /// What a GPU that fails leaves of its message is no number, and a peer that has read it hears
+  /// of it only here.
+  static std::string error_in(const RemoteParts& read) {
+    for (const auto& each : read) {
+      const auto& written = Part::of(each).message.written;
+      if (!written) continue;
+      try {
+        written->synchronize();  // which this GPU has waited for
+      } catch (const std::exception& error) {
+        return error.what();
+      }
+    }
+    return "";
+  }
+
   /// The part of this device, whose message `fill` puts on the stream.
   template <class Fill>
   std::shared_ptr<const Part> new_part(const Data& data, const Fill& fill) {
@@ -220,10 +247,14 @@ class CudaBackend : public Backend {
       messages.counts[messages.size] = part.count;
       ++messages.size;
     }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    read_.insert(read_.end(), parts.begin(), parts.end());
     return messages;
   }
 
   Gpu* const gpu_;
+  std::mutex mutex_;
+  RemoteParts read_;  // since finish() was called last
 };
 
 }  // namespace

@@ -108,7 +108,10 @@ std::unique_ptr<Memory> Gpu::allocate(Memory::Place place, std::size_t bytes) {
   } catch (const OutOfMemory&) {
     const Lender lender = the_lender;
     auto lent = lender && place == Memory::Place::kDevice ? lender(index_, bytes) : nullptr;
-    if (!lent) throw;
+    if (!lent) {
+      forget_last_error();  // the lender may have asked CUDA too, in vain
+      throw;
+    }
     return std::make_unique<Memory>(std::move(lent), ordinal_, bytes);
   }
 }

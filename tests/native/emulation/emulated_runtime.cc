@@ -123,6 +123,7 @@ class Reach {
 }  // namespace
 
 int device_count() { return tests::emulated_devices; }
+void forget_last_error() {}
 std::string describe_devices() { return std::to_string(device_count()) + " emulated"; }
 bool enable_reading(int reader, int owner) {
   ++tests::emulated_meetings;

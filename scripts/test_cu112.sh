@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Runs the tests of GPU contexts with the real MXNet for CUDA 11.2, on any x86-64 machine: it and this
+# library run on a CUDA runtime without a GPU (tests/fake_cuda). scripts/test.sh --cu112 calls this.
+#
+#   scripts/test_cu112.sh [options for pytest]
+#
+# The first time, this makes .venv-cu112 (a download of 500 MB).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+venv="$PWD/.venv-cu112"
+folder="$PWD/build/cu112"
+
+if [[ "$(uname -sm)" != "Linux x86_64" ]]; then
+  echo "test: --cu112 needs x86-64 Linux, for which MXNet's package is" >&2
+  exit 1
+fi
+exec 9<"scripts/test_cu112.sh"
+if command -v flock >/dev/null; then flock 9; fi
+
+logged() {
+  local log="$1"
+  shift
+  "$@" >"$log" 2>&1 </dev/null 9<&- || { tail -n 40 "$log" >&2 && return 1; }
+}
+
+python="${PYTHON:-python3}"
+if [[ "$("$venv/bin/python" -c 'import sys; print(sys.prefix)' 2>/dev/null)" != "$venv" ]]; then
+  echo "test: making .venv-cu112"
+  "$python" -m venv --clear "$venv"
+fi
+constraints=()
+if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+  constraints=(--constraint scripts/constraints.txt)
+fi
+wanted="$(cat scripts/requirements-cu112.txt scripts/constraints.txt)"
+if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]]; then
+  echo "test: installing MXNet for CUDA 11.2 into .venv-cu112 (a download of 500 MB)"
+  logged "$venv/setup.log" "$venv/bin/python" -m pip install ${constraints[@]+"${constraints[@]}"} \
+    --disable-pip-version-check --no-input --requirement scripts/requirements-cu112.txt
+  printf '%s\n' "$wanted" >"$venv/installed"
+fi
+
+export PATH="$venv/bin:$PATH"
+packages="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+mkdir -p "$folder"
+logged "$folder.log" cmake -S . -B "$folder" -G Ninja --log-level=WARNING \
+  -DCMAKE_BUILD_TYPE=Release -DGLUON_SYNCBN_WERROR=ON -DGLUON_SYNCBN_CUDA=OFF \
+  -DGLUON_SYNCBN_BUILD_TESTS=ON -DPython3_EXECUTABLE="$venv/bin/python" \
+  "-DGLUON_SYNCBN_FAKE_CUDA_HEADERS=$packages/nvidia/cuda_runtime/include;$packages/nvidia/cuda_nvcc/include" \
+  -DGLUON_SYNCBN_FAKE_CUDA_LIBMXNET="$packages/mxnet/libmxnet.so"
+logged "$folder.log" cmake --build "$folder" --target fake_cuda_libraries fake_cuda_tests
+
+printf '\ntest: runtime.cc on the fake CUDA\n'
+"$folder/fake_cuda_tests" --minimal
+
+printf '\ntest: MXNet for CUDA 11.2 on the fake CUDA\n'
+export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export GLUON_SYNCBN_LIBRARY="$folder/libgluon_syncbn_on_fake.so"
+export GLUON_SYNCBN_TEST_DEVICE=gpu
+# Fused kernels are compiled when they are needed, for which there is no compiler here.
+export MXNET_USE_FUSION=0
+# Of the tests that run on CPU contexts too, those whose kernels are imitated.
+exec "$venv/bin/python" -m pytest "$@" tests/cu112 tests/test_parity.py \
+  tests/gpu/test_gpu.py::test_two_gpus_are_one_device_on_the_whole_batch
