@@ -61,4 +61,5 @@ export GLUON_SYNCBN_TEST_DEVICE=gpu
 export MXNET_USE_FUSION=0
 # Of the tests that run on CPU contexts too, those whose kernels are imitated.
 exec "$venv/bin/python" -m pytest "$@" tests/cu112 tests/test_parity.py \
-  tests/gpu/test_gpu.py::test_two_gpus_are_one_device_on_the_whole_batch
+  tests/gpu/test_gpu.py::test_two_gpus_are_one_device_on_the_whole_batch \
+  tests/gpu/test_gpu.py::test_cpu_and_gpu_contexts_do_not_meet
