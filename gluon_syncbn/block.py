@@ -341,7 +341,10 @@ str or Initializer
             self._require_whole_groups(num_devices, self.sync_group_size)
         contexts = _contexts_of(self.running_mean)
         # Inference may run on fewer contexts than training; then nobody asks who should come.
-        if contexts is not None and len(contexts) == num_devices:
+        if contexts is None or len(contexts) != num_devices:
+            return attributes
+        # cpu(0) and gpu(0) have one number; that they cannot meet is what their call is told.
+        if len({context.device_type for context in contexts}) == 1:
             attributes["device_ids"] = ",".join(str(context.device_id) for context in contexts)
         return attributes
 

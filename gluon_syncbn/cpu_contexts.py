@@ -77,7 +77,7 @@ _library: ctypes.CDLL | None = None
 
 def uses_gpus() -> bool:
     """Whether this MXNet can use a GPU of this machine."""
-    return driver.count_gpus() > 0
+    return driver.has_gpus()
 
 
 def allow_several() -> None:

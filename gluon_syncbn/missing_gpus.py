@@ -43,6 +43,12 @@ def _require(context: mx.Context, parameter: str) -> None:
     if context.device_type != "gpu":
         return
     number = driver.count_gpus()
+    if number == 0 and driver.is_forked():
+        raise mx.base.MXNetError(
+            f"{parameter} cannot live on ctx={context}: MXNet finds no GPU in this forked process. "
+            "CUDA serves no process that was forked after CUDA had been called; start this one "
+            "with the method 'spawn' of multiprocessing"
+        )
     if context.device_id >= number:
         raise mx.base.MXNetError(
             f"{parameter} cannot live on ctx={context}: MXNet finds {number} GPUs here; "

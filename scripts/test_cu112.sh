@@ -59,6 +59,10 @@ export GLUON_SYNCBN_LIBRARY="$folder/libgluon_syncbn_on_fake.so"
 export GLUON_SYNCBN_TEST_DEVICE=gpu
 # Fused kernels are compiled when they are needed, for which there is no compiler here.
 export MXNET_USE_FUSION=0
-# Of the tests that run on CPU contexts too, those whose kernels are imitated.
-exec "$venv/bin/python" -m pytest "$@" tests/cu112 tests/test_parity.py \
-  tests/gpu/test_gpu.py::test_two_gpus_are_one_device_on_the_whole_batch
+# Of the tests that run on CPU contexts too, those whose kernels are imitated: no convolutions.
+exec "$venv/bin/python" -m pytest "$@" tests/cu112 tests/test_parity.py tests/test_faults.py \
+  tests/test_groups.py \
+  --deselect tests/test_groups.py::test_branches_in_groups_train_as_two_networks \
+  --deselect tests/test_groups.py::test_module_in_groups \
+  tests/gpu/test_gpu.py::test_two_gpus_are_one_device_on_the_whole_batch \
+  tests/gpu/test_gpu.py::test_cpu_and_gpu_contexts_do_not_meet

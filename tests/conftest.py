@@ -22,6 +22,9 @@ settings.register_profile(
 )
 settings.load_profile("gluon_syncbn")
 
+# The type of the contexts of all tests: gpu where scripts/test.sh --cu112 runs them.
+DEVICE = os.environ.get("GLUON_SYNCBN_TEST_DEVICE", "cpu")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -46,12 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def _fail_rather_than_hang() -> Iterator[None]:
     gluon_syncbn.set_timeout(60)
     mx.random.seed(0)
-    yield
+    with mx.Context(DEVICE):
+        yield
     mx.nd.waitall()
-
-
-# The type of the contexts of all tests: gpu where scripts/test.sh --cu112 runs them.
-DEVICE = os.environ.get("GLUON_SYNCBN_TEST_DEVICE", "cpu")
 
 
 def contexts(number: int) -> list[mx.Context]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gluon_syncbn.cpu_contexts import SETTINGS
 
+from .conftest import DEVICE
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -17,9 +19,12 @@ NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "FAKE_CUDA_DEVICES": "0"}
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment of a machine without GPUs, where nobody has imported gluon_syncbn."""
+    """The environment of a machine where nobody has imported gluon_syncbn.
+
+    It is one without GPUs, but where GPU contexts are tested.
+    """
     given = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    return {**given, **NO_GPUS}
+    return given if DEVICE == "gpu" else {**given, **NO_GPUS}
 
 
 def run_python(

@@ -9,7 +9,7 @@ import pytest
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from .conftest import contexts
+from .conftest import DEVICE, contexts
 from .test_modes import MODES
 
 CHANNELS = 3
@@ -178,7 +178,9 @@ def test_statistics_measured_anew_after_training():
     mean = averages(batches[:3])[0]
     train(net, batches[3:4], contexts(2))
     expected = 0.5 * mean + 0.5 * batches[3].mean((0, 2))
-    np.testing.assert_allclose(net[0].running_mean.data(mx.cpu(1)).asnumpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        net[0].running_mean.data(mx.Context(DEVICE, 1)).asnumpy(), expected, rtol=1e-5
+    )
     assert set(net[0]._collect_params_with_prefix()) == LIKE_BATCH_NORM
 
 
@@ -207,8 +209,8 @@ def test_momentum_must_be_a_weight_or_none(momentum):
 
 def test_devices_must_agree():
     gluon_syncbn.set_timeout(5)
-    arrays = [[mx.nd.ones(s, ctx=mx.cpu(i)) for s in ((2, 3), 3, 3, 3, 3)] for i in range(2)]
-    arrays[1].append(mx.nd.zeros(1, ctx=mx.cpu(1)))
+    arrays = [[mx.nd.ones(s, ctx=c) for s in ((2, 3), 3, 3, 3, 3)] for c in contexts(2)]
+    arrays[1].append(mx.nd.zeros(1, ctx=contexts(2)[1]))
     with autograd.record():
         outs = [
             mx.nd.Custom(*inputs, op_type="SyncBatchNorm", key="agree", num_devices=2, momentum=m)

@@ -10,10 +10,11 @@ from gluon_syncbn import driver, self_test
 from .processes import run_python
 
 DIAGNOSE = "import sys; from gluon_syncbn.__main__ import main; sys.exit(main(['diagnose']))"
-# For the processes of the self-tests too.
+# For the processes of the self-tests too. MXNet for CUDA would be asked in another way.
 TWO_GPUS = """
 import mxnet
 mxnet.context.num_gpus = lambda: 2
+mxnet.runtime.Features.is_enabled = lambda self, name: False
 """
 ENDS = """
 import os, sys

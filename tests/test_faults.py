@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gluon_syncbn import runtime
 
-from .conftest import contexts
+from .conftest import DEVICE, contexts
 from .test_modes import MODES
 
 CAUSES = (
@@ -36,15 +36,20 @@ def layer() -> gluon_syncbn.SyncBatchNorm:
     return make_layer()
 
 
+def normal(shape, device: int) -> mx.nd.NDArray:
+    values = np.random.default_rng(device).standard_normal(shape)
+    return mx.nd.array(values, ctx=mx.Context(DEVICE, device))
+
+
 def train(layer, devices, shape=(2, 3, 4)):
     with mx.autograd.record():
-        return [layer(mx.nd.random.normal(shape=shape, ctx=mx.cpu(i))) for i in devices]
+        return [layer(normal(shape, i)) for i in devices]
 
 
 def check_step(layer, devices) -> None:
     """A whole step works, and its numbers are those of all devices together."""
     gluon_syncbn.set_timeout(60)
-    xs = [mx.nd.full((2, 3), 1 + i, ctx=mx.cpu(i)) for i in devices]
+    xs = [mx.nd.full((2, 3), 1 + i, ctx=mx.Context(DEVICE, i)) for i in devices]
     with mx.autograd.record():
         outs = [layer(x) for x in xs]
     mx.autograd.backward(outs)
@@ -67,8 +72,10 @@ class Custom:
         self.attributes = {"op_type": "SyncBatchNorm", "key": key, "num_devices": 2, **attributes}
 
     def __call__(self, device, channels=3, dtype="float32", **attributes):
-        arrays = [mx.nd.ones((2, channels), ctx=mx.cpu(device), dtype=dtype)]
-        arrays += [mx.nd.ones((channels,), ctx=mx.cpu(device), dtype=dtype) for _ in range(4)]
+        arrays = [mx.nd.ones((2, channels), ctx=mx.Context(DEVICE, device), dtype=dtype)]
+        arrays += [
+            mx.nd.ones((channels,), ctx=mx.Context(DEVICE, device), dtype=dtype) for _ in range(4)
+        ]
         with mx.autograd.record():
             return mx.nd.Custom(*arrays, **{**self.attributes, **attributes})
 
@@ -84,16 +91,18 @@ def test_a_device_that_never_calls(mode, first, known, capfd):
     (out,) = train(layer, [0])
     message = error_of(out.asnumpy)
     # Nobody knows a device whose calls are all forgotten, as imperative ones are in time.
-    missing = ["Missing: cpu(1) (1 training forward)"] if known else []
+    missing = [f"Missing: {DEVICE}(1) (1 training forward)"] if known else []
     missing += (
-        ["Missing: cpu(1) (never called in training)"] if not known or mode == "imperative" else []
+        [f"Missing: {DEVICE}(1) (never called in training)"]
+        if not known or mode == "imperative"
+        else []
     )
     for words in (
         layer.prefix,
         "round",
         "forward waited",
         "num_devices=2",
-        "Came: cpu(0)",
+        f"Came: {DEVICE}(0)",
         *CAUSES,
     ):
         assert words in message
@@ -101,7 +110,7 @@ def test_a_device_that_never_calls(mode, first, known, capfd):
     # The warning came before, once.
     warnings = [line for line in capfd.readouterr().err.splitlines() if layer.prefix in line]
     assert len(warnings) == 1
-    for words in ("warning", "forward has waited", "fails at 0.3 s", "Came: cpu(0)"):
+    for words in ("warning", "forward has waited", "fails at 0.3 s", f"Came: {DEVICE}(0)"):
         assert words in warnings[0]
     del out
     for _ in range(3):
@@ -113,7 +122,7 @@ def test_a_call_that_comes_too_late_fails_at_once(mode):
     """It was made in time, but its input was not ready."""
     layer = make_layer(mode)
     check_step(layer, [0, 1])
-    x = mx.nd.ones((2, 3, 4), ctx=mx.cpu(1))
+    x = mx.nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, 1))
     x.wait_to_read()
     gluon_syncbn.set_timeout(0.3)
     hold = ctypes.c_void_p(runtime._LIBRARY.gluon_syncbn_hold(x.handle))
@@ -140,7 +149,11 @@ def test_backward_on_one_device(mode):
         outs = [layer(x), *train(layer, [1])]
     outs[0].backward()
     message = error_of(x.grad.asnumpy)
-    for words in ("backward waited", "Came: cpu(0). Missing: cpu(1).", "autograd.backward"):
+    for words in (
+        "backward waited",
+        f"Came: {DEVICE}(0). Missing: {DEVICE}(1).",
+        "autograd.backward",
+    ):
         assert words in message
     del outs
     for _ in range(2):
@@ -153,9 +166,11 @@ def test_training_on_one_device_and_inference_on_the_other(mode):
     check_step(layer, [0, 1])
     gluon_syncbn.set_timeout(0.3)
     (out,) = train(layer, [0])
-    assert np.isfinite(layer(mx.nd.ones((2, 3), ctx=mx.cpu(1))).asnumpy()).all()
+    assert np.isfinite(layer(mx.nd.ones((2, 3), ctx=mx.Context(DEVICE, 1))).asnumpy()).all()
     message = error_of(out.asnumpy)
-    assert "Called in inference mode, without autograd.record() or train_mode: cpu(1)" in message
+    assert (
+        f"Called in inference mode, without autograd.record() or train_mode: {DEVICE}(1)" in message
+    )
     del out
     check_step(layer, [0, 1])
 
@@ -164,7 +179,10 @@ def test_unequal_numbers_of_calls(layer):
     gluon_syncbn.set_timeout(0.3)
     outs = train(layer, [0, 1, 0, 1, 0])
     message = error_of(outs[-1].asnumpy)
-    assert "Came: cpu(0) (3 training forwards). Missing: cpu(1) (2 training forwards)." in message
+    assert (
+        f"Came: {DEVICE}(0) (3 training forwards). Missing: {DEVICE}(1) (2 training forwards)."
+        in message
+    )
     assert "more often on one than on another" in message
     assert all(np.isfinite(out.asnumpy()).all() for out in outs[:-1])
     check_step(layer, [0, 1])
@@ -184,7 +202,8 @@ def test_devices_that_differ(other, difference):
     outs = [custom(0), custom(1, **other)]
     for out in outs:
         with pytest.raises(
-            mx.base.MXNetError, match=rf"devices cpu\([01]\) and cpu\([01]\) differ: {difference}"
+            mx.base.MXNetError,
+            match=rf"devices {DEVICE}\([01]\) and {DEVICE}\([01]\) differ: {difference}",
         ):
             out.asnumpy()
     mx.nd.waitall()
@@ -207,11 +226,11 @@ def test_a_device_that_fails_fails_its_peer_at_once():
     held = train(layer, [0, 1], shape=(2, 3))
     mx.nd.waitall()
     calls = train(layer, [0], shape=(2, 3))
-    assert "called twice on cpu(0)" in error_of(calls[0].asnumpy)
+    assert f"called twice on {DEVICE}(0)" in error_of(calls[0].asnumpy)
     with mx.autograd.record():
         calls += train(layer, [1], shape=(2, 3))
     message = error_of(calls[1].asnumpy)
-    assert "called twice on cpu(" in message
+    assert f"called twice on {DEVICE}(" in message
     assert "waited" not in message
     del held, calls
 
@@ -240,12 +259,12 @@ def test_an_error_is_read_on_all_devices_by_waitall(mode):
 @pytest.mark.parametrize("number", [1, 2])
 def test_gradients_of_the_output_that_do_not_fit(number, wrong, words):
     layer = make_layer(number=number)
-    xs = [mx.nd.random.normal(shape=(2, 3, 4), ctx=mx.cpu(i)) for i in range(number)]
+    xs = [normal((2, 3, 4), i) for i in range(number)]
     for x in xs:
         x.attach_grad()
     with mx.autograd.record():
         outs = [layer(x) for x in xs]
-    heads = [mx.nd.ones((2, 3, 4), ctx=mx.cpu(i)) for i in range(number)]
+    heads = [mx.nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
     heads[-1] = wrong.as_in_context(mx.cpu(number - 1))
     mx.autograd.backward(outs, heads)
     for x in xs:
@@ -263,7 +282,7 @@ def test_a_batch_without_elements_moves_no_average(number, momentum):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=momentum)
     layer.initialize(ctx=contexts(number))
     with mx.util.np_shape(True):
-        xs = [mx.nd.zeros((0, 3, 4), ctx=mx.cpu(i)) for i in range(number)]
+        xs = [mx.nd.zeros((0, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
         with mx.autograd.record():
             outs = [layer(x) for x in xs]
         mx.autograd.backward(outs)
@@ -290,15 +309,17 @@ def test_more_devices_than_num_devices():
     outs = train(layer, [0, 1])
     mx.nd.waitall()
     (third,) = train(layer, [2])
-    with pytest.raises(mx.base.MXNetError, match=r"synchronizes .*was called on cpu\(2\)"):
+    with pytest.raises(mx.base.MXNetError, match=rf"synchronizes .*was called on {DEVICE}\(2\)"):
         third.asnumpy()
     assert all(np.isfinite(out.asnumpy()).all() for out in outs)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_not_finite_reaches_all_devices_and_only_its_channel(layer, value):
-    xs = [mx.nd.random.normal(shape=(2, 3, 4), ctx=c) for c in contexts(2)]
-    xs[1][0, 1, 2] = value
+    xs = [normal((2, 3, 4), i) for i in range(2)]
+    special = xs[1].asnumpy()
+    special[0, 1, 2] = value
+    xs[1] = mx.nd.array(special, ctx=xs[1].context)
     with mx.autograd.record():
         outs = [layer(x) for x in xs]
     for out in outs:

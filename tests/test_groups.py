@@ -11,13 +11,13 @@ import pytest
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from .conftest import contexts
+from .conftest import DEVICE, contexts
 from .oracle import batch_norm, relative_error
 from .test_modes import MODES, Branches
 
 CHANNELS = 3
 # Neither from 0 on nor in order: position in this list is what counts.
-ELSEWHERE = [mx.cpu(5), mx.cpu(2), mx.cpu(0), mx.cpu(7)]
+ELSEWHERE = [mx.Context(DEVICE, i) for i in (5, 2, 0, 7)]
 
 
 def make_layer(ctx, mode: str = "imperative", **options) -> gluon_syncbn.SyncBatchNorm:
@@ -95,8 +95,8 @@ def test_moved_to_other_contexts():
     check_groups(layer, ELSEWHERE, 2)
     layer.collect_params().reset_ctx(contexts(6))
     with autograd.record():
-        out = layer(mx.nd.ones((2, CHANNELS), ctx=mx.cpu(1)))
-    with pytest.raises(mx.base.MXNetError, match=r"called on cpu\(1\), which is in no group"):
+        out = layer(mx.nd.ones((2, CHANNELS), ctx=mx.Context(DEVICE, 1)))
+    with pytest.raises(mx.base.MXNetError, match=rf"called on {DEVICE}\(1\), which is in no group"):
         out.wait_to_read()
     layer.hybridize()
     check_groups(layer, contexts(6), 2, sizes=(1, 2, 3, 2, 1, 2))
@@ -156,7 +156,7 @@ def test_a_missing_device_fails_its_group_alone(mode):
     gluon_syncbn.set_timeout(0.3)
     shards = make_shards((2, 2, 2, 2))
     with autograd.record():
-        outs = [layer(mx.nd.array(shards[i], ctx=mx.cpu(i))) for i in (0, 1, 2)]
+        outs = [layer(mx.nd.array(shards[i], ctx=mx.Context(DEVICE, i))) for i in (0, 1, 2)]
     whole = np.concatenate(shards[:2])
     expected = batch_norm(whole, whole, *[p.data().asnumpy() for p in layer._reg_params.values()])
     assert relative_error(np.concatenate([out.asnumpy() for out in outs[:2]]), expected.out) < 1e-5
@@ -164,7 +164,7 @@ def test_a_missing_device_fails_its_group_alone(mode):
         outs[2].wait_to_read()
     message = str(error.value)
     assert "group 1 of 2 (device ids 2, 3) round 0 forward waited" in message
-    assert "for all of 2 devices (sync_group_size=2). Came: cpu(2)" in message
+    assert f"for all of 2 devices (sync_group_size=2). Came: {DEVICE}(2)" in message
     del outs
     gluon_syncbn.set_timeout(60)
     for _ in range(2):
@@ -179,9 +179,9 @@ def test_momentum_none_counts_the_batches_of_the_group():
     for first in (0, 2):
         mean = np.concatenate(shards[first : first + 2]).astype("float64").mean((0, 2))
         for device in (first, first + 1):
-            actual = layer.running_mean.data(mx.cpu(device)).asnumpy()
+            actual = layer.running_mean.data(mx.Context(DEVICE, device)).asnumpy()
             np.testing.assert_allclose(actual, mean, rtol=1e-6)
-            assert layer.num_batches_tracked.data(mx.cpu(device)).asscalar() == 3
+            assert layer.num_batches_tracked.data(mx.Context(DEVICE, device)).asscalar() == 3
 
 
 def test_check_in_sync_tells_groups_from_faults():
@@ -192,10 +192,10 @@ def test_check_in_sync_tells_groups_from_faults():
     differences = gluon_syncbn.check_in_sync(layer)
     assert set(differences) == {layer.running_mean.name, layer.running_var.name}
     for text in differences.values():
-        assert text.startswith("from cpu(0): cpu(2) by ")
-        assert "cpu(1)" not in text
+        assert text.startswith(f"from {DEVICE}(0): {DEVICE}(2) by ")
+        assert f"{DEVICE}(1)" not in text
         assert text.endswith("; expected with sync_group_size=2, whose groups agree within")
-    layer.running_mean.data(mx.cpu(3))[:] = 7
+    layer.running_mean.data(mx.Context(DEVICE, 3))[:] = 7
     text = gluon_syncbn.check_in_sync(layer)[layer.running_mean.name]
     assert text.endswith("; not even groups of sync_group_size=2 agree within")
 
@@ -231,12 +231,14 @@ def test_exported_groups(tmp_path):
         for mine, theirs in zip(outs, expected):
             np.testing.assert_array_equal(mine, theirs)
 
-    elsewhere = gluon.SymbolBlock.imports(*files, ctx=mx.cpu(9))
-    x = mx.nd.array(shards[0], ctx=mx.cpu(9))
+    elsewhere = gluon.SymbolBlock.imports(*files, ctx=mx.Context(DEVICE, 6))
+    x = mx.nd.array(shards[0], ctx=mx.Context(DEVICE, 6))
     inferred = elsewhere(x).asnumpy()
     with autograd.record():
         out = elsewhere(x)
-    message = r"called on cpu\(9\), which is in no group: sync_group_size=2 groups the devices 5, 2"
+    message = (
+        rf"called on {DEVICE}\(6\), which is in no group: sync_group_size=2 groups the devices 5, 2"
+    )
     with pytest.raises(mx.base.MXNetError, match=message):
         out.wait_to_read()
 

@@ -9,7 +9,7 @@ import pytest
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from .conftest import contexts
+from .conftest import DEVICE, contexts
 
 
 def train(norm) -> nn.HybridSequential:
@@ -35,16 +35,16 @@ def test_unsynchronized_statistics_are_named():
     net = train(nn.BatchNorm)
     differences = gluon_syncbn.check_in_sync(net)
     assert set(differences) == {net[1].running_mean.name, net[1].running_var.name}
-    assert differences[net[1].running_mean.name].startswith("from cpu(0): cpu(1) by ")
+    assert differences[net[1].running_mean.name].startswith(f"from {DEVICE}(0): {DEVICE}(1) by ")
 
 
 def test_a_single_bit_counts():
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=contexts(2))
     values = np.array([1, np.nextafter(np.float32(1), np.float32(2)), 1], dtype="float32")
-    layer.gamma.data(mx.cpu(1))[:] = mx.nd.array(values)
+    layer.gamma.data(mx.Context(DEVICE, 1))[:] = mx.nd.array(values)
     assert list(gluon_syncbn.check_in_sync(layer)) == [layer.gamma.name]
-    assert "cpu(1) by 1.19e-07" in gluon_syncbn.check_in_sync(layer)[layer.gamma.name]
+    assert f"{DEVICE}(1) by 1.19e-07" in gluon_syncbn.check_in_sync(layer)[layer.gamma.name]
 
 
 def test_nan_is_in_sync_with_nan():

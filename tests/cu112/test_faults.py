@@ -50,16 +50,56 @@ def test_without_an_event_the_whole_stream_is_waited_for():
     assert found == [""] * 3
 
 
-@pytest.mark.parametrize("fault", ["kernel@1", "cudaEventRecord@1=719", "cudaLaunchKernel@1=719"])
-def test_a_lost_device_fails_all_that_wait_for_it(fault):
+def test_a_copy_of_a_message_that_fails_fails_its_device():
+    program = """
+from tests.cu112.faults import *
+struck, found = struck_by("cudaMemcpyAsync@1=701", [0, 1, 2])
+assert struck == 1
+assert "cudaMemcpyAsync on gpu(1) failed" in found[1]
+assert not found[0] and not found[2]
+require_that_it_works([0, 1, 2])
+"""
+    run_python(program, FAKE_CUDA_PEERS="0")
+
+
+def test_a_device_without_a_context_is_an_error_of_mxnet_and_others_work():
+    program = """
+from tests.cu112.faults import *
+fake_cuda.inject("context@1#1+")
+try:
+    arrays([0, 1])
+except mx.base.MXNetError as error:
+    assert "busy or unavailable" in str(error), error
+else:
+    raise SystemExit("no error")
+require_that_it_works([0, 2])
+assert fake_cuda.clear_faults()
+require_that_it_works([0, 1])
+"""
+    run_python(program)
+
+
+@pytest.mark.parametrize(
+    ("fault", "peers"),
+    [
+        ("kernel@1", 1),
+        ("copy@1", 0),
+        ("cudaEventRecord@1=719", 1),
+        ("cudaLaunchKernel@1=719", 1),
+    ],
+)
+def test_a_lost_device_fails_all_that_wait_for_it(fault, peers):
+    # Messages are copied in the first round only; from then on the host keeps them.
     program = f"""
 import os
 from tests.cu112.faults import *
-require_that_it_works([0, 1, 2])
+if {peers}:
+    require_that_it_works([0, 1, 2])
 struck, found = struck_by({fault!r}, [0, 1, 2])
 assert struck == 1
 require_that_it_works([0, 2])
 print(sum("gpu(1)" in error for error in found), "devices named it", flush=True)
 os._exit(0)  # MXNet does not end well without its device
 """
-    assert "3 devices named it" in run_python(program).stdout
+    result = run_python(program, FAKE_CUDA_PEERS=str(peers))
+    assert "3 devices named it" in result.stdout

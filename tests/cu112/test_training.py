@@ -25,7 +25,7 @@ def test_one_layer_used_twice(mode):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_many_steps(optimizer):
     fake_cuda.change("DELAY", 20)
-    compare(Twice, 2, steps=100, mode={"static_alloc": True}, optimizer=optimizer)
+    compare(Twice, 2, steps=200, mode={"static_alloc": True}, optimizer=optimizer)
 
 
 def test_slow_devices():
@@ -40,6 +40,19 @@ def test_with_and_without_peer_access(peers):
         "from tests.cu112.training import *; compare(parts=4)", FAKE_CUDA_PEERS=str(peers)
     )
     assert not result.stdout
+
+
+def test_peer_access_that_is_reported_and_broken():
+    compared = "from tests.cu112.training import *; compare(parts=4)"
+    run_python(compared, FAKE_CUDA_PEERS="2", MXNET_ENABLE_GPU_P2P="0")
+    # The layer cannot see it; with nothing set, numbers are wrong that nobody could miss.
+    program = """
+from tests.cu112.faults import *
+xs = arrays([0, 1])
+outs = outputs(new_layer(xs), xs)
+print([bool(np.isnan(out.asnumpy()).all()) for out in outs])
+"""
+    assert run_python(program, FAKE_CUDA_PEERS="2").stdout.strip() == "[True, True]"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,10 @@ std::string describe_devices() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
     cudaGetLastError();
-    return std::string("none: ") + cudaGetErrorString(status);
+    const bool may_be_forked = status == cudaErrorInitializationError;
+    return std::string("none: ") + cudaGetErrorString(status) +
+           (may_be_forked ? " (CUDA serves no process that was forked after it had been called)"
+                          : "");
   }
   std::ostringstream text;
   for (int i = 0; i < count; ++i) {
