@@ -1,9 +1,11 @@
 #include "mxnet/engine.h"
 
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "core/error.h"
+#include "core/per_process.h"
 #include "mxnet/backends.h"
 
 namespace gluon_syncbn::mxnet {
@@ -38,6 +40,9 @@ void push_to(const Context& context, std::vector<NDArrayHandle> inputs,
 
 void Completion::fail(const std::string& message) const {
   const std::runtime_error error(message);
+  // MXNet keeps all errors in a list without a lock, and devices of a round fail at the same time,
+  // on GPU contexts each on a thread of its own. What becomes ready may fail on this thread.
+  const std::lock_guard<std::recursive_mutex> lock(PerProcess<std::recursive_mutex>::instance());
   on_complete_.callback(on_complete_.engine, on_complete_.param, &error);
 }
 
