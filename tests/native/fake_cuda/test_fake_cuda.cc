@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fake_cuda/fake_cuda.h"
+#include "fake_cuda/setting.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -35,22 +36,9 @@ class OnFreshDevice {
   int ordinal_;
 };
 
-/// A setting, for as long as it lives.
-class With {
- public:
-  With(const char* name, long value) : name_(name), before_(fakeCudaSet(name, value)) {}
-  ~With() { fakeCudaSet(name_, before_); }
-  With(const With&) = delete;
-  With& operator=(const With&) = delete;
-
- private:
-  const char* name_;
-  long before_;
-};
-
 constexpr std::size_t kBytes = 1000;
 constexpr int kSpare = 9;  // a device for these tests alone
-const With kOneMore("DEVICES", 12);
+const Setting kOneMore("DEVICES", 12);
 
 struct Store {
   char* to;
@@ -83,7 +71,7 @@ TEST_CASE("fake cuda: contexts are made by the first call that needs one, and re
 
 TEST_CASE("fake cuda: from CUDA 12 on cudaSetDevice makes the context") {
   const OnFreshDevice device(kSpare);
-  const With version("VERSION", 12000);
+  const Setting version("VERSION", 12000);
   std::thread([] { CHECK(cudaSetDevice(kSpare) == cudaSuccess); }).join();
   CHECK(fakeCudaHasContext(kSpare));
 }
@@ -149,7 +137,7 @@ TEST_CASE("fake cuda: kernels reach the memory of peers where that was enabled")
     CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
   }
   SUBCASE("enabled and broken") {
-    const With broken("PEERS", 2);
+    const Setting broken("PEERS", 2);
     CHECK(cudaDeviceEnablePeerAccess(kSpare + 1, 0) == cudaSuccess);
     CHECK(launch(static_cast<char*>(memory), 7, stream) == cudaSuccess);
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
@@ -159,7 +147,7 @@ TEST_CASE("fake cuda: kernels reach the memory of peers where that was enabled")
 
 TEST_CASE("fake cuda: streams run on their own and wait for events") {
   const OnFreshDevice device(kSpare);
-  const With slow("DELAY", 2000);
+  const Setting slow("DELAY", 2000);
   cudaStream_t first = nullptr;
   cudaStream_t second = nullptr;
   cudaEvent_t event = nullptr;
@@ -221,7 +209,7 @@ TEST_CASE("fake cuda: copies keep their caller as CUDA's do") {
 
 TEST_CASE("fake cuda: a device has so much memory and no more") {
   const OnFreshDevice device(kSpare);
-  const With little("MEMORY", 1);
+  const Setting little("MEMORY", 1);
   void* memory = nullptr;
   void* more = nullptr;
   CHECK(cudaMalloc(&memory, 1 << 20) == cudaSuccess);

@@ -21,6 +21,7 @@
 #include "core/rendezvous.h"
 #include "cuda/shard.h"
 #include "fake_cuda/fake_cuda.h"
+#include "fake_cuda/setting.h"
 #include "ranks.h"
 
 namespace gluon_syncbn::tests {
@@ -45,18 +46,6 @@ class FreshGpus {
     for (const int gpu : {kGpu, kOther}) fakeCudaReset(gpu);
     cudaGetLastError();
   }
-};
-
-class With {
- public:
-  With(const char* name, long value) : name_(name), before_(fakeCudaSet(name, value)) {}
-  ~With() { fakeCudaSet(name_, before_); }
-  With(const With&) = delete;
-  With& operator=(const With&) = delete;
-
- private:
-  const char* name_;
-  long before_;
 };
 
 void on_new_thread(const std::function<void()>& task) { std::thread(task).join(); }
@@ -121,7 +110,7 @@ TEST_CASE("cuda runtime: to ask for GPUs makes no context") {
 TEST_CASE("cuda runtime: every thread works on the GPU of its context, and on no other") {
   for (const long version : {11020, 12000}) {
     const FreshGpus fresh;
-    const With of_version("VERSION", version);
+    const Setting of_version("VERSION", version);
     const long on_first = calls_on(0);
     on_new_thread([] {
       use(kIndex, kGpu);
@@ -136,7 +125,7 @@ TEST_CASE("cuda runtime: every thread works on the GPU of its context, and on no
 TEST_CASE("cuda runtime: a thread keeps the GPU that it had") {
   for (const long version : {11020, 12000}) {
     const FreshGpus fresh;
-    const With of_version("VERSION", version);
+    const Setting of_version("VERSION", version);
     on_new_thread([] {
       cudaSetDevice(kOther);
       cudaFree(nullptr);  // which makes the context
@@ -165,7 +154,7 @@ TEST_CASE("cuda runtime: a thread that is on the right GPU is not sent there aga
 
 TEST_CASE("cuda runtime: a GPU that cannot be had is an error, and the thread keeps its own") {
   const FreshGpus fresh;
-  const With version("VERSION", 12000);
+  const Setting version("VERSION", 12000);
   on_new_thread([] {
     cudaSetDevice(kOther);
     fakeCudaInject("context@10");
@@ -193,7 +182,7 @@ TEST_CASE("cuda runtime: a GPU reaches another's memory from the time when they 
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 2);
   }
   SUBCASE("not where they are too far apart") {
-    const With none("PEERS", 0);
+    const Setting none("PEERS", 0);
     CHECK_FALSE(reader.reads(owner));
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before);
   }
@@ -207,7 +196,7 @@ TEST_CASE("cuda runtime: a GPU reaches another's memory from the time when they 
 
 TEST_CASE("cuda runtime: by MXNET_ENABLE_GPU_P2P=0 broken access between GPUs does no harm") {
   const ShareGpus share;
-  const With broken("PEERS", 2);
+  const Setting broken("PEERS", 2);
   const NoPeerAccess no_peer_access;
   const auto shards = make_shards(2, 49, 12 * 30);
   Meeting meeting("layer", 2);
@@ -280,7 +269,7 @@ TEST_CASE("cuda runtime: what cannot be released leaves no error") {
 
 TEST_CASE("cuda runtime: out of memory is an error with the sizes, once nothing is kept") {
   const FreshGpus fresh;
-  const With small("MEMORY", 1);
+  const Setting small("MEMORY", 1);
   cuda::Gpu gpu(kIndex, kGpu);
   constexpr std::size_t kHalf = 1 << 16;  // of the memory, in doubles
   gpu.memory(kHalf);                      // and back again
@@ -325,7 +314,7 @@ TEST_CASE("cuda runtime: a stream that is being captured says so") {
 
 TEST_CASE("cuda runtime: where CUDA takes no event, what was launched is waited for all the same") {
   const FreshGpus fresh;
-  const With slow("DELAY", 2000);
+  const Setting slow("DELAY", 2000);
   cuda::Gpu gpu(kIndex, kGpu);
   const auto memory = gpu.memory(1);
   const auto value = gpu.host_memory(1);
