@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 
 import pytest
@@ -98,11 +99,18 @@ def test_driver_and_gpu_half(version, build, text, monkeypatch):
     assert driver.describe(build) == text
 
 
-def test_driver_is_asked(tmp_path):
-    """Of a library in the place of the driver's."""
+def test_driver_is_asked(tmp_path, monkeypatch):
     source = "int cuDriverGetVersion(int* version) { *version = 11040; return 0; }"
-    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(tmp_path / "libcuda.so.1")]
+    path = tmp_path / "library.so"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
     subprocess.run(command, input=source, text=True, check=True)
-    program = "from gluon_syncbn import driver; print(driver.describe('not built'))"
-    output = run_python(program, LD_LIBRARY_PATH=str(tmp_path)).stdout
-    assert output == "for CUDA up to 11.4\n"
+    library = ctypes.CDLL(str(path))
+    asked = []
+
+    def load(name: str) -> ctypes.CDLL:
+        asked.append(name)
+        return library
+
+    monkeypatch.setattr(driver.ctypes, "CDLL", load)
+    assert driver.describe("not built") == "for CUDA up to 11.4"
+    assert asked == ["libcuda.so.1"]
