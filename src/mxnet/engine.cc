@@ -1,7 +1,9 @@
 #include "mxnet/engine.h"
 
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -44,6 +46,11 @@ void Completion::fail(const std::string& message) const {
   // on GPU contexts each on a thread of its own. What becomes ready may fail on this thread.
   const std::lock_guard<std::recursive_mutex> lock(PerProcess<std::recursive_mutex>::instance());
   on_complete_.callback(on_complete_.engine, on_complete_.param, &error);
+}
+
+bool is_engine(const char* type) {
+  const char* chosen = std::getenv("MXNET_ENGINE_TYPE");
+  return chosen && std::string_view(chosen) == type;
 }
 
 void push(const Device& device, const std::vector<NDArrayHandle>& inputs,

@@ -23,6 +23,9 @@ class Completion {
   OnComplete on_complete_;
 };
 
+/// Whether the environment names this engine of MXNet, as MXNET_ENGINE_TYPE does.
+bool is_engine(const char* type);
+
 /// Runs `operation` once all that writes `inputs` or uses `outputs` has finished: on a worker of
 /// `device`, or, with kAsync, on the thread that finds it ready. The engine holds back whoever uses
 /// `outputs` until the completion is called. `operation` must not throw.

@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <string>
 
 #include "mxnet/c_api.h"
 #include "mxnet/engine.h"
@@ -28,11 +27,6 @@ constexpr int kPooledWorkers = 16;
 // A worker that is alone for so long has no colleague: the setting was changed behind MXNet's
 // start.
 constexpr std::chrono::seconds kPatience(5);
-
-bool is_engine(const char* name) {
-  const char* type = std::getenv("MXNET_ENGINE_TYPE");
-  return type && std::string(type) == name;
-}
 
 int positive_setting(const char* name) {
   const char* value = std::getenv(name);

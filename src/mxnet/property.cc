@@ -1,15 +1,14 @@
 #include "mxnet/property.h"
 
 #include <cstddef>
-#include <cstdlib>
 #include <map>
-#include <string_view>
 
 #include "core/error.h"
 #include "core/list_text.h"
 #include "mxnet/backends.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
+#include "mxnet/engine.h"
 #include "mxnet/horovod.h"
 #include "mxnet/one_thread_each.h"
 
@@ -39,8 +38,7 @@ Device parse_context(const std::string& layer, const std::string& context) {
 /// An engine that runs one operation after the other would wait for the first device for ever, and
 /// drops the errors that end the wait.
 void require_threaded_engine(const std::string& layer) {
-  const char* type = std::getenv("MXNET_ENGINE_TYPE");
-  if (!type || std::string_view(type) != "NaiveEngine") return;
+  if (!is_engine("NaiveEngine")) return;
   throw Error(layer +
               ": MXNET_ENGINE_TYPE=NaiveEngine runs one operation after the other and cannot "
               "synchronize several devices; unset it or use one device");
@@ -111,8 +109,9 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   if (device.type == "cpu") {
     require_safe_cpu_contexts(layer, synchronizes);
     if (attributes_.num_devices > 1) {
-      use_one_thread_each({device.index});
-      use_one_thread_each(attributes_.device_ids);
+      auto ids = attributes_.device_ids;
+      ids.push_back(device.index);
+      use_one_thread_each(ids);
     }
   }
   auto place = update_place(device);
