@@ -30,7 +30,7 @@ BEGIN = "<!-- table: written by scripts/cost_model.py --write -->"
 SHOWN, GROUPED_IN, IMAGE = "FCN-ResNet50", 1024, 480
 
 PASSES = 2  # one exchange in forward, one in backward
-HEADER = 9  # words of ProcessMessage beside the values; src/core/process_message.cc
+HEADER = 9  # words of ProcessMessage beside the values; src/distributed/message.cc
 WORD = 8
 CACHE_BITS = 1024  # HOROVOD_CACHE_CAPACITY
 HANDLING = 0.4e-3  # seconds of MXNet's engine, Horovod and this library for an exchange

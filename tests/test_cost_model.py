@@ -56,7 +56,7 @@ def test_the_largest_group_keeps_to_the_budget():
 
 
 def test_the_header_is_that_of_the_messages():
-    source = (ROOT / "src" / "core" / "process_message.cc").read_text()
+    source = (ROOT / "src" / "distributed" / "message.cc").read_text()
     (names,) = re.findall(r"enum : std::size_t \{(.*?),\s*kHeaderSize\s*\}", source, re.DOTALL)
     assert len(names.split(",")) == model.HEADER
 

@@ -35,15 +35,14 @@ def normalized(text: str) -> str:
 def cpp_strings() -> str:
     """All string literals of the native sources, adjacent ones joined, values as `...`."""
     found = []
-    for folder in ("core", "mxnet"):
-        for path in sorted((ROOT / "src" / folder).rglob("*.[ch]*")):
-            source = re.sub(r"//.*", "", path.read_text())
-            # Internal errors need no explanation of their own.
-            source = re.sub(r"GLUON_SYNCBN_ENFORCE\([^;]*;", "", source)
-            # "a" + value + "b" and "a" << value << "b" read as: a ... b
-            source = re.sub(r'"\s*\n?\s*"', "", source)
-            source = re.sub(r'"\s*(?:\+|<<)[^";{}]*?(?:\+|<<)\s*"', "...", source)
-            found += re.findall(r'"((?:[^"\\\n]|\\.)*)"', source)
+    for path in sorted((ROOT / "src").rglob("*.[ch]*")):
+        source = re.sub(r"//.*", "", path.read_text())
+        # Internal errors need no explanation of their own.
+        source = re.sub(r"GLUON_SYNCBN_ENFORCE\([^;]*;", "", source)
+        # "a" + value + "b" and "a" << value << "b" read as: a ... b
+        source = re.sub(r'"\s*\n?\s*"', "", source)
+        source = re.sub(r'"\s*(?:\+|<<)[^";{}]*?(?:\+|<<)\s*"', "...", source)
+        found += re.findall(r'"((?:[^"\\\n]|\\.)*)"', source)
     return "\n".join(found)
 
 

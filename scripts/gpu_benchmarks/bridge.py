@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ARRAYS = ("x", "dy", "y", "dx", "gamma", "beta", "mean", "var", "dgamma", "dbeta")
-ELEMENTS = ("float32", "float64", "float16")  # in the order of core/element.h
+ELEMENTS = ("float32", "float64", "float16")  # in the order of common/dtype.h
 EPS = 1e-5
 MOMENTUM = 0.9  # weight of the old running statistics
 

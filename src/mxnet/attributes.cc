@@ -9,8 +9,8 @@
 #include <numeric>
 #include <sstream>
 
-#include "core/error.h"
-#include "core/list_text.h"
+#include "common/error.h"
+#include "common/list_text.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {

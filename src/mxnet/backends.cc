@@ -1,12 +1,12 @@
 #include "mxnet/backends.h"
 
-#include "core/error.h"
+#include "common/error.h"
 
 #ifdef GLUON_SYNCBN_CUDA
-#include "core/cuda/backend_cuda.h"
-#include "core/cuda/gpu.h"
-#include "core/cuda/runtime.h"
-#include "core/cuda/thread_context.h"
+#include "cuda/backend.h"
+#include "cuda/gpu.h"
+#include "cuda/runtime.h"
+#include "cuda/thread_context.h"
 #include "mxnet/gpu_pool.h"
 #endif
 

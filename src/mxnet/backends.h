@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "core/backend.h"
-#include "core/device.h"
+#include "common/device.h"
+#include "norm/backend.h"
 
 namespace gluon_syncbn::mxnet {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "core/error.h"
+#include "common/error.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {

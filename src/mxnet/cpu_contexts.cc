@@ -3,7 +3,7 @@
 #include <array>
 #include <atomic>
 
-#include "core/error.h"
+#include "common/error.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "core/element.h"
-#include "core/error.h"
+#include "common/dtype.h"
+#include "common/error.h"
 #include "mxnet/c_api.h"
 
 namespace gluon_syncbn::mxnet {

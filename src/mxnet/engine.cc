@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/error.h"
-#include "core/per_process.h"
+#include "common/error.h"
+#include "common/per_process.h"
 #include "mxnet/backends.h"
 
 namespace gluon_syncbn::mxnet {

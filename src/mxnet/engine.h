@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
+#include "common/device.h"
 #include "mxnet/c_api.h"
 
 namespace gluon_syncbn::mxnet {

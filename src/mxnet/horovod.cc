@@ -7,9 +7,9 @@
 #include <tuple>
 #include <utility>
 
-#include "core/error.h"
-#include "core/per_process.h"
-#include "core/roll_call.h"
+#include "common/error.h"
+#include "common/per_process.h"
+#include "distributed/stall_inspector.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
 

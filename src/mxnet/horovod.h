@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "core/process_group.h"
+#include "distributed/process_group.h"
 #include "mxnet/c_api.h"
 
 namespace gluon_syncbn::mxnet {

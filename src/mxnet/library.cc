@@ -6,16 +6,16 @@
 #include <memory>
 #include <string>
 
-#include "core/error_of.h"
-#include "core/rendezvous.h"
-#include "core/watchdog.h"
+#include "common/error_of.h"
+#include "common/watchdog.h"
+#include "mxnet/array_blocker.h"
 #include "mxnet/backends.h"
 #include "mxnet/c_api.h"
 #include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
-#include "mxnet/hold.h"
 #include "mxnet/horovod.h"
 #include "mxnet/one_thread_each.h"
+#include "sync/sync_group.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "core/error.h"
-#include "core/list_text.h"
+#include "common/error.h"
+#include "common/list_text.h"
 #include "mxnet/dtype.h"
 
 namespace gluon_syncbn::mxnet {

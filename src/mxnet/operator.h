@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "core/backend.h"
-#include "core/device.h"
-#include "core/moments.h"
-#include "core/rendezvous.h"
-#include "core/update_order.h"
+#include "common/device.h"
 #include "mxnet/attributes.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
+#include "mxnet/update_order.h"
+#include "norm/backend.h"
+#include "norm/moments.h"
+#include "sync/sync_group.h"
 
 namespace gluon_syncbn::mxnet {
 

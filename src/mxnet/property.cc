@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <map>
 
-#include "core/error.h"
-#include "core/list_text.h"
+#include "common/error.h"
+#include "common/list_text.h"
 #include "mxnet/backends.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/rendezvous.h"
 #include "mxnet/attributes.h"
 #include "mxnet/operator.h"
+#include "sync/sync_group.h"
 
 namespace gluon_syncbn::mxnet {
 

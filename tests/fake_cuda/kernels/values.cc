@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "core/half.h"
+#include "common/half.h"
 #include "die.h"
 
 namespace fake_cuda {

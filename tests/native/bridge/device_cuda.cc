@@ -1,8 +1,8 @@
 #include <cuda_runtime_api.h>
 
 #include "bridge/device.h"
-#include "core/cuda/check.h"
-#include "core/cuda/gpu.h"
+#include "cuda/check.h"
+#include "cuda/gpu.h"
 
 namespace gluon_syncbn::bridge {
 

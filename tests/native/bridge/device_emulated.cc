@@ -1,5 +1,5 @@
 #include "bridge/device.h"
-#include "core/cuda/gpu.h"
+#include "cuda/gpu.h"
 
 namespace gluon_syncbn::bridge {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "bridge/device.h"
-#include "core/cuda/backend_cuda.h"
-#include "core/error_of.h"
+#include "common/error_of.h"
+#include "cuda/backend.h"
 
 using namespace gluon_syncbn;
 

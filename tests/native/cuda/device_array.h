@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda/runtime.h"
+#include "cuda/runtime.h"
 
 namespace gluon_syncbn::tests {
 

@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
-#include "arrays.h"
-#include "core/cuda/backend_cuda.h"
-#include "core/cuda/gpu.h"
-#include "core/rendezvous.h"
+#include "cuda/backend.h"
 #include "cuda/device_array.h"
+#include "cuda/gpu.h"
+#include "support/arrays.h"
+#include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
 

@@ -17,9 +17,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/cuda/instances.h"
-#include "core/cuda/runtime.h"
-#include "core/error.h"
+#include "common/error.h"
+#include "cuda/kernels/instances.h"
+#include "cuda/runtime.h"
 #include "emulation/emulation.h"
 #include "emulation/lockstep.h"
 

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/cuda/partition.h"
+#include "cuda/kernels/tiling.h"
 
 namespace gluon_syncbn::tests {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <type_traits>
 
-#include "core/cuda/check.h"
-#include "core/cuda/instances.h"
-#include "core/cuda/runtime.h"
+#include "cuda/check.h"
+#include "cuda/kernels/instances.h"
+#include "cuda/runtime.h"
 #include "emulation/lockstep.h"
 #include "fake_cuda/fake_cuda.h"
 

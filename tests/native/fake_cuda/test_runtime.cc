@@ -13,16 +13,16 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda/channels.h"
-#include "core/cuda/check.h"
-#include "core/cuda/gpu.h"
-#include "core/cuda/runtime.h"
-#include "core/cuda/thread_context.h"
-#include "core/rendezvous.h"
+#include "cuda/check.h"
+#include "cuda/gpu.h"
+#include "cuda/kernels/channels.h"
+#include "cuda/runtime.h"
 #include "cuda/shard.h"
+#include "cuda/thread_context.h"
 #include "fake_cuda/fake_cuda.h"
 #include "fake_cuda/setting.h"
-#include "ranks.h"
+#include "support/ranks.h"
+#include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
 namespace {

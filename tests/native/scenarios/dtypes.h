@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "host/types.h"
+#include "fake_mxnet/types.h"
 
 namespace gluon_syncbn::scenarios {
 

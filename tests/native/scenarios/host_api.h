@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/types.h"
+#include "fake_mxnet/types.h"
 
 namespace gluon_syncbn::scenarios {
 

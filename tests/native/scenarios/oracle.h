@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "host/types.h"
+#include "fake_mxnet/types.h"
 
 namespace gluon_syncbn::scenarios {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/types.h"
+#include "fake_mxnet/types.h"
 #include "scenarios/host_api.h"
 #include "scenarios/norm.h"
 #include "scenarios/scenario.h"

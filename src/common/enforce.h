@@ -1,0 +1,29 @@
+#ifndef GLUON_SYNCBN_COMMON_ENFORCE_H_
+#define GLUON_SYNCBN_COMMON_ENFORCE_H_
+
+#include <string>
+
+#include "common/error.h"
+
+namespace gluon_syncbn {
+
+/// A broken invariant: the fault of this library, never of its user.
+class InternalError : public Error {
+ public:
+  InternalError(const std::string& what, const char* file, int line)
+      : Error("internal error of gluon_syncbn, please report it: " + what + " (" + file + ":" +
+              std::to_string(line) + ")") {}
+};
+
+}  // namespace gluon_syncbn
+
+/// Throws InternalError unless `condition` holds, in release builds too. `what` is evaluated only
+/// then.
+#define GLUON_SYNCBN_ENFORCE(condition, what)                          \
+  do {                                                                 \
+    if (!(condition)) {                                                \
+      throw ::gluon_syncbn::InternalError((what), __FILE__, __LINE__); \
+    }                                                                  \
+  } while (false)
+
+#endif  // GLUON_SYNCBN_COMMON_ENFORCE_H_

@@ -1,0 +1,30 @@
+#ifndef GLUON_SYNCBN_COMMON_LAYOUT_H_
+#define GLUON_SYNCBN_COMMON_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gluon_syncbn {
+
+/// A dense array seen from its channel axis: (outer, channels, inner) in row-major order.
+struct Layout {
+  std::int64_t outer = 0;
+  std::int64_t channels = 0;
+  std::int64_t inner = 0;
+
+  /// Elements of one channel.
+  std::int64_t count() const { return outer * inner; }
+
+  /// `axis` must lie in [0, shape.size()).
+  static Layout of(const std::vector<std::int64_t>& shape, std::size_t axis) {
+    Layout layout{1, shape[axis], 1};
+    for (std::size_t i = 0; i < axis; ++i) layout.outer *= shape[i];
+    for (std::size_t i = axis + 1; i < shape.size(); ++i) layout.inner *= shape[i];
+    return layout;
+  }
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_COMMON_LAYOUT_H_

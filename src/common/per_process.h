@@ -1,0 +1,33 @@
+#ifndef GLUON_SYNCBN_COMMON_PER_PROCESS_H_
+#define GLUON_SYNCBN_COMMON_PER_PROCESS_H_
+
+#include <pthread.h>
+
+#include <atomic>
+
+namespace gluon_syncbn {
+
+/// One object per process, never destroyed: threads and operators may outlive static destruction.
+///
+/// A forked child gets a new one. The threads that hold the mutex of the old one, or that work for
+/// it, are not in the child, so that whoever touched the old one could wait for ever.
+template <class T>
+class PerProcess {
+ public:
+  static T& instance() {
+    static const bool registered = pthread_atfork(nullptr, nullptr, &renew) == 0;
+    static_cast<void>(registered);
+    return *object().load();
+  }
+
+ private:
+  static std::atomic<T*>& object() {
+    static std::atomic<T*>& object = *new std::atomic<T*>(new T());
+    return object;
+  }
+  static void renew() { object() = new T(); }
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_COMMON_PER_PROCESS_H_

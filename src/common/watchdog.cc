@@ -1,0 +1,107 @@
+#include "common/watchdog.h"
+
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/per_process.h"
+
+namespace gluon_syncbn {
+namespace {
+
+// A forked child keeps it, though not the watchdog.
+std::atomic<double> the_timeout{300.0};
+
+}  // namespace
+
+Watchdog& Watchdog::instance() { return PerProcess<Watchdog>::instance(); }
+
+double Watchdog::timeout() const { return the_timeout.load(); }
+
+void Watchdog::set_timeout(double seconds) {
+  the_timeout = seconds;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  wake_.notify_all();
+}
+
+std::optional<std::string> Watchdog::watch(const std::shared_ptr<Waiting>& waiting) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (retired_) return kRetired;
+  if (!running_) {
+    try {
+      std::thread([this] { run(); }).detach();
+    } catch (const std::system_error& error) {
+      return std::string("no thread could be started to watch over the timeout: ") + error.what();
+    }
+    running_ = true;
+  }
+  entries_[waiting.get()] = {waiting, Clock::now()};
+  if (idle_ && timeout() > 0) wake_.notify_all();
+  return std::nullopt;
+}
+
+void Watchdog::unwatch(const Waiting* waiting) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  entries_.erase(waiting);
+}
+
+void Watchdog::retire() {
+  std::vector<std::shared_ptr<Waiting>> all;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    retired_ = true;
+    for (const auto& [_, entry] : entries_) {
+      if (auto waiting = entry.waiting.lock()) all.push_back(std::move(waiting));
+    }
+  }
+  for (const auto& waiting : all) waiting->fail(kRetired);
+}
+
+void Watchdog::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    idle_ = entries_.empty() || timeout() <= 0;
+    if (idle_) {
+      wake_.wait(lock);
+      continue;
+    }
+    // Sleeping a fixed pause instead of to the next deadline spares a wake-up per round.
+    wake_.wait_for(lock, Waiting::Seconds(std::clamp(timeout() / 20, 0.01, 1.0)));
+    // It may have been set meanwhile.
+    const Waiting::Seconds limit(timeout());
+    if (limit.count() > 0) inspect(lock, limit);
+  }
+}
+
+void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit) {
+  using Late = std::vector<std::pair<std::shared_ptr<Waiting>, Waiting::Seconds>>;
+  Late early;
+  Late expired;
+  std::vector<std::shared_ptr<Waiting>> punctual;  // which may end here, and would lock the mutex
+  const auto now = Clock::now();
+  for (auto& [_, entry] : entries_) {
+    const Waiting::Seconds waited = now - entry.since;
+    auto waiting = entry.waiting.lock();
+    if (!waiting) continue;
+    if (waited >= limit) {
+      expired.emplace_back(std::move(waiting), waited);
+    } else if (!entry.warned && waited >= limit * waiting->warn_after()) {
+      entry.warned = true;
+      early.emplace_back(std::move(waiting), waited);
+    } else {
+      punctual.push_back(std::move(waiting));
+    }
+  }
+  lock.unlock();
+  for (const auto& [waiting, waited] : early) waiting->warn(waited, limit);
+  for (const auto& [waiting, waited] : expired) waiting->give_up(waited);
+  early.clear();
+  expired.clear();
+  punctual.clear();
+  lock.lock();
+}
+
+}  // namespace gluon_syncbn

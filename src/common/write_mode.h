@@ -1,0 +1,11 @@
+#ifndef GLUON_SYNCBN_COMMON_WRITE_MODE_H_
+#define GLUON_SYNCBN_COMMON_WRITE_MODE_H_
+
+namespace gluon_syncbn {
+
+/// Whether a kernel replaces what its output array holds or adds to it (MXNet's grad_req).
+enum class Write { kAssign, kAdd };
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_COMMON_WRITE_MODE_H_

@@ -1,3 +1,0 @@
-#define GLUON_SYNCBN_ISA avx2
-#define GLUON_SYNCBN_VECTOR_BYTES 32
-#include "core/cpu/isa_kernels.h"

@@ -1,3 +1,0 @@
-#define GLUON_SYNCBN_ISA avx512
-#define GLUON_SYNCBN_VECTOR_BYTES 64
-#include "core/cpu/isa_kernels.h"

@@ -1,3 +1,0 @@
-#define GLUON_SYNCBN_ISA baseline
-#define GLUON_SYNCBN_VECTOR_BYTES 16
-#include "core/cpu/isa_kernels.h"

@@ -1,5 +1,0 @@
-#include "core/cuda/kernels.cuh"
-
-namespace gluon_syncbn::cuda {
-GLUON_SYNCBN_CUDA_CHANNEL_BODIES(GLUON_SYNCBN_CUDA_INSTANTIATE)
-}

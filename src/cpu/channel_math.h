@@ -1,0 +1,59 @@
+#ifndef GLUON_SYNCBN_CPU_CHANNEL_MATH_H_
+#define GLUON_SYNCBN_CPU_CHANNEL_MATH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "norm/backend.h"
+#include "norm/moments.h"
+#include "norm/statistics.h"
+
+/// What the CPU computes of one number a channel.
+namespace gluon_syncbn {
+
+struct HostStatistics : Statistics {
+  std::vector<double> mean;
+  std::vector<double> variance;
+  std::vector<double> inv_std;
+
+  /// Not yet set.
+  explicit HostStatistics(std::size_t channels)
+      : mean(channels), variance(channels), inv_std(channels) {}
+
+  void set(std::size_t channel, double mean, double variance, double eps);
+
+  static const HostStatistics& of(const Statistics& statistics) {
+    return static_cast<const HostStatistics&>(statistics);
+  }
+};
+
+/// All channels of `data`.
+cpu::ChannelRange all_channels(const Backend::Data& data);
+
+Backend::StatisticsPtr running_statistics_on_host(const Backend::Data& data,
+                                                  const void* running_mean,
+                                                  const void* running_variance, double eps);
+void move_averages_on_host(const Backend::Data& data, const HostStatistics& batch,
+                           const Backend::RunningStatistics& running);
+
+/// For some channels. `gamma` may be null: 1.
+cpu::Normalization normalization_of(const Backend::Data& data, cpu::ChannelRange channels,
+                                    const HostStatistics& statistics, const void* gamma,
+                                    const void* beta);
+
+/// For some channels. `all_devices` may be null, and `count` then without meaning: see
+/// Backend::gradients().
+cpu::InputGradient input_gradient_of(const Backend::Data& data, cpu::ChannelRange channels,
+                                     const HostStatistics& statistics,
+                                     const GradientSums* all_devices, std::int64_t count,
+                                     const void* gamma);
+
+void write_parameter_gradients(const Backend::Data& data, const GradientSums& own,
+                               const HostStatistics& statistics,
+                               const Backend::Gradients& gradients);
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_CPU_CHANNEL_MATH_H_

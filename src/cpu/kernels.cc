@@ -1,0 +1,395 @@
+#include "cpu/kernels.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/simd/isa.h"
+#include "cpu/thread_pool.h"
+
+namespace gluon_syncbn::cpu {
+namespace {
+
+// Below this many contiguous elements per channel, rows of channels are faster to walk.
+constexpr std::int64_t kShortInner = 16;
+// Shorter rows are taken several at a time: for sums, which are kept for every column, and for
+// outputs.
+constexpr std::int64_t kSumColumns = 128;
+constexpr std::int64_t kOutputColumns = 512;
+// Elements of a matrix that a thread takes at a time for outputs.
+constexpr std::int64_t kGrain = 32768;
+// Elements of channels with runs that a thread takes at a time: the more lie side by side, the
+// better for the memory, until the private cache of a core is full. But every thread should find a
+// few parts.
+constexpr std::int64_t kLeastGrain = 65536;
+constexpr std::int64_t kMostGrain = 262144;
+constexpr std::int64_t kPartsOfThread = 4;
+// Elements of a matrix whose columns are summed up in one go, and the number of sums that this must
+// be larger than by far.
+constexpr std::int64_t kSlab = 131072;
+constexpr std::int64_t kRowsPerColumn = 128;
+// Bytes of an output that is written past the caches, which do not keep as much until it is used
+// again, and of which it pays to say that it is large. Less than half of it must then be in pieces
+// of cache lines.
+constexpr std::int64_t kLargeBytes = 4 << 20;
+constexpr std::int64_t kStreamRunBytes = 1024;
+
+std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
+
+/// An array of short runs as a matrix. `fold` rows of the array make one row of the matrix, so that
+/// vectors are full however few channels there are; the rest of the rows make a last, shorter row.
+class Matrix {
+ public:
+  Matrix(const Layout& layout, std::int64_t columns, std::int64_t slab)
+      : inner_(layout.inner), width_(layout.channels * layout.inner) {
+    const std::int64_t fold = width_ < columns ? std::min(columns / width_, layout.outer) : 1;
+    columns_ = width_ * fold;
+    rows_ = layout.outer / fold;
+    rest_ = layout.outer % fold * width_;
+    slab_rows_ = std::max(kRowsPerColumn, slab / columns_);
+  }
+
+  std::int64_t columns() const { return columns_; }
+
+  /// The channel of every column.
+  std::vector<std::size_t> channels() const {
+    std::vector<std::size_t> of_columns;
+    of_columns.reserve(index(columns_));
+    while (of_columns.size() < index(columns_)) {
+      for (std::int64_t c = 0; c < width_ / inner_; ++c) {
+        of_columns.insert(of_columns.end(), index(inner_), index(c));
+      }
+    }
+    return of_columns;
+  }
+
+  /// Parts that threads take: they depend on the layout alone, and so do the results. The last may
+  /// be the shorter row.
+  std::int64_t number() const { return divide_up(rows_, slab_rows_) + (rest_ ? 1 : 0); }
+  std::int64_t begin(std::int64_t i) const { return std::min(i * slab_rows_, rows_) * columns_; }
+  Extent operator[](std::int64_t i) const {
+    const std::int64_t rows = std::min(slab_rows_, rows_ - i * slab_rows_);
+    return rows > 0 ? Extent{rows, columns_} : Extent{1, rest_};
+  }
+
+ private:
+  std::int64_t inner_;
+  std::int64_t width_;
+  std::int64_t columns_;
+  std::int64_t rows_;
+  std::int64_t rest_;
+  std::int64_t slab_rows_;
+};
+
+/// The last parts first: what the pass before this one touched last may still be in cache.
+template <class Visit>
+void parallel_backwards(std::int64_t number, const Visit& visit) {
+  parallel_for(number, [&](std::int64_t i) { visit(number - 1 - i); });
+}
+
+/// Lets the system back a large array by huge pages. Memory that is new to the process costs a page
+/// fault for every page, which takes longer than computing what goes into it; here that is one for
+/// 2 MiB, not for 4 KiB.
+void prefer_huge_pages(void* begin, std::int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr std::uintptr_t kHugePage = 2 << 20;
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::uintptr_t first = (address + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uintptr_t end = (address + static_cast<std::uintptr_t>(bytes)) / kHugePage * kHugePage;
+  // A wish: where the system does not grant it, all goes on as it would.
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+#else
+  static_cast<void>(begin);
+  static_cast<void>(bytes);
+#endif
+}
+
+/// Numbers per channel in the precision of the arithmetic, repeated for every column of a matrix.
+template <class R>
+class Parameters {
+ public:
+  /// Room for `number` of them for `channels` channels.
+  Parameters(std::size_t channels, const Layout& layout, const Matrix* matrix, std::size_t number)
+      : channels_(channels),
+        repeat_(matrix ? index(layout.inner) : 1),
+        size_(matrix ? index(matrix->columns()) : channels_) {
+    values_.reserve(size_ * number);
+  }
+
+  template <class Value>
+  void add(const Value& value) {
+    const std::size_t begin = values_.size();
+    for (std::size_t c = 0; c < channels_; ++c) {
+      values_.insert(values_.end(), repeat_, static_cast<R>(value(c)));
+    }
+    // In place, so that nothing moves: the constructor has reserved it.
+    for (std::size_t i = begin; values_.size() < begin + size_; ++i) values_.push_back(values_[i]);
+  }
+
+  const R* operator[](std::size_t i) const { return values_.data() + i * size_; }
+
+ private:
+  const std::size_t channels_;
+  const std::size_t repeat_;
+  const std::size_t size_;
+  std::vector<R> values_;
+};
+
+template <class R>
+Parameters<R> parameters_of(const Normalization& n, const Layout& layout, const Matrix* matrix) {
+  Parameters<R> values(n.mean.size(), layout, matrix, 3);
+  values.add([&](std::size_t c) { return n.mean[c]; });
+  values.add([&](std::size_t c) { return n.scale[c]; });
+  values.add([&](std::size_t c) { return n.shift[c] - rest_of<R>(n.mean[c]) * n.scale[c]; });
+  return values;
+}
+
+template <class R>
+NormalizationArrays<R> arrays_of_normalization(const Parameters<R>& values) {
+  return {values[0], values[1], values[2]};
+}
+
+template <class R>
+Parameters<R> parameters_of(const InputGradient& g, const Layout& layout, const Matrix* matrix) {
+  Parameters<R> values(g.mean.size(), layout, matrix, 4);
+  values.add([&](std::size_t c) { return g.mean[c]; });
+  values.add([&](std::size_t c) { return g.dy_factor[c]; });
+  values.add([&](std::size_t c) { return g.x_factor[c]; });
+  values.add([&](std::size_t c) { return g.constant[c] - rest_of<R>(g.mean[c]) * g.x_factor[c]; });
+  return values;
+}
+
+template <class R>
+InputGradientArrays<R> arrays_of_gradient(const Parameters<R>& values) {
+  return {values[0], values[1], values[2], values[3]};
+}
+
+/// Sums of the columns of all parts of a matrix.
+struct ColumnSums {
+  ColumnSums(const Matrix& matrix)
+      : columns(matrix.columns()),
+        first(index(matrix.number() * columns)),
+        second(index(matrix.number() * columns)) {}
+
+  double* first_of(std::int64_t part) { return first.data() + part * columns; }
+  double* second_of(std::int64_t part) { return second.data() + part * columns; }
+
+  std::int64_t columns;
+  std::vector<double> first;
+  std::vector<double> second;
+};
+
+template <class T>
+void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kernels,
+                        Moments* result) {
+  ColumnSums sums(matrix);
+  parallel_for(matrix.number(), [&](std::int64_t i) {
+    kernels.column_moments(x + matrix.begin(i), matrix[i], sums.first_of(i), sums.second_of(i));
+  });
+  const std::vector<std::size_t> channels = matrix.channels();
+  std::vector<std::int64_t> counts(result->mean.size());
+  for (std::int64_t part = 0; part < matrix.number(); ++part) {
+    const Extent extent = matrix[part];
+    for (std::int64_t column = 0; column < extent.columns; ++column) {
+      const std::size_t c = channels[index(column)];
+      merge_channel(counts[c], &result->mean[c], &result->m2[c], extent.rows,
+                    sums.first_of(part)[column], sums.second_of(part)[column]);
+      counts[c] += extent.rows;
+    }
+  }
+}
+
+template <class T>
+void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
+                              const Kernels<T>& kernels, const std::vector<double>& mean,
+                              GradientSums* result) {
+  ColumnSums sums(matrix);
+  const std::vector<std::size_t> channels = matrix.channels();
+  std::vector<double> column_mean;
+  column_mean.reserve(channels.size());
+  for (const std::size_t c : channels) column_mean.push_back(mean[c]);
+  parallel_for(matrix.number(), [&](std::int64_t i) {
+    kernels.column_gradient_sums(dy + matrix.begin(i), x + matrix.begin(i), matrix[i],
+                                 column_mean.data(), sums.first_of(i), sums.second_of(i));
+  });
+  for (std::int64_t part = 0; part < matrix.number(); ++part) {
+    for (std::int64_t column = 0; column < matrix[part].columns; ++column) {
+      const std::size_t c = channels[index(column)];
+      result->dy[c] += sums.first_of(part)[column];
+      result->dy_centered[c] += sums.second_of(part)[column];
+    }
+  }
+}
+
+/// Calls by_channels(range) or by_rows(begin, extent) for all parts of an array.
+template <class ByChannels, class ByRows>
+void for_all_parts(const Layout& layout, const Matrix* matrix, const ByChannels& by_channels,
+                   const ByRows& by_rows) {
+  if (matrix) {
+    parallel_backwards(matrix->number(),
+                       [&](std::int64_t i) { by_rows(matrix->begin(i), (*matrix)[i]); });
+  } else {
+    const ChannelParts parts(layout.channels, layout.count());
+    parallel_backwards(parts.number(), [&](std::int64_t i) { by_channels(parts[i]); });
+  }
+}
+
+/// Where the runs of these channels begin in the first row: a kernel that is given this as its
+/// array takes them for the first channels.
+template <class T>
+T* first_of(T* array, const Layout& layout, ChannelRange channels) {
+  return array + channels.begin * layout.inner;
+}
+
+ChannelRange first_channels(ChannelRange channels) { return {0, channels.end - channels.begin}; }
+
+}  // namespace
+
+bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
+
+ChannelParts::ChannelParts(std::int64_t channels, std::int64_t count) : channels_(channels) {
+  const std::int64_t fair = channels * count / (kPartsOfThread * num_threads());
+  const std::int64_t grain = std::clamp(fair, kLeastGrain, kMostGrain);
+  each_ = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
+}
+
+ChannelRange ChannelParts::operator[](std::int64_t i) const {
+  return {i * each_, std::min(channels_, (i + 1) * each_)};
+}
+
+template <class T>
+Store prepare_output(Write write, const Layout& layout, T* out) {
+  if (write == Write::kAdd) return Store::kAdd;
+  constexpr auto size = static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t bytes = layout.count() * layout.channels * size;
+  if (bytes < kLargeBytes) return Store::kAssign;
+  prefer_huge_pages(out, bytes);
+  const std::int64_t run =
+      has_runs(layout) ? layout.inner : Matrix(layout, kOutputColumns, kGrain).columns();
+  return run * size >= kStreamRunBytes ? Store::kStream : Store::kAssign;
+}
+
+template <class T>
+void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result) {
+  kernels_in_use().of<T>().run_moments(x, layout, channels, result->mean.data(), result->m2.data());
+}
+
+template <class T>
+Moments moments(const T* x, const Layout& layout) {
+  Moments result{layout.count(), std::vector<double>(index(layout.channels)),
+                 std::vector<double>(index(layout.channels))};
+  if (is_empty(layout)) return result;
+  if (!has_runs(layout)) {
+    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels_in_use().of<T>(), &result);
+    return result;
+  }
+  const ChannelParts parts(layout.channels, layout.count());
+  parallel_for(parts.number(), [&](std::int64_t i) { moments(x, layout, parts[i], &result); });
+  return result;
+}
+
+template <class T>
+void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
+               Store store, T* y) {
+  const auto values = parameters_of<Real<T>>(n, layout, nullptr);
+  kernels_in_use().of<T>().run_normalize(first_of(x, layout, channels), layout,
+                                         first_channels(channels), arrays_of_normalization(values),
+                                         store, first_of(y, layout, channels));
+}
+
+template <class T>
+void normalize(const T* x, const Layout& layout, const Normalization& n, Write write, T* y) {
+  if (is_empty(layout)) return;
+  const Matrix as_matrix(layout, kOutputColumns, kGrain);
+  const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
+  const auto values = parameters_of<Real<T>>(n, layout, matrix);
+  const auto arrays = arrays_of_normalization(values);
+  const Store store = prepare_output(write, layout, y);
+  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  for_all_parts(
+      layout, matrix,
+      [&](ChannelRange channels) { kernels.run_normalize(x, layout, channels, arrays, store, y); },
+      [&](std::int64_t begin, Extent extent) {
+        kernels.column_normalize(x + begin, extent, arrays, store, y + begin);
+      });
+}
+
+template <class T>
+void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                   const std::vector<double>& mean, GradientSums* result) {
+  kernels_in_use().of<T>().run_gradient_sums(dy, x, layout, channels, mean.data(),
+                                             result->dy.data(), result->dy_centered.data());
+}
+
+template <class T>
+GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
+                           const std::vector<double>& mean) {
+  const std::size_t channels = index(layout.channels);
+  GradientSums result{std::vector<double>(channels), std::vector<double>(channels)};
+  if (is_empty(layout)) return result;
+  if (!has_runs(layout)) {
+    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use().of<T>(),
+                             mean, &result);
+    return result;
+  }
+  const ChannelParts parts(layout.channels, layout.count());
+  parallel_for(parts.number(),
+               [&](std::int64_t i) { gradient_sums(dy, x, layout, parts[i], mean, &result); });
+  return result;
+}
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                    const InputGradient& g, Store store, T* dx) {
+  const auto values = parameters_of<Real<T>>(g, layout, nullptr);
+  kernels_in_use().of<T>().run_input_gradient(
+      first_of(dy, layout, channels), first_of(x, layout, channels), layout,
+      first_channels(channels), arrays_of_gradient(values), store, first_of(dx, layout, channels));
+}
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& g,
+                    Write write, T* dx) {
+  if (is_empty(layout)) return;
+  const Matrix as_matrix(layout, kOutputColumns, kGrain);
+  const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
+  const auto values = parameters_of<Real<T>>(g, layout, matrix);
+  const auto arrays = arrays_of_gradient(values);
+  const Store store = prepare_output(write, layout, dx);
+  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  for_all_parts(
+      layout, matrix,
+      [&](ChannelRange channels) {
+        kernels.run_input_gradient(dy, x, layout, channels, arrays, store, dx);
+      },
+      [&](std::int64_t begin, Extent extent) {
+        kernels.column_input_gradient(dy + begin, x + begin, extent, arrays, store, dx + begin);
+      });
+}
+
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                               \
+  template Store prepare_output<T>(Write, const Layout&, T*);                                     \
+  template Moments moments<T>(const T*, const Layout&);                                           \
+  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                      \
+  template void normalize<T>(const T*, const Layout&, const Normalization&, Write, T*);           \
+  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&, Store,  \
+                             T*);                                                                 \
+  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                       \
+                                         const std::vector<double>&);                             \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,                 \
+                                 const std::vector<double>&, GradientSums*);                      \
+  template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&, Write, \
+                                  T*);                                                            \
+  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,                \
+                                  const InputGradient&, Store, T*);
+GLUON_SYNCBN_INSTANTIATE(float)
+GLUON_SYNCBN_INSTANTIATE(double)
+GLUON_SYNCBN_INSTANTIATE(Half)
+#undef GLUON_SYNCBN_INSTANTIATE
+
+}  // namespace gluon_syncbn::cpu

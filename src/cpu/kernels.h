@@ -1,0 +1,93 @@
+#ifndef GLUON_SYNCBN_CPU_KERNELS_H_
+#define GLUON_SYNCBN_CPU_KERNELS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/half.h"
+#include "common/layout.h"
+#include "common/write_mode.h"
+#include "cpu/simd/isa.h"
+#include "norm/moments.h"
+
+namespace gluon_syncbn {
+
+/// The four phases of batch normalization on one device, for T in float, double and Half. Sums are
+/// accumulated in double in an order that depends on the layout alone.
+///
+/// S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
+/// Internal Covariate Shift", 2015, algorithm 1 and section 3.
+namespace cpu {
+
+/// Per channel: y = (x - mean) * scale + shift.
+struct Normalization {
+  std::vector<double> mean;
+  std::vector<double> scale;
+  std::vector<double> shift;
+};
+
+/// Per channel: dx = dy_factor * dy + x_factor * (x - mean) + constant.
+struct InputGradient {
+  std::vector<double> mean;
+  std::vector<double> dy_factor;
+  std::vector<double> x_factor;
+  std::vector<double> constant;
+};
+
+template <class T>
+Moments moments(const T* x, const Layout& layout);
+
+template <class T>
+void normalize(const T* x, const Layout& layout, const Normalization& normalization, Write write,
+               T* y);
+
+template <class T>
+GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
+                           const std::vector<double>& mean);
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& gradient,
+                    Write write, T* dx);
+
+/// Whether some channels can be taken without the others, as below: their elements lie in long
+/// runs. The numbers come out the same.
+bool has_runs(const Layout& layout);
+
+/// The parts of `channels` channels that threads take, where each has `count` elements.
+class ChannelParts {
+ public:
+  ChannelParts(std::int64_t channels, std::int64_t count);
+
+  std::int64_t number() const { return (channels_ + each_ - 1) / each_; }
+  ChannelRange operator[](std::int64_t i) const;
+
+ private:
+  std::int64_t channels_;
+  std::int64_t each_;
+};
+
+/// Once for an output, before it is written.
+template <class T>
+Store prepare_output(Write write, const Layout& layout, T* out);
+
+/// Writes the numbers of some channels into those of all.
+template <class T>
+void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result);
+
+template <class T>
+void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                   const std::vector<double>& mean, GradientSums* result);
+
+/// With the numbers of these channels only.
+template <class T>
+void normalize(const T* x, const Layout& layout, ChannelRange channels,
+               const Normalization& normalization, Store store, T* y);
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                    const InputGradient& gradient, Store store, T* dx);
+
+}  // namespace cpu
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_CPU_KERNELS_H_

@@ -1,0 +1,345 @@
+#include "cpu/passes.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "cpu/channel_math.h"
+#include "cpu/kernels.h"
+#include "cpu/thread_pool.h"
+
+namespace gluon_syncbn {
+namespace {
+
+using cpu::ChannelParts;
+using cpu::ChannelRange;
+using cpu::has_runs;
+
+/// Elements of all devices from which on a few channels at a time are taken through the whole pass,
+/// so that outputs find in cache what the sums have read. With less the caches keep everything,
+/// each what its core has touched last: so devices make outputs on their own threads.
+constexpr std::int64_t kMuch = 1 << 21;
+/// Elements of all devices up to which to wake a thread takes longer than their outputs.
+constexpr std::int64_t kLittle = 1 << 16;
+
+/// Elements of one device that no cache keeps until all are there: to sum them up before would read
+/// them from memory once more.
+constexpr std::int64_t kTooMuch = 3 << 19;
+
+/// Of one device; the sums of all devices are with the share that finishes.
+class HostShare : public Share {
+ public:
+  HostShare(Layout layout, Post post, Done done)
+      : layout_(layout),
+        post_(std::move(post)),
+        done_(std::move(done)),
+        summed_(static_cast<std::size_t>(layout.channels)) {
+    if (layout.count() == 0) std::fill(summed_.begin(), summed_.end(), true);
+  }
+
+  void begin(const std::function<bool()>& all_are_coming) final {
+    if (elements() >= kTooMuch) return;
+    const auto sum_ahead = [&](ChannelRange channels) {
+      if (all_are_coming()) return false;
+      sum_missing(channels);
+      return true;
+    };
+    if (!has_runs(layout_)) {
+      for_ahead(1, [&](std::int64_t) { return sum_ahead(all_channels()); });
+      return;
+    }
+    const ChannelParts parts(layout_.channels, layout_.count());
+    for_ahead(parts.number(), [&](std::int64_t i) { return sum_ahead(parts[i]); });
+  }
+
+  void finish(const Shares& shares) final {
+    try {
+      // The others first: their devices wait for that, while this one is still busy here.
+      std::vector<std::shared_ptr<HostShare>> own_last;
+      std::int64_t elements = 0;
+      bool have_runs = true;
+      for (const auto& share : shares) {
+        own_last.push_back(std::static_pointer_cast<HostShare>(share));
+        elements += own_last.back()->elements();
+        have_runs = have_runs && has_runs(own_last.back()->layout_);
+      }
+      std::stable_partition(own_last.begin(), own_last.end(),
+                            [this](const auto& share) { return share.get() != this; });
+      meet(shares);
+      if (elements >= kMuch && have_runs) {
+        take_parts(own_last);
+        for (const auto& share : own_last) share->end();
+        return;
+      }
+      for (const auto& share : own_last) share->sum_rest();
+      merge(all_channels());
+      for (const auto& share : own_last) {
+        if (share.get() == this || elements <= kLittle) {
+          share->finish_alone();
+        } else {
+          finish_later(share);
+        }
+      }
+    } catch (const std::exception& error) {
+      for (const auto& share : shares) static_cast<HostShare&>(*share).tell(error.what());
+    }
+  }
+
+ protected:
+  template <class Kind>
+  static std::vector<Kind*> all_of(const Shares& shares) {
+    std::vector<Kind*> all;
+    for (const auto& share : shares) all.push_back(static_cast<Kind*>(share.get()));
+    return all;
+  }
+
+  const Layout& layout() const { return layout_; }
+  std::vector<double> zeros() const { return std::vector<double>(summed_.size()); }
+  ChannelRange all_channels() const { return {0, layout_.channels}; }
+
+ private:
+  /// Sums up some channels, or all where the layout has no runs.
+  virtual void sum(ChannelRange channels) = 0;
+  /// Makes room for what this share merges, and lets all others know where it is.
+  virtual void meet(const Shares& shares) = 0;
+  virtual void merge(ChannelRange channels) = 0;
+  virtual void prepare_output() = 0;
+  virtual void output(ChannelRange channels) = 0;
+  virtual void output() = 0;
+  /// What is left for this device once everything is merged.
+  virtual void conclude() = 0;
+
+  std::int64_t elements() const { return layout_.count() * layout_.channels; }
+
+  void sum_rest() {
+    if (!has_runs(layout_)) return sum_missing(all_channels());
+    const ChannelParts parts(layout_.channels, layout_.count());
+    parallel_for(parts.number(), [&](std::int64_t i) { sum_missing(parts[i]); });
+  }
+
+  void sum_missing(ChannelRange channels) {
+    const auto at = [this](std::int64_t c) { return summed_.begin() + c; };
+    for (auto c = channels.begin; c < channels.end;) {
+      const auto begin = std::find(at(c), at(channels.end), false);
+      const auto end = std::find(begin, at(channels.end), true);
+      if (begin != end) sum({begin - at(0), end - at(0)});
+      std::fill(begin, end, true);
+      c = end - at(0);
+    }
+  }
+
+  void take_parts(const std::vector<std::shared_ptr<HostShare>>& shares) {
+    std::int64_t count = 0;
+    for (const auto& share : shares) {
+      share->prepare_output();
+      count += share->layout_.count();
+    }
+    const ChannelParts parts(layout_.channels, count);
+    parallel_for(parts.number(), [&](std::int64_t i) {
+      for (const auto& share : shares) share->sum_missing(parts[i]);
+      merge(parts[i]);
+      for (auto share = shares.rbegin(); share != shares.rend(); ++share) {
+        if ((*share)->layout_.count() > 0) (*share)->output(parts[i]);
+      }
+    });
+  }
+
+  static void finish_later(const std::shared_ptr<HostShare>& share) {
+    try {
+      share->post_([share] { share->finish_alone(); });
+    } catch (const std::exception& error) {
+      share->tell(error.what());
+    }
+  }
+
+  void finish_alone() {
+    tell_after([this] {
+      output();
+      conclude();
+    });
+  }
+
+  void end() {
+    tell_after([this] { conclude(); });
+  }
+
+  template <class Task>
+  void tell_after(const Task& task) {
+    std::string error;
+    try {
+      task();
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    tell(error);
+  }
+
+  /// Once.
+  void tell(const std::string& error) {
+    const Done done = std::exchange(done_, nullptr);
+    if (done) done(error);
+  }
+
+  const Layout layout_;
+  const Post post_;
+  Done done_;
+  std::vector<char> summed_;  // by channel
+};
+
+template <class T>
+class ForwardShare : public HostShare {
+ public:
+  explicit ForwardShare(Backend::Forward pass)
+      : HostShare(pass.data.layout, std::move(pass.post), std::move(pass.done)),
+        pass_(std::move(pass)),
+        x_(static_cast<const T*>(pass_.x)),
+        y_(static_cast<T*>(pass_.y)),
+        own_{layout().count(), zeros(), zeros()} {}
+
+ private:
+  void sum(ChannelRange channels) override {
+    if (has_runs(layout())) {
+      cpu::moments(x_, layout(), channels, &own_);
+    } else {
+      own_ = cpu::moments(x_, layout());
+    }
+  }
+
+  void meet(const Shares& shares) override {
+    merged_ = std::make_shared<Moments>(Moments{0, zeros(), zeros()});
+    statistics_ = std::make_shared<HostStatistics>(merged_->mean.size());
+    for (ForwardShare* share : all_of<ForwardShare>(shares)) {
+      parts_.push_back(&share->own_);
+      merged_->count += share->own_.count;
+      share->merged_ = merged_;
+      share->statistics_ = statistics_;
+    }
+  }
+
+  void merge(ChannelRange channels) override {
+    const auto end = static_cast<std::size_t>(channels.end);
+    auto c = static_cast<std::size_t>(channels.begin);
+    Moments::merge(parts_, c, end, merged_.get());
+    for (; c < end; ++c) {
+      statistics_->set(c, merged_->mean[c], merged_->variance(c), pass_.eps);
+    }
+  }
+
+  void prepare_output() override {
+    if (y_) store_ = cpu::prepare_output(pass_.write, layout(), y_);
+  }
+
+  void output(ChannelRange channels) override {
+    if (y_) cpu::normalize(x_, layout(), channels, normalization(channels), store_, y_);
+  }
+
+  void output() override {
+    if (y_) cpu::normalize(x_, layout(), normalization(all_channels()), pass_.write, y_);
+  }
+
+  void conclude() override {
+    const Backend::Update update = pass_.met(statistics_, merged_->count);
+    for (const auto& batch : update.batches) {
+      move_averages_on_host(pass_.data, HostStatistics::of(*batch), update.running);
+    }
+  }
+
+  cpu::Normalization normalization(ChannelRange channels) const {
+    return normalization_of(pass_.data, channels, *statistics_, pass_.gamma, pass_.beta);
+  }
+
+  const Backend::Forward pass_;
+  const T* const x_;
+  T* const y_;
+  cpu::Store store_ = cpu::Store::kAssign;
+  Moments own_;
+  std::shared_ptr<Moments> merged_;             // of all devices
+  std::shared_ptr<HostStatistics> statistics_;  // from them
+  std::vector<const Moments*> parts_;           // of the share that finishes
+};
+
+template <class T>
+class BackwardShare : public HostShare {
+ public:
+  explicit BackwardShare(Backend::Backward pass)
+      : HostShare(pass.data.layout, std::move(pass.post), std::move(pass.done)),
+        pass_(std::move(pass)),
+        statistics_(HostStatistics::of(*pass_.statistics)),
+        dy_(static_cast<const T*>(pass_.dy)),
+        x_(static_cast<const T*>(pass_.x)),
+        dx_(static_cast<T*>(pass_.gradients.data)),
+        own_{zeros(), zeros()} {}
+
+ private:
+  void sum(ChannelRange channels) override {
+    if (has_runs(layout())) {
+      cpu::gradient_sums(dy_, x_, layout(), channels, statistics_.mean, &own_);
+    } else {
+      own_ = cpu::gradient_sums(dy_, x_, layout(), statistics_.mean);
+    }
+  }
+
+  void meet(const Shares& shares) override {
+    merged_ = std::make_shared<GradientSums>(GradientSums{zeros(), zeros()});
+    for (BackwardShare* share : all_of<BackwardShare>(shares)) {
+      parts_.push_back(&share->own_);
+      share->merged_ = merged_;
+    }
+  }
+
+  void merge(ChannelRange channels) override {
+    GradientSums::merge(parts_, static_cast<std::size_t>(channels.begin),
+                        static_cast<std::size_t>(channels.end), merged_.get());
+  }
+
+  void prepare_output() override {
+    if (dx_) store_ = cpu::prepare_output(pass_.gradients.write_data, layout(), dx_);
+  }
+
+  void output(ChannelRange channels) override {
+    if (dx_) cpu::input_gradient(dy_, x_, layout(), channels, gradient(channels), store_, dx_);
+  }
+
+  void output() override {
+    if (!dx_) return;
+    cpu::input_gradient(dy_, x_, layout(), gradient(all_channels()), pass_.gradients.write_data,
+                        dx_);
+  }
+
+  void conclude() override {
+    write_parameter_gradients(pass_.data, own_, statistics_, pass_.gradients);
+  }
+
+  cpu::InputGradient gradient(ChannelRange channels) const {
+    return input_gradient_of(pass_.data, channels, statistics_, merged_.get(), pass_.count,
+                             pass_.gamma);
+  }
+
+  const Backend::Backward pass_;
+  const HostStatistics& statistics_;
+  const T* const dy_;
+  const T* const x_;
+  T* const dx_;
+  cpu::Store store_ = cpu::Store::kAssign;
+  GradientSums own_;
+  std::shared_ptr<GradientSums> merged_;    // of all devices
+  std::vector<const GradientSums*> parts_;  // of the share that finishes
+};
+
+}  // namespace
+
+std::shared_ptr<Share> share_on_host(Backend::Forward pass) {
+  return with_types(pass.data.element, [&](auto types) -> std::shared_ptr<Share> {
+    return std::make_shared<ForwardShare<typename decltype(types)::Data>>(std::move(pass));
+  });
+}
+
+std::shared_ptr<Share> share_on_host(Backend::Backward pass) {
+  return with_types(pass.data.element, [&](auto types) -> std::shared_ptr<Share> {
+    return std::make_shared<BackwardShare<typename decltype(types)::Data>>(std::move(pass));
+  });
+}
+
+}  // namespace gluon_syncbn

@@ -1,0 +1,86 @@
+#include "cpu/simd/isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#ifdef GLUON_SYNCBN_X86
+#include <cpuid.h>
+#endif
+
+namespace gluon_syncbn::cpu {
+namespace {
+
+constexpr Isa kAll[] = {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512};
+
+#ifdef GLUON_SYNCBN_X86
+/// Older compilers do not know the name of this one in __builtin_cpu_supports.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
+Isa best_isa() {
+  const char* limit = std::getenv("GLUON_SYNCBN_ISA");
+  Isa best = Isa::kBaseline;
+  for (const Isa isa : kAll) {
+    if (!has_isa(isa)) break;
+    best = isa;
+    if (limit && std::strcmp(limit, isa_name(isa)) == 0) break;
+  }
+  return best;
+}
+
+std::atomic<Isa>& chosen() {
+  static std::atomic<Isa> isa{best_isa()};
+  return isa;
+}
+
+}  // namespace
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    default:
+      return "baseline";
+  }
+}
+
+bool has_isa(Isa isa) {
+  if (isa == Isa::kBaseline) return true;
+#ifdef GLUON_SYNCBN_X86
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+  if (isa == Isa::kAvx2) return avx2;
+  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+#else
+  return false;
+#endif
+}
+
+Isa isa() { return chosen().load(std::memory_order_relaxed); }
+
+void use_isa(Isa isa) {
+  if (has_isa(isa)) chosen().store(isa, std::memory_order_relaxed);
+}
+
+const IsaKernels& kernels_in_use() {
+#ifdef GLUON_SYNCBN_X86
+  switch (isa()) {
+    case Isa::kAvx512:
+      return avx512::kernels();
+    case Isa::kAvx2:
+      return avx2::kernels();
+    default:
+      break;
+  }
+#endif
+  return baseline::kernels();
+}
+
+}  // namespace gluon_syncbn::cpu

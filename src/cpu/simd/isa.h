@@ -1,0 +1,121 @@
+#ifndef GLUON_SYNCBN_CPU_SIMD_ISA_H_
+#define GLUON_SYNCBN_CPU_SIMD_ISA_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/half.h"
+#include "common/layout.h"
+#include "common/real.h"
+
+/// The innermost loops, compiled once for each instruction set from one source (isa_kernels.h).
+///
+/// Files that are compiled for an instruction set which the machine may lack must not share inline
+/// functions with others: the linker keeps any one copy of such a function, and that would be an
+/// illegal instruction on a lesser machine. So what passes between them are pointers and the plain
+/// structures of this header.
+namespace gluon_syncbn::cpu {
+
+/// Whether a kernel replaces what its output array holds, adds to it, or replaces it past the
+/// caches, which saves reading an array that no cache could keep before it is overwritten.
+enum class Store { kAssign, kAdd, kStream };
+
+/// y = (x - center) * scale + shift; an array for each.
+template <class R>
+struct NormalizationArrays {
+  const R* center;
+  const R* scale;
+  const R* shift;
+};
+
+/// dx = dy_factor * dy + x_factor * (x - center) + constant; an array for each.
+template <class R>
+struct InputGradientArrays {
+  const R* center;
+  const R* dy_factor;
+  const R* x_factor;
+  const R* constant;
+};
+
+/// Consecutive channels.
+struct ChannelRange {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// A row-major matrix without gaps.
+struct Extent {
+  std::int64_t rows;
+  std::int64_t columns;
+};
+
+/// For arrays in which a channel's elements lie in long runs, all elements of some channels; for
+/// others, matrices in which the columns have statistics of their own. Outputs may be inputs.
+template <class T>
+struct Kernels {
+  using R = Real<T>;
+
+  void (*run_moments)(const T* x, const Layout&, ChannelRange, double* mean, double* m2);
+  void (*run_gradient_sums)(const T* dy, const T* x, const Layout&, ChannelRange,
+                            const double* mean, double* sum_dy, double* sum_dy_centered);
+  void (*run_normalize)(const T* x, const Layout&, ChannelRange, const NormalizationArrays<R>&,
+                        Store, T* y);
+  void (*run_input_gradient)(const T* dy, const T* x, const Layout&, ChannelRange,
+                             const InputGradientArrays<R>&, Store, T* dx);
+
+  void (*column_moments)(const T* x, Extent, double* mean, double* m2);
+  void (*column_gradient_sums)(const T* dy, const T* x, Extent, const double* mean, double* sum_dy,
+                               double* sum_dy_centered);
+  void (*column_normalize)(const T* x, Extent, const NormalizationArrays<R>&, Store, T* y);
+  void (*column_input_gradient)(const T* dy, const T* x, Extent, const InputGradientArrays<R>&,
+                                Store, T* dx);
+};
+
+/// The kernels of one instruction set for all types of data.
+struct IsaKernels {
+  Kernels<float> of_float;
+  Kernels<double> of_double;
+  Kernels<Half> of_half;
+
+  template <class T>
+  const Kernels<T>& of() const {
+    if constexpr (std::is_same_v<T, float>) {
+      return of_float;
+    } else if constexpr (std::is_same_v<T, double>) {
+      return of_double;
+    } else {
+      return of_half;
+    }
+  }
+};
+
+namespace baseline {
+const IsaKernels& kernels();
+}
+namespace avx2 {
+const IsaKernels& kernels();
+}
+namespace avx512 {
+const IsaKernels& kernels();
+}
+
+enum class Isa { kBaseline, kAvx2, kAvx512 };
+
+const char* isa_name(Isa isa);
+
+/// Whether this machine has the instructions and this library was built with them.
+bool has_isa(Isa isa);
+
+/// The instruction set in use: the best that the machine has, unless the environment variable
+/// GLUON_SYNCBN_ISA (baseline, avx2 or avx512) names a lesser one.
+Isa isa();
+
+/// For tests. Without effect where the machine lacks `isa`.
+void use_isa(Isa isa);
+
+/// The kernels for the instruction set in use.
+const IsaKernels& kernels_in_use();
+
+}  // namespace gluon_syncbn::cpu
+
+#endif  // GLUON_SYNCBN_CPU_SIMD_ISA_H_

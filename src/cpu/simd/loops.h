@@ -1,0 +1,774 @@
+// The source of all kernels_*.cc, each of which sets
+//   GLUON_SYNCBN_ISA            the namespace of its kernels
+//   GLUON_SYNCBN_VECTOR_BYTES   the width of its registers
+// and is compiled for its instruction set (CMakeLists.txt). Everything here has internal linkage
+// but for one function; see isa.h for why. For the same reason the standard library stays away.
+//
+// Vectors are those of the compiler (GCC and Clang), so that the results depend on this source and
+// not on what a compiler chooses to vectorize.
+
+#ifndef GLUON_SYNCBN_CPU_SIMD_LOOPS_H_
+#define GLUON_SYNCBN_CPU_SIMD_LOOPS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/simd/isa.h"
+
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+#define GLUON_SYNCBN_INLINED __attribute__((always_inline))  // behind the parameters of a lambda
+#define GLUON_SYNCBN_INLINE inline GLUON_SYNCBN_INLINED
+
+namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
+namespace {
+
+constexpr std::int64_t kBytes = GLUON_SYNCBN_VECTOR_BYTES;
+constexpr std::int64_t kDoubles = kBytes / 8;
+
+typedef double Doubles __attribute__((vector_size(kBytes)));
+typedef float Floats __attribute__((vector_size(kBytes)));
+typedef std::int64_t Indices __attribute__((vector_size(kBytes)));
+
+/// Independent sums, so that additions need not wait for each other.
+constexpr std::int64_t kChains = 4;
+/// Elements whose deviations from one pivot are summed before the result is merged into the
+/// statistics of their channel: 128 in each lane of a sum, so that little is rounded. They fit the
+/// first-level cache, should a second look at them be necessary.
+constexpr std::int64_t kBlock = 128 * kChains * kDoubles;
+/// The same for matrices: rows of a block, and columns that are looked at together.
+constexpr std::int64_t kBlockRows = 128;
+constexpr std::int64_t kTile = 512;
+/// Rows that are added up in registers before they are added to the sums in memory, and how far
+/// ahead of them rows are fetched.
+constexpr std::int64_t kRowGroup = 8;
+constexpr std::int64_t kRowsAhead = 32;
+constexpr std::int64_t kLineBytes = 64;
+
+GLUON_SYNCBN_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+/// Vectors and memory.
+
+template <class V, class T>
+GLUON_SYNCBN_INLINE V load_bytes(const T* from) {
+  V vector;
+  __builtin_memcpy(&vector, from, sizeof(vector));
+  return vector;
+}
+
+/// Into the second-level cache.
+template <class T>
+GLUON_SYNCBN_INLINE void fetch(const T* from) {
+  __builtin_prefetch(from, 0, 2);
+}
+
+/// Vectors of the arithmetic of T.
+template <class T>
+struct Vector {
+  using type = Floats;
+};
+template <>
+struct Vector<double> {
+  using type = Doubles;
+};
+template <class T>
+using Reals = typename Vector<T>::type;
+template <class T>
+constexpr std::int64_t kReals = kBytes / static_cast<std::int64_t>(sizeof(Real<T>));
+
+template <class R>
+GLUON_SYNCBN_INLINE auto broadcast(R value) {
+  return Reals<R>{} + value;
+}
+
+GLUON_SYNCBN_INLINE Floats load(const float* from) { return load_bytes<Floats>(from); }
+GLUON_SYNCBN_INLINE Doubles load(const double* from) { return load_bytes<Doubles>(from); }
+GLUON_SYNCBN_INLINE void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof(v)); }
+GLUON_SYNCBN_INLINE void store(double* to, Doubles v) { __builtin_memcpy(to, &v, sizeof(v)); }
+
+/// As many elements as there are doubles in a vector.
+GLUON_SYNCBN_INLINE Doubles load_wide(const double* from) { return load(from); }
+// Where all lanes are set, those with masks are the same as those without, whose undefined values
+// GCC 12 warns of.
+#if defined(__AVX512F__)
+GLUON_SYNCBN_INLINE Doubles widen(__m256 v) { return (Doubles)_mm512_maskz_cvtps_pd(0xff, v); }
+GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return widen(_mm256_loadu_ps(from)); }
+GLUON_SYNCBN_INLINE Floats load(const Half* from) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return (Floats)_mm512_maskz_cvtph_ps(0xffff, halves);
+}
+GLUON_SYNCBN_INLINE __m256i halves(Floats v) {
+  return _mm512_maskz_cvtps_ph(0xffff, (__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+GLUON_SYNCBN_INLINE void store(Half* to, Floats v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves(v));
+}
+GLUON_SYNCBN_INLINE Doubles load_wide(const Half* from) {
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return widen(_mm256_cvtph_ps(halves));
+}
+GLUON_SYNCBN_INLINE void stream(float* to, Floats v) { _mm512_stream_ps(to, (__m512)v); }
+GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { _mm512_stream_pd(to, (__m512d)v); }
+GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), halves(v));
+}
+#elif defined(__AVX2__)
+GLUON_SYNCBN_INLINE Doubles widen(__m128 v) { return (Doubles)_mm256_cvtps_pd(v); }
+GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return widen(_mm_loadu_ps(from)); }
+GLUON_SYNCBN_INLINE Floats load(const Half* from) {
+  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+GLUON_SYNCBN_INLINE __m128i halves(Floats v) {
+  return _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+}
+GLUON_SYNCBN_INLINE void store(Half* to, Floats v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves(v));
+}
+GLUON_SYNCBN_INLINE Doubles load_wide(const Half* from) {
+  const __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return widen(_mm_cvtph_ps(halves));
+}
+GLUON_SYNCBN_INLINE void stream(float* to, Floats v) { _mm256_stream_ps(to, (__m256)v); }
+GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { _mm256_stream_pd(to, (__m256d)v); }
+GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), halves(v));
+}
+#else
+GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return Doubles{from[0], from[1]}; }
+// This is the one file that may use the inline functions of half.h.
+GLUON_SYNCBN_INLINE Floats load(const Half* from) {
+  Floats v{};
+  for (std::int64_t i = 0; i < kReals<Half>; ++i) v[i] = to_float(from[i]);
+  return v;
+}
+GLUON_SYNCBN_INLINE void store(Half* to, Floats v) {
+  for (std::int64_t i = 0; i < kReals<Half>; ++i) to[i] = to_half(v[i]);
+}
+GLUON_SYNCBN_INLINE Doubles load_wide(const Half* from) {
+  Doubles v{};
+  for (std::int64_t i = 0; i < kDoubles; ++i) v[i] = to_float(from[i]);
+  return v;
+}
+#ifdef __SSE2__
+GLUON_SYNCBN_INLINE void stream(float* to, Floats v) { _mm_stream_ps(to, (__m128)v); }
+GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { _mm_stream_pd(to, (__m128d)v); }
+#else
+GLUON_SYNCBN_INLINE void stream(float* to, Floats v) { store(to, v); }
+GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { store(to, v); }
+#endif
+GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) { store(to, v); }
+#endif
+
+/// Makes streamed elements visible to whoever synchronizes with this thread afterwards.
+GLUON_SYNCBN_INLINE void end_of_stream() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
+/// The first n elements, where there are no more. The other lanes are zero.
+template <class T>
+struct Partial {
+  T elements[kBytes / sizeof(Real<T>)];
+
+  GLUON_SYNCBN_INLINE Partial(const T* from, std::int64_t n) : elements{} {
+    __builtin_memcpy(elements, from, static_cast<std::size_t>(n) * sizeof(T));
+  }
+};
+
+template <class T>
+GLUON_SYNCBN_INLINE Reals<T> load(const T* from, std::int64_t n) {
+  return load(Partial<T>(from, n).elements);
+}
+
+template <class T>
+GLUON_SYNCBN_INLINE Doubles load_wide(const T* from, std::int64_t n) {
+  return load_wide(Partial<T>(from, n).elements);
+}
+
+template <class T>
+GLUON_SYNCBN_INLINE void store(T* to, Reals<T> v, std::int64_t n) {
+  T elements[kBytes / sizeof(Real<T>)];
+  store(elements, v);
+  __builtin_memcpy(to, elements, static_cast<std::size_t>(n) * sizeof(T));
+}
+
+GLUON_SYNCBN_INLINE Doubles last_lanes(Doubles v, std::int64_t n) {
+  Indices index{};
+  for (std::int64_t i = 0; i < kDoubles; ++i) index[i] = i;
+  return index >= (Indices{} + (kDoubles - n)) ? v : Doubles{};
+}
+
+/// In pairs of halves, whatever the compiler.
+GLUON_SYNCBN_INLINE double sum_of_lanes(Doubles v) {
+  double lanes[kDoubles];
+  store(lanes, v);
+  for (std::int64_t half = kDoubles / 2; half > 0; half /= 2) {
+    for (std::int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+/// Statistics of one channel, or of a vector of columns, in which parts are merged by Chan's
+/// update (see moments.h).
+template <class V>
+GLUON_SYNCBN_INLINE void merge(double count_a, V* mean_a, V* m2_a, double count_b, V mean_b,
+                               V m2_b) {
+  const double weight_b = count_b / (count_a + count_b);
+  const V delta = mean_b - *mean_a;
+  *mean_a += delta * weight_b;
+  *m2_a += m2_b + delta * delta * (weight_b * count_a);
+}
+
+/// n numbers by the sums of their deviations d from a pivot.
+///
+/// M2 is sum(d^2) - sum(d)^2 / n, which is as good as two passes while the pivot is within a
+/// standard deviation of the mean; then the difference loses no more than one bit. Where it is not,
+/// a second look with the mean as pivot settles it.
+template <class V>
+struct Deviations {
+  V pivot;
+  V sum;
+  V squares;
+
+  /// `share` is 1 / n: dividing once for all columns saves time.
+  GLUON_SYNCBN_INLINE V correction(double share) const { return sum * sum * share; }
+  GLUON_SYNCBN_INLINE V mean(double share) const { return pivot + sum * share; }
+  GLUON_SYNCBN_INLINE V m2(double share) const {
+    const V difference = squares - correction(share);
+    return difference < V{} ? V{} : difference;  // a NaN stays
+  }
+};
+
+GLUON_SYNCBN_INLINE bool is_far(const Deviations<double>& d, double share) {
+  return 2 * d.correction(share) > d.squares;
+}
+
+GLUON_SYNCBN_INLINE bool is_far(const Deviations<Doubles>& d, double share) {
+  const Indices far = 2 * d.correction(share) > d.squares;
+  std::int64_t any = 0;
+  for (std::int64_t i = 0; i < kDoubles; ++i) any |= far[i];
+  return any != 0;
+}
+
+/// Long runs.
+
+/// Part of one channel: runs of equal length, at least a vector, at equal distances.
+struct Block {
+  std::int64_t begin;
+  std::int64_t length;
+  std::int64_t runs;
+  std::int64_t distance;
+
+  GLUON_SYNCBN_INLINE double count() const { return static_cast<double>(runs * length); }
+};
+
+/// Calls visit(block) for all blocks of a channel in a fixed order: several runs where they are
+/// short, pieces of a run where they are long.
+template <class Visit>
+GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t channel,
+                                        const Visit& visit) {
+  const std::int64_t distance = layout.channels * layout.inner;
+  const std::int64_t length = smaller(layout.inner, kBlock);
+  const std::int64_t group = kBlock / length;
+  for (std::int64_t outer = 0; outer < layout.outer; outer += group) {
+    const std::int64_t runs = smaller(group, layout.outer - outer);
+    const std::int64_t first = outer * distance + channel * layout.inner;
+    for (std::int64_t i = 0; i < layout.inner;) {
+      // The last piece takes what would be too short for a piece of its own.
+      const std::int64_t rest = layout.inner - i;
+      const std::int64_t n = rest < length + kDoubles ? rest : length;
+      visit(Block{first + i, n, runs, distance});
+      i += n;
+    }
+  }
+}
+
+template <class T>
+GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block, double pivot) {
+  Doubles sum[kChains] = {};
+  Doubles squares[kChains] = {};
+  const auto add = [&](Doubles d, std::int64_t k) {
+    sum[k] += d;
+    squares[k] += d * d;
+  };
+  for (std::int64_t run = 0; run < block.runs; ++run) {
+    const T* from = x + block.begin + run * block.distance;
+    const T* last = from + block.length - kDoubles;
+    std::int64_t i = 0;
+    for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
+      for (std::int64_t k = 0; k < kChains; ++k) {
+        add(load_wide(from + i + k * kDoubles) - pivot, k);
+      }
+    }
+    for (; i + kDoubles <= block.length; i += kDoubles) add(load_wide(from + i) - pivot, 0);
+    if (i < block.length) add(last_lanes(load_wide(last) - pivot, block.length - i), 1);
+  }
+  return {pivot, sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3])),
+          sum_of_lanes((squares[0] + squares[1]) + (squares[2] + squares[3]))};
+}
+
+template <class T>
+void run_moments(const T* x, const Layout& layout, ChannelRange channels, double* means,
+                 double* m2s) {
+  for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+    // A good guess at the mean saves the second look at the first block; any would do.
+    double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
+    double m2 = 0;
+    double count = 0;
+    for_each_block(layout, channel, [&](const Block& block) {
+      const double n = block.count();
+      Deviations<double> d = deviations(x, block, mean);
+      const double share = 1 / n;
+      if (is_far(d, share)) d = deviations(x, block, d.mean(share));
+      merge(count, &mean, &m2, n, d.mean(share), d.m2(share));
+      count += n;
+    });
+    means[channel] = mean;
+    m2s[channel] = m2;
+  }
+}
+
+struct Products {
+  double dy;
+  double dy_centered;
+};
+
+template <class T>
+GLUON_SYNCBN_INLINE Products products(const T* dy, const T* x, const Block& block, double mean) {
+  Doubles plain[kChains] = {};
+  Doubles centered[kChains] = {};
+  const auto add = [&](Doubles g, Doubles d, std::int64_t k) {
+    plain[k] += g;
+    centered[k] += g * d;
+  };
+  for (std::int64_t run = 0; run < block.runs; ++run) {
+    const T* x_run = x + block.begin + run * block.distance;
+    const T* dy_run = dy + block.begin + run * block.distance;
+    std::int64_t i = 0;
+    for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
+      for (std::int64_t k = 0; k < kChains; ++k) {
+        const std::int64_t at = i + k * kDoubles;
+        add(load_wide(dy_run + at), load_wide(x_run + at) - mean, k);
+      }
+    }
+    for (; i + kDoubles <= block.length; i += kDoubles) {
+      add(load_wide(dy_run + i), load_wide(x_run + i) - mean, 0);
+    }
+    if (i < block.length) {
+      const std::int64_t last = block.length - kDoubles;
+      const std::int64_t n = block.length - i;
+      add(last_lanes(load_wide(dy_run + last), n), last_lanes(load_wide(x_run + last) - mean, n),
+          1);
+    }
+  }
+  return {sum_of_lanes((plain[0] + plain[1]) + (plain[2] + plain[3])),
+          sum_of_lanes((centered[0] + centered[1]) + (centered[2] + centered[3]))};
+}
+
+template <class T>
+void run_gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                       const double* mean, double* sum_dy, double* sum_dy_centered) {
+  for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+    Products sums{0, 0};
+    for_each_block(layout, channel, [&](const Block& block) {
+      const Products more = products(dy, x, block, mean[channel]);
+      sums.dy += more.dy;
+      sums.dy_centered += more.dy_centered;
+    });
+    sum_dy[channel] = sums.dy;
+    sum_dy_centered[channel] = sums.dy_centered;
+  }
+}
+
+/// Writes value(i), a vector for out[i] and those after it, to out[0, length); value(0, length)
+/// where that is less than a vector. Vectors at both ends may overlap with those between: they are
+/// made before anything is written, since the output may be an input.
+template <Store kStore, class T, class Value>
+GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, const Value& value) {
+  constexpr bool kAdd = kStore == Store::kAdd;
+  if (length < kReals<T>) {
+    const Reals<T> v = value(0, length);
+    store(out, kAdd ? load(out, length) + v : v, length);
+    return;
+  }
+  const auto made = [&](std::int64_t i) { return kAdd ? load(out + i) + value(i) : value(i); };
+  const std::int64_t last = length - kReals<T>;
+  const Reals<T> at_begin = made(0);
+  const Reals<T> at_end = made(last);
+  std::int64_t i = kReals<T>;
+  if (kStore == Store::kStream) {
+    constexpr std::uintptr_t kSize = kReals<T> * sizeof(T);
+    const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(out) % kSize;
+    i = static_cast<std::int64_t>((kSize - past) / sizeof(T));
+  }
+#pragma GCC unroll 4
+  for (; i < last; i += kReals<T>) {
+    kStore == Store::kStream ? stream(out + i, made(i)) : store(out + i, made(i));
+  }
+  store(out, at_begin);
+  store(out + last, at_end);
+}
+
+/// Calls visit(begin of a run, channel) for all runs of some channels, in memory order within each
+/// outer index.
+template <class Visit>
+GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, ChannelRange channels,
+                                      const Visit& visit) {
+  for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
+    for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+      visit((outer * layout.channels + channel) * layout.inner, channel);
+    }
+  }
+}
+
+/// Calls visit(constant) with `store` as a constant, so that no loop has to look at it.
+template <Store kValue>
+struct StoreConstant {
+  static constexpr Store value = kValue;
+};
+template <class Visit>
+GLUON_SYNCBN_INLINE void with_store(Store store, const Visit& visit) {
+  switch (store) {
+    case Store::kAdd:
+      return visit(StoreConstant<Store::kAdd>());
+    case Store::kStream:
+      visit(StoreConstant<Store::kStream>());
+      return end_of_stream();
+    default:
+      return visit(StoreConstant<Store::kAssign>());
+  }
+}
+
+template <class T>
+struct Normalize {
+  Reals<T> center;
+  Reals<T> scale;
+  Reals<T> shift;
+
+  GLUON_SYNCBN_INLINE Reals<T> operator()(Reals<T> x) const { return (x - center) * scale + shift; }
+};
+
+template <class T>
+struct Differentiate {
+  Reals<T> center;
+  Reals<T> dy_factor;
+  Reals<T> x_factor;
+  Reals<T> constant;
+
+  GLUON_SYNCBN_INLINE Reals<T> operator()(Reals<T> dy, Reals<T> x) const {
+    return dy_factor * dy + (x_factor * (x - center) + constant);
+  }
+};
+
+template <class T, class F>
+struct OfOne {
+  const T* x;
+  const F& f;
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const { return f(load(x + i)); }
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
+    return f(load(x + i, n));
+  }
+};
+
+template <class T, class F>
+struct OfTwo {
+  const T* dy;
+  const T* x;
+  const F& f;
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
+    return f(load(dy + i), load(x + i));
+  }
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
+    return f(load(dy + i, n), load(x + i, n));
+  }
+};
+
+template <class T>
+void run_normalize(const T* x, const Layout& layout, ChannelRange channels,
+                   const NormalizationArrays<Real<T>>& p, Store how, T* y) {
+  with_store(how, [&](auto constant) {
+    for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) {
+      const Normalize<T> f{broadcast(p.center[c]), broadcast(p.scale[c]), broadcast(p.shift[c])};
+      write<decltype(constant)::value>(y + begin, layout.inner,
+                                       OfOne<T, Normalize<T>>{x + begin, f});
+    });
+  });
+}
+
+template <class T>
+void run_input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                        const InputGradientArrays<Real<T>>& p, Store how, T* dx) {
+  with_store(how, [&](auto constant) {
+    for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) {
+      const Differentiate<T> f{broadcast(p.center[c]), broadcast(p.dy_factor[c]),
+                               broadcast(p.x_factor[c]), broadcast(p.constant[c])};
+      write<decltype(constant)::value>(dx + begin, layout.inner,
+                                       OfTwo<T, Differentiate<T>>{dy + begin, x + begin, f});
+    });
+  });
+}
+
+/// Columns.
+
+/// What the last tile of a row may have more than others, so that none is less than a vector.
+constexpr std::int64_t kMostColumns = kTile + kDoubles;
+
+GLUON_SYNCBN_INLINE std::int64_t columns_of_tile(std::int64_t rest) {
+  return rest < kMostColumns ? rest : kTile;
+}
+
+/// Sums over the rows of a tile, one for each of its columns, with room for a vector at the end.
+struct TileSums {
+  double first[kMostColumns];
+  double second[kMostColumns];
+};
+
+struct Terms {
+  Doubles first;
+  Doubles second;
+};
+
+/// How a vector of columns is read and which of its lanes count: all of them; the last n; or the
+/// first n, where there are no more columns to read.
+struct AllLanes {
+  template <class T>
+  GLUON_SYNCBN_INLINE Doubles operator()(const T* from) const {
+    return load_wide(from);
+  }
+  GLUON_SYNCBN_INLINE Terms count(Terms terms) const { return terms; }
+};
+struct LastLanes : AllLanes {
+  std::int64_t n;
+  GLUON_SYNCBN_INLINE explicit LastLanes(std::int64_t number) : n(number) {}
+  GLUON_SYNCBN_INLINE Terms count(Terms terms) const {
+    return {last_lanes(terms.first, n), last_lanes(terms.second, n)};
+  }
+};
+struct FirstLanes {
+  std::int64_t n;
+  template <class T>
+  GLUON_SYNCBN_INLINE Doubles operator()(const T* from) const {
+    return load_wide(from, n);
+  }
+  GLUON_SYNCBN_INLINE Terms count(Terms terms) const { return terms; }
+};
+
+/// Calls visit(i, lanes) for vectors that cover all columns.
+template <class Visit>
+GLUON_SYNCBN_INLINE void for_each_vector(std::int64_t columns, const Visit& visit) {
+  if (columns < kDoubles) return visit(0, FirstLanes{columns});
+  std::int64_t i = 0;
+  for (; i + kDoubles <= columns; i += kDoubles) visit(i, AllLanes());
+  if (i < columns) visit(columns - kDoubles, LastLanes(columns - i));
+}
+
+/// Sums terms(row, column, lanes) over rows, for all columns of a tile of T. A few rows at a time
+/// are read side by side, so that the sums are seldom loaded and stored. The processor does not
+/// foresee that, so fetch(row, column) is called for every line of memory well before, row by row.
+template <class T, class EachTerms, class Fetch>
+GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileSums* sums,
+                                  const EachTerms& terms, const Fetch& fetch) {
+  constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t used = columns < kDoubles ? kDoubles : columns;
+  for (std::int64_t i = 0; i < used; ++i) sums->first[i] = sums->second[i] = 0;
+  const auto add = [&](std::int64_t row, std::int64_t group) GLUON_SYNCBN_INLINED {
+    std::int64_t row_ahead = row + kRowsAhead;
+    std::int64_t column_ahead = 0;
+    for_each_vector(columns, [&](std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+      for (std::int64_t fetched = 0; fetched < group * kDoubles; fetched += kLine) {
+        fetch(row_ahead, column_ahead);
+        column_ahead += kLine;
+        if (column_ahead >= columns) {
+          column_ahead = 0;
+          ++row_ahead;
+        }
+      }
+      Doubles first = load(sums->first + i);
+      Doubles second = load(sums->second + i);
+      for (std::int64_t r = row; r < row + group; ++r) {
+        const Terms more = lanes.count(terms(r, i, lanes));
+        first += more.first;
+        second += more.second;
+      }
+      store(sums->first + i, first);
+      store(sums->second + i, second);
+    });
+  };
+  std::int64_t row = 0;
+  for (; row + kRowGroup <= rows; row += kRowGroup) add(row, kRowGroup);
+  for (; row < rows; ++row) add(row, 1);
+}
+
+/// The means of a tile as pivots; where there are none yet, those of a few rows at its top, exact
+/// where these are all the same.
+template <class T>
+GLUON_SYNCBN_INLINE void choose_pivots(const T* x, std::int64_t width, std::int64_t rows,
+                                       const double* mean, bool first, std::int64_t columns,
+                                       double* pivots) {
+  const std::int64_t top = rows < kRowGroup ? 1 : kRowGroup;
+  for_each_vector(columns, [&](std::int64_t i, auto lanes) {
+    Doubles pivot = first ? lanes(x + i) : lanes(mean + i);
+    if (first && top > 1) {
+      for (std::int64_t row = 1; row < top; ++row) pivot += lanes(x + row * width + i);
+      pivot /= static_cast<double>(kRowGroup);
+    }
+    store(pivots + i, pivot);
+  });
+}
+
+/// Merges `rows` rows of a tile, `rows_before` rows from the top, into the moments of its columns.
+template <class T>
+void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t columns,
+                std::int64_t rows_before, double* mean, double* m2) {
+  TileSums sums;
+  double pivots[kMostColumns];
+  const auto n = static_cast<double>(rows);
+  const double share = 1 / n;
+  const auto look = [&] {
+    sum_rows<T>(
+        rows, columns, &sums,
+        [&](std::int64_t row, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+          const Doubles d = lanes(x + row * width + i) - load(pivots + i);
+          return Terms{d, d * d};
+        },
+        [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED { fetch(x + row * width + i); });
+  };
+  const auto seen = [&](std::int64_t i) {
+    return Deviations<Doubles>{load(pivots + i), load(sums.first + i), load(sums.second + i)};
+  };
+  choose_pivots(x, width, rows, mean, rows_before == 0, columns, pivots);
+  look();
+  bool far = false;
+  for_each_vector(columns, [&](std::int64_t i, auto) { far = far || is_far(seen(i), share); });
+  if (far) {
+    double better[kMostColumns];
+    for_each_vector(columns, [&](std::int64_t i, auto) { store(better + i, seen(i).mean(share)); });
+    __builtin_memcpy(pivots, better, sizeof(pivots));
+    look();
+  }
+  for (std::int64_t i = 0; i < columns; ++i) {
+    const Deviations<double> d{pivots[i], sums.first[i], sums.second[i]};
+    merge(static_cast<double>(rows_before), mean + i, m2 + i, n, d.mean(share), d.m2(share));
+  }
+}
+
+template <class T>
+void column_moments(const T* x, Extent extent, double* mean, double* m2) {
+  for (std::int64_t i = 0; i < extent.columns; ++i) mean[i] = m2[i] = 0;
+  for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
+    const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
+    for (std::int64_t i = 0; i < extent.columns;) {
+      const std::int64_t columns = columns_of_tile(extent.columns - i);
+      merge_tile(x + row * extent.columns + i, extent.columns, rows, columns, row, mean + i,
+                 m2 + i);
+      i += columns;
+    }
+  }
+}
+
+template <class T>
+void column_gradient_sums(const T* dy, const T* x, Extent extent, const double* mean,
+                          double* sum_dy, double* sum_dy_centered) {
+  const std::int64_t width = extent.columns;
+  for (std::int64_t i = 0; i < width; ++i) sum_dy[i] = sum_dy_centered[i] = 0;
+  TileSums sums;
+  for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
+    const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
+    for (std::int64_t tile = 0; tile < width;) {
+      const std::int64_t columns = columns_of_tile(width - tile);
+      const T* dy_tile = dy + row * width + tile;
+      const T* x_tile = x + row * width + tile;
+      sum_rows<T>(
+          rows, columns, &sums,
+          [&](std::int64_t r, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+            const Doubles g = lanes(dy_tile + r * width + i);
+            return Terms{g, g * (lanes(x_tile + r * width + i) - lanes(mean + tile + i))};
+          },
+          [&](std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
+            fetch(dy_tile + r * width + i);
+            fetch(x_tile + r * width + i);
+          });
+      for (std::int64_t i = 0; i < columns; ++i) {
+        sum_dy[tile + i] += sums.first[i];
+        sum_dy_centered[tile + i] += sums.second[i];
+      }
+      tile += columns;
+    }
+  }
+}
+
+/// Parameters that change from element to element.
+template <class T>
+struct NormalizeColumns {
+  const T* x;
+  const NormalizationArrays<Real<T>>& p;
+
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
+    return Normalize<T>{load(p.center + i), load(p.scale + i), load(p.shift + i)}(load(x + i));
+  }
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
+    return Normalize<T>{load(p.center + i, n), load(p.scale + i, n),
+                        load(p.shift + i, n)}(load(x + i, n));
+  }
+};
+
+template <class T>
+struct DifferentiateColumns {
+  const T* dy;
+  const T* x;
+  const InputGradientArrays<Real<T>>& p;
+
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
+    return Differentiate<T>{load(p.center + i), load(p.dy_factor + i), load(p.x_factor + i),
+                            load(p.constant + i)}(load(dy + i), load(x + i));
+  }
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
+    return Differentiate<T>{load(p.center + i, n), load(p.dy_factor + i, n),
+                            load(p.x_factor + i, n),
+                            load(p.constant + i, n)}(load(dy + i, n), load(x + i, n));
+  }
+};
+
+template <class T>
+void column_normalize(const T* x, Extent extent, const NormalizationArrays<Real<T>>& p, Store how,
+                      T* y) {
+  with_store(how, [&](auto constant) {
+    for (std::int64_t row = 0; row < extent.rows; ++row) {
+      const std::int64_t begin = row * extent.columns;
+      write<decltype(constant)::value>(y + begin, extent.columns,
+                                       NormalizeColumns<T>{x + begin, p});
+    }
+  });
+}
+
+template <class T>
+void column_input_gradient(const T* dy, const T* x, Extent extent,
+                           const InputGradientArrays<Real<T>>& p, Store how, T* dx) {
+  with_store(how, [&](auto constant) {
+    for (std::int64_t row = 0; row < extent.rows; ++row) {
+      const std::int64_t begin = row * extent.columns;
+      write<decltype(constant)::value>(dx + begin, extent.columns,
+                                       DifferentiateColumns<T>{dy + begin, x + begin, p});
+    }
+  });
+}
+
+template <class T>
+constexpr Kernels<T> kernels_of() {
+  return {&run_moments<T>,        &run_gradient_sums<T>,    &run_normalize<T>,
+          &run_input_gradient<T>, &column_moments<T>,       &column_gradient_sums<T>,
+          &column_normalize<T>,   &column_input_gradient<T>};
+}
+
+constexpr IsaKernels kKernels{kernels_of<float>(), kernels_of<double>(), kernels_of<Half>()};
+
+}  // namespace
+
+const IsaKernels& kernels() { return kKernels; }
+
+}  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
+
+#endif  // GLUON_SYNCBN_CPU_SIMD_LOOPS_H_

@@ -1,0 +1,226 @@
+#include "cpu/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace gluon_syncbn {
+namespace {
+
+/// Waking a thread takes as long as a few parts.
+constexpr std::int64_t kFewParts = 8;
+
+std::optional<cpu_set_t> cores_of_thread() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return std::nullopt;
+  return cores;
+}
+
+int cores_of_process() {
+  if (const auto cores = cores_of_thread()) return std::max(1, CPU_COUNT(&*cores));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+int default_threads() {
+  const int cores = cores_of_process();
+  const char* setting = std::getenv("OMP_NUM_THREADS");
+  const int wanted = setting ? std::atoi(setting) : 0;
+  return wanted > 0 ? std::min(wanted, cores) : cores;
+}
+
+/// The threads that help. They start with the first job that they can help with, and live as long
+/// as the process: nothing here is ever destroyed, so they may be waiting when it exits.
+class Team {
+ public:
+  static Team& instance() {
+    static Team* const team = [] {
+      // A child of fork has the team's memory, but none of its threads, and its lock in any state.
+      pthread_atfork(nullptr, nullptr, [] { forked_.store(true, std::memory_order_relaxed); });
+      return new Team;
+    }();
+    return *team;
+  }
+
+  int limit() const { return limit_.load(std::memory_order_relaxed); }
+  void set_limit(int number) { limit_.store(std::max(1, number), std::memory_order_relaxed); }
+
+  void run(std::int64_t number, const std::function<void(std::int64_t)>& task) {
+    const Caller caller(&callers_);
+    if (number < kFewParts || forked_.load(std::memory_order_relaxed) || !has_free_core(0)) {
+      for (std::int64_t i = 0; i < number; ++i) task(i);
+      return;
+    }
+    Job job(number, task);
+    offer(&job);
+    try {
+      for (std::int64_t i = 0; (i = job.take()) < number;) task(i);
+    } catch (...) {
+      job.abandon();
+      withdraw(&job);
+      throw;
+    }
+    withdraw(&job);
+    if (job.error) std::rethrow_exception(job.error);
+  }
+
+  void run_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task) {
+    const Caller caller(&callers_);
+    if (!has_free_core(0)) return;
+    for (std::int64_t i = 0; i < number && task(i); ++i) {
+    }
+  }
+
+ private:
+  struct Job {
+    const std::int64_t number;
+    const std::function<void(std::int64_t)>& task;
+    std::atomic<std::int64_t> next{0};
+    int helpers = 0;           // guarded by the team's mutex
+    std::exception_ptr error;  // of a helper; likewise
+
+    Job(std::int64_t number_in, const std::function<void(std::int64_t)>& task_in)
+        : number(number_in), task(task_in) {}
+    std::int64_t take() { return next.fetch_add(1, std::memory_order_relaxed); }
+    void abandon() { next.store(number, std::memory_order_relaxed); }
+    bool is_taken() const { return next.load(std::memory_order_relaxed) >= number; }
+  };
+
+  /// Counts a thread that computes a job of its own.
+  class Caller {
+   public:
+    explicit Caller(std::atomic<int>* callers) : callers_(callers) { ++*callers_; }
+    ~Caller() { --*callers_; }
+    Caller(const Caller&) = delete;
+    Caller& operator=(const Caller&) = delete;
+
+   private:
+    std::atomic<int>* callers_;
+  };
+
+  Team() : limit_(default_threads()) {}
+
+  void offer(Job* job) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int wanted = static_cast<int>(std::min<std::int64_t>(job->number - 1, limit() - 1));
+    while (static_cast<int>(threads_.size()) < wanted && add_thread()) {
+    }
+    keep_off_this_core();
+    jobs_.push_back(job);
+    for (int i = 0; i < wanted; ++i) wake_.notify_one();
+  }
+
+  /// Waits for those who still compute parts of the job.
+  void withdraw(Job* job) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    jobs_.erase(std::find(jobs_.begin(), jobs_.end(), job));
+    left_.wait(lock, [&] { return job->helpers == 0; });
+  }
+
+  /// The system likes to start a thread on the core of the one that wakes it; where that computes
+  /// on, and others have only just become free, the helper would come when all is done.
+  void keep_off_this_core() {
+    auto cores = cores_of_thread();
+    const int here = sched_getcpu();
+    if (!cores || here < 0 || !CPU_ISSET(here, &*cores)) return;
+    CPU_CLR(here, &*cores);
+    if (CPU_COUNT(&*cores) == 0) return;
+    for (const pthread_t thread : threads_) {
+      pthread_setaffinity_np(thread, sizeof(*cores), &*cores);
+    }
+  }
+
+  bool add_thread() {
+    try {
+      std::thread thread([this] { help(); });
+      threads_.push_back(thread.native_handle());
+      thread.detach();
+      return true;
+    } catch (const std::system_error&) {
+      return false;  // the caller does all by itself
+    }
+  }
+
+  bool has_free_core(int helping) const {
+    return callers_.load(std::memory_order_relaxed) + helping < limit();
+  }
+
+  /// A job that is not yet done, if a core is free to help with it.
+  Job* find_job() {
+    if (!has_free_core(helping_)) return nullptr;
+    for (Job* job : jobs_) {
+      if (!job->is_taken()) return job;
+    }
+    return nullptr;
+  }
+
+  /// Until the job is done or another device needs the core.
+  void help_with(Job* job, std::unique_lock<std::mutex>* lock) {
+    while (has_free_core(helping_ - 1)) {
+      const std::int64_t i = job->take();
+      if (i >= job->number) return;
+      lock->unlock();
+      std::exception_ptr error;
+      try {
+        job->task(i);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock->lock();
+      if (error) {
+        job->error = error;
+        job->abandon();
+        return;
+      }
+    }
+  }
+
+  [[noreturn]] void help() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      Job* job = nullptr;
+      wake_.wait(lock, [&] { return (job = find_job()) != nullptr; });
+      ++job->helpers;
+      ++helping_;
+      help_with(job, &lock);
+      --helping_;
+      if (--job->helpers == 0) left_.notify_all();
+    }
+  }
+
+  static inline std::atomic<bool> forked_{false};
+
+  std::atomic<int> limit_;
+  std::atomic<int> callers_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable left_;
+  std::vector<Job*> jobs_;
+  std::vector<pthread_t> threads_;
+  int helping_ = 0;
+};
+
+}  // namespace
+
+void parallel_for(std::int64_t number, const std::function<void(std::int64_t)>& task) {
+  Team::instance().run(number, task);
+}
+
+void for_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task) {
+  Team::instance().run_ahead(number, task);
+}
+
+int num_threads() { return Team::instance().limit(); }
+
+void set_num_threads(int number) { Team::instance().set_limit(number); }
+
+}  // namespace gluon_syncbn

@@ -1,0 +1,34 @@
+#ifndef GLUON_SYNCBN_CUDA_CHECK_H_
+#define GLUON_SYNCBN_CUDA_CHECK_H_
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "cuda/runtime.h"
+
+namespace gluon_syncbn::cuda {
+
+/// Throws Error naming `what` and the GPU where `status`, which a call has returned, is not
+/// success. The next who asks for the last error of this thread does not get this one.
+void check(cudaError_t status, const std::string& what, int ordinal);
+
+/// Makes a GPU that of the calling thread. After that the thread has again what it had, be it no
+/// GPU at all, and no other GPU has got a context by that.
+class OnDevice {
+ public:
+  explicit OnDevice(int ordinal);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  void* const before_;  // context
+  bool changed_ = false;
+};
+
+cudaStream_t native(const Stream& stream);
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_CHECK_H_

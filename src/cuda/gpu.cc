@@ -1,0 +1,215 @@
+#include "cuda/gpu.h"
+
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include "common/error.h"
+#include "common/per_process.h"
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+struct Gpus {
+  std::mutex mutex;
+  std::map<int, std::unique_ptr<Gpu>> of_contexts;
+};
+
+std::atomic<Lender> the_lender{nullptr};
+
+int ordinal_of(int index) {
+  const int count = device_count();
+  const bool shared = std::getenv("GLUON_SYNCBN_SHARE_GPUS") != nullptr;
+  if (count == 0 || index < 0 || (index >= count && !shared)) {
+    throw Error("there is no gpu(" + std::to_string(index) +
+                "); GPUs that CUDA finds: " + describe_devices());
+  }
+  return index % count;
+}
+
+/// What MXNet lets its users say of machines whose GPUs do not reach each other as they claim.
+bool peer_access_is_off() {
+  const char* value = std::getenv("MXNET_ENABLE_GPU_P2P");
+  return value && *value && std::atoi(value) == 0;
+}
+
+/// So that arrays of about one size share memory.
+std::size_t rounded(std::size_t doubles) {
+  std::size_t size = 32;
+  while (size < doubles) size *= 2;
+  return size;
+}
+
+}  // namespace
+
+void set_lender(Lender lender) { the_lender = lender; }
+
+void* ZeroedMemory::at_least(std::size_t bytes, Stream* stream, const Allocate& allocate) {
+  if (memories_.empty() || memories_.back()->bytes() < bytes) {
+    // Twice what is needed, so that little is left behind.
+    auto memory = allocate(2 * bytes + 4096);
+    stream->zero(memory->data(), memory->bytes());
+    memories_.push_back(std::move(memory));
+  }
+  return memories_.back()->data();
+}
+
+Gpu& Gpu::of(int index) {
+  Gpus& gpus = PerProcess<Gpus>::instance();
+  const std::lock_guard<std::mutex> lock(gpus.mutex);
+  auto& gpu = gpus.of_contexts[index];
+  if (!gpu) gpu = std::make_unique<Gpu>(index, ordinal_of(index));
+  return *gpu;
+}
+
+Gpu::Gpu(int index, int ordinal)
+    : index_(index),
+      ordinal_(ordinal),
+      // Without peer access no GPU should read from another in any way, not even once.
+      message_place_(peer_access_is_off() ? Memory::Place::kHost : Memory::Place::kDevice),
+      reading_(static_cast<std::size_t>(device_count())),
+      stream_(ordinal) {
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw Error("the thread that waits for gpu(" + std::to_string(index) +
+                ") could not be started: " + error.what());
+  }
+}
+
+Gpu::~Gpu() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+Pool<Memory>::Lease Gpu::take(Memory::Place place, std::size_t doubles) {
+  const std::size_t size = rounded(doubles);
+  Pool<Memory>* pool = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(memories_mutex_);
+    pool = &memories_[{place, size}];
+  }
+  return pool->take([&] { return allocate(place, size * sizeof(double)); });
+}
+
+std::unique_ptr<Memory> Gpu::allocate(Memory::Place place, std::size_t bytes) {
+  const auto from_cuda = [&] { return std::make_unique<Memory>(place, ordinal_, bytes); };
+  try {
+    return from_cuda();
+  } catch (const OutOfMemory&) {
+    give_back_free(place);
+  }
+  try {
+    return from_cuda();
+  } catch (const OutOfMemory&) {
+    const Lender lender = the_lender;
+    auto lent = lender && place == Memory::Place::kDevice ? lender(index_, bytes) : nullptr;
+    if (!lent) {
+      forget_last_error();  // the lender may have asked CUDA too, in vain
+      throw;
+    }
+    return std::make_unique<Memory>(std::move(lent), ordinal_, bytes);
+  }
+}
+
+void Gpu::give_back_free(Memory::Place place) {
+  std::vector<std::unique_ptr<Memory>> free;
+  {
+    const std::lock_guard<std::mutex> lock(memories_mutex_);
+    for (auto& [of, pool] : memories_) {
+      if (of.first != place) continue;
+      for (auto& memory : pool.clear()) free.push_back(std::move(memory));
+    }
+  }
+  // Earlier work may still use it.
+  if (!free.empty()) stream_.synchronize();
+}
+
+void Gpu::require_no_capture() const {
+  if (!stream_.is_capturing()) return;
+  throw Error("gpu(" + std::to_string(index_) +
+              ") is being captured into a CUDA graph, which would repeat what holds for one step "
+              "only; keep the layer out of the graph");
+}
+
+Pool<Event>::Lease Gpu::event() {
+  return events_.take([this] { return std::make_unique<Event>(ordinal_); });
+}
+
+Gpu::Message Gpu::message(std::size_t doubles) {
+  require_no_capture();
+  return {take(message_place_, doubles), event()};
+}
+
+bool Gpu::reads(const Gpu& owner) {
+  if (owner.ordinal_ == ordinal_) return true;
+  auto& reading = reading_.at(static_cast<std::size_t>(owner.ordinal_));
+  // Two threads that come first do the same.
+  if (reading == Reading::kNotTried) {
+    reading = enable_reading(ordinal_, owner.ordinal_) ? Reading::kWorks : Reading::kFails;
+  }
+  return reading == Reading::kWorks;
+}
+
+std::uint32_t* Gpu::counters(std::size_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<std::uint32_t*>(counters_.at_least(
+      number * sizeof(std::uint32_t), &stream_,
+      [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); }));
+}
+
+Turns Gpu::turns(std::size_t number) {
+  require_no_capture();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  void* states = turns_.at_least(
+      number * sizeof(Turns::State), &stream_,
+      [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); });
+  return {static_cast<Turns::State*>(states), ++last_turn_};
+}
+
+void Gpu::when_done(Done done) {
+  Waiting waiting{nullptr, {}, std::move(done)};
+  try {
+    waiting.own = event();
+    waiting.own->record(&stream_);
+    waiting.event = waiting.own.get();
+  } catch (const std::exception&) {
+    // Kernels may run all the same, and use what `done` gives up.
+  }
+  wait_for(std::move(waiting));
+}
+
+void Gpu::when_reached(Event* event, Done done) { wait_for({event, {}, std::move(done)}); }
+
+void Gpu::wait_for(Waiting waiting) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.push_back(std::move(waiting));
+  wake_.notify_one();
+}
+
+void Gpu::run() {
+  for (;;) {
+    Waiting next;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    std::string error;
+    try {
+      next.event ? next.event->synchronize() : stream_.synchronize();
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    next.own.reset();
+    next.done(error);
+  }
+}
+
+}  // namespace gluon_syncbn::cuda

@@ -1,0 +1,166 @@
+#ifndef GLUON_SYNCBN_CUDA_GPU_H_
+#define GLUON_SYNCBN_CUDA_GPU_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cuda/kernels/between_blocks.h"
+#include "cuda/runtime.h"
+
+namespace gluon_syncbn::cuda {
+
+/// Things that are given back for the next who needs one, so that a step like the last one makes
+/// none. Never destroyed, as what comes from it may outlive everything else.
+template <class T>
+class Pool {
+ public:
+  struct Return {
+    Pool* pool = nullptr;
+    void operator()(T* thing) const {
+      const std::lock_guard<std::mutex> lock(pool->mutex_);
+      pool->free_.emplace_back(thing);
+    }
+  };
+  using Lease = std::unique_ptr<T, Return>;
+
+  template <class Make>
+  Lease take(const Make& make) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!free_.empty()) {
+        Lease lease(free_.back().release(), {this});
+        free_.pop_back();
+        return lease;
+      }
+    }
+    return Lease(make().release(), {this});
+  }
+
+  /// What nobody has taken.
+  std::vector<std::unique_ptr<T>> clear() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(free_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> free_;
+};
+
+/// Memory that begins as zeros. Where it grows, what was there stays for the kernels that use it.
+class ZeroedMemory {
+ public:
+  using Allocate = std::function<std::unique_ptr<Memory>(std::size_t bytes)>;
+
+  void* at_least(std::size_t bytes, Stream* stream, const Allocate& allocate);
+
+ private:
+  std::vector<std::unique_ptr<Memory>> memories_;
+};
+
+/// Memory of the context gpu(index) from a pool of the host program, which keeps what is free there
+/// for itself; null where it has none. Called where CUDA has none left.
+using Lender = std::shared_ptr<void> (*)(int index, std::size_t bytes);
+void set_lender(Lender lender);
+
+/// What this library has on one GPU context: a stream of its own, memory, and a thread that tells
+/// when work is done.
+class Gpu {
+ public:
+  using Done = std::function<void(const std::string& error)>;
+
+  /// That of the context gpu(index), for as long as the process lives. Throws Error where the
+  /// machine has no such GPU. For tests, GLUON_SYNCBN_SHARE_GPUS in the environment lets contexts
+  /// share GPUs where there are fewer of these.
+  static Gpu& of(int index);
+
+  Gpu(int index, int ordinal);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  Stream* stream() { return &stream_; }
+
+  /// Memory for at least so many doubles. What is given back is used again by later work of this
+  /// stream only, and so may be given back while earlier work is not done.
+  Pool<Memory>::Lease memory(std::size_t doubles) { return take(Memory::Place::kDevice, doubles); }
+
+  /// Memory of the host that all GPUs can read and write. What is given back is used again at once:
+  /// no earlier work may still use it.
+  Pool<Memory>::Lease host_memory(std::size_t doubles) {
+    return take(Memory::Place::kHost, doubles);
+  }
+
+  /// Memory that kernels of other GPUs may read, with an event for what writes it.
+  struct Message {
+    Pool<Memory>::Lease memory;
+    Pool<Event>::Lease written;  ///< null where the host has written it
+
+    double* values() const { return static_cast<double*>(memory->data()); }
+  };
+  Message message(std::size_t doubles);
+
+  /// Whether kernels of this GPU can read what `owner` keeps in its own memory. Asked for a GPU for
+  /// the first time, lets them where that is possible.
+  bool reads(const Gpu& owner);
+  /// Messages to come lie in memory of the host: somebody cannot read them where they are now.
+  void keep_messages_on_host() { message_place_ = Memory::Place::kHost; }
+
+  /// As Workspace says.
+  std::uint32_t* counters(std::size_t number);
+  Turns turns(std::size_t number);
+
+  /// Calls `done` once all work that is on the stream now is done. Does not throw, and calls `done`
+  /// in every case.
+  void when_done(Done done);
+  /// Calls `done` once all that `event` was recorded behind is done. `done` keeps the event.
+  void when_reached(Event* event, Done done);
+
+ private:
+  enum class Reading : char { kNotTried, kWorks, kFails };
+  struct Waiting {
+    Event* event;            ///< null: all work that is on the stream when its turn comes
+    Pool<Event>::Lease own;  ///< where nobody else keeps the event
+    Done done;
+  };
+
+  Pool<Memory>::Lease take(Memory::Place place, std::size_t doubles);
+  std::unique_ptr<Memory> allocate(Memory::Place place, std::size_t bytes);
+  void give_back_free(Memory::Place place);
+  void require_no_capture() const;
+  Pool<Event>::Lease event();
+  void wait_for(Waiting waiting);
+  void run();
+
+  const int index_;
+  const int ordinal_;
+  std::atomic<Memory::Place> message_place_;
+  std::vector<std::atomic<Reading>> reading_;  // of each GPU
+  Stream stream_;
+  std::mutex memories_mutex_;                                               // may be taken last
+  std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> memories_;  // by size
+  Pool<Event> events_;
+  std::mutex mutex_;  // of what follows
+  ZeroedMemory counters_;
+  ZeroedMemory turns_;
+  Turns::State last_turn_ = 0;
+  bool ends_ = false;
+  std::deque<Waiting> waiting_;
+  std::condition_variable wake_;
+  std::thread thread_;
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_GPU_H_

@@ -1,0 +1,108 @@
+#ifndef GLUON_SYNCBN_CUDA_KERNELS_BETWEEN_BLOCKS_H_
+#define GLUON_SYNCBN_CUDA_KERNELS_BETWEEN_BLOCKS_H_
+
+#include <cstdint>
+
+#include "common/host_device.h"
+
+#ifndef __CUDA_ARCH__
+#include <thread>
+#endif
+
+// What the blocks of one kernel let each other know, so that no second kernel has to follow. On the
+// CPU these are atomic operations that the thread sanitizer understands.
+
+namespace gluon_syncbn::cuda {
+
+/// What another block of this kernel has written: not from a cache that only this block's
+/// multiprocessor has.
+GLUON_SYNCBN_HOST_DEVICE inline double load_fresh(const double* from) {
+#ifdef __CUDA_ARCH__
+  return __ldcg(from);
+#else
+  return *from;
+#endif
+}
+
+/// Counts those who come here, of which there are `number`. To the last of them, and with the next
+/// step to its block, everything is visible that the blocks of the others wrote in steps before.
+/// The counter is zero before the first and after the last, ready for the next kernel.
+GLUON_SYNCBN_HOST_DEVICE inline bool comes_last(std::uint32_t* counter, std::int64_t number) {
+  const auto last = static_cast<std::uint32_t>(number - 1);
+#ifdef __CUDA_ARCH__
+  __threadfence();
+  const bool is_last = atomicInc(counter, last) == last;
+  __threadfence();
+  return is_last;
+#else
+  if (__atomic_fetch_add(counter, 1u, __ATOMIC_ACQ_REL) != last) return false;
+  __atomic_store_n(counter, 0u, __ATOMIC_RELEASE);
+  return true;
+#endif
+}
+
+/// Lets one block of a kernel do for all what has to be done once, for each of several things. No
+/// thread may wait before every thread of its block has published what it has claimed. Then a block
+/// waits only for blocks that run already and wait for nobody: in whatever order blocks start, and
+/// however few run at a time, none waits for ever.
+struct Turns {
+  using State = unsigned long long;
+
+  State* states;  // one for each thing; any numbers
+  State number;   // that no other kernel has had with these states
+
+  /// True for one caller only, who has to publish.
+  GLUON_SYNCBN_HOST_DEVICE bool claim(std::int64_t thing) const {
+    State* state = &states[thing];
+    State now = look(state);
+    while (now != claimed() && now != published()) {
+#ifdef __CUDA_ARCH__
+      const State before = atomicCAS(state, now, claimed());
+      if (before == now) return true;
+      now = before;
+#else
+      if (__atomic_compare_exchange_n(state, &now, claimed(), false, __ATOMIC_ACQ_REL,
+                                      __ATOMIC_ACQUIRE)) {
+        return true;
+      }
+#endif
+    }
+    return false;
+  }
+  /// What this thread wrote before is visible to those who have waited.
+  GLUON_SYNCBN_HOST_DEVICE void publish(std::int64_t thing) const {
+#ifdef __CUDA_ARCH__
+    __threadfence();
+    atomicExch(&states[thing], published());
+#else
+    __atomic_store_n(&states[thing], published(), __ATOMIC_RELEASE);
+#endif
+  }
+  GLUON_SYNCBN_HOST_DEVICE void wait(std::int64_t thing) const {
+    while (look(&states[thing]) != published()) {
+#ifndef __CUDA_ARCH__
+      std::this_thread::yield();
+#elif __CUDA_ARCH__ >= 700
+      __nanosleep(100);
+#endif
+    }
+#ifdef __CUDA_ARCH__
+    __threadfence();
+#endif
+  }
+
+ private:
+  GLUON_SYNCBN_HOST_DEVICE State claimed() const { return 2 * number; }
+  GLUON_SYNCBN_HOST_DEVICE State published() const { return 2 * number + 1; }
+  GLUON_SYNCBN_HOST_DEVICE static State look(const State* state) {
+#ifdef __CUDA_ARCH__
+    return *const_cast<const volatile State*>(state);
+#else
+    return __atomic_load_n(state, __ATOMIC_ACQUIRE);
+#endif
+  }
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_KERNELS_BETWEEN_BLOCKS_H_

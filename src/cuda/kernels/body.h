@@ -1,0 +1,51 @@
+#ifndef GLUON_SYNCBN_CUDA_KERNELS_BODY_H_
+#define GLUON_SYNCBN_CUDA_KERNELS_BODY_H_
+
+#include "cuda/kernels/numbers.h"
+#include "cuda/kernels/tiling.h"
+
+// A body is what a kernel does: a struct of its arguments with
+//
+//   kName                      for messages
+//   Shared                     memory of a block
+//   Thread                     what a thread keeps from step to step
+//   kSteps                     number of steps
+//   step(step, block, thread, Thread*, Shared*) const
+//                              false, to all threads of a block alike, where it is done
+//
+// All threads of a block take a step before one of them takes the next. So a kernel is a loop with
+// a barrier (kernels.cuh), and the CPU can run the same source in lockstep
+// (tests/native/emulation/lockstep.h).
+
+#ifdef __CUDA_ARCH__
+#define GLUON_SYNCBN_UNROLL _Pragma("unroll")
+#else
+#define GLUON_SYNCBN_UNROLL
+#endif
+
+namespace gluon_syncbn::cuda {
+
+/// Levels of a binary tree over the threads of a block.
+constexpr int kLevels = 8;
+static_assert(1 << kLevels == kThreads);
+
+template <int N, class T>
+GLUON_SYNCBN_HOST_DEVICE Pack<T, N> load(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+
+/// Replaces N neighbours by `values`, or adds these to them.
+template <int N, class T>
+GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
+  Pack<T, N> pack;
+  if (add) pack = load<N>(static_cast<const T*>(to));
+  GLUON_SYNCBN_UNROLL
+  for (int i = 0; i < N; ++i) {
+    pack.at[i] = from_real<T>(add ? to_real(pack.at[i]) + values[i] : values[i]);
+  }
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_KERNELS_BODY_H_

@@ -1,0 +1,211 @@
+#ifndef GLUON_SYNCBN_CUDA_KERNELS_CHANNELS_H_
+#define GLUON_SYNCBN_CUDA_KERNELS_CHANNELS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "cuda/kernels/between_blocks.h"
+#include "cuda/kernels/body.h"
+#include "cuda/kernels/numbers.h"
+#include "cuda/kernels/tiling.h"
+#include "norm/moments.h"
+#include "norm/moving_average.h"
+
+// What is done once for every channel. Sources, which the kernels of outputs work from, have
+//
+//   kName, Values              for messages; what an output needs to know of a channel
+//   compute(c)                 once for each channel, by any thread
+//   at(c)                      the Values, once that is done
+
+namespace gluon_syncbn::cuda {
+
+/// The messages of all devices, in the order of devices: two numbers per channel of each, the
+/// second behind the first of all channels.
+constexpr int kMostDevices = 64;
+
+struct Messages {
+  const double* values[kMostDevices];
+  std::int64_t counts[kMostDevices];  // elements per channel
+  int size;
+};
+
+/// Statistics of the channels.
+struct StatisticsArrays {
+  double* mean;
+  double* variance;
+  double* inv_std;
+};
+
+/// Moves running statistics towards those of a batch. R is the type of parameters.
+template <class R>
+struct Averages {
+  R* mean;  // null: they stay
+  R* variance;
+  double momentum;
+  R* num_batches;          // not null: of the average over all batches so far
+  std::uint32_t* counter;  // of the channels that have read the number
+  std::int64_t channels;
+
+  GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean,
+                                     double batch_variance) const {
+    if (!mean) return;
+    double weight = momentum;
+    if (num_batches) {
+      const double batches = static_cast<double>(*num_batches) + 1.0;
+      weight = momentum_of_average(batches);
+      if (comes_last(counter, channels)) *num_batches = static_cast<R>(batches);
+    }
+    move(batch_mean, weight, &mean[c]);
+    move(batch_variance, weight, &variance[c]);
+  }
+
+ private:
+  GLUON_SYNCBN_HOST_DEVICE static void move(double value, double weight, R* average) {
+    *average = static_cast<R>(moved_average(static_cast<double>(*average), weight, value));
+  }
+};
+
+/// y from x, and before that the statistics: those of the batch, merged from the moments of all
+/// devices as on the CPU, or running ones.
+template <class R>
+struct ForwardSource {
+  static constexpr const char* kName = "normalization";
+  using Values = Affine<R>;
+
+  Messages messages;  // none: statistics are running ones
+  const R* running_mean;
+  const R* running_variance;
+  std::int64_t channels;
+  double eps;
+  StatisticsArrays statistics;
+  Averages<R> averages;
+  const R* gamma;  // null: 1
+  const R* beta;
+
+  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
+    std::int64_t count = 0;
+    double mean = 0;
+    double variance = 0;
+    for (int i = 0; i < messages.size; ++i) {
+      if (messages.counts[i] == 0) continue;
+      merge_channel(count, &mean, &variance, messages.counts[i], messages.values[i][c],
+                    messages.values[i][channels + c]);
+      count += messages.counts[i];
+    }
+    if (messages.size > 0) {
+      if (count > 0) variance /= static_cast<double>(count);
+    } else {
+      mean = static_cast<double>(running_mean[c]);
+      variance = static_cast<double>(running_variance[c]);
+    }
+    statistics.mean[c] = mean;
+    statistics.variance[c] = variance;
+    statistics.inv_std[c] = 1.0 / std::sqrt(variance + eps);
+    averages.move(c, mean, variance);
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE Affine<R> at(std::int64_t c) const {
+    const double mean = load_fresh(&statistics.mean[c]);
+    const double scale =
+        (gamma ? static_cast<double>(gamma[c]) : 1.0) * load_fresh(&statistics.inv_std[c]);
+    const double shift = static_cast<double>(beta[c]) - rest_of<R>(mean) * scale;
+    return {static_cast<R>(mean), static_cast<R>(scale), static_cast<R>(shift)};
+  }
+};
+
+/// The gradient of a parameter.
+template <class R>
+struct ParameterGradient {
+  R* values;  // null: not wanted
+  bool add;
+
+  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t c, double value) const {
+    if (values) values[c] = static_cast<R>((add ? static_cast<double>(values[c]) : 0.0) + value);
+  }
+};
+
+/// dx from dy and x, and before that the sums over all devices and the gradients of gamma and beta,
+/// which are those of this device.
+template <class R>
+struct BackwardSource {
+  static constexpr const char* kName = "input gradient";
+  using Values = Gradient<R>;
+
+  Messages messages;  // none: statistics are constants
+  const double* own;  // message of this device
+  std::int64_t channels;
+  const double* mean;
+  const double* inv_std;
+  const R* gamma;  // null: 1
+  double count;    // elements per channel on all devices
+  double* sums;    // as a message; what compute() leaves
+  bool fix_gamma;
+  ParameterGradient<R> gamma_gradient;
+  ParameterGradient<R> beta_gradient;
+
+  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
+    if (messages.size > 0) {
+      double first = 0;
+      double second = 0;
+      for (int i = 0; i < messages.size; ++i) {
+        first += messages.values[i][c];
+        second += messages.values[i][channels + c];
+      }
+      sums[c] = first;
+      sums[channels + c] = second;
+    }
+    gamma_gradient.put(c, fix_gamma ? 0.0 : own[channels + c] * inv_std[c]);
+    beta_gradient.put(c, own[c]);
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE Gradient<R> at(std::int64_t c) const {
+    const double dy_factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv_std[c];
+    double x_factor = 0;
+    double constant = 0;
+    if (messages.size > 0) {
+      const double factor = dy_factor / count;
+      x_factor = -factor * load_fresh(&sums[channels + c]) * inv_std[c] * inv_std[c];
+      constant = -factor * load_fresh(&sums[c]) - rest_of<R>(mean[c]) * x_factor;
+    }
+    return {static_cast<R>(mean[c]), static_cast<R>(dy_factor), static_cast<R>(x_factor),
+            static_cast<R>(constant)};
+  }
+};
+
+/// A later update of running statistics, by those of a batch that are there.
+template <class R>
+struct MoveAverages {
+  static constexpr const char* kName = "update of running statistics";
+
+  StatisticsArrays batch;
+  Averages<R> averages;
+
+  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
+    averages.move(c, batch.mean[c], batch.variance[c]);
+  }
+};
+
+/// Computes a source where there is no output to be written.
+template <class Source>
+struct Channels {
+  static constexpr const char* kName = Source::kName;
+
+  Source source;
+  std::int64_t size;
+
+  struct Shared {};
+  struct Thread {};
+  static constexpr int kSteps = 1;
+
+  std::int64_t blocks() const { return (size + kThreads - 1) / kThreads; }
+
+  GLUON_SYNCBN_HOST_DEVICE bool step(int, std::int64_t block, int thread, Thread*, Shared*) const {
+    const std::int64_t c = block * kThreads + thread;
+    if (c < size) source.compute(c);
+    return true;
+  }
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_KERNELS_CHANNELS_H_

@@ -1,0 +1,48 @@
+#ifndef GLUON_SYNCBN_CUDA_KERNELS_KERNEL_CUH_
+#define GLUON_SYNCBN_CUDA_KERNELS_KERNEL_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "common/error.h"
+#include "cuda/check.h"
+#include "cuda/kernels/instances.h"
+#include "cuda/runtime.h"
+
+namespace gluon_syncbn::cuda {
+
+template <class Body>
+__global__ void __launch_bounds__(kThreads, 2) run(const Body body) {
+  __shared__ typename Body::Shared shared;
+  typename Body::Thread self;
+#pragma unroll
+  for (int step = 0; step < Body::kSteps; ++step) {
+    if (step > 0) __syncthreads();
+    if (!body.step(step, blockIdx.x, static_cast<int>(threadIdx.x), &self, &shared)) return;
+  }
+}
+
+template <class Body>
+void launch(const Body& body, std::int64_t blocks, Stream* stream) {
+  if (blocks == 0) return;
+  if (blocks > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(std::string("kernel '") + Body::kName + "' needs " + std::to_string(blocks) +
+                " blocks, more than CUDA allows");
+  }
+  const OnDevice on_device(stream->ordinal());
+  // The last error, which <<<>>> leaves as its only status, may be somebody else's.
+  void* arguments[] = {const_cast<Body*>(&body)};
+  const cudaError_t status = cudaLaunchKernel(run<Body>, dim3(static_cast<unsigned>(blocks)),
+                                              dim3(kThreads), arguments, 0, native(*stream));
+  check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
+}
+
+#define GLUON_SYNCBN_CUDA_INSTANTIATE(...) \
+  template void launch(const __VA_ARGS__&, std::int64_t, Stream*);
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_KERNELS_KERNEL_CUH_

@@ -1,0 +1,164 @@
+#include "cuda/kernels/phases.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <type_traits>
+
+#include "cuda/kernels/instances.h"
+#include "cuda/kernels/tiling.h"
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+template <int kNumber>
+using Constant = std::integral_constant<int, kNumber>;
+
+/// Elements between an array's first one and the last multiple of 16 bytes before.
+template <class T>
+int phase_of(const T* array) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(array) % 16 / sizeof(T));
+}
+
+/// Calls visit(partition, Constant<elements of an access>()) with the partition for arrays that
+/// lie as `first` and all `others` do.
+template <class T, class Visit, class... Others>
+void with_partition(const Layout& layout, const Visit& visit, const T* first,
+                    const Others*... others) {
+  const int phase = phase_of(first);
+  const bool alike = (... && (phase_of(others) == phase));
+  if (has_runs(layout)) {
+    if (alike) {
+      visit(Runs::of(layout, kWidest<T>, phase), Constant<kWidest<T>>());
+    } else {
+      visit(Runs::of(layout, 1, 0), Constant<1>());
+    }
+  } else if (alike && phase == 0) {
+    visit(Columns::of(layout, kWidest<T>), Constant<kWidest<T>>());
+  } else {
+    visit(Columns::of(layout, 1), Constant<1>());
+  }
+}
+
+bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
+
+Pairs new_pairs(Workspace* workspace, std::int64_t size) {
+  return {size > 0 ? workspace->doubles(static_cast<std::size_t>(2 * size)) : nullptr, size};
+}
+
+template <class T, int kVector, template <class> class Terms>
+auto sums_of(const Runs& runs, const Pairs& message, Workspace* workspace) {
+  Sums<Runs, T, kVector, Terms> sums{};
+  sums.runs = runs;
+  sums.message = message;
+  if (runs.chunks > 1) {
+    sums.of_chunks = new_pairs(workspace, runs.chunks * runs.channels);
+    sums.counters = workspace->counters(static_cast<std::size_t>(runs.blocks() / runs.chunks));
+  }
+  return sums;
+}
+
+template <class T, int kVector, template <class> class Terms>
+auto sums_of(const Columns& matrix, const Pairs& message, Workspace* workspace) {
+  Sums<Columns, T, kVector, Terms> sums{};
+  sums.matrix = matrix;
+  sums.message = message;
+  const auto several = [](std::int64_t number) { return number > 1 ? number : 0; };
+  sums.of_chunks = new_pairs(workspace, several(matrix.chunks) * matrix.columns);
+  sums.of_groups = new_pairs(workspace, several(matrix.groups) * matrix.columns);
+  const bool alone = matrix.channel_columns() == 1;
+  sums.of_columns = alone ? message : new_pairs(workspace, matrix.columns);
+  sums.counters =
+      workspace->counters(static_cast<std::size_t>((matrix.groups + 1) * matrix.tiles + 1));
+  return sums;
+}
+
+/// What `Terms` give for the channels of arrays, into `message`.
+template <template <class> class Terms, class T, class... Others>
+void reduce(const Layout& layout, const double* mean, Workspace* workspace, double* message,
+            Stream* stream, const T* first, const Others*... others) {
+  if (is_empty(layout)) {
+    if (layout.channels > 0) {
+      stream->zero(message, 2 * static_cast<std::size_t>(layout.channels) * sizeof(double));
+    }
+    return;
+  }
+  with_partition(
+      layout,
+      [&](const auto& partition, auto vector) {
+        auto sums = sums_of<T, decltype(vector)::value, Terms>(
+            partition, Pairs{message, layout.channels}, workspace);
+        const T* const inputs[] = {first, others...};
+        std::copy(std::begin(inputs), std::end(inputs), sums.inputs);
+        sums.mean = mean;
+        launch(sums, partition.blocks(), stream);
+      },
+      first, others...);
+}
+
+/// What `source` computes, and an output array from inputs of the same shape where it is not null.
+template <class Source, class T, class... Others>
+void write_output(const Layout& layout, const Source& source, Write write, T* out,
+                  Workspace* workspace, Stream* stream, const T* first, const Others*... others) {
+  if (!out || is_empty(layout)) {
+    const Channels<Source> channels{source, layout.channels};
+    launch(channels, channels.blocks(), stream);
+    return;
+  }
+  with_partition(
+      layout,
+      [&](const auto& partition, auto vector) {
+        using Partition = std::decay_t<decltype(partition)>;
+        const Output<Partition, T, decltype(vector)::value, Source> output{
+            partition,
+            {first, others...},
+            source,
+            workspace->turns(static_cast<std::size_t>(layout.channels)),
+            write == Write::kAdd,
+            out};
+        launch(output, partition.blocks(), stream);
+      },
+      first, others..., out);
+}
+
+}  // namespace
+
+template <class T>
+void moments(const T* x, const Layout& layout, Workspace* workspace, double* message,
+             Stream* stream) {
+  reduce<Deviations>(layout, nullptr, workspace, message, stream, x);
+}
+
+template <class T>
+void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source, Write write,
+               T* y, Workspace* workspace, Stream* stream) {
+  write_output(layout, source, write, y, workspace, stream, x);
+}
+
+template <class T>
+void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
+                   Workspace* workspace, double* message, Stream* stream) {
+  reduce<Products>(layout, mean, workspace, message, stream, dy, x);
+}
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout,
+                    const BackwardSource<Real<T>>& source, Write write, T* dx, Workspace* workspace,
+                    Stream* stream) {
+  write_output(layout, source, write, dx, workspace, stream, dy, x);
+}
+
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                             \
+  template void moments<T>(const T*, const Layout&, Workspace*, double*, Stream*);              \
+  template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, Write, T*, \
+                             Workspace*, Stream*);                                              \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, Workspace*,  \
+                                 double*, Stream*);                                             \
+  template void input_gradient<T>(const T*, const T*, const Layout&,                            \
+                                  const BackwardSource<Real<T>>&, Write, T*, Workspace*, Stream*);
+GLUON_SYNCBN_INSTANTIATE(float)
+GLUON_SYNCBN_INSTANTIATE(double)
+GLUON_SYNCBN_INSTANTIATE(Half)
+#undef GLUON_SYNCBN_INSTANTIATE
+
+}  // namespace gluon_syncbn::cuda

@@ -1,0 +1,203 @@
+#include "cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <sstream>
+
+#include "common/error.h"
+#include "cuda/check.h"
+#include "cuda/thread_context.h"
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+/// The context of each GPU that this library shares with everybody else in the process; null where
+/// it is not known yet.
+std::atomic<void*>& context_of(int ordinal) {
+  constexpr std::size_t kMost = 64;
+  static std::array<std::atomic<void*>, kMost> contexts{};
+  return contexts.at(static_cast<std::size_t>(ordinal));
+}
+
+/// For destructors. What they release may be gone with the driver, at the end of the process.
+template <class Release>
+void release_on(int ordinal, const Release& release) noexcept {
+  try {
+    const OnDevice on_device(ordinal);
+    if (release() != cudaSuccess) cudaGetLastError();
+  } catch (const Error&) {
+  }
+}
+
+/// "; ... of ... bytes are free" on the thread's GPU, for a message.
+std::string free_bytes() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    cudaGetLastError();
+    return "";
+  }
+  return "; " + std::to_string(free) + " of " + std::to_string(total) + " bytes are free";
+}
+
+}  // namespace
+
+void check(cudaError_t status, const std::string& what, int ordinal) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  throw Error("CUDA: " + what + " on gpu(" + std::to_string(ordinal) +
+              ") failed: " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
+}
+
+OnDevice::OnDevice(int ordinal) : before_(thread_context()) {
+  if (before_ && before_ == context_of(ordinal)) return;
+  const cudaError_t status = cudaSetDevice(ordinal);
+  if (status != cudaSuccess) set_thread_context(before_);
+  check(status, "cudaSetDevice", ordinal);
+  changed_ = true;
+}
+OnDevice::~OnDevice() {
+  if (changed_) set_thread_context(before_);
+}
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // which is kept for whoever asks next
+  return 0;
+}
+
+void forget_last_error() { cudaGetLastError(); }
+
+std::string describe_devices() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    const bool may_be_forked = status == cudaErrorInitializationError;
+    return std::string("none: ") + cudaGetErrorString(status) +
+           (may_be_forked ? " (CUDA serves no process that was forked after it had been called)"
+                          : "");
+  }
+  std::ostringstream text;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    const cudaError_t known = cudaGetDeviceProperties(&properties, i);
+    text << (i ? ", " : "");
+    if (known == cudaSuccess) {
+      text << properties.name << " (sm_" << properties.major << properties.minor << ")";
+    } else {
+      cudaGetLastError();
+      text << "one that does not answer (" << cudaGetErrorString(known) << ")";
+    }
+  }
+  return count ? text.str() : "none";
+}
+
+bool enable_reading(int reader, int owner) {
+  int possible = 0;
+  check(cudaDeviceCanAccessPeer(&possible, reader, owner), "cudaDeviceCanAccessPeer", reader);
+  if (!possible) return false;
+  const OnDevice on_device(reader);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(owner, 0);
+  if (status == cudaSuccess) return true;
+  cudaGetLastError();
+  // Any other reason is one not to read there: too many peers, or a machine that promises too much.
+  return status == cudaErrorPeerAccessAlreadyEnabled;
+}
+
+struct Event::Impl {
+  int ordinal = 0;
+  cudaEvent_t event = nullptr;
+};
+
+Event::Event(int ordinal) : impl_(std::make_unique<Impl>()) {
+  const OnDevice on_device(ordinal);
+  impl_->ordinal = ordinal;
+  // The thread that waits sleeps, instead of asking again and again.
+  constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
+  check(cudaEventCreateWithFlags(&impl_->event, kFlags), "cudaEventCreate", ordinal);
+}
+Event::~Event() {
+  release_on(impl_->ordinal, [this] { return cudaEventDestroy(impl_->event); });
+}
+
+void Event::record(Stream* stream) {
+  const OnDevice on_device(impl_->ordinal);
+  check(cudaEventRecord(impl_->event, native(*stream)), "cudaEventRecord", impl_->ordinal);
+}
+void Event::synchronize() {
+  const OnDevice on_device(impl_->ordinal);
+  check(cudaEventSynchronize(impl_->event), "earlier work", impl_->ordinal);
+}
+
+struct Stream::Impl {
+  cudaStream_t stream = nullptr;
+};
+
+cudaStream_t native(const Stream& stream) { return stream.impl().stream; }
+
+Stream::Stream(int ordinal) : ordinal_(ordinal), impl_(std::make_unique<Impl>()) {
+  const OnDevice on_device(ordinal);
+  check(cudaStreamCreateWithFlags(&impl_->stream, cudaStreamNonBlocking), "cudaStreamCreate",
+        ordinal);
+  // Before CUDA 12 the thread has none until a call like this one has needed it.
+  context_of(ordinal) = thread_context();
+}
+Stream::~Stream() {
+  release_on(ordinal_, [this] { return cudaStreamDestroy(impl_->stream); });
+}
+
+void Stream::synchronize() {
+  const OnDevice on_device(ordinal_);
+  check(cudaStreamSynchronize(impl_->stream), "earlier work", ordinal_);
+}
+bool Stream::is_capturing() const {
+  const OnDevice on_device(ordinal_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(impl_->stream, &status), "cudaStreamIsCapturing", ordinal_);
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void Stream::wait(const Event& event) {
+  const OnDevice on_device(ordinal_);
+  check(cudaStreamWaitEvent(impl_->stream, event.impl().event, 0), "cudaStreamWaitEvent", ordinal_);
+}
+void Stream::zero(void* begin, std::size_t bytes) {
+  const OnDevice on_device(ordinal_);
+  check(cudaMemsetAsync(begin, 0, bytes, impl_->stream), "cudaMemsetAsync", ordinal_);
+}
+void Stream::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const OnDevice on_device(ordinal_);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, impl_->stream), "cudaMemcpyAsync",
+        ordinal_);
+}
+
+Memory::Memory(Place place, int ordinal, std::size_t bytes)
+    : place_(place), ordinal_(ordinal), bytes_(bytes) {
+  const OnDevice on_device(ordinal);
+  // Under unified addressing, which all 64-bit systems have, one address serves all GPUs.
+  const cudaError_t status =
+      place == Place::kDevice
+          ? cudaMalloc(&data_, bytes)
+          : cudaHostAlloc(&data_, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+  if (status == cudaSuccess) return;
+  const std::string what = "allocation of " + std::to_string(bytes) + " bytes" +
+                           (place == Place::kDevice ? "" : " of pinned host memory");
+  try {
+    check(status, what, ordinal);
+  } catch (const Error& error) {
+    if (status != cudaErrorMemoryAllocation) throw;
+    throw OutOfMemory(error.what() + (place == Place::kDevice ? free_bytes() : ""));
+  }
+}
+Memory::~Memory() {
+  if (lent_) return;
+  release_on(ordinal_,
+             [this] { return place_ == Place::kDevice ? cudaFree(data_) : cudaFreeHost(data_); });
+}
+
+}  // namespace gluon_syncbn::cuda

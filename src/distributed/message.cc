@@ -1,0 +1,100 @@
+#include "distributed/message.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/error.h"
+
+namespace gluon_syncbn {
+namespace {
+
+using Words = ProcessGroup::Words;
+
+// The lengths of what follows come first, so that messages of different length can be told apart.
+enum : std::size_t {
+  kNumValues,
+  kTextBytes,
+  kRound,
+  kTaken,
+  kChannels,
+  kDType,
+  kEps,
+  kMomentum,
+  kCount,
+  kHeaderSize
+};
+
+constexpr double kNoMomentum = -1;
+
+template <class To, class From>
+To bits(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+std::size_t words_of(std::size_t bytes) { return (bytes + sizeof(Words::value_type) - 1) / 8; }
+
+void append(Words* words, const void* data, std::size_t bytes) {
+  const std::size_t at = words->size();
+  words->resize(at + words_of(bytes));
+  if (bytes > 0) std::memcpy(words->data() + at, data, bytes);
+}
+
+}  // namespace
+
+Words ProcessMessage::pack() const {
+  Words words;
+  words.reserve(kHeaderSize + part.values.size() + words_of(text.size()));
+  words.resize(kHeaderSize);
+  words[kNumValues] = static_cast<std::int64_t>(part.values.size());
+  words[kTextBytes] = static_cast<std::int64_t>(text.size());
+  words[kRound] = bits<std::int64_t>(round);
+  words[kTaken] = bits<std::int64_t>(taken);
+  words[kChannels] = agreement.channels;
+  std::memcpy(&words[kDType], agreement.dtype.data(),
+              std::min(agreement.dtype.size(), sizeof(Words::value_type)));
+  words[kEps] = bits<std::int64_t>(agreement.eps);
+  words[kMomentum] = bits<std::int64_t>(agreement.momentum.value_or(kNoMomentum));
+  words[kCount] = part.count;
+  append(&words, part.values.data(), part.values.size() * sizeof(double));
+  append(&words, text.data(), text.size());
+  return words;
+}
+
+std::vector<ProcessMessage> ProcessMessage::unpack(const Words& words) {
+  std::vector<ProcessMessage> messages;
+  for (std::size_t at = 0; at < words.size();) {
+    const std::int64_t* header = words.data() + at;
+    const std::size_t left = words.size() - at;
+    const auto num_values = left < kHeaderSize ? 0 : static_cast<std::size_t>(header[kNumValues]);
+    const auto text_bytes = left < kHeaderSize ? 0 : static_cast<std::size_t>(header[kTextBytes]);
+    if (left < kHeaderSize || num_values > left || text_bytes > left * sizeof(*header) ||
+        kHeaderSize + num_values + words_of(text_bytes) > left) {
+      throw Error(
+          "the message of another process cannot be read; all processes should run the "
+          "same version of gluon_syncbn");
+    }
+    ProcessMessage message;
+    message.round = bits<std::uint64_t>(header[kRound]);
+    message.taken = bits<std::uint64_t>(header[kTaken]);
+    char dtype[sizeof(Words::value_type) + 1] = {};
+    std::memcpy(dtype, &header[kDType], sizeof(Words::value_type));
+    message.agreement = {header[kChannels], dtype, bits<double>(header[kEps]), std::nullopt};
+    const auto momentum = bits<double>(header[kMomentum]);
+    if (momentum != kNoMomentum) message.agreement.momentum = momentum;
+    message.part.count = header[kCount];
+    message.part.values.resize(num_values);
+    const std::int64_t* next = header + kHeaderSize;
+    if (num_values > 0) {
+      std::memcpy(message.part.values.data(), next, num_values * sizeof(double));
+    }
+    message.text.assign(reinterpret_cast<const char*>(next + num_values), text_bytes);
+    messages.push_back(std::move(message));
+    at += kHeaderSize + num_values + words_of(text_bytes);
+  }
+  return messages;
+}
+
+}  // namespace gluon_syncbn

@@ -1,0 +1,32 @@
+#ifndef GLUON_SYNCBN_DISTRIBUTED_MESSAGE_H_
+#define GLUON_SYNCBN_DISTRIBUTED_MESSAGE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "distributed/process_group.h"
+#include "norm/moments.h"
+#include "norm/signature.h"
+
+namespace gluon_syncbn {
+
+/// What one process tells the others in one exchange: the part of all its devices, or why it has
+/// none, and what lets every process see whether they speak of the same thing.
+struct ProcessMessage {
+  std::uint64_t round = 0;
+  std::uint64_t taken = 0;  ///< places that are taken on this process; see Channel
+  Agreement agreement;
+  FlatPart part;
+  std::string text;  ///< why there is no part; in a roll call, what is waited for
+
+  ProcessGroup::Words pack() const;
+
+  /// Messages that were packed one by one and put behind each other. Throws Error where the words
+  /// are something else.
+  static std::vector<ProcessMessage> unpack(const ProcessGroup::Words& words);
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_DISTRIBUTED_MESSAGE_H_

@@ -1,0 +1,44 @@
+#ifndef GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_H_
+#define GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gluon_syncbn {
+
+/// Processes that exchange messages, of which this is one.
+class ProcessGroup {
+ public:
+  using Words = std::vector<std::int64_t>;
+
+  /// The messages of all processes one behind the other, in the order of processes, or why there
+  /// are none.
+  struct Gathered {
+    Words words;
+    std::string error;
+  };
+  using Then = std::function<void(const Gathered&)>;
+
+  virtual ~ProcessGroup() = default;
+
+  /// Calls `then` exactly once, now or later, from any thread. Messages meet under `name`, which
+  /// no two of one process may bear at the same time; they may differ in length. Does not throw.
+  virtual void gather(const std::string& name, Words message, Then then) = 0;
+
+  /// Tells apart groups that have processes in common.
+  virtual int id() const = 0;
+  virtual int size() const = 0;
+  /// Of this process, counted from 0.
+  virtual int number() const = 0;
+  /// "process 0 of 4 (ranks 0, 1, 2, 3)", for a message.
+  virtual std::string describe() const = 0;
+  /// Which processes have not come to the exchange under `name`, or how to find out, in whole
+  /// sentences.
+  virtual std::string missing(const std::string& name) const = 0;
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_H_

@@ -1,0 +1,110 @@
+#include "norm/moments.h"
+
+#include <cstddef>
+#include <utility>
+
+namespace gluon_syncbn {
+
+namespace {
+
+/// What parts bring without numbers: merged later, all in this order.
+template <class Part, class Brought>
+Brought collect(const std::vector<const Part*>& parts, Brought Part::* brought) {
+  Brought all;
+  for (const Part* part : parts) {
+    all.insert(all.end(), (part->*brought).begin(), (part->*brought).end());
+  }
+  return all;
+}
+
+std::vector<double> join(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> values;
+  values.reserve(a.size() + b.size());
+  values.insert(values.end(), a.begin(), a.end());
+  values.insert(values.end(), b.begin(), b.end());
+  return values;
+}
+
+void split(const std::vector<double>& values, std::vector<double>* a, std::vector<double>* b) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  a->assign(values.begin(), middle);
+  b->assign(middle, values.end());
+}
+
+}  // namespace
+
+Moments Moments::merge(const std::vector<const Moments*>& parts) {
+  Moments merged;
+  merged.shares = collect(parts, &Moments::shares);
+  merged.remote = collect(parts, &Moments::remote);
+  for (const Moments* part : parts) merged.count += part->count;
+  if (!merged.shares.empty() || !merged.remote.empty()) return merged;
+  const std::size_t channels = parts.empty() ? 0 : parts.front()->mean.size();
+  merged.mean.resize(channels);
+  merged.m2.resize(channels);
+  merge(parts, 0, channels, &merged);
+  return merged;
+}
+
+void Moments::merge(const std::vector<const Moments*>& parts, std::size_t begin, std::size_t end,
+                    Moments* merged) {
+  std::int64_t count = 0;
+  for (const Moments* part : parts) {
+    if (part->count == 0) continue;
+    for (std::size_t c = begin; c < end; ++c) {
+      if (count == 0) {
+        merged->mean[c] = part->mean[c];
+        merged->m2[c] = part->m2[c];
+      } else {
+        merge_channel(count, &merged->mean[c], &merged->m2[c], part->count, part->mean[c],
+                      part->m2[c]);
+      }
+    }
+    count += part->count;
+  }
+}
+
+FlatPart Moments::flat() const { return {count, join(mean, m2)}; }
+
+Moments Moments::of(const FlatPart& flat) {
+  Moments moments;
+  moments.count = flat.count;
+  split(flat.values, &moments.mean, &moments.m2);
+  return moments;
+}
+
+GradientSums GradientSums::merge(const std::vector<const GradientSums*>& parts) {
+  GradientSums merged;
+  merged.shares = collect(parts, &GradientSums::shares);
+  merged.remote = collect(parts, &GradientSums::remote);
+  if (!merged.shares.empty() || !merged.remote.empty()) return merged;
+  const std::size_t channels = parts.empty() ? 0 : parts.front()->dy.size();
+  merged.dy.resize(channels);
+  merged.dy_centered.resize(channels);
+  merge(parts, 0, channels, &merged);
+  return merged;
+}
+
+void GradientSums::merge(const std::vector<const GradientSums*>& parts, std::size_t begin,
+                         std::size_t end, GradientSums* merged) {
+  for (std::size_t c = begin; c < end; ++c) {
+    double dy = 0;
+    double dy_centered = 0;
+    for (const GradientSums* part : parts) {
+      dy += part->dy[c];
+      dy_centered += part->dy_centered[c];
+    }
+    merged->dy[c] = dy;
+    merged->dy_centered[c] = dy_centered;
+  }
+}
+
+FlatPart GradientSums::flat() const { return {0, join(dy, dy_centered)}; }
+
+GradientSums GradientSums::of(const FlatPart& flat) {
+  GradientSums sums;
+  split(flat.values, &sums.dy, &sums.dy_centered);
+  return sums;
+}
+
+}  // namespace gluon_syncbn

@@ -1,0 +1,179 @@
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "common/watchdog.h"
+#include "norm/moments.h"
+#include "support/ranks.h"
+#include "support/refused_threads.h"
+#include "sync/reduction.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+struct Nobody : Attendance {
+  std::string describe(const std::set<Device>&) const override { return ""; }
+  void timed_out() override {}
+};
+
+std::shared_ptr<Exchange<Moments>> exchange_of_two() {
+  return std::make_shared<Exchange<Moments>>("layer", 2, std::make_shared<Nobody>());
+}
+
+const Moments kPart{1, {1.0}, {0.0}};
+
+/// How often the threads of this process other than the caller have gone to sleep.
+long sleeps_of_other_threads() {
+  long sum = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;) {
+      long number = 0;
+      if (word == "voluntary_ctxt_switches:" && status >> number) sum += number;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
+  const ScopedTimeout restore(300);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    Watchdog::instance().set_timeout(0);
+    const auto exchange = exchange_of_two();
+    const Inbox<Moments> first;
+    const Inbox<Moments> second;
+    exchange->arrive({"cpu", 0}, kPart, first.continuation());
+    Watchdog::instance().set_timeout(300);
+    // The watchdog's thread is to have looked at the exchange.
+    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    exchange->arrive({"cpu", 1}, kPart, second.continuation());
+    CHECK(first.wait().outcome.error == "");
+    CHECK(second.wait().outcome.error == "");
+  }
+}
+
+TEST_CASE("watchdog: with timeout 0 no round wakes it") {
+  const ScopedTimeout for_ever(0);
+  {
+    // Its thread runs, and has nothing to watch.
+    const Inbox<Moments> inbox;
+    const auto exchange = exchange_of_two();
+    exchange->arrive({"cpu", 0}, kPart, inbox.continuation());
+    exchange->fail("not needed");
+  }
+  constexpr int kRounds = 40;
+  const long before = sleeps_of_other_threads();
+  for (int round = 0; round < kRounds; ++round) {
+    const Inbox<Moments> inbox;
+    const auto exchange = exchange_of_two();
+    exchange->arrive({"cpu", 0}, kPart, inbox.continuation());
+    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    exchange->arrive({"cpu", 1}, kPart, inbox.continuation());
+  }
+  CHECK(sleeps_of_other_threads() - before < kRounds / 2);
+}
+
+TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog out") {
+  struct Brief : Waiting {
+    explicit Brief(std::promise<void>* ended_in) : ended(ended_in) {}
+    ~Brief() override {
+      Watchdog::instance().unwatch(this);
+      ended->set_value();
+    }
+    // Asked during the inspection: its owner lets go just then.
+    double warn_after() const override {
+      owner.reset();
+      return 1;
+    }
+    void warn(Seconds, Seconds) override {}
+    void give_up(Seconds) override {}
+    void fail(const std::string&) override {}
+
+    std::promise<void>* ended;
+    mutable std::shared_ptr<Brief> owner;
+  };
+  const ScopedTimeout timeout(300);
+  std::promise<void> ended;
+  {
+    const auto brief = std::make_shared<Brief>(&ended);
+    brief->owner = brief;
+    REQUIRE_FALSE(Watchdog::instance().watch(brief));
+  }
+  CHECK(ended.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+}
+
+TEST_CASE("exchange: a device that comes twice is an internal error, and all are told once") {
+  const auto exchange = exchange_of_two();
+  const Inbox<Moments> first;
+  const Inbox<Moments> again;
+  exchange->arrive({"cpu", 0}, kPart, first.continuation());
+  CHECK_THROWS_WITH_AS(exchange->arrive({"cpu", 0}, kPart, again.continuation()),
+                       doctest::Contains("cpu(0) came to layer twice"), InternalError);
+  CHECK(first.wait().outcome.error == "layer: cpu(0) came twice");
+  CHECK(first.calls().size() == 1);
+  CHECK(again.calls().empty());
+}
+
+TEST_CASE("exchange: a device that comes behind the last one is an internal error") {
+  const auto exchange = exchange_of_two();
+  const Inbox<Moments> inbox;
+  exchange->arrive({"cpu", 0}, kPart, inbox.continuation());
+  exchange->arrive({"cpu", 1}, kPart, inbox.continuation());
+  CHECK_THROWS_AS(exchange->arrive({"cpu", 2}, kPart, inbox.continuation()), InternalError);
+  CHECK(inbox.calls().size() == 2);
+}
+
+// The thread sanitizer does not support threads in a child of a process that has some.
+#ifndef __SANITIZE_THREAD__
+namespace {
+
+/// In a child of fork, which has no watchdog and no helpers yet: 0 if all is as it should be.
+int without_threads() {
+  const auto exchange = exchange_of_two();
+  const Inbox<Moments> first;
+  const Inbox<Moments> second;
+  {
+    const RefusedThreads no_threads(0);
+    exchange->arrive({"cpu", 0}, kPart, first.continuation());
+    if (first.calls().size() != 1) return 1;
+    if (!contains(first.calls().front().outcome.error, "no thread could be started")) return 2;
+    exchange->arrive({"cpu", 1}, kPart, second.continuation());
+    if (second.calls().size() != 1) return 3;
+    if (second.calls().front().outcome.error != first.calls().front().outcome.error) return 4;
+  }
+  if (first.calls().size() != 1) return 5;
+  // Another round works once there are threads again.
+  const auto next = exchange_of_two();
+  const Inbox<Moments> both;
+  next->arrive({"cpu", 0}, kPart, both.continuation());
+  next->arrive({"cpu", 1}, kPart, both.continuation());
+  if (both.calls().size() != 2 || !both.calls().front().outcome) return 6;
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("watchdog: where it gets no thread, all devices are told once") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) _exit(without_threads());
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+#endif
+
+}  // namespace gluon_syncbn::tests

@@ -1,0 +1,483 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "common/half.h"
+#include "common/layout.h"
+#include "cpu/kernels.h"
+#include "cpu/simd/isa.h"
+#include "cpu/thread_pool.h"
+#include "norm/moments.h"
+#include "support/arrays.h"
+#include "support/outputs.h"
+#include "support/values.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+/// The layouts and means that every kernel is tried on.
+template <class Try>
+void for_each_case(const Try& try_case) {
+  const double means[] = {0, 1, -37, 1e3, 1e4};
+  std::uint32_t seed = 0;
+  for (const std::int64_t inner : {1, 3, 15, 16, 17, 49, 2049, 4100}) {
+    for (const std::int64_t channels : {1, 3, 65, 257}) {
+      for (const std::int64_t outer : {1, 2, 16, 33}) {
+        // Large arrays of many long runs try nothing that smaller ones do not.
+        if (outer > 1 && outer * channels * inner > 30000) continue;
+        const double mean = means[++seed % 5];
+        CAPTURE(outer);
+        CAPTURE(channels);
+        CAPTURE(inner);
+        CAPTURE(mean);
+        try_case(Layout{outer, channels, inner}, mean, seed);
+      }
+    }
+  }
+}
+
+template <class T>
+bool same_elements(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// Channels 1 to 3 of 6 hold a NaN, an infinity and a negative infinity at the last position.
+template <class T>
+Data<T> spoiled(const Data<T>& clean) {
+  Data<T> x = clean;
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double values[] = {std::numeric_limits<double>::quiet_NaN(), infinity, -infinity};
+  for (std::int64_t c = 1; c <= 3; ++c) {
+    const std::int64_t run = (x.layout.outer - 1) * x.layout.channels + c;
+    x.elements[static_cast<std::size_t>(run * x.layout.inner + x.layout.inner - 1)] =
+        Type<T>::of(values[c - 1]);
+  }
+  return x;
+}
+
+bool is_spoiled(std::size_t channel) { return channel >= 1 && channel <= 3; }
+
+/// Whether exactly the spoiled channels of `values` are no longer those of `clean`, which is
+/// finite.
+bool spoils_its_channels(const std::vector<double>& values, const std::vector<double>& clean) {
+  for (std::size_t c = 0; c < clean.size(); ++c) {
+    if (is_spoiled(c) ? std::isfinite(values[c]) : values[c] != clean[c]) return false;
+  }
+  return values.size() == clean.size();
+}
+
+const Layout kSpoiledLayouts[] = {{5, 6, 1}, {3, 6, 7}, {2, 6, 49}, {40, 6, 1}, {1, 6, 2049}};
+
+}  // namespace
+
+/// A type of data and the instruction set that kernels use for it.
+template <class DataType, cpu::Isa kTheIsa>
+struct Case {
+  using Type = DataType;
+  static constexpr cpu::Isa kIsa = kTheIsa;
+};
+
+/// Uses an instruction set for as long as it lives, or the best where the machine lacks it.
+class UseIsa {
+ public:
+  explicit UseIsa(cpu::Isa isa) : before_(cpu::isa()) {
+    cpu::use_isa(isa);
+    if (!cpu::has_isa(isa)) MESSAGE("not on this machine: " << cpu::isa_name(isa));
+  }
+  ~UseIsa() { cpu::use_isa(before_); }
+  UseIsa(const UseIsa&) = delete;
+  UseIsa& operator=(const UseIsa&) = delete;
+
+ private:
+  cpu::Isa before_;
+};
+
+using FloatBaseline = Case<float, cpu::Isa::kBaseline>;
+using FloatAvx2 = Case<float, cpu::Isa::kAvx2>;
+using FloatAvx512 = Case<float, cpu::Isa::kAvx512>;
+using DoubleBaseline = Case<double, cpu::Isa::kBaseline>;
+using DoubleAvx2 = Case<double, cpu::Isa::kAvx2>;
+using DoubleAvx512 = Case<double, cpu::Isa::kAvx512>;
+using HalfBaseline = Case<Half, cpu::Isa::kBaseline>;
+using HalfAvx2 = Case<Half, cpu::Isa::kAvx2>;
+using HalfAvx512 = Case<Half, cpu::Isa::kAvx512>;
+
+#ifdef __SANITIZE_THREAD__  // which is slow, and cannot tell these apart
+#define GLUON_SYNCBN_CASES FloatAvx512, DoubleAvx512, HalfAvx512
+#else
+#define GLUON_SYNCBN_CASES                                                                       \
+  FloatBaseline, FloatAvx2, FloatAvx512, DoubleBaseline, DoubleAvx2, DoubleAvx512, HalfBaseline, \
+      HalfAvx2, HalfAvx512
+#endif
+
+TEST_CASE_TEMPLATE("kernels: moments", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 1, seed);
+    const Moments moments = cpu::moments(x.data(), layout);
+    const Reference exact(x);
+    REQUIRE(moments.count == layout.count());
+    REQUIRE(moments.mean.size() == exact.mean.size());
+    REQUIRE(moments.m2.size() == exact.m2.size());
+    for (std::size_t c = 0; c < exact.mean.size(); ++c) {
+      const long double deviation =
+          std::sqrt(exact.m2[c] / static_cast<long double>(x.layout.count()));
+      const long double mean_tolerance = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
+      // Half data of a large mean may have no deviations at all.
+      const long double m2_tolerance = static_cast<long double>(x.layout.count()) * mean_tolerance *
+                                       (deviation + mean_tolerance);
+      REQUIRE(std::fabs(moments.mean[c] - exact.mean[c]) <= mean_tolerance);
+      REQUIRE(std::fabs(moments.m2[c] - exact.m2[c]) <= m2_tolerance);
+    }
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: moments of constant channels have no deviations", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 0, seed);
+    const Moments moments = cpu::moments(x.data(), layout);
+    for (std::size_t c = 0; c < moments.mean.size(); ++c) {
+      const auto value =
+          static_cast<double>(x.at(c * static_cast<std::size_t>(layout.inner)));  // outer 0
+      if constexpr (std::is_same_v<T, double>) {
+        const double tolerance = 4e-15 * std::fabs(value);
+        REQUIRE(std::fabs(moments.mean[c] - value) <= tolerance);
+        REQUIRE(moments.m2[c] >= 0);
+        REQUIRE(moments.m2[c] <= static_cast<double>(moments.count) * tolerance * tolerance);
+      } else {
+        REQUIRE(moments.mean[c] == value);
+        REQUIRE(moments.m2[c] == 0);
+      }
+    }
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: moments and sums do not depend on where arrays lie", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout : kSpoiledLayouts) {
+    const Data<T> x(layout, 100, 1, 5);
+    const std::vector<double> mean = means_near(layout, 100, 6);
+    const Moments moments = cpu::moments(x.data(), layout);
+    const GradientSums sums = cpu::gradient_sums(x.data(), x.data(), layout, mean);
+    for (std::size_t offset = 1; offset < 8; ++offset) {
+      std::vector<T> moved(offset);
+      moved.insert(moved.end(), x.elements.begin(), x.elements.end());
+      const T* data = moved.data() + offset;
+      CHECK(same_bits(cpu::moments(data, layout), moments));
+      CHECK(same_bits(cpu::gradient_sums(data, data, layout, mean), sums));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: normalize", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 1, seed);
+    const cpu::Normalization n{means_near(layout, mean, seed), parameters(layout, 1, seed + 1),
+                               parameters(layout, -0.5, seed + 2)};
+    const auto scaled = [&](std::size_t i) {
+      const std::size_t c = x.channel(i);
+      return (x.at(i) - n.mean[c]) * n.scale[c];
+    };
+    check_output(
+        x,
+        [&](Write write, std::vector<T>* y) {
+          cpu::normalize(x.data(), layout, n, write, y->data());
+        },
+        [&](std::size_t i) { return scaled(i) + n.shift[x.channel(i)]; },
+        [&](std::size_t i) { return std::fabs(scaled(i)) + std::fabs(n.shift[x.channel(i)]); });
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: gradient sums", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 1, seed);
+    const Data<T> dy(layout, 0.1, 1, seed + 1);
+    const std::vector<double> means = means_near(layout, mean, seed);
+    const GradientSums sums = cpu::gradient_sums(dy.data(), x.data(), layout, means);
+    REQUIRE(sums.dy.size() == means.size());
+    REQUIRE(sums.dy_centered.size() == means.size());
+    struct Sum {
+      long double value = 0;
+      long double magnitude = 0;
+      void add(long double term) {
+        value += term;
+        magnitude += std::fabs(term);
+      }
+    };
+    std::vector<Sum> plain(means.size());
+    std::vector<Sum> centered(means.size());
+    for (std::size_t i = 0; i < x.elements.size(); ++i) {
+      const std::size_t c = x.channel(i);
+      plain[c].add(dy.at(i));
+      centered[c].add(dy.at(i) * (x.at(i) - means[c]));
+    }
+    for (std::size_t c = 0; c < means.size(); ++c) {
+      REQUIRE(std::fabs(sums.dy[c] - plain[c].value) <= 1e-14L * plain[c].magnitude);
+      REQUIRE(std::fabs(sums.dy_centered[c] - centered[c].value) <= 1e-14L * centered[c].magnitude);
+    }
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: input gradient", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for_each_case([](const Layout& layout, double mean, std::uint32_t seed) {
+    const Data<T> x(layout, mean, 1, seed);
+    const Data<T> dy(layout, 0.1, 1, seed + 1);
+    const cpu::InputGradient g{means_near(layout, mean, seed), parameters(layout, 1, seed + 2),
+                               parameters(layout, -0.2, seed + 3),
+                               parameters(layout, 0.1, seed + 4)};
+    const auto direct = [&](std::size_t i) { return g.dy_factor[x.channel(i)] * dy.at(i); };
+    const auto centered = [&](std::size_t i) {
+      const std::size_t c = x.channel(i);
+      return g.x_factor[c] * (x.at(i) - g.mean[c]);
+    };
+    check_output(
+        x,
+        [&](Write write, std::vector<T>* dx) {
+          cpu::input_gradient(dy.data(), x.data(), layout, g, write, dx->data());
+        },
+        [&](std::size_t i) { return direct(i) + centered(i) + g.constant[x.channel(i)]; },
+        [&](std::size_t i) {
+          return std::fabs(direct(i)) + std::fabs(centered(i)) +
+                 std::fabs(g.constant[x.channel(i)]);
+        });
+  });
+}
+
+TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout : kSpoiledLayouts) {
+    const Data<T> x(layout, 10, 1, 5);
+    const cpu::Normalization n{means_near(layout, 10, 6), parameters(layout, 1, 7),
+                               parameters(layout, 0, 8)};
+    std::vector<T> expected(x.elements.size());
+    cpu::normalize(x.data(), layout, n, Write::kAssign, expected.data());
+    std::vector<T> in_place = x.elements;
+    cpu::normalize(in_place.data(), layout, n, Write::kAssign, in_place.data());
+    CHECK(same_elements(in_place, expected));
+
+    const Data<T> dy(layout, 0, 1, 9);
+    const cpu::InputGradient g{n.mean, n.scale, n.shift, n.shift};
+    cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAssign, expected.data());
+    in_place = dy.elements;
+    cpu::input_gradient(in_place.data(), x.data(), layout, g, Write::kAssign, in_place.data());
+    CHECK(same_elements(in_place, expected));
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout : kSpoiledLayouts) {
+    CAPTURE(layout.outer);
+    CAPTURE(layout.inner);
+    const Data<T> clean(layout, 10, 1, 5);
+    const Data<T> x = spoiled(clean);
+    const Moments clean_moments = cpu::moments(clean.data(), layout);
+    const Moments moments = cpu::moments(x.data(), layout);
+    CHECK(spoils_its_channels(moments.mean, clean_moments.mean));
+    CHECK(spoils_its_channels(moments.m2, clean_moments.m2));
+    const Moments merged = merge_all<Moments>({clean_moments, moments, clean_moments});
+    const Moments clean_merged = merge_all<Moments>({clean_moments, clean_moments, clean_moments});
+    CHECK(spoils_its_channels(merged.mean, clean_merged.mean));
+    CHECK(spoils_its_channels(merged.m2, clean_merged.m2));
+
+    const Data<T> dy(layout, 0, 1, 9);
+    const GradientSums clean_sums =
+        cpu::gradient_sums(dy.data(), clean.data(), layout, clean_moments.mean);
+    const GradientSums x_sums = cpu::gradient_sums(dy.data(), x.data(), layout, moments.mean);
+    CHECK(same_bits(x_sums.dy, clean_sums.dy));
+    CHECK(spoils_its_channels(x_sums.dy_centered, clean_sums.dy_centered));
+    const GradientSums dy_sums =
+        cpu::gradient_sums(spoiled(dy).data(), clean.data(), layout, clean_moments.mean);
+    CHECK(spoils_its_channels(dy_sums.dy, clean_sums.dy));
+    CHECK(spoils_its_channels(dy_sums.dy_centered, clean_sums.dy_centered));
+
+    const auto ones = std::vector<double>(6, 1);
+    std::vector<T> y(x.elements.size());
+    std::vector<T> dx(x.elements.size());
+    std::vector<T> clean_y(x.elements.size());
+    std::vector<T> clean_dx(x.elements.size());
+    cpu::normalize(x.data(), layout, {moments.mean, ones, ones}, Write::kAssign, y.data());
+    cpu::normalize(clean.data(), layout, {clean_moments.mean, ones, ones}, Write::kAssign,
+                   clean_y.data());
+    cpu::input_gradient(dy.data(), x.data(), layout, {moments.mean, ones, ones, ones},
+                        Write::kAssign, dx.data());
+    cpu::input_gradient(dy.data(), clean.data(), layout, {clean_moments.mean, ones, ones, ones},
+                        Write::kAssign, clean_dx.data());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const long double now[] = {Type<T>::value(y[i]), Type<T>::value(dx[i])};
+      const long double before[] = {Type<T>::value(clean_y[i]), Type<T>::value(clean_dx[i])};
+      for (int k = 0; k < 2; ++k) {
+        if (is_spoiled(x.channel(i)) ? std::isfinite(now[k]) : now[k] != before[k]) ++wrong;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: finite statistics let a NaN or infinite element through alone", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout : kSpoiledLayouts) {
+    const Data<T> clean(layout, 10, 1, 5);
+    const Data<T> x = spoiled(clean);
+    const cpu::Normalization n{means_near(layout, 10, 6), std::vector<double>(6, 2),
+                               std::vector<double>(6, 1)};
+    std::vector<T> y(x.elements.size());
+    std::vector<T> clean_y(x.elements.size());
+    cpu::normalize(x.data(), layout, n, Write::kAssign, y.data());
+    cpu::normalize(clean.data(), layout, n, Write::kAssign, clean_y.data());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const long double value = Type<T>::value(y[i]);
+      if (std::isnan(x.at(i))) {
+        if (!std::isnan(value)) ++wrong;
+      } else if (std::isinf(x.at(i))) {
+        if (value != x.at(i)) ++wrong;
+      } else if (value != Type<T>::value(clean_y[i])) {
+        ++wrong;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: empty arrays", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout :
+       {Layout{0, 3, 1}, Layout{0, 3, 49}, Layout{2, 3, 0}, Layout{2, 0, 1}, Layout{2, 0, 49}}) {
+    const std::vector<double> zeros(static_cast<std::size_t>(layout.channels));
+    const T* none = nullptr;
+    const Moments moments = cpu::moments(none, layout);
+    CHECK(moments.count == layout.count());
+    CHECK(same_bits(moments.mean, zeros));
+    CHECK(same_bits(moments.m2, zeros));
+    const GradientSums sums = cpu::gradient_sums(none, none, layout, zeros);
+    CHECK(same_bits(sums.dy, zeros));
+    CHECK(same_bits(sums.dy_centered, zeros));
+    T* nowhere = nullptr;
+    cpu::normalize(none, layout, {zeros, zeros, zeros}, Write::kAssign, nowhere);
+    cpu::input_gradient(none, none, layout, {zeros, zeros, zeros, zeros}, Write::kAdd, nowhere);
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: far outliers first, and a mean that moves", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout : {Layout{6, 3, 5000}, Layout{40, 3, 49}, Layout{9000, 3, 1},
+                               Layout{700, 131, 1}, Layout{500, 5, 3}}) {
+    CAPTURE(layout.outer);
+    CAPTURE(layout.inner);
+    Data<T> x(layout, 3, 1, 11);
+    const std::size_t row = x.elements.size() / static_cast<std::size_t>(layout.outer);
+    for (std::size_t i = 0; i < x.elements.size(); ++i) {
+      // Channel 0 begins with values that are no guess at its mean; channel 1 climbs.
+      if (x.channel(i) == 0 && i < 8 * row && i % static_cast<std::size_t>(layout.inner) < 8) {
+        x.elements[i] = Type<T>::of(1000.0);
+      }
+      if (x.channel(i) == 1) {
+        const double climb =
+            40.0 * static_cast<double>(i / row) / static_cast<double>(layout.outer);
+        x.elements[i] = Type<T>::of(static_cast<double>(x.at(i)) + climb);
+      }
+    }
+    const Moments moments = cpu::moments(x.data(), layout);
+    const Reference exact(x);
+    for (std::size_t c = 0; c < exact.mean.size(); ++c) {
+      const long double deviation =
+          std::sqrt(exact.m2[c] / static_cast<long double>(x.layout.count()));
+      const long double tolerance = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
+      CHECK(std::fabs(moments.mean[c] - exact.mean[c]) <= tolerance);
+      CHECK(std::fabs(moments.m2[c] - exact.m2[c]) <=
+            static_cast<long double>(x.layout.count()) * tolerance * (deviation + tolerance));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("kernels: the same bits with any number of threads", Given, GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  const int threads_before = num_threads();
+  for (const Layout& layout :
+       {Layout{2, 40, 20000}, Layout{13000, 70, 1}, Layout{40000, 3, 5}, Layout{300, 61, 49}}) {
+    const Data<T> x(layout, 100, 1, 5);
+    const Data<T> dy(layout, 0, 1, 6);
+    const auto run = [&](int threads) {
+      set_num_threads(threads);
+      const Moments moments = cpu::moments(x.data(), layout);
+      const GradientSums sums = cpu::gradient_sums(dy.data(), x.data(), layout, moments.mean);
+      std::vector<T> y(x.elements.size());
+      std::vector<T> dx(x.elements.size());
+      cpu::normalize(x.data(), layout, {moments.mean, moments.mean, moments.mean}, Write::kAssign,
+                     y.data());
+      cpu::input_gradient(dy.data(), x.data(), layout,
+                          {moments.mean, moments.mean, moments.mean, moments.mean}, Write::kAssign,
+                          dx.data());
+      return std::make_tuple(moments, sums, y, dx);
+    };
+    const auto [moments, sums, y, dx] = run(1);
+    for (const int threads : {2, 3, 7}) {
+      const auto [other_moments, other_sums, other_y, other_dx] = run(threads);
+      CHECK(same_bits(other_moments, moments));
+      CHECK(same_bits(other_sums, sums));
+      CHECK(same_elements(other_y, y));
+      CHECK(same_elements(other_dx, dx));
+    }
+  }
+  set_num_threads(threads_before);
+}
+
+TEST_CASE_TEMPLATE("kernels: large outputs, which are written past the caches", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  for (const Layout& layout : {Layout{1, 3, 1000003}, Layout{1500001, 3, 1}}) {
+    const Data<T> x(layout, 10, 1, 5);
+    const Data<T> dy(layout, 0, 1, 6);
+    const cpu::Normalization n{means_near(layout, 10, 6), parameters(layout, 1, 7),
+                               parameters(layout, 0, 8)};
+    const cpu::InputGradient g{n.mean, n.scale, n.shift, n.shift};
+    for (const std::size_t offset : {0, 1, 3}) {
+      // Adding to zero gives the same numbers by ordinary stores.
+      std::vector<T> expected(x.elements.size());
+      std::vector<T> out(x.elements.size() + offset + 1);
+      const T past = Type<T>::of(77);
+      out.back() = past;
+      cpu::normalize(x.data(), layout, n, Write::kAdd, expected.data());
+      cpu::normalize(x.data(), layout, n, Write::kAssign, out.data() + offset);
+      CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
+      expected.assign(expected.size(), T{});
+      cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAdd, expected.data());
+      cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAssign, out.data() + offset);
+      CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
+      CHECK(std::memcmp(&out.back(), &past, sizeof(T)) == 0);
+    }
+  }
+}
+
+}  // namespace gluon_syncbn::tests

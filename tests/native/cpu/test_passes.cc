@@ -1,0 +1,322 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "norm/backend.h"
+#include "norm/device_pass.h"
+#include "support/arrays.h"
+#include "support/outputs.h"
+#include "support/ranks.h"
+#include "sync/reduction.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+constexpr double kEps = 1e-3;
+constexpr double kMomentum = 0.8;
+
+template <class T>
+Element element_of_type() {
+  if (std::is_same_v<T, double>) return Element::kFloat64;
+  return std::is_same_v<T, float> ? Element::kFloat32 : Element::kFloat16;
+}
+
+/// One device with all that a step of it reads and writes.
+template <class T>
+struct Worker {
+  using P = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+  Worker(const Layout& layout, Write write_in, std::uint32_t seed)
+      : x(layout, 3, 1, seed), dy(layout, 0, 1, seed + 1), write(write_in) {
+    y = dx = Data<T>(layout, 7, 1, seed + 2).elements;
+    for (const double value : parameters(layout, 1, 5)) gamma.push_back(static_cast<P>(value));
+    for (const double value : parameters(layout, 0, 6)) beta.push_back(static_cast<P>(value));
+    mean = variance = gamma_gradient = beta_gradient = beta;
+  }
+
+  Backend::Data data() const { return {element_of_type<T>(), x.layout}; }
+  Backend::Gradients gradients() {
+    return {false, write, gamma_gradient.data(), write, beta_gradient.data(), write, dx.data()};
+  }
+  Backend::Update update(Backend::StatisticsPtr batch) {
+    return {{mean.data(), variance.data(), kMomentum, nullptr}, {std::move(batch)}, {}};
+  }
+
+  Data<T> x;
+  Data<T> dy;
+  Write write;
+  std::vector<T> y, dx;
+  std::vector<P> gamma, beta, mean, variance, gamma_gradient, beta_gradient;
+  Backend::StatisticsPtr statistics;
+  std::int64_t count = 0;
+  std::vector<std::string> told;
+};
+
+template <class T>
+using Workers = std::vector<Worker<T>>;
+
+template <class T>
+Workers<T> make_workers(const std::vector<Layout>& layouts, Write write) {
+  Workers<T> workers;
+  for (const Layout& layout : layouts) {
+    workers.emplace_back(layout, write, static_cast<std::uint32_t>(10 * workers.size()));
+  }
+  return workers;
+}
+
+/// Phase by phase, every device for itself.
+template <class T>
+void step_by_phases(Workers<T>* workers) {
+  Backend& backend = *cpu_backend();
+  std::vector<Moments> moments;
+  for (auto& w : *workers) moments.push_back(backend.moments(w.data(), w.x.data()));
+  const Moments batch = merge_all(moments);
+  for (auto& w : *workers) {
+    w.statistics = backend.batch_statistics(w.data(), batch, kEps);
+    w.count = batch.count;
+    backend.normalize(w.data(), w.x.data(), *w.statistics, w.gamma.data(), w.beta.data(), w.write,
+                      w.y.data(), w.update(w.statistics));
+  }
+  std::vector<GradientSums> sums;
+  for (auto& w : *workers) {
+    sums.push_back(backend.gradient_sums(w.data(), w.dy.data(), w.x.data(), *w.statistics));
+  }
+  const GradientSums all = merge_all(sums);
+  for (std::size_t i = 0; i < workers->size(); ++i) {
+    auto& w = (*workers)[i];
+    backend.gradients(w.data(), w.dy.data(), w.x.data(), *w.statistics, sums[i], &all, w.count,
+                      w.gamma.data(), w.gradients());
+  }
+}
+
+void run_at_once(const std::function<void()>& task) { task(); }
+
+template <class T>
+Backend::Forward forward_pass(Worker<T>* w) {
+  Backend::Forward pass;
+  pass.data = w->data();
+  pass.x = w->x.data();
+  pass.eps = kEps;
+  pass.gamma = w->gamma.data();
+  pass.beta = w->beta.data();
+  pass.write = w->write;
+  pass.y = w->y.data();
+  pass.met = [w](const Backend::StatisticsPtr& batch, std::int64_t count) {
+    w->statistics = batch;
+    w->count = count;
+    return w->update(batch);
+  };
+  pass.post = run_at_once;
+  pass.done = [w](const std::string& error) { w->told.push_back(error); };
+  return pass;
+}
+
+template <class T>
+Backend::Backward backward_pass(Worker<T>* w) {
+  Backend::Backward pass;
+  pass.data = w->data();
+  pass.dy = w->dy.data();
+  pass.x = w->x.data();
+  pass.statistics = w->statistics;
+  pass.count = w->count;
+  pass.gamma = w->gamma.data();
+  pass.gradients = w->gradients();
+  pass.post = run_at_once;
+  pass.done = [w](const std::string& error) { w->told.push_back(error); };
+  return pass;
+}
+
+/// How far each device gets before all are there: the first not at all, others further and further.
+void begin_some(const Shares& shares, int step) {
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    int calls = step * static_cast<int>(i);
+    shares[i]->begin([&] { return calls-- <= 0; });
+  }
+}
+
+template <class T>
+void step_by_shares(Workers<T>* workers, std::size_t last, int step) {
+  Shares forward;
+  for (auto& w : *workers) forward.push_back(cpu_backend()->share(forward_pass(&w)));
+  begin_some(forward, step);
+  forward[last]->finish(forward);
+  Shares backward;
+  for (auto& w : *workers) backward.push_back(cpu_backend()->share(backward_pass(&w)));
+  begin_some(backward, step);
+  backward[last]->finish(backward);
+}
+
+struct Unwatched : Attendance {
+  std::string describe(const std::set<Device>&) const override { return ""; }
+  void timed_out() override {}
+};
+
+/// Every worker on a thread of its own.
+template <class Part, class MakePass>
+void meet(Workers<float>* workers, const MakePass& make_pass) {
+  const auto exchange =
+      std::make_shared<Exchange<Part>>("layer 'a'", workers->size(), std::make_shared<Unwatched>());
+  run_ranks(workers->size(), [&](std::size_t rank) {
+    const auto share = cpu_backend()->share(make_pass(&(*workers)[rank]));
+    exchange->announce();
+    share->begin([&] { return exchange->all_are_coming(); });
+    Part part;
+    part.shares = {share};
+    exchange->arrive({"cpu", static_cast<int>(rank)}, std::move(part),
+                     [&](const Outcome<Part>& outcome, CalledOn called_on) {
+                       if (called_on == CalledOn::kOwnThread) share->finish(outcome.merged->shares);
+                     });
+  });
+}
+
+template <class E>
+bool same(const std::vector<E>& a, const std::vector<E>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(E)) == 0);
+}
+
+template <class T>
+void check_same(const Workers<T>& a, const Workers<T>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    CAPTURE(i);
+    CHECK(same(a[i].y, b[i].y));
+    CHECK(same(a[i].dx, b[i].dx));
+    CHECK(same(a[i].mean, b[i].mean));
+    CHECK(same(a[i].variance, b[i].variance));
+    CHECK(same(a[i].gamma_gradient, b[i].gamma_gradient));
+    CHECK(same(a[i].beta_gradient, b[i].beta_gradient));
+    CHECK(a[i].count == b[i].count);
+    CHECK(a[i].told == std::vector<std::string>{"", ""});
+  }
+}
+
+const std::vector<std::vector<Layout>> kDevices = {
+    {{2, 5, 49}},
+    {{2, 5, 49}, {3, 5, 49}},
+    {{40, 6, 1}, {40, 6, 1}, {7, 6, 3}},
+    {{40, 6, 1}, {2, 6, 49}},
+    {{0, 6, 49}, {2, 6, 49}},
+    // As much as is taken some channels at a time.
+    {{2, 67, 16000}},
+    {{2, 67, 8000}, {2, 67, 8000}, {1, 67, 17}},
+    {{0, 67, 1500}, {1, 67, 40}, {3, 67, 11000}},
+    {{200000, 2, 1}, {1, 2, 20}},
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("shares: the bits of every device computing for itself", T, float, double,
+                   Half) {
+  for (const auto& layouts : kDevices) {
+    const auto fresh = make_workers<T>(layouts, Write::kAssign);
+    const auto check = [&](Write write, std::size_t last, int step) {
+      CAPTURE(layouts.front().channels);
+      CAPTURE(layouts.size());
+      CAPTURE(last);
+      CAPTURE(step);
+      auto expected = fresh;
+      for (auto& w : expected) w.write = write;
+      auto workers = expected;
+      step_by_phases(&expected);
+      step_by_shares(&workers, last, step);
+      check_same(workers, expected);
+    };
+    check(Write::kAdd, 0, 3);
+    for (const int step : {0, 3, 1000}) check(Write::kAssign, layouts.size() - 1, step);
+  }
+}
+
+TEST_CASE("shares: devices on threads of their own meet and begin at any time") {
+  for (const std::int64_t inner : {20, 600, 8000}) {
+    const std::vector<Layout> layouts(3, Layout{2, 67, inner});
+    const auto fresh = make_workers<float>(layouts, Write::kAssign);
+    auto expected = fresh;
+    step_by_phases(&expected);
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      auto workers = fresh;
+      meet<Moments>(&workers, forward_pass<float>);
+      meet<GradientSums>(&workers, backward_pass<float>);
+      check_same(workers, expected);
+    }
+  }
+}
+
+TEST_CASE("shares: outputs that nobody wants") {
+  for (const std::int64_t inner : {20, 17000}) {
+    auto workers = make_workers<float>({{2, 64, inner}, {2, 64, inner}}, Write::kAssign);
+    const auto before = workers;
+    Shares forward;
+    Shares backward;
+    for (auto& w : workers) {
+      auto pass = forward_pass(&w);
+      pass.y = nullptr;
+      pass.met = [&w](const Backend::StatisticsPtr& batch, std::int64_t count) {
+        w.statistics = batch;
+        w.count = count;
+        return Backend::Update();
+      };
+      forward.push_back(cpu_backend()->share(std::move(pass)));
+    }
+    forward.front()->finish(forward);
+    for (auto& w : workers) {
+      auto pass = backward_pass(&w);
+      pass.gradients = {};
+      backward.push_back(cpu_backend()->share(std::move(pass)));
+    }
+    backward.back()->finish(backward);
+    check_same(workers, [&] {
+      auto unchanged = before;
+      for (std::size_t i = 0; i < unchanged.size(); ++i) unchanged[i].count = workers[i].count;
+      return unchanged;
+    }());
+  }
+}
+
+TEST_CASE("shares: each is told once, also where one fails") {
+  for (const std::int64_t inner : {20, 17000}) {
+    auto workers =
+        make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, Write::kAssign);
+    Shares shares;
+    for (auto& w : workers) {
+      auto pass = forward_pass(&w);
+      if (&w == &workers[1]) {
+        pass.met = [](const Backend::StatisticsPtr&, std::int64_t) -> Backend::Update {
+          throw std::runtime_error("no room");
+        };
+      }
+      shares.push_back(cpu_backend()->share(std::move(pass)));
+    }
+    shares[2]->finish(shares);
+    CHECK(workers[0].told == std::vector<std::string>{""});
+    CHECK(workers[1].told == std::vector<std::string>{"no room"});
+    CHECK(workers[2].told == std::vector<std::string>{""});
+  }
+}
+
+TEST_CASE("shares: a device whose thread takes no task fails alone") {
+  auto workers = make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, Write::kAssign);
+  Shares shares;
+  for (auto& w : workers) {
+    auto pass = forward_pass(&w);
+    if (&w == &workers[1]) {
+      pass.post = [](const std::function<void()>&) { throw std::runtime_error("no worker"); };
+    }
+    shares.push_back(cpu_backend()->share(std::move(pass)));
+  }
+  shares[2]->finish(shares);
+  CHECK(workers[0].told == std::vector<std::string>{""});
+  CHECK(workers[1].told == std::vector<std::string>{"no worker"});
+  CHECK(workers[2].told == std::vector<std::string>{""});
+}
+
+}  // namespace gluon_syncbn::tests

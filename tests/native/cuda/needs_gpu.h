@@ -1,0 +1,67 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_NEEDS_GPU_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_NEEDS_GPU_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/runtime.h"
+
+#ifdef GLUON_SYNCBN_EMULATED_CUDA
+#include "emulation/emulation.h"
+#endif
+#if defined(GLUON_SYNCBN_EMULATED_CUDA) || defined(GLUON_SYNCBN_FAKE_CUDA)
+#define GLUON_SYNCBN_LOCKSTEP
+#include "emulation/lockstep.h"
+#endif
+
+/// Leaves a test case, with a reason, where it cannot run.
+#define GLUON_SYNCBN_NEEDS_GPU()                                          \
+  if (gluon_syncbn::cuda::device_count() == 0) {                          \
+    MESSAGE("skipped: GPUs: " << gluon_syncbn::cuda::describe_devices()); \
+    return;                                                               \
+  }                                                                       \
+  static_cast<void>(0)
+
+namespace gluon_syncbn::tests {
+
+#ifdef GLUON_SYNCBN_LOCKSTEP
+/// Arrays of layouts to try, and how many of these. Emulated kernels are slow, and slower under the
+/// thread sanitizer, which has nothing to find in a kernel alone.
+#if defined(__SANITIZE_THREAD__)
+constexpr std::int64_t kMostElements = 2000;
+constexpr std::size_t kEvery = 9;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr std::int64_t kMostElements = 2000;
+constexpr std::size_t kEvery = 1;
+#else
+constexpr std::int64_t kMostElements = 30000;
+constexpr std::size_t kEvery = 1;
+#endif
+
+/// The orders in which emulated kernels are to give the same.
+constexpr Order kOtherOrders[] = {Order::kDescending, Order::kInterleaved, Order::kConcurrent};
+
+/// Lets kernels run in that order for as long as it lives.
+class InOrder {
+ public:
+  explicit InOrder(Order order) { order_of_kernels() = order; }
+  ~InOrder() { order_of_kernels() = Order::kAscending; }
+  InOrder(const InOrder&) = delete;
+  InOrder& operator=(const InOrder&) = delete;
+};
+#else
+constexpr std::int64_t kMostElements = 1000000;
+constexpr std::size_t kEvery = 1;
+
+/// A GPU has orders of its own: these are repetitions.
+constexpr int kOtherOrders[] = {1, 2, 3};
+
+class InOrder {
+ public:
+  explicit InOrder(int) {}
+};
+#endif
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_NEEDS_GPU_H_

@@ -1,0 +1,225 @@
+// Several GPU contexts in rounds as the operator makes them: on one thread each, whose calls return
+// before the work is done.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/backend.h"
+#include "cuda/gpu.h"
+#include "cuda/needs_gpu.h"
+#include "cuda/shard.h"
+#include "support/ranks.h"
+#include "sync/sync_group.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+/// One training step on all shards, each on a thread of its own. Errors of both passes.
+std::vector<std::string> step(const std::vector<std::unique_ptr<Shard>>& shards, Meeting* meeting) {
+  Finishes forwards;
+  Finishes backwards;
+  std::vector<std::shared_ptr<Round>> rounds(shards.size());
+  run_ranks(shards.size(), [&](std::size_t rank) {
+    rounds[rank] = meeting->join(shards[rank]->device);
+    shards[rank]->forward(&rounds[rank]->forward(), &forwards);
+  });
+  std::vector<std::string> errors = forwards.wait(shards.size());
+  run_ranks(shards.size(), [&](std::size_t rank) {
+    shards[rank]->backward(rounds[rank]->next_backward(shards[rank]->device).get(), &backwards);
+  });
+  for (const auto& error : backwards.wait(shards.size())) errors.push_back(error);
+  return errors;
+}
+
+}  // namespace
+
+TEST_CASE("cuda backend: 1 to 8 contexts compute what one does on the whole batch") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  for (const std::size_t number : {1, 2, 4, 8}) {
+    for (const std::int64_t inner : {1, 49, 5000}) {
+      CAPTURE(number);
+      CAPTURE(inner);
+      const auto shards = make_shards(number, inner);
+      Meeting meeting("layer", number);
+      CHECK(step(shards, &meeting) == std::vector<std::string>(2 * number));
+      const WholeBatch batch(shards);
+      for (const auto& shard : shards) {
+        batch.check(*shard);
+        CHECK(shard->running_mean.download() == shards.front()->running_mean.download());
+        CHECK(shard->running_variance.download() == shards.front()->running_variance.download());
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda backend: without a momentum running statistics are averages over all batches") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  const auto shards = make_shards(2, 49);
+  Meeting meeting("layer", 2);
+  for (const auto& shard : shards) shard->momentum.reset();
+  for (int batches = 1; batches <= 3; ++batches) {
+    CHECK(step(shards, &meeting) == std::vector<std::string>(4));
+    const WholeBatch batch(shards);  // always the same
+    for (const auto& shard : shards) {
+      CHECK(shard->num_batches.download().front() == static_cast<float>(batches));
+      const auto mean = shard->running_mean.download();
+      const auto variance = shard->running_variance.download();
+      for (std::size_t c = 0; c < mean.size(); ++c) {
+        CHECK(std::fabs(mean[c] - batch.mean[c]) <= 1e-6L * std::fabs(batch.mean[c]));
+        CHECK(std::fabs(variance[c] - batch.variance[c]) <= 1e-6L * batch.variance[c]);
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda backend: a device that fails does not stop its peers for ever") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  const auto shards = make_shards(2, 49);
+  Meeting meeting("layer", 2);
+  Finishes finishes;
+  const auto round = meeting.join(shards[0]->device);
+  shards[0]->forward(&round->forward(), &finishes);
+  meeting.join(shards[1]->device)->fail(shards[1]->device, "no luck");
+  const auto errors = finishes.wait(1);
+  REQUIRE(errors.size() == 1);
+  CHECK(contains(errors.front(), "layer round 0 forward: failed on gpu(1): no luck"));
+  CHECK(step(shards, &meeting) == std::vector<std::string>(4));
+}
+
+TEST_CASE("cuda backend: contexts of other types do not meet") {
+  Meeting meeting("layer", 2);
+  const auto round = meeting.join({"gpu", 0});
+  round->agree({"gpu", 0}, {3, "float32", 1e-3, 0.9, "gpu"});
+  CHECK_THROWS_WITH(meeting.join({"cpu", 0})->agree({"cpu", 0}, {3, "float32", 1e-3, 0.9, "cpu"}),
+                    doctest::Contains("contexts gpu and cpu, which cannot meet"));
+}
+
+TEST_CASE("cuda backend: a context that the machine has not is an error with the GPUs it has") {
+  // Not one that another test has made, where contexts may share GPUs.
+  const int missing = 1000;
+  CHECK_THROWS_WITH(cuda::backend_of(missing, "layer 'a'"),
+                    doctest::Contains("layer 'a': there is no gpu(1000); GPUs that CUDA finds: "));
+}
+
+TEST_CASE("cuda backend: by MXNET_ENABLE_GPU_P2P=0 devices meet in memory of the host") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  const NoPeerAccess no_peer_access;
+  const auto shards = make_shards(3, 49, 80);
+  const auto message = cuda::Gpu::of(80).message(10);
+  CHECK(message.memory->place() == cuda::Memory::Place::kHost);
+#ifdef GLUON_SYNCBN_EMULATED_CUDA
+  const long meetings = emulated_meetings;
+  const long copies = emulated_copies;
+#endif
+  Meeting meeting("layer", 3);
+  CHECK(step(shards, &meeting) == std::vector<std::string>(6));
+#ifdef GLUON_SYNCBN_EMULATED_CUDA
+  CHECK(emulated_meetings == meetings);
+  CHECK(emulated_copies == copies);
+#endif
+  const WholeBatch batch(shards);
+  for (const auto& shard : shards) batch.check(*shard);
+}
+
+#ifdef GLUON_SYNCBN_EMULATED_CUDA
+
+TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
+  const ShareGpus share;
+  const auto shards = make_shards(4, 5000);
+  Meeting meeting("layer", 4);
+  step(shards, &meeting);
+  step(shards, &meeting);
+  const long before = emulated_allocations;
+  for (int i = 0; i < 10; ++i) CHECK(step(shards, &meeting) == std::vector<std::string>(8));
+  CHECK(emulated_allocations == before);
+}
+
+TEST_CASE("cuda backend: two kernels a device in each direction") {
+  const ShareGpus share;
+  for (std::size_t number = 1; number <= 8; ++number) {
+    // Channel-last and first, small arrays and large ones, odd sizes.
+    for (const Layout& layout : {Layout{2, 5, 1}, Layout{4000, 64, 1}, Layout{2, 5, 49},
+                                 Layout{1, 3, 40000}, Layout{300, 7, 3}}) {
+      CAPTURE(number);
+      CAPTURE(layout.outer);
+      CAPTURE(layout.inner);
+      const auto devices = static_cast<long>(number);
+      std::vector<std::unique_ptr<Shard>> shards;
+      for (std::size_t rank = 0; rank < number; ++rank) {
+        shards.push_back(std::make_unique<Shard>(static_cast<int>(rank), layout, 1u));
+        if (rank % 2) shards.back()->momentum.reset();
+      }
+      Meeting meeting("layer", number);
+      step(shards, &meeting);  // which prepares counters
+      long before = emulated_launches;
+      step(shards, &meeting);
+      CHECK(emulated_launches - before == 4 * devices);
+      // An output that nobody wants takes no more.
+      for (const auto& shard : shards) shard->wants_y = false;
+      before = emulated_launches;
+      step(shards, &meeting);
+      CHECK(emulated_launches - before == 4 * devices);
+    }
+  }
+}
+
+TEST_CASE("cuda backend: a GPU gets access to another's memory when devices of the two meet") {
+  const ShareGpus share;
+  const auto shards = make_shards(2, 49, 60);  // contexts of their own
+  const int ordinals = cuda::device_count() > 1 ? 2 : 1;
+  const long before = emulated_meetings;
+  for (const auto& shard : shards) {
+    std::vector<std::unique_ptr<Shard>> alone;
+    alone.push_back(std::make_unique<Shard>(shard->device.index, Layout{2, 5, 49}, 1u));
+    Meeting meeting("layer", 1);
+    CHECK(step(alone, &meeting) == std::vector<std::string>(2));
+  }
+  CHECK(emulated_meetings == before);
+  Meeting meeting("layer", 2);
+  for (int i = 0; i < 3; ++i) CHECK(step(shards, &meeting) == std::vector<std::string>(4));
+  CHECK(emulated_meetings == before + ordinals * (ordinals - 1));
+}
+
+TEST_CASE("cuda backend: where GPUs cannot reach each other, messages come to lie on the host") {
+  const ShareGpus share;
+  emulated_peer_access = false;
+  const auto shards = make_shards(3, 49, 70);
+  Meeting meeting("layer", 3);
+  for (int i = 0; i < 3; ++i) {
+    const long copies = emulated_copies;
+    const long on_host = emulated_host_allocations;
+    CHECK(step(shards, &meeting) == std::vector<std::string>(6));
+    // The first messages are there already, and are copied.
+    if (cuda::device_count() > 1) CHECK((emulated_copies > copies) == (i == 0));
+    if (cuda::device_count() > 1) CHECK((emulated_host_allocations > on_host) == (i <= 1));
+    if (i > 0) continue;
+    const WholeBatch batch(shards);
+    for (const auto& shard : shards) batch.check(*shard);
+  }
+  emulated_peer_access = true;
+}
+
+TEST_CASE("cuda backend: a fault of a kernel is the error of the call") {
+  const ShareGpus share;
+  // A context of its own, because it is broken afterwards.
+  const auto shards = make_shards(1, 49, 20);
+  Meeting meeting("layer", 1);
+  emulated_fault = true;
+  const auto errors = step(shards, &meeting);
+  REQUIRE(errors.size() == 2);
+  for (const auto& error : errors) CHECK(contains(error, "emulated fault in kernel 'moments"));
+}
+
+#endif
+
+}  // namespace gluon_syncbn::tests

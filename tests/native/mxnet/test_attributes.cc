@@ -1,0 +1,218 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/error.h"
+#include "mxnet/attributes.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+using mxnet::Attributes;
+using mxnet::Scope;
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+/// The message of what `pairs` is refused with; "" where it is accepted.
+std::string error_of(const Pairs& pairs) {
+  try {
+    Attributes::parse(pairs);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// Attributes as nobody should write them, drawn from the seed alone.
+class Garbage {
+ public:
+  explicit Garbage(std::uint32_t seed) : generator_(seed) {}
+
+  Pairs pairs() {
+    static const std::vector<std::string> names = {
+        "eps",  "momentum",    "fix_gamma",       "use_global_stats",
+        "axis", "num_devices", "sync_group_size", "device_ids",
+        "key",  "scope"};
+    Pairs result;
+    for (std::size_t i = up_to(6); i > 0; --i) {
+      result.emplace_back(up_to(9) == 0 ? value() : names[up_to(names.size() - 1)], value());
+    }
+    return result;
+  }
+
+  std::string value() {
+    static const std::vector<std::string> numbers = {
+        "0",    "1",     "-1",         "4",          "0.9",         "1e-5",
+        "None", "1e309", "-1e309",     "1e-999",     "nan",         "inf",
+        "-inf", "0x10",  "2147483647", "2147483648", "-2147483649", "99999999999999999999999999",
+        "+1",   " 1",    "1 ",         "1,5",        "True",        "False",
+        "true", "graph", "key",        "",           "-",           ".",
+        "e5",   "1e",    "--1",        "2",          "0,1,2,3",     "(7, 5)",
+        "[,]",  "3,3"};
+    std::string text = numbers[up_to(numbers.size() - 1)];
+    switch (up_to(9)) {
+      case 0:
+        return bytes(up_to(40));
+      case 1:
+        return text + bytes(up_to(3));
+      case 2:
+        return bytes(up_to(3)) + text;
+      case 3:
+        return std::string(1 + up_to(3000), static_cast<char>(up_to(255)));
+      case 4:
+        return std::string(up_to(400), '9') + text;
+      case 5:
+        return text + '\0' + text;
+      default:
+        return text;
+    }
+  }
+
+ private:
+  std::size_t up_to(std::size_t limit) { return generator_() % (limit + 1); }
+
+  /// Any bytes: control characters, zeros, and parts of UTF-8 that make no sense.
+  std::string bytes(std::size_t size) {
+    std::string text;
+    for (std::size_t i = 0; i < size; ++i) text += static_cast<char>(up_to(255));
+    return text;
+  }
+
+  std::mt19937 generator_;
+};
+
+/// Whether a terminal, a log or Python (which decodes messages as UTF-8) can take it.
+bool is_printable(const std::string& text) {
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte < 0x20 || byte > 0x7e) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("attributes: garbage is refused with a short message, or means what it says") {
+  std::size_t accepted = 0;
+  constexpr std::uint32_t kCases = 60000;
+  for (std::uint32_t seed = 0; seed < kCases; ++seed) {
+    CAPTURE(seed);
+    const Pairs pairs = Garbage(seed).pairs();
+    try {
+      const Attributes attributes = Attributes::parse(pairs);
+      ++accepted;
+      REQUIRE(attributes.eps >= 0);
+      REQUIRE((!attributes.momentum || (*attributes.momentum >= 0 && *attributes.momentum <= 1)));
+      REQUIRE((attributes.num_devices >= 1 && attributes.num_devices <= 4096));
+      REQUIRE(attributes.key.size() <= 1024);
+      REQUIRE(attributes.num_devices % attributes.group_size() == 0);
+      if (attributes.sync_group_size) {
+        REQUIRE(attributes.device_ids.size() == attributes.num_devices);
+        const auto group = attributes.group_of(attributes.device_ids.back());
+        REQUIRE(group);
+        REQUIRE(group->device_ids.size() == attributes.group_size());
+      }
+      REQUIRE((attributes.num_devices == 1 || attributes.scope == Scope::kGraph ||
+               !attributes.key.empty()));
+      REQUIRE(is_printable(attributes.layer()));
+      try {
+        const std::size_t axis = attributes.axis_of(4);
+        REQUIRE(axis < 4);
+      } catch (const Error& error) {
+        REQUIRE(is_printable(error.what()));
+      }
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      CAPTURE(message);
+      REQUIRE(message.find("SyncBatchNorm '") == 0);
+      REQUIRE(message.size() < 2000);
+      REQUIRE(is_printable(message));
+    }
+  }
+  CHECK(accepted > kCases / 20);
+  CHECK(accepted < kCases / 2);
+}
+
+TEST_CASE("attributes: what came and what was expected is named") {
+  CHECK(error_of({{"key", "bn"}, {"eps", "-1"}}) ==
+        "SyncBatchNorm 'bn': attribute eps='-1' should be a finite number, 0 or greater");
+  CHECK(error_of({{"num_devices", "4097"}}) ==
+        "SyncBatchNorm '': attribute num_devices='4097' should be a whole number from 1 to 4096");
+  CHECK(error_of({{"key", std::string("a\0b\x1b[31m\xff!\n", 11)}, {"axis", "one"}}) ==
+        "SyncBatchNorm 'a?b?[31m?!?': attribute axis='one' should be a whole number");
+  CHECK(error_of({{"key", std::string(2000, 'k')}}).size() < 400);
+}
+
+TEST_CASE("attributes: momentum is a number, or None for the average over all batches") {
+  CHECK(Attributes::parse({}).momentum == 0.9);
+  CHECK(Attributes::parse({{"momentum", "0"}}).momentum == 0.0);
+  CHECK(!Attributes::parse({{"momentum", "None"}}).momentum);
+  for (const char* value : {"none", "", "-0.1", "1.1", "nan", "None "}) {
+    CHECK(error_of({{"key", "bn"}, {"momentum", value}}) ==
+          "SyncBatchNorm 'bn': attribute momentum='" + std::string(value) +
+              "' should be a number from 0 to 1, or None for the average over all batches");
+  }
+}
+
+TEST_CASE("attributes: groups are cut from the devices in their order") {
+  const auto groups = Attributes::parse({{"key", "bn"},
+                                         {"num_devices", "6"},
+                                         {"sync_group_size", "2"},
+                                         {"device_ids", "(4, 9, 0, 1, 8, 3)"}});
+  const std::pair<int, std::size_t> expected[] = {{4, 0}, {9, 0}, {0, 1}, {1, 1}, {8, 2}, {3, 2}};
+  for (const auto& [id, number] : expected) {
+    CAPTURE(id);
+    REQUIRE(groups.group_of(id));
+    CHECK(groups.group_of(id)->number == number);
+  }
+  CHECK(groups.group_of(1)->device_ids == std::vector<int>{0, 1});
+  CHECK(groups.layer(*groups.group_of(1)) == "SyncBatchNorm 'bn' group 1 of 3 (device ids 0, 1)");
+  CHECK_FALSE(groups.group_of(2));
+
+  const auto counted =
+      Attributes::parse({{"key", "bn"}, {"num_devices", "4"}, {"sync_group_size", "4"}});
+  CHECK(counted.group_of(3)->device_ids == std::vector<int>{0, 1, 2, 3});
+  CHECK_FALSE(counted.group_of(4));
+  CHECK(Attributes::parse({{"sync_group_size", "None"}}).group_size() == 1);
+}
+
+TEST_CASE("attributes: groups that do not come out even are refused") {
+  const auto error = [](const std::string& size, const std::string& ids) {
+    return error_of(
+        {{"key", "bn"}, {"num_devices", "4"}, {"sync_group_size", size}, {"device_ids", ids}});
+  };
+  CHECK(error("3", "0,1,2,3") ==
+        "SyncBatchNorm 'bn': sync_group_size=3 should divide num_devices=4");
+  CHECK(error("8", "0,1,2,3") ==
+        "SyncBatchNorm 'bn': sync_group_size=8 should divide num_devices=4");
+  CHECK(error("2", "0,1,2") ==
+        "SyncBatchNorm 'bn': attribute device_ids has 3 devices where num_devices=4");
+  for (const char* size : {"0", "-1", "2.0", "two", ""}) {
+    CHECK(error(size, "0,1,2,3") == "SyncBatchNorm 'bn': attribute sync_group_size='" +
+                                        std::string(size) +
+                                        "' should be a whole number of at least 1 that divides "
+                                        "num_devices, or None");
+  }
+  for (const char* ids : {"", "()", ",", "0,1,1,3", "0;1;2;3", "0,1,2,-3", "a,b,c,d"}) {
+    CHECK(error("2", ids) == "SyncBatchNorm 'bn': attribute device_ids='" + std::string(ids) +
+                                 "' should be different whole numbers of at least 0, separated "
+                                 "by commas");
+  }
+}
+
+TEST_CASE("attributes: recomputing the layer in backward is refused, not recomputing it is not") {
+  for (const char* value : {"True", "1", "true", "what"}) {
+    const std::string error = error_of({{"key", "bn"}, {"__force_mirroring__", value}});
+    CHECK(error.find("SyncBatchNorm 'bn': attribute __force_mirroring__=") == 0);
+  }
+  for (const char* value : {"False", "0", "false"}) {
+    CHECK(error_of({{"key", "bn"}, {"__force_mirroring__", value}}).empty());
+  }
+  CHECK(error_of({{"key", "bn"}, {"__lr_mult__", "2"}}).empty());
+}
+
+}  // namespace gluon_syncbn::tests

@@ -1,0 +1,170 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "norm/moments.h"
+#include "support/values.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+using Sample = std::vector<double>;
+
+struct TwoPass {
+  long double mean = 0;
+  long double m2 = 0;
+
+  explicit TwoPass(const Sample& sample) {
+    for (const double value : sample) mean += value;
+    if (!sample.empty()) mean /= static_cast<long double>(sample.size());
+    for (const double value : sample) m2 += (value - mean) * (value - mean);
+  }
+};
+
+/// Moments as exact as double holds them, of one channel.
+Moments moments_of(const Sample& sample) {
+  const TwoPass exact(sample);
+  return {static_cast<std::int64_t>(sample.size()),
+          {static_cast<double>(exact.mean)},
+          {static_cast<double>(exact.m2)}};
+}
+
+/// The merged moments of `samples` against those of all their values together.
+void check_merge(const std::vector<Sample>& samples) {
+  Sample all;
+  std::vector<Moments> parts;
+  for (const Sample& sample : samples) {
+    all.insert(all.end(), sample.begin(), sample.end());
+    parts.push_back(moments_of(sample));
+  }
+  const Moments merged = merge_all(parts);
+  const TwoPass exact(all);
+  REQUIRE(merged.count == static_cast<std::int64_t>(all.size()));
+
+  const auto unit = static_cast<long double>(samples.size()) * 0x1p-52L;
+  const long double deviation = std::sqrt(exact.m2 / static_cast<long double>(all.size()));
+  CHECK(std::fabs(merged.mean[0] - exact.mean) <= unit * (std::fabs(exact.mean) + deviation));
+  // A mean is at best exact to its last bit, which the difference of two means then carries.
+  const long double condition = 1 + std::fabs(exact.mean) / std::max(deviation, 1e-30L);
+  CHECK(std::fabs(merged.m2[0] - exact.m2) <= unit * condition * exact.m2);
+}
+
+/// Of two channels.
+Moments large(std::int64_t count, double mean, double variance) {
+  const auto elements = static_cast<double>(count);
+  return {count, {mean, -mean}, {variance * elements, 2 * variance * elements}};
+}
+
+}  // namespace
+
+TEST_CASE("moments: merging gives the moments of the concatenation") {
+  std::mt19937 generator(1);
+  for (std::uint32_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    Normal normal(seed);
+    const double mean = std::pow(10.0, seed % 6) - 1;
+    std::vector<Sample> samples(2 + seed % 7);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      // Counts differ by orders of magnitude; some parts hold one element, some none.
+      const auto size = static_cast<std::size_t>(std::pow(10.0, (i + seed) % 4));
+      samples[i].resize((i + seed) % 5 == 4 ? 0 : generator() % size + 1);
+      const double part_mean = normal(mean, 1);
+      for (double& value : samples[i]) value = normal(part_mean, 1);
+    }
+    check_merge(samples);
+  }
+}
+
+TEST_CASE("moments: parts far apart, equal parts and constant parts") {
+  check_merge({{1, 2, 3}, {1e9, 1e9 + 1}, {-1e9}});
+  check_merge({{1, 2, 4}, {1, 2, 4}, {1, 2, 4}});
+  check_merge({{7}, {7}, {7, 7}});
+  check_merge({{-3}, {5}});
+}
+
+TEST_CASE("moments: a part without elements changes nothing, wherever it stands") {
+  const Moments empty{0, {0, 0}, {0, 0}};
+  const Moments garbage{0, {1e300, -5}, {7, 1e300}};
+  const Moments a = some_moments(1);
+  const Moments b = some_moments(2);
+  const Moments expected = merge_all<Moments>({a, b});
+  CHECK(same_bits(merge_all<Moments>({empty, a, b}), expected));
+  CHECK(same_bits(merge_all<Moments>({a, empty, garbage, b}), expected));
+  CHECK(same_bits(merge_all<Moments>({garbage, a, b, empty}), expected));
+  CHECK(same_bits(merge_all<Moments>({empty, a}), a));
+  CHECK(same_bits(merge_all<Moments>({a}), a));
+}
+
+TEST_CASE("moments: where no part has elements the result has the same channels and no NaN") {
+  const Moments empty{0, {0, 0, 0}, {0, 0, 0}};
+  CHECK(same_bits(merge_all<Moments>({empty, empty}), empty));
+  CHECK(same_bits(merge_all<Moments>({empty}), empty));
+  CHECK(Moments::merge({}).count == 0);
+}
+
+TEST_CASE("moments: the same parts in the same order give the same bits") {
+  std::vector<Moments> parts;
+  for (std::uint32_t i = 0; i < 8; ++i) parts.push_back(some_moments(i));
+  const std::vector<Moments> before = parts;
+  const Moments merged = merge_all(parts);
+  CHECK(same_bits(merge_all(parts), merged));
+  CHECK(same_bits(merge_all(std::vector<Moments>(parts)), merged));
+  for (std::size_t i = 0; i < parts.size(); ++i) CHECK(same_bits(parts[i], before[i]));
+  // The tests of the exchange rely on this: another order gives other bits.
+  std::reverse(parts.begin(), parts.end());
+  CHECK_FALSE(same_bits(merge_all(parts), merged));
+}
+
+TEST_CASE("moments: counts that no float, and none that 32 bits, can hold") {
+  const std::int64_t beyond_float = (std::int64_t{1} << 24) + 1;
+  const std::int64_t beyond_32_bits = (std::int64_t{1} << 32) + 3;
+  const std::int64_t huge = (std::int64_t{1} << 60) + 1;
+  for (const std::int64_t count_a : {std::int64_t{1}, beyond_float, beyond_32_bits, huge}) {
+    for (const std::int64_t count_b : {std::int64_t{1}, beyond_float, beyond_32_bits}) {
+      CAPTURE(count_a);
+      CAPTURE(count_b);
+      const Moments a = large(count_a, 3, 1);
+      const Moments b = large(count_b, 5, 4);
+      const Moments merged = merge_all<Moments>({a, b});
+      REQUIRE(merged.count == count_a + count_b);
+      const auto n_a = static_cast<long double>(count_a);
+      const auto n_b = static_cast<long double>(count_b);
+      for (std::size_t c = 0; c < 2; ++c) {
+        const long double mean = (n_a * a.mean[c] + n_b * b.mean[c]) / (n_a + n_b);
+        const long double delta = b.mean[c] - a.mean[c];
+        const long double m2 = a.m2[c] + b.m2[c] + delta * delta * (n_a / (n_a + n_b)) * n_b;
+        CHECK(std::fabs(merged.mean[c] - mean) <= 0x1p-51L * std::fabs(mean));
+        CHECK(std::fabs(merged.m2[c] - m2) <= 0x1p-50L * m2);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradient sums: merging adds them up, channel by channel") {
+  for (std::uint32_t parts = 1; parts < 8; ++parts) {
+    CAPTURE(parts);
+    std::vector<GradientSums> sums;
+    for (std::uint32_t i = 0; i < parts; ++i) sums.push_back(some_sums(i));
+    const GradientSums merged = merge_all(sums);
+    REQUIRE(merged.dy.size() == 2);
+    REQUIRE(merged.dy_centered.size() == 2);
+    for (std::size_t c = 0; c < 2; ++c) {
+      double dy = 0;
+      double dy_centered = 0;
+      for (const GradientSums& part : sums) {
+        dy += part.dy[c];
+        dy_centered += part.dy_centered[c];
+      }
+      CHECK(merged.dy[c] == dy);
+      CHECK(merged.dy_centered[c] == dy_centered);
+    }
+    CHECK(same_bits(merge_all(sums), merged));
+  }
+}
+
+}  // namespace gluon_syncbn::tests

@@ -1,0 +1,85 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ARRAYS_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ARRAYS_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "common/half.h"
+#include "common/layout.h"
+#include "support/values.h"
+
+namespace gluon_syncbn::tests {
+
+/// How numbers get into and out of arrays of T, and how exact arithmetic on them should be.
+template <class T>
+struct Type {
+  static T of(double value) { return static_cast<T>(value); }
+  static long double value(T element) { return element; }
+  /// Greatest relative error of one arithmetic operation.
+  static constexpr long double kUnit = std::is_same_v<T, float> ? 0x1p-24L : 0x1p-53L;
+  /// Greatest error of storing a result.
+  static long double storing(long double) { return 0; }
+};
+
+template <>
+struct Type<Half> {
+  static Half of(double value) { return to_half(static_cast<float>(value)); }
+  static long double value(Half element) { return to_float(element); }
+  static constexpr long double kUnit = 0x1p-24L;
+  static long double storing(long double result) { return 0x1p-11L * std::fabs(result) + 0x1p-25L; }
+};
+
+/// An array of (outer, channels, inner) with a mean of its own for every channel.
+template <class T>
+struct Data {
+  Layout layout;
+  std::vector<T> elements;
+
+  Data(const Layout& layout_in, double mean, double deviation, std::uint32_t seed)
+      : layout(layout_in) {
+    Normal normal(seed);
+    elements.reserve(size_of(layout));
+    for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
+      for (std::int64_t c = 0; c < layout.channels; ++c) {
+        const double channel_mean = mean * (1 - static_cast<double>(c) / 512);
+        for (std::int64_t i = 0; i < layout.inner; ++i) {
+          elements.push_back(Type<T>::of(normal(channel_mean, deviation)));
+        }
+      }
+    }
+  }
+
+  static std::size_t size_of(const Layout& layout) {
+    return static_cast<std::size_t>(layout.outer * layout.channels * layout.inner);
+  }
+  const T* data() const { return elements.data(); }
+  std::size_t channel(std::size_t i) const {
+    return i / static_cast<std::size_t>(layout.inner) % static_cast<std::size_t>(layout.channels);
+  }
+  long double at(std::size_t i) const { return Type<T>::value(elements[i]); }
+};
+
+/// Channel by channel in long double, by definition.
+struct Reference {
+  std::vector<long double> mean;
+  std::vector<long double> m2;
+
+  template <class T>
+  explicit Reference(const Data<T>& x)
+      : mean(static_cast<std::size_t>(x.layout.channels)), m2(mean.size()) {
+    const auto count = static_cast<long double>(x.layout.count());
+    for (std::size_t i = 0; i < x.elements.size(); ++i) mean[x.channel(i)] += x.at(i);
+    for (long double& sum : mean) sum /= count;
+    for (std::size_t i = 0; i < x.elements.size(); ++i) {
+      const long double deviation = x.at(i) - mean[x.channel(i)];
+      m2[x.channel(i)] += deviation * deviation;
+    }
+  }
+};
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ARRAYS_H_

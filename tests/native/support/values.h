@@ -1,0 +1,75 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_VALUES_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_VALUES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "norm/moments.h"
+
+namespace gluon_syncbn::tests {
+
+/// Roughly normal numbers that are the same with every standard library.
+class Normal {
+ public:
+  explicit Normal(std::uint32_t seed) : generator_(seed) {}
+
+  double operator()(double mean, double deviation) {
+    double sum = 0;  // of four uniform numbers, whose variance is a third
+    for (int i = 0; i < 4; ++i) sum += static_cast<double>(generator_()) * 0x1p-32 - 0.5;
+    return mean + deviation * sum * 1.7320508075688772;
+  }
+
+ private:
+  std::mt19937 generator_;
+};
+
+/// Bitwise, so that signed zeros differ and a NaN equals itself.
+inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
+}
+
+inline bool same_bits(const Moments& a, const Moments& b) {
+  return a.count == b.count && same_bits(a.mean, b.mean) && same_bits(a.m2, b.m2);
+}
+
+inline bool same_bits(const GradientSums& a, const GradientSums& b) {
+  return same_bits(a.dy, b.dy) && same_bits(a.dy_centered, b.dy_centered);
+}
+
+template <class Part>
+Part merge_all(const std::vector<Part>& parts) {
+  std::vector<const Part*> pointers;
+  for (const Part& part : parts) pointers.push_back(&part);
+  return Part::merge(pointers);
+}
+
+/// Moments of two channels that no other number gives, and whose merged value depends on the order
+/// of merging.
+inline Moments some_moments(std::uint32_t number) {
+  Normal normal(number);
+  Moments moments{1 + number % 7, {}, {}};
+  for (int channel = 0; channel < 2; ++channel) {
+    moments.mean.push_back(normal(100.0 + number, 10));
+    moments.m2.push_back(1.0 / (1.0 + number + channel));
+  }
+  return moments;
+}
+
+/// As some_moments.
+inline GradientSums some_sums(std::uint32_t number) {
+  Normal normal(number);
+  GradientSums sums;
+  for (int channel = 0; channel < 2; ++channel) {
+    sums.dy.push_back(normal(number, 10));
+    sums.dy_centered.push_back(normal(-1.0 * number, 10));
+  }
+  return sums;
+}
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_VALUES_H_

@@ -1,0 +1,549 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/device.h"
+#include "common/error.h"
+#include "support/ranks.h"
+#include "support/values.h"
+#include "sync/sync_group.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+const Device kA{"cpu", 0};
+const Device kB{"cpu", 1};
+const Device kC{"cpu", 2};
+const Agreement kAgreement{8, "float32", 1e-5, 0.9};
+
+std::uint32_t number_of(std::size_t round, const Device& device) {
+  return static_cast<std::uint32_t>(round * 100) + static_cast<std::uint32_t>(device.index);
+}
+
+/// Joins the next round of `device`, which should be number `round`, and arrives at its forward.
+std::shared_ptr<Round> enter(Meeting& meeting, const Device& device, std::size_t round,
+                             const Inbox<Moments>& inbox, Roll::Ticket ticket = Roll::kJustMade) {
+  const auto joined = meeting.join(device, ticket);
+  joined->agree(device, kAgreement);
+  joined->forward().arrive(device, some_moments(number_of(round, device)), inbox.continuation());
+  return joined;
+}
+
+/// Whether `inbox` was called once, with the merged parts of kA and kB in this round.
+bool has_met(const Inbox<Moments>& inbox, std::size_t round) {
+  const auto calls = inbox.calls();
+  const Moments expected =
+      merge_all<Moments>({some_moments(number_of(round, kA)), some_moments(number_of(round, kB))});
+  return calls.size() == 1 && calls[0].outcome && same_bits(*calls[0].outcome.merged, expected);
+}
+
+/// The error that `inbox` was called with, once.
+std::string error_in(const Inbox<Moments>& inbox) {
+  const auto calls = inbox.calls();
+  if (calls.size() != 1) return "called " + std::to_string(calls.size()) + " times";
+  return calls[0].outcome ? "called without an error" : calls[0].outcome.error;
+}
+
+/// The round `number` of the meeting works for kA and kB.
+void check_works(Meeting& meeting, std::size_t number) {
+  Inbox<Moments> of_a;
+  Inbox<Moments> of_b;
+  enter(meeting, kB, number, of_b);
+  enter(meeting, kA, number, of_a);
+  CHECK(has_met(of_a, number));
+  CHECK(has_met(of_b, number));
+}
+
+}  // namespace
+
+TEST_CASE("rendezvous: a device that runs ahead meets its peers round by round") {
+  constexpr std::size_t kRounds = 5;
+  Meeting meeting("layer", 2);
+  std::vector<Inbox<Moments>> of_a(kRounds);
+  std::vector<Inbox<Moments>> of_b(kRounds);
+  for (std::size_t i = 0; i < kRounds; ++i) enter(meeting, kA, i, of_a[i]);
+  for (std::size_t i = 0; i < kRounds; ++i) {
+    CHECK(of_a[i].calls().empty());
+    enter(meeting, kB, i, of_b[i]);
+    CHECK(has_met(of_a[i], i));
+    CHECK(has_met(of_b[i], i));
+  }
+}
+
+TEST_CASE("rendezvous: devices that join the same round get the same round") {
+  Meeting meeting("layer", 2);
+  CHECK(meeting.num_devices() == 2);
+  const auto a0 = meeting.join(kA);
+  const auto a1 = meeting.join(kA);
+  const auto b0 = meeting.join(kB);
+  const auto b1 = meeting.join(kB);
+  const auto b2 = meeting.join(kB);
+  CHECK(a0 == b0);
+  CHECK(a1 == b1);
+  CHECK(a0 != a1);
+  CHECK(b2 == meeting.join(kA));
+}
+
+TEST_CASE("rendezvous: a meeting does not keep rounds that all devices have joined") {
+  Meeting meeting("layer", 2);
+  auto round = meeting.join(kA);
+  const std::weak_ptr<Round> observer = round;
+  meeting.join(kB);
+  round.reset();
+  CHECK(observer.expired());
+}
+
+TEST_CASE("rendezvous: continuations may enter the next round") {
+  Meeting meeting("layer", 2);
+  constexpr std::size_t kRounds = 50;
+  std::vector<Inbox<Moments>> of_a(kRounds);
+  std::vector<Inbox<Moments>> of_b(kRounds);
+  std::function<void(const Device&, std::size_t)> enter_and_go_on = [&](const Device& device,
+                                                                        std::size_t i) {
+    const auto& inbox = (device == kA ? of_a : of_b)[i];
+    const auto round = meeting.join(device);
+    round->forward().arrive(device, some_moments(number_of(i, device)),
+                            [&, device, i, then = inbox.continuation()](
+                                const Outcome<Moments>& outcome, CalledOn called_on) {
+                              then(outcome, called_on);
+                              if (i + 1 < kRounds) enter_and_go_on(device, i + 1);
+                            });
+  };
+  enter_and_go_on(kA, 0);
+  enter_and_go_on(kB, 0);
+  for (std::size_t i = 0; i < kRounds; ++i) {
+    CHECK(has_met(of_a[i], i));
+    CHECK(has_met(of_b[i], i));
+  }
+}
+
+TEST_CASE("rendezvous: layers in opposite order on two devices do not block each other") {
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    Meeting first("first", 2);
+    Meeting second("second", 2);
+    std::vector<Inbox<Moments>> in_first(2);
+    std::vector<Inbox<Moments>> in_second(2);
+    run_ranks(2, [&](std::size_t rank) {
+      if (rank == 0) {
+        enter(first, kA, 0, in_first[0]);
+        enter(second, kA, 0, in_second[0]);
+      } else {
+        enter(second, kB, 0, in_second[1]);
+        enter(first, kB, 0, in_first[1]);
+      }
+      in_first[rank].wait();
+      in_second[rank].wait();
+    });
+    for (const std::size_t rank : {0, 1}) {
+      CHECK(has_met(in_first[rank], 0));
+      CHECK(has_met(in_second[rank], 0));
+    }
+  }
+}
+
+TEST_CASE("rendezvous: one device more than num_devices is refused and harms nobody") {
+  Meeting meeting("layer 'x'", 2);
+  check_works(meeting, 0);
+  std::string error;
+  try {
+    meeting.join(kC);
+  } catch (const Error& caught) {
+    error = caught.what();
+  }
+  CAPTURE(error);
+  CHECK(contains(error, "layer 'x' synchronizes cpu(0), cpu(1)"));
+  CHECK(contains(error, "num_devices=2"));
+  CHECK(contains(error, "called on cpu(2)"));
+  check_works(meeting, 1);
+  CHECK_THROWS_AS(meeting.join(kC), Error);
+}
+
+TEST_CASE("roll: devices that never came are named if all that should come are known") {
+  const auto missing = [](std::size_t num_devices, const std::vector<int>& device_ids) {
+    Roll roll("layer", num_devices, "num_devices", device_ids);
+    roll.next({"gpu", 2}, Roll::kJustMade);
+    return roll.missing_text({{"gpu", 2}}, true);
+  };
+  CHECK(missing(3, {3, 2, 0}) ==
+        "gpu(0) (never called in training), gpu(3) (never called in training)");
+  CHECK(missing(3, {}) == "2 devices never called in training");
+  // A graph that was loaded on other devices than it was made for.
+  CHECK(missing(3, {4, 5, 6}) == "2 devices never called in training");
+  CHECK(missing(4, {0, 2, 3}) == "3 devices never called in training");
+}
+
+TEST_CASE("roll: after a timeout a late call gets the error, then all meet again") {
+  Meeting meeting("layer", 2);
+  Inbox<Moments> of_a;
+  const Roll::Ticket late = meeting.announce(kB);
+  {
+    const ScopedTimeout timeout(0.01);
+    enter(meeting, kA, 0, of_a, meeting.announce(kA));
+    of_a.wait();
+  }
+  const std::string error = error_in(of_a);
+  CAPTURE(error);
+  CHECK(contains(error, "layer round 0 forward waited "));
+  CHECK(contains(error, "Came: cpu(0) (1 training forward). Missing: 1 device never called"));
+  Inbox<Moments> of_b;
+  enter(meeting, kB, 0, of_b, late);
+  CHECK(error_in(of_b) == error);
+  check_works(meeting, 1);
+}
+
+TEST_CASE("roll: after a timeout a device that was not called at all meets its peers' next call") {
+  for (const bool absent_first : {false, true}) {
+    for (const bool known : {false, true}) {
+      for (const bool reused : {false, true}) {  // operators that do not say when a call was made
+        Meeting meeting("layer", 2);
+        if (known) check_works(meeting, 0);
+        const std::size_t failed = known ? 1 : 0;
+        Inbox<Moments> waiting;
+        {
+          const ScopedTimeout timeout(0.01);
+          enter(meeting, kA, failed, waiting);
+          waiting.wait();
+        }
+        CHECK(contains(error_in(waiting), known ? "Missing: cpu(1) (1 training forward)."
+                                                : "Missing: 1 device never called"));
+        const Device& first = absent_first ? kB : kA;
+        const Device& second = absent_first ? kA : kB;
+        Inbox<Moments> of_first;
+        Inbox<Moments> of_second;
+        const auto ticket = [&](const Device& device) {
+          return reused ? Roll::kJustMade : meeting.announce(device);
+        };
+        enter(meeting, first, failed + 1, of_first, ticket(first));
+        enter(meeting, second, failed + 1, of_second, ticket(second));
+        CHECK(has_met(of_first, failed + 1));
+        CHECK(has_met(of_second, failed + 1));
+        check_works(meeting, failed + 2);
+      }
+    }
+  }
+}
+
+TEST_CASE("roll: a device that stayed away for long is brought up to date at once") {
+  Meeting meeting("layer", 3);
+  std::vector<Inbox<Moments>> inboxes(12);
+  {
+    const ScopedTimeout timeout(0.01);
+    for (std::size_t i = 0; i < 5; ++i) {
+      enter(meeting, kA, i, inboxes[2 * i]);
+      enter(meeting, kB, i, inboxes[2 * i + 1]);
+      inboxes[2 * i].wait();
+      inboxes[2 * i + 1].wait();
+    }
+  }
+  std::vector<Inbox<Moments>> next(3);
+  enter(meeting, kC, 5, next[2]);
+  enter(meeting, kA, 5, next[0]);
+  enter(meeting, kB, 5, next[1]);
+  for (const auto& inbox : next) CHECK(error_in(inbox) == "called without an error");
+  CHECK(meeting.waiting().empty());
+}
+
+TEST_CASE("roll: calls that wait for a device that leaves them out fail at once") {
+  Meeting meeting("layer", 2);
+  Inbox<Moments> first;
+  Inbox<Moments> second;
+  const ScopedTimeout for_ever(0);
+  const auto failed = enter(meeting, kA, 0, first);
+  enter(meeting, kA, 1, second);
+  failed->fail(kA, "no memory");
+  meeting.announce(kA);  // the step was broken off
+  Inbox<Moments> of_b;
+  enter(meeting, kB, 2, of_b, meeting.announce(kB));
+  CHECK(error_in(first) == "layer round 0 forward: failed on cpu(0): no memory");
+  CHECK(contains(error_in(second), "layer round 1 forward: cpu(1) was left behind"));
+  CHECK(of_b.calls().empty());
+  Inbox<Moments> of_a;
+  enter(meeting, kA, 2, of_a);
+  CHECK(has_met(of_a, 2));
+  CHECK(has_met(of_b, 2));
+}
+
+TEST_CASE("roll: after a failure at once, peers in the same step get its error") {
+  Meeting meeting("layer", 3);
+  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
+  std::vector<Inbox<Moments>> inboxes(2);
+  // Made after the failure, but no device of the failed round was called again.
+  enter(meeting, kB, 0, inboxes[0], meeting.announce(kB));
+  enter(meeting, kC, 0, inboxes[1], meeting.announce(kC));
+  for (const auto& inbox : inboxes) {
+    CHECK(error_in(inbox) == "layer round 0 forward: failed on cpu(0): no memory");
+  }
+  std::vector<Inbox<Moments>> next(3);
+  const Device devices[] = {kA, kB, kC};
+  for (std::size_t i = 0; i < 3; ++i) {
+    enter(meeting, devices[i], 1, next[i], meeting.announce(devices[i]));
+  }
+  for (const auto& inbox : next) CHECK(error_in(inbox) == "called without an error");
+}
+
+TEST_CASE("roll: after a failure at once, a step that was broken off does not count") {
+  Meeting meeting("layer", 2);
+  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
+  Inbox<Moments> of_a;
+  Inbox<Moments> of_b;
+  enter(meeting, kA, 1, of_a, meeting.announce(kA));
+  enter(meeting, kB, 1, of_b, meeting.announce(kB));
+  CHECK(has_met(of_a, 1));
+  CHECK(has_met(of_b, 1));
+}
+
+TEST_CASE("roll: operations that are slow, not absent, keep their rounds after a failure") {
+  Meeting meeting("layer", 2);
+  std::vector<Roll::Ticket> slow;
+  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
+  slow.push_back(meeting.announce(kB));
+  std::vector<Inbox<Moments>> of_a(4);
+  for (std::size_t i = 1; i < 4; ++i) {
+    enter(meeting, kA, i, of_a[i], meeting.announce(kA));
+    slow.push_back(meeting.announce(kB));
+  }
+  Inbox<Moments> failed;
+  enter(meeting, kB, 0, failed, slow[0]);
+  CHECK(contains(error_in(failed), "no memory"));
+  for (std::size_t i = 1; i < 4; ++i) {
+    Inbox<Moments> inbox;
+    enter(meeting, kB, i, inbox, slow[i]);
+    CHECK(has_met(inbox, i));
+    CHECK(has_met(of_a[i], i));
+  }
+}
+
+TEST_CASE("roll: the message names a device in inference mode and another num_devices") {
+  const auto meeting = Meeting::named("test key", "layer", 2);
+  const auto other = Meeting::named("test key", "layer", 3);
+  const ScopedTimeout timeout(0.05);
+  Inbox<Moments> of_a;
+  Inbox<Moments> of_c;
+  check_works(*meeting, 0);
+  meeting->saw_inference(kB);
+  meeting->saw_inference(kB);
+  enter(*meeting, kA, 1, of_a);
+  enter(*other, kC, 0, of_c);
+  other->saw_inference(kB);
+  const std::string error = of_a.wait().outcome.error;
+  CAPTURE(error);
+  CHECK(contains(error, "Came: cpu(0) (2 training forwards)."));
+  CHECK(contains(error, "Missing: cpu(1) (1 training forward, then 2 in inference mode)."));
+  CHECK(contains(error, "without autograd.record() or train_mode: cpu(1);"));
+  CHECK(contains(error, "Under the same key these wait with num_devices=3: cpu(2);"));
+  const std::string error_of_other = of_c.wait().outcome.error;
+  CHECK(contains(error_of_other, "Missing: 2 devices never called in training."));
+  CHECK(contains(error_of_other, "without autograd.record() or train_mode: cpu(1);"));
+}
+
+TEST_CASE("rendezvous: a device that fails behind forward fails its peers in backward at once") {
+  Meeting meeting("layer", 2);
+  const ScopedTimeout for_ever(0);
+  Inbox<Moments> forward;
+  const auto round = enter(meeting, kA, 0, forward);
+  enter(meeting, kB, 0, forward);
+  Inbox<GradientSums> before;
+  Inbox<GradientSums> after;
+  round->next_backward(kA)->arrive(kA, some_sums(0), before.continuation());
+  round->fail(kB, "no memory");
+  round->next_backward(kA)->arrive(kA, some_sums(0), after.continuation());
+  for (const auto& inbox : {before, after}) {
+    REQUIRE(inbox.calls().size() == 1);
+    CHECK(inbox.calls()[0].outcome.error == "layer round 0 backward: failed on cpu(1): no memory");
+  }
+  check_works(meeting, 1);
+}
+
+TEST_CASE("rendezvous: backward times out as forward does, and the next pass works") {
+  Meeting meeting("layer", 2);
+  Inbox<Moments> forward;
+  const auto round = enter(meeting, kA, 0, forward);
+  enter(meeting, kB, 0, forward);
+  Inbox<GradientSums> of_a;
+  Inbox<GradientSums> of_b;
+  {
+    const ScopedTimeout timeout(0.01);
+    round->next_backward(kB)->arrive(kB, some_sums(1), of_b.continuation());
+    CHECK(contains(of_b.wait().outcome.error, "layer round 0 backward waited "));
+    CHECK(contains(of_b.wait().outcome.error, "Came: cpu(1). Missing: cpu(0)."));
+  }
+  round->next_backward(kA)->arrive(kA, some_sums(0), of_a.continuation());
+  CHECK(of_a.wait().outcome.error == of_b.wait().outcome.error);
+
+  Inbox<GradientSums> again;
+  round->next_backward(kA)->arrive(kA, some_sums(2), again.continuation());
+  round->next_backward(kB)->arrive(kB, some_sums(3), again.continuation());
+  CHECK(again.wait().outcome);
+}
+
+TEST_CASE("rendezvous: first backward passes meet first ones, second ones second ones") {
+  Meeting meeting("layer", 2);
+  Inbox<Moments> forward;
+  const auto round = enter(meeting, kA, 0, forward);
+  enter(meeting, kB, 0, forward);
+
+  constexpr std::uint32_t kCalls = 3;
+  std::vector<Inbox<GradientSums>> of_a(kCalls);
+  std::vector<Inbox<GradientSums>> of_b(kCalls);
+  const auto backward = [&](const Device& device, std::uint32_t call,
+                            const Inbox<GradientSums>& inbox) {
+    const auto exchange = round->next_backward(device);
+    exchange->arrive(device, some_sums(number_of(call, device)), inbox.continuation());
+  };
+  // kA is two passes ahead.
+  backward(kA, 0, of_a[0]);
+  backward(kA, 1, of_a[1]);
+  backward(kB, 0, of_b[0]);
+  backward(kA, 2, of_a[2]);
+  backward(kB, 1, of_b[1]);
+  backward(kB, 2, of_b[2]);
+  for (std::uint32_t call = 0; call < kCalls; ++call) {
+    const GradientSums expected =
+        merge_all<GradientSums>({some_sums(number_of(call, kA)), some_sums(number_of(call, kB))});
+    for (const auto& inbox : {of_a[call], of_b[call]}) {
+      REQUIRE(inbox.calls().size() == 1);
+      REQUIRE(inbox.calls()[0].outcome);
+      CHECK(same_bits(*inbox.calls()[0].outcome.merged, expected));
+    }
+  }
+}
+
+TEST_CASE("rendezvous: a round does not keep backward passes that all devices have joined") {
+  Meeting meeting("layer", 2);
+  const auto round = meeting.join(kA);
+  auto backward = round->next_backward(kA);
+  const std::weak_ptr<Exchange<GradientSums>> observer = backward;
+  CHECK(round->next_backward(kB) == backward);
+  backward.reset();
+  CHECK(observer.expired());
+}
+
+TEST_CASE("rendezvous: a failed backward pass leaves the other passes of its round alone") {
+  Meeting meeting("layer", 2);
+  Inbox<Moments> forward;
+  const auto round = enter(meeting, kA, 0, forward);
+  enter(meeting, kB, 0, forward);
+  std::vector<Inbox<GradientSums>> inboxes(4);
+  round->next_backward(kA)->arrive(kA, some_sums(0), inboxes[0].continuation());
+  round->next_backward(kA)->arrive(kA, some_sums(1), inboxes[1].continuation());
+  const auto failed = round->next_backward(kB);
+  failed->fail("no memory");
+  failed->arrive(kB, some_sums(2), inboxes[2].continuation());
+  round->next_backward(kB)->arrive(kB, some_sums(3), inboxes[3].continuation());
+  CHECK(inboxes[0].wait().outcome.error == "layer round 0 backward: no memory");
+  CHECK(inboxes[2].wait().outcome.error == "layer round 0 backward: no memory");
+  CHECK(inboxes[1].wait().outcome);
+  CHECK(inboxes[3].wait().outcome);
+}
+
+TEST_CASE("agreement: the first value that differs is named") {
+  const auto difference = [](const Agreement& other) {
+    return kAgreement.difference(other).value_or("none");
+  };
+  CHECK(difference(kAgreement) == "none");
+  CHECK(difference({9, "float32", 1e-5, 0.9}) == "channels 8 and 9");
+  CHECK(difference({8, "float16", 1e-5, 0.9}) == "dtype float32 and float16");
+  CHECK(contains(difference({8, "float32", 1e-3, 0.9}), "eps 1"));
+  CHECK(contains(difference({8, "float32", 1e-5, 0.99}), "momentum 0.9"));
+  CHECK(contains(difference({8, "float32", 1e-5, std::nullopt}), " and None"));
+  CHECK(difference({9, "float16", 1e-3, 0.99}) == "channels 8 and 9");
+}
+
+TEST_CASE("rendezvous: a device that does not agree fails the round for all, but not the next") {
+  const Agreement others[] = {{9, "float32", 1e-5, 0.9},
+                              {8, "float64", 1e-5, 0.9},
+                              {8, "float32", 2e-5, 0.9},
+                              {8, "float32", 1e-5, 0.5}};
+  const Device devices[] = {kA, kB, kC};
+  for (const Agreement& other : others) {
+    Meeting meeting("layer 'x'", 3);
+    std::vector<Inbox<Moments>> inboxes(3);
+    enter(meeting, kA, 0, inboxes[0]);
+    const auto round = meeting.join(kB);
+    std::string error;
+    try {
+      round->agree(kB, other);
+    } catch (const Error& caught) {
+      error = caught.what();
+    }
+    CAPTURE(error);
+    CHECK(contains(error, "layer 'x' round 0 forward: devices cpu(0) and cpu(1) differ: "));
+    CHECK(contains(error, *kAgreement.difference(other)));
+    CHECK(error_in(inboxes[0]) == error);
+    // The one that agrees with the first gets the error too.
+    enter(meeting, kC, 0, inboxes[2]);
+    CHECK(error_in(inboxes[2]) == error);
+
+    std::vector<Inbox<Moments>> next(3);
+    for (std::size_t i = 0; i < 3; ++i) enter(meeting, devices[i], 1, next[i]);
+    for (const auto& inbox : next) CHECK(error_in(inbox) == "called without an error");
+  }
+}
+
+TEST_CASE("named meetings: who names the same key and number of devices shares a meeting") {
+  const std::size_t before = Meeting::count_named();
+  {
+    const auto first = Meeting::named("test key", "layer", 2);
+    CHECK(first->num_devices() == 2);
+    CHECK(Meeting::named("test key", "layer", 2) == first);
+    CHECK(Meeting::count_named() == before + 1);
+    const auto other_number = Meeting::named("test key", "layer", 3);
+    CHECK(other_number != first);
+    CHECK(other_number->num_devices() == 3);
+    CHECK(Meeting::named("another test key", "layer", 2) != first);
+    CHECK(Meeting::count_named() == before + 2);
+  }
+  CHECK(Meeting::count_named() == before);
+}
+
+TEST_CASE("named meetings: a key that all have released starts anew") {
+  const std::size_t before = Meeting::count_named();
+  auto meeting = Meeting::named("test key", "layer", 1);
+  meeting->join(kA);
+  CHECK_THROWS_AS(meeting->join(kB), Error);
+  meeting = nullptr;
+  CHECK(Meeting::count_named() == before);
+  CHECK_NOTHROW(Meeting::named("test key", "layer", 1)->join(kB));
+  CHECK(Meeting::count_named() == before);
+}
+
+TEST_CASE("named meetings: many threads that take and release leave nothing behind") {
+  const std::size_t before = Meeting::count_named();
+  const auto held = Meeting::named("held", "layer", 2);
+  std::vector<std::size_t> wrong(6);
+  run_ranks(wrong.size(), [&](std::size_t rank) {
+    for (std::size_t i = 0; i < 2000; ++i) {
+      const std::string key = "shared " + std::to_string((i / 8 + rank) % 3);
+      const auto first = Meeting::named(key, "layer", 2);
+      const auto second = Meeting::named(key, "layer", 2);
+      if (first != second || Meeting::named("held", "layer", 2) != held) ++wrong[rank];
+      if (Meeting::count_named() < before + 2) ++wrong[rank];
+    }
+  });
+  for (const std::size_t count : wrong) CHECK(count == 0);
+  CHECK(Meeting::count_named() == before + 1);
+}
+
+TEST_CASE("named meetings: threads that hold one key at the same time meet under it") {
+  const std::size_t before = Meeting::count_named();
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    std::vector<Inbox<Moments>> inboxes(4);
+    std::vector<std::shared_ptr<Meeting>> meetings(4);
+    run_ranks(4, [&](std::size_t rank) {
+      meetings[rank] = Meeting::named("test key", "layer", 4);
+      enter(*meetings[rank], device_of(rank), 0, inboxes[rank]);
+      inboxes[rank].wait();
+    });
+    for (const auto& inbox : inboxes) CHECK(error_in(inbox) == "called without an error");
+    for (const auto& meeting : meetings) CHECK(meeting == meetings[0]);
+  }
+  CHECK(Meeting::count_named() == before);
+}
+
+}  // namespace gluon_syncbn::tests
