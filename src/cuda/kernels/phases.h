@@ -27,7 +27,7 @@ class Workspace {
 
 /// The four phases of batch normalization on one GPU, for T in float, double and Half: each puts
 /// one kernel on the stream, which reads its arrays once. Arrays lie in memory of the GPU. As on
-/// the CPU (core/kernels_cpu.h), the order of sums depends on the layout alone, except that an
+/// the CPU (cpu/kernels.h), the order of sums depends on the layout alone, except that an
 /// array that does not begin at a multiple of 16 bytes has an order of its own.
 ///
 /// A message holds two numbers for every channel, the second ones behind all the first ones.

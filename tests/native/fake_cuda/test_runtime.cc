@@ -199,10 +199,10 @@ TEST_CASE("cuda runtime: by MXNET_ENABLE_GPU_P2P=0 broken access between GPUs do
   const Setting broken("PEERS", 2);
   const NoPeerAccess no_peer_access;
   const auto shards = make_shards(2, 49, 12 * 30);
-  Meeting meeting("layer", 2);
+  SyncGroup group("layer", 2);
   Finishes finishes;
   for (const auto& shard : shards) {
-    shard->forward(&meeting.join(shard->device)->forward(), &finishes);
+    shard->forward(&group.join(shard->device)->forward(), &finishes);
   }
   CHECK(finishes.wait(2) == std::vector<std::string>(2));
   const WholeBatch batch(shards);
