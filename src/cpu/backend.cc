@@ -30,7 +30,7 @@ class CpuBackend : public Backend {
       const auto normalization =
           normalization_of(pass.data, all_channels(pass.data), HostStatistics::of(*statistics),
                            pass.gamma, pass.beta);
-      with_types(pass.data.element, [&](auto types) {
+      dispatch(pass.data.dtype, [&](auto types) {
         using T = typename decltype(types)::Data;
         cpu::normalize(static_cast<const T*>(pass.x), pass.data.layout, normalization, pass.write,
                        static_cast<T*>(pass.y));

@@ -263,15 +263,15 @@ ChannelRange ChannelParts::operator[](std::int64_t i) const {
 }
 
 template <class T>
-Store prepare_output(Write write, const Layout& layout, T* out) {
-  if (write == Write::kAdd) return Store::kAdd;
+StoreMode prepare_output(WriteMode write, const Layout& layout, T* out) {
+  if (write == WriteMode::kAdd) return StoreMode::kAdd;
   constexpr auto size = static_cast<std::int64_t>(sizeof(T));
   const std::int64_t bytes = layout.count() * layout.channels * size;
-  if (bytes < kLargeBytes) return Store::kAssign;
+  if (bytes < kLargeBytes) return StoreMode::kAssign;
   prefer_huge_pages(out, bytes);
   const std::int64_t run =
       has_runs(layout) ? layout.inner : Matrix(layout, kOutputColumns, kGrain).columns();
-  return run * size >= kStreamRunBytes ? Store::kStream : Store::kAssign;
+  return run * size >= kStreamRunBytes ? StoreMode::kStream : StoreMode::kAssign;
 }
 
 template <class T>
@@ -295,7 +295,7 @@ Moments moments(const T* x, const Layout& layout) {
 
 template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
-               Store store, T* y) {
+               StoreMode store, T* y) {
   const auto values = parameters_of<Real<T>>(n, layout, nullptr);
   kernels_in_use().of<T>().run_normalize(first_of(x, layout, channels), layout,
                                          first_channels(channels), arrays_of_normalization(values),
@@ -303,13 +303,13 @@ void normalize(const T* x, const Layout& layout, ChannelRange channels, const No
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const Normalization& n, Write write, T* y) {
+void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMode write, T* y) {
   if (is_empty(layout)) return;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
   const auto values = parameters_of<Real<T>>(n, layout, matrix);
   const auto arrays = arrays_of_normalization(values);
-  const Store store = prepare_output(write, layout, y);
+  const StoreMode store = prepare_output(write, layout, y);
   const Kernels<T>& kernels = kernels_in_use().of<T>();
   for_all_parts(
       layout, matrix,
@@ -345,7 +345,7 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                    const InputGradient& g, Store store, T* dx) {
+                    const InputGradient& g, StoreMode store, T* dx) {
   const auto values = parameters_of<Real<T>>(g, layout, nullptr);
   kernels_in_use().of<T>().run_input_gradient(
       first_of(dy, layout, channels), first_of(x, layout, channels), layout,
@@ -354,13 +354,13 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange 
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& g,
-                    Write write, T* dx) {
+                    WriteMode write, T* dx) {
   if (is_empty(layout)) return;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
   const auto values = parameters_of<Real<T>>(g, layout, matrix);
   const auto arrays = arrays_of_gradient(values);
-  const Store store = prepare_output(write, layout, dx);
+  const StoreMode store = prepare_output(write, layout, dx);
   const Kernels<T>& kernels = kernels_in_use().of<T>();
   for_all_parts(
       layout, matrix,
@@ -372,21 +372,21 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGr
       });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                               \
-  template Store prepare_output<T>(Write, const Layout&, T*);                                     \
-  template Moments moments<T>(const T*, const Layout&);                                           \
-  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                      \
-  template void normalize<T>(const T*, const Layout&, const Normalization&, Write, T*);           \
-  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&, Store,  \
-                             T*);                                                                 \
-  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                       \
-                                         const std::vector<double>&);                             \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,                 \
-                                 const std::vector<double>&, GradientSums*);                      \
-  template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&, Write, \
-                                  T*);                                                            \
-  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,                \
-                                  const InputGradient&, Store, T*);
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                         \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                       \
+  template Moments moments<T>(const T*, const Layout&);                                     \
+  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                \
+  template void normalize<T>(const T*, const Layout&, const Normalization&, WriteMode, T*); \
+  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&,   \
+                             StoreMode, T*);                                                \
+  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                 \
+                                         const std::vector<double>&);                       \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,           \
+                                 const std::vector<double>&, GradientSums*);                \
+  template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&,  \
+                                  WriteMode, T*);                                           \
+  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,          \
+                                  const InputGradient&, StoreMode, T*);
 GLUON_SYNCBN_INSTANTIATE(float)
 GLUON_SYNCBN_INSTANTIATE(double)
 GLUON_SYNCBN_INSTANTIATE(Half)

@@ -305,7 +305,7 @@ class ForwardPass : public HostPass {
   const Backend::Forward pass_;
   const T* const x_;
   T* const y_;
-  cpu::Store store_ = cpu::Store::kAssign;
+  cpu::StoreMode store_ = cpu::StoreMode::kAssign;
   Moments own_;
   std::shared_ptr<Moments> merged_;             // of all devices
   std::shared_ptr<HostStatistics> statistics_;  // from them
@@ -380,7 +380,7 @@ class BackwardPass : public HostPass {
   const T* const dy_;
   const T* const x_;
   T* const dx_;
-  cpu::Store store_ = cpu::Store::kAssign;
+  cpu::StoreMode store_ = cpu::StoreMode::kAssign;
   GradientSums own_;
   std::shared_ptr<GradientSums> merged_;    // of all devices
   std::vector<const GradientSums*> parts_;  // of the pass that merges
@@ -389,13 +389,13 @@ class BackwardPass : public HostPass {
 }  // namespace
 
 std::shared_ptr<DevicePass> pass_on_host(Backend::Forward pass) {
-  return with_types(pass.data.element, [&](auto types) -> std::shared_ptr<DevicePass> {
+  return dispatch(pass.data.dtype, [&](auto types) -> std::shared_ptr<DevicePass> {
     return std::make_shared<ForwardPass<typename decltype(types)::Data>>(std::move(pass));
   });
 }
 
 std::shared_ptr<DevicePass> pass_on_host(Backend::Backward pass) {
-  return with_types(pass.data.element, [&](auto types) -> std::shared_ptr<DevicePass> {
+  return dispatch(pass.data.dtype, [&](auto types) -> std::shared_ptr<DevicePass> {
     return std::make_shared<BackwardPass<typename decltype(types)::Data>>(std::move(pass));
   });
 }

@@ -24,7 +24,7 @@ class StreamWorkspace : public Workspace {
     return static_cast<double*>(taken_.back()->data());
   }
   std::uint32_t* counters(std::size_t number) override { return gpu_->counters(number); }
-  Turns turns(std::size_t number) override { return gpu_->turns(number); }
+  Claims claims(std::size_t number) override { return gpu_->claims(number); }
 
  private:
   Gpu* gpu_;
@@ -48,7 +48,7 @@ inline void launch_normalization(Gpu* gpu, const Backend::Normalization& pass,
                                  const GpuStatistics& statistics, const Messages& messages,
                                  const Backend::RunningStatistics* running,
                                  StreamWorkspace* workspace) {
-  with_types(pass.data.element, [&](auto types) {
+  dispatch(pass.data.dtype, [&](auto types) {
     using T = typename decltype(types)::Data;
     using P = typename decltype(types)::Parameter;
     ForwardSource<P> source{};

@@ -152,7 +152,7 @@ class ForwardPass : public GpuPass {
 
  private:
   void sum(double* message, StreamWorkspace* workspace) override {
-    with_types(pass_.data.element, [&](auto types) {
+    dispatch(pass_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::moments(static_cast<const T*>(pass_.x), layout(), workspace, message, gpu()->stream());
     });
@@ -193,7 +193,7 @@ class ForwardPass : public GpuPass {
 
   void move_averages(const Statistics& batch, const Backend::RunningStatistics& running) {
     const auto& statistics = GpuStatistics::of(batch);
-    with_types(pass_.data.element, [&](auto types) {
+    dispatch(pass_.data.dtype, [&](auto types) {
       using P = typename decltype(types)::Parameter;
       const Channels<MoveAverages<P>> body{
           {statistics.arrays(), averages_of<P>(gpu(), running, statistics.channels)},
@@ -214,7 +214,7 @@ class BackwardPass : public GpuPass {
 
  private:
   void sum(double* message, StreamWorkspace* workspace) override {
-    with_types(pass_.data.element, [&](auto types) {
+    dispatch(pass_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::gradient_sums(static_cast<const T*>(pass_.dy), static_cast<const T*>(pass_.x), layout(),
                           statistics_.arrays().mean, workspace, message, gpu()->stream());
@@ -229,7 +229,7 @@ class BackwardPass : public GpuPass {
     if (!error.empty()) throw Error(error);
     const Backend::Gradients& gradients = pass_.gradients;
     if (!gradients.gamma && !gradients.beta && !gradients.data) return;
-    with_types(pass_.data.element, [&](auto types) {
+    dispatch(pass_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
       StreamWorkspace workspace(gpu());
@@ -244,8 +244,9 @@ class BackwardPass : public GpuPass {
       source.sums = workspace.doubles(message_size());
       source.fix_gamma = gradients.fix_gamma;
       source.gamma_gradient = {static_cast<P*>(gradients.gamma),
-                               gradients.write_gamma == Write::kAdd};
-      source.beta_gradient = {static_cast<P*>(gradients.beta), gradients.write_beta == Write::kAdd};
+                               gradients.write_gamma == WriteMode::kAdd};
+      source.beta_gradient = {static_cast<P*>(gradients.beta),
+                              gradients.write_beta == WriteMode::kAdd};
       cuda::input_gradient(static_cast<const T*>(pass_.dy), static_cast<const T*>(pass_.x),
                            layout(), source, gradients.write_data, static_cast<T*>(gradients.data),
                            &workspace, gpu()->stream());

@@ -18,17 +18,17 @@ inline const char* dtype_name(int dtype) {
 
 /// The dtype of gamma, beta and the running statistics for data of `dtype`, as in MXNet's
 /// BatchNorm: half precision would lose small updates.
-inline DType parameter_dtype(DType dtype) { return dtype == kFloat16 ? kFloat32 : dtype; }
+inline MXDType parameter_dtype(MXDType dtype) { return dtype == kFloat16 ? kFloat32 : dtype; }
 
 /// Throws Error for a dtype that data cannot have.
-inline Element element_of(int dtype) {
+inline DType dtype_of(int dtype) {
   switch (dtype) {
     case kFloat32:
-      return Element::kFloat32;
+      return DType::kFloat32;
     case kFloat64:
-      return Element::kFloat64;
+      return DType::kFloat64;
     case kFloat16:
-      return Element::kFloat16;
+      return DType::kFloat16;
     default:
       throw Error(std::string("data of ") + dtype_name(dtype) +
                   " where float16, float32 or float64 is expected");

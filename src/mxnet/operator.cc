@@ -49,13 +49,13 @@ void require_like_data(const NDArray& head_gradient, const NDArray& data) {
               text(data));
 }
 
-Write write_of(Request request) { return request == kAdd ? Write::kAdd : Write::kAssign; }
+WriteMode write_of(OpReq request) { return request == kAdd ? WriteMode::kAdd : WriteMode::kAssign; }
 
 }  // namespace
 
 struct Operator::ForwardCall {
   std::vector<NDArray> arrays;
-  Request request;
+  OpReq request;
   bool is_train;
   std::shared_ptr<Round> round = nullptr;  // empty without peers
   bool met = false;
@@ -63,12 +63,10 @@ struct Operator::ForwardCall {
 
 struct Operator::BackwardCall {
   std::vector<NDArray> arrays;
-  std::vector<Request> requests;
+  std::vector<OpReq> requests;
   std::shared_ptr<const Forward> forward;
 
-  Request request(std::size_t position) const {
-    return requests[position - backward_at::kDataGrad];
-  }
+  OpReq request(std::size_t position) const { return requests[position - backward_at::kDataGrad]; }
 };
 
 void PendingForwards::begin(const Device& device, const std::shared_ptr<void>& op,
@@ -101,7 +99,7 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend
       update_place_(std::move(update_place)),
       ticket_(group_ ? group_->announce(device_) : 0) {}
 
-void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_train) {
+void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train) {
   using namespace forward_at;
   std::vector<std::size_t> written{kOut, kMovingMean, kMovingVar};
   if (!attributes_.momentum) written.push_back(kNumBatches);
@@ -109,7 +107,7 @@ void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_tra
             written, "SyncBatchNormForward", &Operator::run_forward);
 }
 
-void Operator::backward(std::vector<NDArray> arrays, std::vector<Request> requests) {
+void Operator::backward(std::vector<NDArray> arrays, std::vector<OpReq> requests) {
   using namespace backward_at;
   push_call(
       std::make_shared<BackwardCall>(BackwardCall{std::move(arrays), std::move(requests), nullptr}),
@@ -148,7 +146,7 @@ const void* Operator::gamma(const NDArray& array) const {
 
 Backend::Data Operator::data_of(const NDArray& array) const {
   const auto shape = array.shape();
-  return {element_of(array.dtype()), Layout::of(shape, attributes_.axis_of(shape.size()))};
+  return {dtype_of(array.dtype()), Layout::of(shape, attributes_.axis_of(shape.size()))};
 }
 
 void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion) {

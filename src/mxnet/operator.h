@@ -78,8 +78,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
            UpdatePlace update_place);
 
   /// Both return at once and complete on the engine.
-  void forward(std::vector<NDArray> arrays, Request request, bool is_train);
-  void backward(std::vector<NDArray> arrays, std::vector<Request> requests);
+  void forward(std::vector<NDArray> arrays, OpReq request, bool is_train);
+  void backward(std::vector<NDArray> arrays, std::vector<OpReq> requests);
 
  private:
   /// What a backward pass needs of its forward pass, beside the input.

@@ -83,11 +83,11 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   const std::string layer = attributes_.layer();
   constexpr std::size_t kData = 0;
   constexpr std::size_t kOut = 3;
-  DTypes dtypes{static_cast<DType>(given[kData]), kUnknownDType};
-  if (dtypes.data == kUnknownDType) dtypes.data = static_cast<DType>(given[kOut]);
+  DTypes dtypes{static_cast<MXDType>(given[kData]), kUnknownDType};
+  if (dtypes.data == kUnknownDType) dtypes.data = static_cast<MXDType>(given[kOut]);
   if (dtypes.data == kUnknownDType) return dtypes;
   try {
-    static_cast<void>(element_of(dtypes.data));
+    static_cast<void>(dtype_of(dtypes.data));
   } catch (const Error& error) {
     throw Error(layer + ": " + error.what());
   }

@@ -34,8 +34,8 @@ class Property {
   Shapes infer_shapes(const std::vector<Shape>& given) const;
 
   struct DTypes {
-    DType data;
-    DType parameter;
+    MXDType data;
+    MXDType parameter;
   };
   /// `given` are the dtypes of data, gamma, beta, out and the auxiliary states.
   DTypes infer_dtypes(const std::vector<int>& given) const;

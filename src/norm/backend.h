@@ -28,7 +28,7 @@ class Backend {
 
   /// The arrays x, y, dy and dx of a call.
   struct Data {
-    Element element = Element::kFloat32;
+    DType dtype = DType::kFloat32;
     Layout layout;
   };
   struct RunningStatistics {
@@ -51,18 +51,18 @@ class Backend {
     double eps = 0;
     const void* gamma = nullptr;  ///< null: 1
     const void* beta = nullptr;
-    Write write = Write::kAssign;
+    WriteMode write = WriteMode::kAssign;
     void* y = nullptr;  ///< null: not wanted
     Done done;
   };
   /// What backward writes; null: not wanted.
   struct Gradients {
     bool fix_gamma = false;
-    Write write_gamma = Write::kAssign;
+    WriteMode write_gamma = WriteMode::kAssign;
     void* gamma = nullptr;
-    Write write_beta = Write::kAssign;
+    WriteMode write_beta = WriteMode::kAssign;
     void* beta = nullptr;
-    Write write_data = Write::kAssign;
+    WriteMode write_data = WriteMode::kAssign;
     void* data = nullptr;
   };
 

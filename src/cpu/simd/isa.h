@@ -18,7 +18,7 @@ namespace gluon_syncbn::cpu {
 
 /// Whether a kernel replaces what its output array holds, adds to it, or replaces it past the
 /// caches, which saves reading an array that no cache could keep before it is overwritten.
-enum class Store { kAssign, kAdd, kStream };
+enum class StoreMode { kAssign, kAdd, kStream };
 
 /// y = (x - center) * scale + shift; an array for each.
 template <class R>
@@ -59,16 +59,16 @@ struct Kernels {
   void (*run_gradient_sums)(const T* dy, const T* x, const Layout&, ChannelRange,
                             const double* mean, double* sum_dy, double* sum_dy_centered);
   void (*run_normalize)(const T* x, const Layout&, ChannelRange, const NormalizationArrays<R>&,
-                        Store, T* y);
+                        StoreMode, T* y);
   void (*run_input_gradient)(const T* dy, const T* x, const Layout&, ChannelRange,
-                             const InputGradientArrays<R>&, Store, T* dx);
+                             const InputGradientArrays<R>&, StoreMode, T* dx);
 
   void (*column_moments)(const T* x, Extent, double* mean, double* m2);
   void (*column_gradient_sums)(const T* dy, const T* x, Extent, const double* mean, double* sum_dy,
                                double* sum_dy_centered);
-  void (*column_normalize)(const T* x, Extent, const NormalizationArrays<R>&, Store, T* y);
+  void (*column_normalize)(const T* x, Extent, const NormalizationArrays<R>&, StoreMode, T* y);
   void (*column_input_gradient)(const T* dy, const T* x, Extent, const InputGradientArrays<R>&,
-                                Store, T* dx);
+                                StoreMode, T* dx);
 };
 
 /// The kernels of one instruction set for all types of data.

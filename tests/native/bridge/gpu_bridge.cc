@@ -83,7 +83,7 @@ struct GpuBridgeRound {
       running.variance = d.arrays.running_variance;
       running.momentum = momentum;
       d.backend->normalize(d.data, d.arrays.x, *d.statistics, d.arrays.gamma, d.arrays.beta,
-                           Write::kAssign, d.arrays.y, {running, {d.statistics}});
+                           WriteMode::kAssign, d.arrays.y, {running, {d.statistics}});
     }
   }
   void gradient_sums() {
@@ -129,7 +129,7 @@ const char* gpu_bridge_open(int number, const GpuBridgeContext* contexts, int el
       opened->devices.push_back(
           {cuda::backend_of(i, kLayer),
            contexts[i],
-           {static_cast<Element>(element), {contexts[i].outer, channels, inner}},
+           {static_cast<DType>(element), {contexts[i].outer, channels, inner}},
            nullptr});
     }
     *round = opened.release();

@@ -28,9 +28,9 @@ constexpr double kEps = 1e-3;
 constexpr double kMomentum = 0.8;
 
 template <class T>
-Element element_of_type() {
-  if (std::is_same_v<T, double>) return Element::kFloat64;
-  return std::is_same_v<T, float> ? Element::kFloat32 : Element::kFloat16;
+DType dtype_of_type() {
+  if (std::is_same_v<T, double>) return DType::kFloat64;
+  return std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat16;
 }
 
 /// One device with all that a step of it reads and writes.
@@ -38,7 +38,7 @@ template <class T>
 struct Worker {
   using P = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-  Worker(const Layout& layout, Write write_in, std::uint32_t seed)
+  Worker(const Layout& layout, WriteMode write_in, std::uint32_t seed)
       : x(layout, 3, 1, seed), dy(layout, 0, 1, seed + 1), write(write_in) {
     y = dx = Data<T>(layout, 7, 1, seed + 2).elements;
     for (const double value : parameters(layout, 1, 5)) gamma.push_back(static_cast<P>(value));
@@ -46,7 +46,7 @@ struct Worker {
     mean = variance = gamma_gradient = beta_gradient = beta;
   }
 
-  Backend::Data data() const { return {element_of_type<T>(), x.layout}; }
+  Backend::Data data() const { return {dtype_of_type<T>(), x.layout}; }
   Backend::Gradients gradients() {
     return {false, write, gamma_gradient.data(), write, beta_gradient.data(), write, dx.data()};
   }
@@ -56,7 +56,7 @@ struct Worker {
 
   Data<T> x;
   Data<T> dy;
-  Write write;
+  WriteMode write;
   std::vector<T> y, dx;
   std::vector<P> gamma, beta, mean, variance, gamma_gradient, beta_gradient;
   Backend::StatisticsPtr statistics;
@@ -68,7 +68,7 @@ template <class T>
 using Workers = std::vector<Worker<T>>;
 
 template <class T>
-Workers<T> make_workers(const std::vector<Layout>& layouts, Write write) {
+Workers<T> make_workers(const std::vector<Layout>& layouts, WriteMode write) {
   Workers<T> workers;
   for (const Layout& layout : layouts) {
     workers.emplace_back(layout, write, static_cast<std::uint32_t>(10 * workers.size()));
@@ -223,8 +223,8 @@ const std::vector<std::vector<Layout>> kDevices = {
 TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T, float, double,
                    Half) {
   for (const auto& layouts : kDevices) {
-    const auto fresh = make_workers<T>(layouts, Write::kAssign);
-    const auto check = [&](Write write, std::size_t last, int step) {
+    const auto fresh = make_workers<T>(layouts, WriteMode::kAssign);
+    const auto check = [&](WriteMode write, std::size_t last, int step) {
       CAPTURE(layouts.front().channels);
       CAPTURE(layouts.size());
       CAPTURE(last);
@@ -236,15 +236,15 @@ TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T, f
       step_together(&workers, last, step);
       check_same(workers, expected);
     };
-    check(Write::kAdd, 0, 3);
-    for (const int step : {0, 3, 1000}) check(Write::kAssign, layouts.size() - 1, step);
+    check(WriteMode::kAdd, 0, 3);
+    for (const int step : {0, 3, 1000}) check(WriteMode::kAssign, layouts.size() - 1, step);
   }
 }
 
 TEST_CASE("passes: devices on threads of their own meet and begin at any time") {
   for (const std::int64_t inner : {20, 600, 8000}) {
     const std::vector<Layout> layouts(3, Layout{2, 67, inner});
-    const auto fresh = make_workers<float>(layouts, Write::kAssign);
+    const auto fresh = make_workers<float>(layouts, WriteMode::kAssign);
     auto expected = fresh;
     step_apart(&expected);
     for (int repeat = 0; repeat < 10; ++repeat) {
@@ -258,7 +258,7 @@ TEST_CASE("passes: devices on threads of their own meet and begin at any time") 
 
 TEST_CASE("passes: outputs that nobody wants") {
   for (const std::int64_t inner : {20, 17000}) {
-    auto workers = make_workers<float>({{2, 64, inner}, {2, 64, inner}}, Write::kAssign);
+    auto workers = make_workers<float>({{2, 64, inner}, {2, 64, inner}}, WriteMode::kAssign);
     const auto before = workers;
     DevicePasses forward;
     DevicePasses backward;
@@ -290,7 +290,7 @@ TEST_CASE("passes: outputs that nobody wants") {
 TEST_CASE("passes: each is told once, also where one fails") {
   for (const std::int64_t inner : {20, 17000}) {
     auto workers =
-        make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, Write::kAssign);
+        make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, WriteMode::kAssign);
     DevicePasses passes;
     for (auto& w : workers) {
       auto pass = forward_pass(&w);
@@ -309,7 +309,8 @@ TEST_CASE("passes: each is told once, also where one fails") {
 }
 
 TEST_CASE("passes: a device whose thread takes no task fails alone") {
-  auto workers = make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, Write::kAssign);
+  auto workers =
+      make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, WriteMode::kAssign);
   DevicePasses passes;
   for (auto& w : workers) {
     auto pass = forward_pass(&w);
@@ -325,7 +326,7 @@ TEST_CASE("passes: a device whose thread takes no task fails alone") {
 }
 
 TEST_CASE("passes: devices that do not meet move by what has waited for them, and hear why") {
-  auto workers = make_workers<float>({{1, 4, 6}, {2, 4, 6}}, Write::kAssign);
+  auto workers = make_workers<float>({{1, 4, 6}, {2, 4, 6}}, WriteMode::kAssign);
   const auto before = workers;
   const auto earlier = std::make_shared<HostStatistics>(4);
   for (std::size_t c = 0; c < 4; ++c) earlier->set(c, 1, 2, kEps);

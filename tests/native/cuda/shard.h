@@ -72,7 +72,7 @@ struct Shard {
         gamma_gradient(&stream, zeros),
         beta_gradient(&stream, zeros),
         num_batches(&stream, {0.0F}),
-        data{Element::kFloat32, layout} {}
+        data{DType::kFloat32, layout} {}
 
   Data32 x;
   Data32 dy;

@@ -96,7 +96,7 @@ TEST_CASE("cuda gpu: out of memory, what is kept goes first, then the host progr
   emulated_refusals = 2;
   CHECK_THROWS_AS(gpu.host_memory(2 * large), cuda::OutOfMemory);
   emulated_refusals = 2;
-  CHECK(gpu.turns(100).states != nullptr);
+  CHECK(gpu.claims(100).states != nullptr);
   CHECK(borrowed.size() == 2);
   cuda::set_lender(nullptr);
   CHECK(finish(&gpu) == std::vector<std::string>{""});
