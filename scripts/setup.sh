@@ -317,5 +317,5 @@ if ((want_distributed)); then
 fi
 
 gpu="$("$venv/bin/python" -W ignore -c \
-  'from gluon_syncbn import runtime; print(runtime.gpu_build().split(";")[0])')"
+  'from gluon_syncbn import _native; print(_native.gpu_build().split(";")[0])')"
 say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, GPU half: $gpu"
