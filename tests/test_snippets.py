@@ -1,4 +1,4 @@
-"""Every snippet of README.md and docs/ runs; every command that they show exists.
+"""Every snippet of README.md and docs/ runs; every command and link that they show exists.
 
 The Python snippets of a page are one program, from top to bottom, in a process and an empty folder
 of its own. Commands are checked word by word, not run: what they do has tests of its own.
@@ -21,7 +21,7 @@ from markdown_it import MarkdownIt
 from .distributed.launch import why_not
 from .processes import ROOT, run_python
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def snippets(page: Path, language: str) -> list[tuple[int, str]]:
@@ -50,6 +50,33 @@ def commands() -> list[str]:
         for line in text.replace("\\\n", " ").splitlines()
         if shlex.split(line, comments=True)
     ]
+
+
+def links(page: Path) -> list[str]:
+    """Where links and pictures of the page lead, but for those to other sites."""
+    tokens = [
+        child for token in MarkdownIt().parse(page.read_text()) for child in token.children or ()
+    ]
+    found = [str(token.attrs.get("href") or token.attrs.get("src") or "") for token in tokens]
+    return [link for link in found if link and "://" not in link]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    tokens = MarkdownIt().parse(page.read_text())
+    titles = [
+        after.content for token, after in zip(tokens, tokens[1:]) if token.type == "heading_open"
+    ]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links(page):
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if snippets(p, "python")], ids=lambda p: p.name)
