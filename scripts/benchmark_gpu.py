@@ -1,4 +1,4 @@
-"""Time the GPU half beside PyTorch's batch normalization and plain copies, on one GPU.
+"""Time the GPU backend beside PyTorch's batch normalization and plain copies, on one GPU.
 
 Needs a GPU, PyTorch with CUDA and the library that scripts/check_gpu.sh builds; no MXNet and no
 network. Contexts are streams of the GPU. Everything is compared with float64 first, then timed in

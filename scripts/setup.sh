@@ -16,7 +16,7 @@
 #   GLUON_SYNCBN_MXNET  cpu, cu112 or cu112-toolkit: the MXNet build to install (default: where an
 #                       NVIDIA driver is found, cu112-toolkit if the system has all libraries of
 #                       CUDA 11 that it needs, else cu112, which brings them; cpu elsewhere)
-#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU half (default: AUTO with MXNet for CUDA,
+#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU backend (default: AUTO with MXNet for CUDA,
 #                       else OFF, because compiling it takes minutes and it could not run). Unless
 #                       OFF, and where no nvcc is, nvcc is installed in .venv if the driver is new
 #                       enough for what that builds
@@ -149,7 +149,7 @@ END
 nvcc_packages=(nvidia-cuda-{nvcc,crt}==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
   nvidia-cuda-cccl==13.0.85)
 
-# Finds nvcc for the GPU half, and says what the result needs.
+# Finds nvcc for the GPU backend, and says what the result needs.
 provide_nvcc() {
   local known toolkit
   if [[ "$GLUON_SYNCBN_CUDA" == OFF || -n "${CUDACXX:-}" ]] || command -v nvcc >/dev/null; then
@@ -167,7 +167,8 @@ provide_nvcc() {
       "non-free) and run this again"
     return
   fi
-  say "installing nvcc 13.0 in .venv; the GPU half that it builds needs driver 580.65.06 or later"
+  say "installing nvcc 13.0 in .venv; the GPU backend that it builds needs driver 580.65.06 or" \
+    "later"
   logged "${pip[@]}" install --no-deps "${nvcc_packages[@]}"
   toolkit="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
   toolkit+=/nvidia/cu13
@@ -318,4 +319,4 @@ fi
 
 gpu="$("$venv/bin/python" -W ignore -c \
   'from gluon_syncbn import _native; print(_native.gpu_build().split(";")[0])')"
-say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, GPU half: $gpu"
+say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, GPU backend: $gpu"
