@@ -44,7 +44,7 @@ class _Identity:
 
 
 class SyncBatchNorm(nn.BatchNorm):
-    r"""Batch normalization over the whole batch that a network is trained on, on all its devices.
+    """Batch normalization over the whole batch that a network is trained on, on all its devices.
 
     In training, all devices exchange the count, the mean and the sum of squared deviations of every
     channel, and normalize with the merged statistics; backward exchanges the two sums that the
@@ -57,6 +57,10 @@ class SyncBatchNorm(nn.BatchNorm):
     Parameters have BatchNorm's names, so that each loads the checkpoints of the other. Each
     training forward updates the running statistics once, with the biased variance (as MXNet), and
     to the same bits on all devices.
+
+    The input has 2 to 5 dimensions and is float16, float32 or float64; parameters and statistics of
+    float16 data are float32, also after ``net.cast("float16")``. Devices may hold shards of
+    different size. The output has the shape and dtype of the input.
 
     Call all devices before you read a result of one: ``asnumpy()`` inside the loop over shards
     waits for devices that have not been called.
@@ -81,9 +85,10 @@ class SyncBatchNorm(nn.BatchNorm):
         Whether gamma is trained; it is 1 otherwise.
     use_global_stats : bool, default False
         Normalize with the running statistics in training too.
-    beta_initializer, gamma_initializer, running_mean_initializer, running_variance_initializer : \
-str or Initializer
-        Defaults are zeros, ones, zeros and ones.
+    beta_initializer, running_mean_initializer : str or Initializer
+        By default, zeros.
+    gamma_initializer, running_variance_initializer : str or Initializer
+        By default, ones.
     axis : int, default 1
         Axis of the channels: 1 for NCHW, -1 for NHWC.
     sync_group_size : int, optional
@@ -114,13 +119,6 @@ str or Initializer
         ``wait_to_read()``, if the devices of a step differ in channels, dtype, epsilon or momentum,
         if one of them fails, or if one does not come within :func:`gluon_syncbn.get_timeout`
         seconds.
-
-    Inputs:
-        - **data**: array of 2 to 5 dimensions, float16, float32 or float64. Parameters and
-          statistics of float16 data are float32. Devices may hold shards of different size.
-
-    Outputs:
-        - **out**: array of the shape and dtype of `data`.
 
     References
     ----------

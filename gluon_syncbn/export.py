@@ -77,7 +77,8 @@ def export(
 
     Returns
     -------
-    symbol_file, params_file : str
+    symbol_file : str
+    params_file : str
         The names of the files written.
 
     Raises

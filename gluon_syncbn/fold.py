@@ -58,7 +58,8 @@ def fold_batchnorm(
     Returns
     -------
     symbol : Symbol
-    args, aux : dict of str to NDArray
+    args : dict of str to NDArray
+    aux : dict of str to NDArray
         New ones; the given ones stay as they are.
     report : FoldReport
         What was folded and what was left, and why.
