@@ -40,12 +40,14 @@ void Timer::begin(cuda::Stream* stream) { impl_->record(impl_->begin, *stream); 
 void Timer::end(cuda::Stream* stream) { impl_->record(impl_->end, *stream); }
 
 bool Timer::has_begun() const {
+  const OnDevice on_device(impl_->ordinal);
   const cudaError_t status = cudaEventQuery(impl_->begin);
   if (status != cudaErrorNotReady) check(status, "cudaEventQuery", impl_->ordinal);
   return status == cudaSuccess;
 }
 
 double Timer::seconds() const {
+  const OnDevice on_device(impl_->ordinal);
   check(cudaEventSynchronize(impl_->end), "timed work", impl_->ordinal);
   float milliseconds = 0;
   check(cudaEventElapsedTime(&milliseconds, impl_->begin, impl_->end), "cudaEventElapsedTime",
