@@ -8,23 +8,21 @@ namespace gluon_syncbn {
 /// What arrays of data hold.
 enum class DType { kFloat32, kFloat64, kFloat16 };
 
-/// What gamma, beta and the running statistics hold for such data, as in MXNet's BatchNorm: half
-/// precision would lose small updates.
-inline DType parameter_dtype(DType data) {
-  return data == DType::kFloat16 ? DType::kFloat32 : data;
-}
+/// The same as types of C++: VISIT(T) for each.
+#define GLUON_SYNCBN_FOR_EACH_DTYPE(VISIT) VISIT(float) VISIT(double) VISIT(Half)
 
-/// Data type T and parameter type P.
+/// Data type T and the type P of gamma, beta and the running statistics of such data, as in MXNet's
+/// BatchNorm: half precision would lose small updates.
 template <class T, class P>
 struct DTypes {
   using Data = T;
   using Parameter = P;
 };
 
-/// Returns visit(ElementTypes<T, P>()) with the types of `element`.
+/// Returns visit(DTypes<T, P>()) with the types of `dtype`.
 template <class Visit>
-auto dispatch(DType element, const Visit& visit) {
-  switch (element) {
+auto dispatch(DType dtype, const Visit& visit) {
+  switch (dtype) {
     case DType::kFloat64:
       return visit(DTypes<double, double>());
     case DType::kFloat16:

@@ -276,7 +276,7 @@ StoreMode prepare_output(WriteMode write, const Layout& layout, T* out) {
 
 template <class T>
 void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result) {
-  kernels_in_use().of<T>().run_moments(x, layout, channels, result->mean.data(), result->m2.data());
+  kernels_in_use<T>().run_moments(x, layout, channels, result->mean.data(), result->m2.data());
 }
 
 template <class T>
@@ -285,7 +285,7 @@ Moments moments(const T* x, const Layout& layout) {
                  std::vector<double>(index(layout.channels))};
   if (is_empty(layout)) return result;
   if (!has_runs(layout)) {
-    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels_in_use().of<T>(), &result);
+    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(), &result);
     return result;
   }
   const ChannelParts parts(layout.channels, layout.count());
@@ -297,7 +297,7 @@ template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
                StoreMode store, T* y) {
   const auto values = parameters_of<Real<T>>(n, layout, nullptr);
-  kernels_in_use().of<T>().run_normalize(first_of(x, layout, channels), layout,
+  kernels_in_use<T>().run_normalize(first_of(x, layout, channels), layout,
                                          first_channels(channels), arrays_of_normalization(values),
                                          store, first_of(y, layout, channels));
 }
@@ -310,7 +310,7 @@ void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMo
   const auto values = parameters_of<Real<T>>(n, layout, matrix);
   const auto arrays = arrays_of_normalization(values);
   const StoreMode store = prepare_output(write, layout, y);
-  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  const Kernels<T>& kernels = kernels_in_use<T>();
   for_all_parts(
       layout, matrix,
       [&](ChannelRange channels) { kernels.run_normalize(x, layout, channels, arrays, store, y); },
@@ -322,7 +322,7 @@ void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMo
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
                    const std::vector<double>& mean, GradientSums* result) {
-  kernels_in_use().of<T>().run_gradient_sums(dy, x, layout, channels, mean.data(),
+  kernels_in_use<T>().run_gradient_sums(dy, x, layout, channels, mean.data(),
                                              result->dy.data(), result->dy_centered.data());
 }
 
@@ -333,7 +333,7 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
   GradientSums result{std::vector<double>(channels), std::vector<double>(channels)};
   if (is_empty(layout)) return result;
   if (!has_runs(layout)) {
-    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use().of<T>(),
+    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(),
                              mean, &result);
     return result;
   }
@@ -347,7 +347,7 @@ template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
                     const InputGradient& g, StoreMode store, T* dx) {
   const auto values = parameters_of<Real<T>>(g, layout, nullptr);
-  kernels_in_use().of<T>().run_input_gradient(
+  kernels_in_use<T>().run_input_gradient(
       first_of(dy, layout, channels), first_of(x, layout, channels), layout,
       first_channels(channels), arrays_of_gradient(values), store, first_of(dx, layout, channels));
 }
@@ -361,7 +361,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGr
   const auto values = parameters_of<Real<T>>(g, layout, matrix);
   const auto arrays = arrays_of_gradient(values);
   const StoreMode store = prepare_output(write, layout, dx);
-  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  const Kernels<T>& kernels = kernels_in_use<T>();
   for_all_parts(
       layout, matrix,
       [&](ChannelRange channels) {
@@ -387,9 +387,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGr
                                   WriteMode, T*);                                           \
   template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,          \
                                   const InputGradient&, StoreMode, T*);
-GLUON_SYNCBN_INSTANTIATE(float)
-GLUON_SYNCBN_INSTANTIATE(double)
-GLUON_SYNCBN_INSTANTIATE(Half)
+GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 
 }  // namespace gluon_syncbn::cpu

@@ -5,9 +5,11 @@
 
 #include "common/dtype.h"
 #include "common/error.h"
-#include "mxnet/c_api.h"
 
 namespace gluon_syncbn::mxnet {
+
+/// MXNet's numbers.
+enum MXDType : int { kUnknownDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kInt64 = 6 };
 
 inline const char* dtype_name(int dtype) {
   static constexpr const char* kNames[] = {"float32", "float64", "float16", "uint8",
@@ -16,8 +18,7 @@ inline const char* dtype_name(int dtype) {
   return known ? kNames[dtype] : "an unknown dtype";
 }
 
-/// The dtype of gamma, beta and the running statistics for data of `dtype`, as in MXNet's
-/// BatchNorm: half precision would lose small updates.
+/// The dtype of gamma, beta and the running statistics: that of DTypes.
 inline MXDType parameter_dtype(MXDType dtype) { return dtype == kFloat16 ? kFloat32 : dtype; }
 
 /// Throws Error for a dtype that data cannot have.

@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "common/per_process.h"
 #include "distributed/stall_inspector.h"
+#include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
 

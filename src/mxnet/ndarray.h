@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mxnet/c_api.h"
+#include "mxnet/dtype.h"
 
 namespace gluon_syncbn::mxnet {
 

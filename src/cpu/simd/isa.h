@@ -2,13 +2,12 @@
 #define GLUON_SYNCBN_CPU_SIMD_ISA_H_
 
 #include <cstdint>
-#include <type_traits>
 
-#include "common/half.h"
+#include "common/dtype.h"
 #include "common/layout.h"
 #include "common/real.h"
 
-/// The innermost loops, compiled once for each instruction set from one source (isa_kernels.h).
+/// The innermost loops, compiled once for each instruction set from one source (loops.h).
 ///
 /// Files that are compiled for an instruction set which the machine may lack must not share inline
 /// functions with others: the linker keeps any one copy of such a function, and that would be an
@@ -73,20 +72,9 @@ struct Kernels {
 
 /// The kernels of one instruction set for all types of data.
 struct IsaKernels {
-  Kernels<float> of_float;
-  Kernels<double> of_double;
-  Kernels<Half> of_half;
-
-  template <class T>
-  const Kernels<T>& of() const {
-    if constexpr (std::is_same_v<T, float>) {
-      return of_float;
-    } else if constexpr (std::is_same_v<T, double>) {
-      return of_double;
-    } else {
-      return of_half;
-    }
-  }
+#define GLUON_SYNCBN_KERNELS(T) Kernels<T> of_##T;
+  GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_KERNELS)
+#undef GLUON_SYNCBN_KERNELS
 };
 
 namespace baseline {
@@ -113,8 +101,9 @@ Isa isa();
 /// For tests. Without effect where the machine lacks `isa`.
 void use_isa(Isa isa);
 
-/// The kernels for the instruction set in use.
-const IsaKernels& kernels_in_use();
+/// Those of the instruction set in use.
+template <class T>
+const Kernels<T>& kernels_in_use();
 
 }  // namespace gluon_syncbn::cpu
 

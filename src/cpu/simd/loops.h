@@ -1,4 +1,4 @@
-// The source of all kernels_*.cc, each of which sets
+// The source of the other files here, each of which sets
 //   GLUON_SYNCBN_ISA            the namespace of its kernels
 //   GLUON_SYNCBN_VECTOR_BYTES   the width of its registers
 // and is compiled for its instruction set (CMakeLists.txt). Everything here has internal linkage
@@ -763,7 +763,9 @@ constexpr Kernels<T> kernels_of() {
           &column_normalize<T>,   &column_input_gradient<T>};
 }
 
-constexpr IsaKernels kKernels{kernels_of<float>(), kernels_of<double>(), kernels_of<Half>()};
+#define GLUON_SYNCBN_KERNELS(T) kernels_of<T>(),
+constexpr IsaKernels kKernels{GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_KERNELS)};
+#undef GLUON_SYNCBN_KERNELS
 
 }  // namespace
 

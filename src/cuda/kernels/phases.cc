@@ -5,6 +5,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "common/dtype.h"
 #include "cuda/kernels/instances.h"
 #include "cuda/kernels/tiling.h"
 
@@ -157,9 +158,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
   template void input_gradient<T>(const T*, const T*, const Layout&,                            \
                                   const BackwardSource<Real<T>>&, WriteMode, T*, Workspace*,    \
                                   Stream*);
-GLUON_SYNCBN_INSTANTIATE(float)
-GLUON_SYNCBN_INSTANTIATE(double)
-GLUON_SYNCBN_INSTANTIATE(Half)
+GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 
 }  // namespace gluon_syncbn::cuda
