@@ -42,7 +42,9 @@ def test_fcn_follows_one_device(processes, mpi, tmp_path):
     assert len(notes(tmp_path, processes)) == processes
 
 
-@pytest.mark.parametrize(("mpi", "contexts"), [(True, "cpu"), (False, "gpu")], ids=str)
+@pytest.mark.parametrize(
+    ("mpi", "contexts"), [(False, "cpu"), (False, "gpu"), (True, "gpu")], ids=str
+)
 def test_training_follows_one_device(mpi, contexts, tmp_path):
     needs_gpus(contexts)
     job = start("trainer", 2, str(tmp_path), mpi=mpi, SYNCBN_TEST_CONTEXTS=contexts)

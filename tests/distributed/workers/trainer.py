@@ -17,7 +17,7 @@ from tests.distributed.workers.job import agree, bounds, close, contexts, init, 
 
 CHANNELS = 5
 STEPS = 5
-OPTIONS = {"learning_rate": 0.01, "momentum": 0.9}
+OPTIONS = {"learning_rate": 1e-4, "momentum": 0.9}
 
 
 def build(norm: type, ctx: list[mx.Context]) -> Any:
