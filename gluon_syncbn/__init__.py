@@ -19,15 +19,15 @@ except (ImportError, OSError) as error:
 if not _mxnet.__version__.startswith("1.9."):
     raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {_mxnet.__version__}")
 
+from ._native import get_timeout, set_timeout
 from ._version import __version__
+from .amp import amp_fp32_ops
 from .block import SyncBatchNorm
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
-from .deploy import export, to_batchnorm
+from .export import export, to_batchnorm
 from .fold import fold_batchnorm
+from .horovod import init
 from .in_sync import check_in_sync
-from .mixed_precision import amp_fp32_ops
-from .processes import init
-from .runtime import get_timeout, set_timeout
 
 __all__ = [
     "SyncBatchNorm",

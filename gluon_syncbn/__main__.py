@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import deploy, diagnose, to_onnx
+from . import diagnose, onnx
+from .export import convert_files
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,8 +69,8 @@ def _convert(options: argparse.Namespace) -> int:
     files = (f"{options.out}-symbol.json", f"{options.out}-0000.params")
     try:
         if options.onnx:
-            to_onnx.check_onnx()  # before anything is written
-        plain = deploy.convert_files(options.symbol, options.params, *files, fold=options.fold)
+            onnx.check_onnx()  # before anything is written
+        plain = convert_files(options.symbol, options.params, *files, fold=options.fold)
     except (OSError, ValueError) as error:
         return _fail(error)
     if options.fold:
@@ -77,9 +78,7 @@ def _convert(options: argparse.Namespace) -> int:
     print(f"written: {files[0]}, {files[1]}")
     if options.onnx:
         try:
-            to_onnx.write_onnx(
-                plain.symbol, plain.args, plain.aux, options.onnx, options.input_shape
-            )
+            onnx.write_onnx(plain.symbol, plain.args, plain.aux, options.onnx, options.input_shape)
         except (OSError, ValueError) as error:
             return _fail(error)
         print(f"written: {options.onnx}")

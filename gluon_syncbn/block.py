@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Iterator
 import mxnet as mx
 from mxnet.gluon import nn
 
-from . import cpu_contexts, processes, runtime  # noqa: F401  (runtime registers the operator)
+from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers the operator)
 
 __all__ = ["SyncBatchNorm"]
 
@@ -167,7 +167,7 @@ str or Initializer
         )
         self._identity = _Identity()
         self._own_process_set = process_set is not None
-        self._process_set = processes.join(process_set) if self._own_process_set else None
+        self._process_set = horovod.join(process_set) if self._own_process_set else None
         # Gluon reads an attribute before it sets it.
         self._kwargs.update(num_devices=None, sync_group_size=None)
         self.num_devices = num_devices
@@ -175,7 +175,9 @@ str or Initializer
         self.momentum = momentum
 
     @classmethod
-    def _take_over(cls, layer: Any, num_devices: int | None, sync_group_size: int | None) -> None:
+    def _convert_in_place(
+        cls, layer: Any, num_devices: int | None, sync_group_size: int | None
+    ) -> None:
         """Make `layer`, a plain BatchNorm or MXNet's own SyncBatchNorm, one of this class."""
         before = layer._kwargs
         layer._before_conversion = (type(layer), before)
@@ -187,8 +189,8 @@ str or Initializer
         layer._kwargs = {"axis": before.get("axis", 1), **{name: before[name] for name in names}}
         layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
 
-    def _hand_back(self) -> None:
-        """Become what this layer was before `_take_over`, or else a plain BatchNorm."""
+    def _revert_in_place(self) -> None:
+        """Become what this layer was before `_convert_in_place`, or else a plain BatchNorm."""
         names = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")
         now = {name: self._kwargs[name] for name in names}
         before_class, before = getattr(self, "_before_conversion", (nn.BatchNorm, now))
@@ -350,7 +352,7 @@ str or Initializer
 
     def _among_processes(self, symbolic: bool) -> dict[str, Any]:
         """Attributes for synchronizing with other processes, none where there is no need to."""
-        number = self._process_set if self._own_process_set else processes.default()
+        number = self._process_set if self._own_process_set else horovod.default()
         if number is None:
             return {}
         if self.sync_group_size is not None:

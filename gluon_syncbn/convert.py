@@ -60,7 +60,7 @@ def convert_sync_batchnorm(
     converted = []
     for layer in _norm_layers(net):
         if type(layer) in (nn.BatchNorm, contrib.nn.SyncBatchNorm):
-            SyncBatchNorm._take_over(layer, num_devices, sync_group_size)
+            SyncBatchNorm._convert_in_place(layer, num_devices, sync_group_size)
             converted.append(layer.name)
         elif not isinstance(layer, SyncBatchNorm):
             warnings.warn(
@@ -116,7 +116,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
             )
     reverted = []
     for layer in layers:
-        layer._hand_back()
+        layer._revert_in_place()
         reverted.append(layer.name)
     _report("reverted from SyncBatchNorm", net, reverted)
     return net

@@ -9,7 +9,7 @@ from typing import Iterator
 import mxnet as mx
 import numpy as np
 
-from . import __version__, cpu_contexts, driver, runtime, self_test
+from . import __version__, _native, cpu_contexts, driver, self_test
 
 __all__ = ["main"]
 
@@ -33,18 +33,18 @@ def main() -> int:
 
 def _facts() -> Iterator[tuple[str, object]]:
     yield "gluon_syncbn", __version__
-    yield "native library", runtime.library_path()
-    yield "built as", runtime.build_info()
-    yield "GPU half", runtime.gpu_build()
-    yield "GPUs for it", runtime.gpu_devices()
-    yield "NVIDIA driver", driver.describe(runtime.gpu_build())
+    yield "native library", _native.library_path()
+    yield "built as", _native.build_info()
+    yield "GPU half", _native.gpu_build()
+    yield "GPUs for it", _native.gpu_devices()
+    yield "NVIDIA driver", driver.describe(_native.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     yield "MXNet features", _features()
     yield "GPUs for MXNet", driver.describe_gpus()
     yield "NumPy", np.__version__
     yield "Python", platform.python_version()
     yield "system", platform.platform()
-    yield "timeout", f"{runtime.get_timeout():g} s" if runtime.get_timeout() else "never"
+    yield "timeout", f"{_native.get_timeout():g} s" if _native.get_timeout() else "never"
     for name in cpu_contexts.SETTINGS:
         yield name, os.environ.get(name, "not set")
     yield "MXNET_ENGINE_TYPE", os.environ.get("MXNET_ENGINE_TYPE", "not set")

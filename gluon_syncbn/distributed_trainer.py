@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .processes import require_horovod
+from .horovod import require_horovod
 
 __all__ = ["DistributedTrainer"]
 

@@ -92,7 +92,7 @@ def describe(gpu_build: str) -> str:
     Parameters
     ----------
     gpu_build : str
-        What :func:`gluon_syncbn.runtime.gpu_build` returns.
+        What :func:`gluon_syncbn._native.gpu_build` returns.
     """
     version = _version()
     if version is None:

@@ -34,6 +34,7 @@ check() {
 }
 check "ruff check" "$bin/ruff" check --quiet "${python_sources[@]}"
 check "ruff format" "$bin/ruff" format --quiet --check "${python_sources[@]}"
+check "includes" "$bin/python" scripts/check_includes.py
 check "mypy" "$bin/mypy" --no-error-summary gluon_syncbn scripts
 # One place in each file is enough to tell.
 check "clang-format" "$bin/clang-format" --dry-run -Werror --ferror-limit=1 "${native_sources[@]}"

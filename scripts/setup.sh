@@ -333,8 +333,8 @@ if ((want_distributed)); then
 fi
 
 facts="$("$venv/bin/python" -W ignore -c '
-from gluon_syncbn import driver, runtime
-build = runtime.gpu_build()
+from gluon_syncbn import _native, driver
+build = _native.gpu_build()
 print("GPU half: " + build.split(";")[0])
 if not build.startswith("not built"):
     print("NVIDIA driver: " + driver.describe(build))')"

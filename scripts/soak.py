@@ -21,7 +21,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pandas as pd
-from gluon_syncbn import cpu_contexts, runtime
+from gluon_syncbn import _native, cpu_contexts
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -46,7 +46,7 @@ def measure(step: int) -> dict[str, float]:
         "rss_mib": int(status["VmRSS"].split()[0]) / 1024,
         "threads": int(status["Threads"]),
         "files": len(list(Path("/proc/self/fd").iterdir())),
-        "keys": runtime.num_keys(),
+        "keys": _native.num_keys(),
     }
 
 

@@ -8,7 +8,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn import runtime
+from gluon_syncbn import _native
 
 from .conftest import DEVICE, contexts
 from .test_modes import MODES
@@ -125,13 +125,13 @@ def test_a_call_that_comes_too_late_fails_at_once(mode):
     x = mx.nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, 1))
     x.wait_to_read()
     gluon_syncbn.set_timeout(0.3)
-    hold = ctypes.c_void_p(runtime._LIBRARY.gluon_syncbn_hold(x.handle))
+    hold = ctypes.c_void_p(_native._LIBRARY.gluon_syncbn_hold(x.handle))
     with mx.autograd.record():
         late = layer(x)
     (out,) = train(layer, [0])
     message = error_of(out.asnumpy)
     gluon_syncbn.set_timeout(60)
-    runtime._LIBRARY.gluon_syncbn_release(hold)
+    _native._LIBRARY.gluon_syncbn_release(hold)
     assert error_of(late.asnumpy) == message
     del out, late
     for _ in range(3):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import mxnet as mx
 import pytest
-from gluon_syncbn import cpu_contexts, runtime
+from gluon_syncbn import _native, cpu_contexts
 
 from .native_build import build
 
@@ -28,7 +28,7 @@ def program() -> Path:
 def run(program: Path, record: Path, *options: str) -> dict[str, list[str]]:
     """Run all scenarios and give the record of each."""
     result = subprocess.run(
-        [program, "--adapter", str(runtime.library_path()), "--record", str(record), *options],
+        [program, "--adapter", str(_native.library_path()), "--record", str(record), *options],
         env={**os.environ, **cpu_contexts.SETTINGS},
         capture_output=True,
         text=True,

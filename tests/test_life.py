@@ -10,7 +10,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn import runtime
+from gluon_syncbn import _native
 from mxnet import autograd
 from mxnet.gluon import nn
 
@@ -136,14 +136,14 @@ def test_checkpoints_of_networks(tmp_path, mode):
 
 
 def test_keys_of_dead_blocks_are_released():
-    before = runtime.num_keys()
+    before = _native.num_keys()
     for _ in range(10):
         net = small_network()
         net.initialize(ctx=contexts(2))
         step(net, 2)
     del net
     mx.nd.waitall()
-    assert runtime.num_keys() <= before + 1
+    assert _native.num_keys() <= before + 1
 
 
 def test_two_networks_in_two_threads():

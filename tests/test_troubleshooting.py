@@ -12,7 +12,7 @@ from .processes import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 # Messages of the library itself and of the layer; tools beside them explain themselves.
-MODULES = ("__init__", "block", "cpu_contexts", "missing_gpus", "processes", "runtime")
+MODULES = ("__init__", "block", "cpu_contexts", "missing_gpus", "horovod", "_native")
 
 
 def words_of(text: str) -> str:

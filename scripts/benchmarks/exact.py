@@ -1,4 +1,4 @@
-"""Batch normalization by its definition, for NumPy's arrays and PyTorch's alike."""
+"""Batch normalization by its definition."""
 
 from __future__ import annotations
 

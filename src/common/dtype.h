@@ -6,33 +6,31 @@
 namespace gluon_syncbn {
 
 /// What arrays of data hold.
-enum class Element { kFloat32, kFloat64, kFloat16 };
+enum class DType { kFloat32, kFloat64, kFloat16 };
 
-/// What gamma, beta and the running statistics hold for such data, as in MXNet's BatchNorm: half
-/// precision would lose small updates.
-inline Element parameter_element(Element data) {
-  return data == Element::kFloat16 ? Element::kFloat32 : data;
-}
+/// The same as types of C++: VISIT(T) for each.
+#define GLUON_SYNCBN_FOR_EACH_DTYPE(VISIT) VISIT(float) VISIT(double) VISIT(Half)
 
-/// Data type T and parameter type P.
+/// Data type T and the type P of gamma, beta and the running statistics of such data, as in MXNet's
+/// BatchNorm: half precision would lose small updates.
 template <class T, class P>
-struct ElementTypes {
+struct DTypes {
   using Data = T;
   using Parameter = P;
 };
 
-/// Returns visit(ElementTypes<T, P>()) with the types of `element`.
+/// Returns visit(DTypes<T, P>()) with the types of `dtype`.
 template <class Visit>
-auto with_types(Element element, const Visit& visit) {
-  switch (element) {
-    case Element::kFloat64:
-      return visit(ElementTypes<double, double>());
-    case Element::kFloat16:
-      return visit(ElementTypes<Half, float>());
-    case Element::kFloat32:
+auto dispatch(DType dtype, const Visit& visit) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return visit(DTypes<double, double>());
+    case DType::kFloat16:
+      return visit(DTypes<Half, float>());
+    case DType::kFloat32:
       break;
   }
-  return visit(ElementTypes<float, float>());
+  return visit(DTypes<float, float>());
 }
 
 }  // namespace gluon_syncbn

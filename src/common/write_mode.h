@@ -4,7 +4,7 @@
 namespace gluon_syncbn {
 
 /// Whether a kernel replaces what its output array holds or adds to it (MXNet's grad_req).
-enum class Write { kAssign, kAdd };
+enum class WriteMode { kAssign, kAdd };
 
 }  // namespace gluon_syncbn
 

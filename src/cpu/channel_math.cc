@@ -32,11 +32,11 @@ std::vector<double> gamma_of(const void* gamma, ChannelRange channels) {
 }
 
 template <class P>
-void write_gradient(const std::vector<double>& values, Write write, void* array) {
+void write_gradient(const std::vector<double>& values, WriteMode write, void* array) {
   if (!array) return;
   P* gradient = static_cast<P*>(array);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const double before = write == Write::kAdd ? static_cast<double>(gradient[i]) : 0.0;
+    const double before = write == WriteMode::kAdd ? static_cast<double>(gradient[i]) : 0.0;
     gradient[i] = static_cast<P>(before + values[i]);
   }
 }
@@ -61,8 +61,8 @@ double next_momentum(void* num_batches) {
 /// Returns visit(P()) with the type P of parameters for such data.
 template <class Visit>
 auto with_parameter_type(const Backend::Data& data, const Visit& visit) {
-  return with_types(data.element,
-                    [&](auto types) { return visit(typename decltype(types)::Parameter()); });
+  return dispatch(data.dtype,
+                  [&](auto types) { return visit(typename decltype(types)::Parameter()); });
 }
 
 }  // namespace

@@ -263,20 +263,20 @@ ChannelRange ChannelParts::operator[](std::int64_t i) const {
 }
 
 template <class T>
-Store prepare_output(Write write, const Layout& layout, T* out) {
-  if (write == Write::kAdd) return Store::kAdd;
+StoreMode prepare_output(WriteMode write, const Layout& layout, T* out) {
+  if (write == WriteMode::kAdd) return StoreMode::kAdd;
   constexpr auto size = static_cast<std::int64_t>(sizeof(T));
   const std::int64_t bytes = layout.count() * layout.channels * size;
-  if (bytes < kLargeBytes) return Store::kAssign;
+  if (bytes < kLargeBytes) return StoreMode::kAssign;
   prefer_huge_pages(out, bytes);
   const std::int64_t run =
       has_runs(layout) ? layout.inner : Matrix(layout, kOutputColumns, kGrain).columns();
-  return run * size >= kStreamRunBytes ? Store::kStream : Store::kAssign;
+  return run * size >= kStreamRunBytes ? StoreMode::kStream : StoreMode::kAssign;
 }
 
 template <class T>
 void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result) {
-  kernels_in_use().of<T>().run_moments(x, layout, channels, result->mean.data(), result->m2.data());
+  kernels_in_use<T>().run_moments(x, layout, channels, result->mean.data(), result->m2.data());
 }
 
 template <class T>
@@ -285,7 +285,7 @@ Moments moments(const T* x, const Layout& layout) {
                  std::vector<double>(index(layout.channels))};
   if (is_empty(layout)) return result;
   if (!has_runs(layout)) {
-    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels_in_use().of<T>(), &result);
+    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(), &result);
     return result;
   }
   const ChannelParts parts(layout.channels, layout.count());
@@ -295,22 +295,22 @@ Moments moments(const T* x, const Layout& layout) {
 
 template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
-               Store store, T* y) {
+               StoreMode store, T* y) {
   const auto values = parameters_of<Real<T>>(n, layout, nullptr);
-  kernels_in_use().of<T>().run_normalize(first_of(x, layout, channels), layout,
+  kernels_in_use<T>().run_normalize(first_of(x, layout, channels), layout,
                                          first_channels(channels), arrays_of_normalization(values),
                                          store, first_of(y, layout, channels));
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const Normalization& n, Write write, T* y) {
+void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMode write, T* y) {
   if (is_empty(layout)) return;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
   const auto values = parameters_of<Real<T>>(n, layout, matrix);
   const auto arrays = arrays_of_normalization(values);
-  const Store store = prepare_output(write, layout, y);
-  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  const StoreMode store = prepare_output(write, layout, y);
+  const Kernels<T>& kernels = kernels_in_use<T>();
   for_all_parts(
       layout, matrix,
       [&](ChannelRange channels) { kernels.run_normalize(x, layout, channels, arrays, store, y); },
@@ -322,7 +322,7 @@ void normalize(const T* x, const Layout& layout, const Normalization& n, Write w
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
                    const std::vector<double>& mean, GradientSums* result) {
-  kernels_in_use().of<T>().run_gradient_sums(dy, x, layout, channels, mean.data(),
+  kernels_in_use<T>().run_gradient_sums(dy, x, layout, channels, mean.data(),
                                              result->dy.data(), result->dy_centered.data());
 }
 
@@ -333,7 +333,7 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
   GradientSums result{std::vector<double>(channels), std::vector<double>(channels)};
   if (is_empty(layout)) return result;
   if (!has_runs(layout)) {
-    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use().of<T>(),
+    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(),
                              mean, &result);
     return result;
   }
@@ -345,23 +345,23 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                    const InputGradient& g, Store store, T* dx) {
+                    const InputGradient& g, StoreMode store, T* dx) {
   const auto values = parameters_of<Real<T>>(g, layout, nullptr);
-  kernels_in_use().of<T>().run_input_gradient(
+  kernels_in_use<T>().run_input_gradient(
       first_of(dy, layout, channels), first_of(x, layout, channels), layout,
       first_channels(channels), arrays_of_gradient(values), store, first_of(dx, layout, channels));
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& g,
-                    Write write, T* dx) {
+                    WriteMode write, T* dx) {
   if (is_empty(layout)) return;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
   const auto values = parameters_of<Real<T>>(g, layout, matrix);
   const auto arrays = arrays_of_gradient(values);
-  const Store store = prepare_output(write, layout, dx);
-  const Kernels<T>& kernels = kernels_in_use().of<T>();
+  const StoreMode store = prepare_output(write, layout, dx);
+  const Kernels<T>& kernels = kernels_in_use<T>();
   for_all_parts(
       layout, matrix,
       [&](ChannelRange channels) {
@@ -372,24 +372,22 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGr
       });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                               \
-  template Store prepare_output<T>(Write, const Layout&, T*);                                     \
-  template Moments moments<T>(const T*, const Layout&);                                           \
-  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                      \
-  template void normalize<T>(const T*, const Layout&, const Normalization&, Write, T*);           \
-  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&, Store,  \
-                             T*);                                                                 \
-  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                       \
-                                         const std::vector<double>&);                             \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,                 \
-                                 const std::vector<double>&, GradientSums*);                      \
-  template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&, Write, \
-                                  T*);                                                            \
-  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,                \
-                                  const InputGradient&, Store, T*);
-GLUON_SYNCBN_INSTANTIATE(float)
-GLUON_SYNCBN_INSTANTIATE(double)
-GLUON_SYNCBN_INSTANTIATE(Half)
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                         \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                       \
+  template Moments moments<T>(const T*, const Layout&);                                     \
+  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                \
+  template void normalize<T>(const T*, const Layout&, const Normalization&, WriteMode, T*); \
+  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&,   \
+                             StoreMode, T*);                                                \
+  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                 \
+                                         const std::vector<double>&);                       \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,           \
+                                 const std::vector<double>&, GradientSums*);                \
+  template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&,  \
+                                  WriteMode, T*);                                           \
+  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,          \
+                                  const InputGradient&, StoreMode, T*);
+GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 
 }  // namespace gluon_syncbn::cpu

@@ -38,8 +38,8 @@ template <class T>
 Moments moments(const T* x, const Layout& layout);
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const Normalization& normalization, Write write,
-               T* y);
+void normalize(const T* x, const Layout& layout, const Normalization& normalization,
+               WriteMode write, T* y);
 
 template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
@@ -47,7 +47,7 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& gradient,
-                    Write write, T* dx);
+                    WriteMode write, T* dx);
 
 /// Whether some channels can be taken without the others, as below: their elements lie in long
 /// runs. The numbers come out the same.
@@ -68,7 +68,7 @@ class ChannelParts {
 
 /// Once for an output, before it is written.
 template <class T>
-Store prepare_output(Write write, const Layout& layout, T* out);
+StoreMode prepare_output(WriteMode write, const Layout& layout, T* out);
 
 /// Writes the numbers of some channels into those of all.
 template <class T>
@@ -81,11 +81,11 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange c
 /// With the numbers of these channels only.
 template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels,
-               const Normalization& normalization, Store store, T* y);
+               const Normalization& normalization, StoreMode store, T* y);
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                    const InputGradient& gradient, Store store, T* dx);
+                    const InputGradient& gradient, StoreMode store, T* dx);
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

@@ -28,10 +28,12 @@ constexpr std::int64_t kLittle = 1 << 16;
 /// them from memory once more.
 constexpr std::int64_t kTooMuch = 3 << 19;
 
-/// Of one device; the sums of all devices are with the share that finishes.
-class HostShare : public Share {
+using Post = std::function<void(std::function<void()> task)>;
+
+/// Of one device; the merged statistics of all devices are with the pass that merges them.
+class HostPass : public DevicePass {
  public:
-  HostShare(Layout layout, Post post, Done done)
+  HostPass(Layout layout, Post post, Backend::Done done)
       : layout_(layout),
         post_(std::move(post)),
         done_(std::move(done)),
@@ -40,6 +42,7 @@ class HostShare : public Share {
   }
 
   void begin(const std::function<bool()>& all_are_coming) final {
+    if (!all_are_coming) return sum_rest();
     if (elements() >= kTooMuch) return;
     const auto sum_ahead = [&](ChannelRange channels) {
       if (all_are_coming()) return false;
@@ -54,44 +57,51 @@ class HostShare : public Share {
     for_ahead(parts.number(), [&](std::int64_t i) { return sum_ahead(parts[i]); });
   }
 
-  void finish(const Shares& shares) final {
+  void reduce(const DevicePasses& passes, Then then) final {
+    PartialStatistics merged;
+    try {
+      share_merged(passes);
+      merge(all_channels());
+      merged = packed();
+    } catch (const std::exception& error) {
+      return then({}, error.what());
+    }
+    then(merged, "");
+  }
+
+  void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     try {
       // The others first: their devices wait for that, while this one is still busy here.
-      std::vector<std::shared_ptr<HostShare>> own_last;
-      std::int64_t elements = 0;
-      bool have_runs = true;
-      for (const auto& share : shares) {
-        own_last.push_back(std::static_pointer_cast<HostShare>(share));
-        elements += own_last.back()->elements();
-        have_runs = have_runs && has_runs(own_last.back()->layout_);
-      }
+      std::vector<std::shared_ptr<HostPass>> own_last;
+      for (const auto& pass : passes) own_last.push_back(std::static_pointer_cast<HostPass>(pass));
       std::stable_partition(own_last.begin(), own_last.end(),
-                            [this](const auto& share) { return share.get() != this; });
-      meet(shares);
-      if (elements >= kMuch && have_runs) {
-        take_parts(own_last);
-        for (const auto& share : own_last) share->end();
+                            [this](const auto& pass) { return pass.get() != this; });
+      if (!processes.empty()) {
+        replace_merged(processes);
+        for (const auto& pass : own_last) finish_later(pass);
         return;
       }
-      for (const auto& share : own_last) share->sum_rest();
-      merge(all_channels());
-      for (const auto& share : own_last) {
-        if (share.get() == this || elements <= kLittle) {
-          share->finish_alone();
-        } else {
-          finish_later(share);
-        }
-      }
+      share_merged(passes);
+      finish_here(own_last);
     } catch (const std::exception& error) {
-      for (const auto& share : shares) static_cast<HostShare&>(*share).tell(error.what());
+      for (const auto& pass : passes) static_cast<HostPass&>(*pass).tell(error.what());
     }
+  }
+
+  void fail(const std::string& error) final {
+    try {
+      missed();
+    } catch (const std::exception&) {
+      // A consequence of what the owner is about to hear.
+    }
+    tell(error);
   }
 
  protected:
   template <class Kind>
-  static std::vector<Kind*> all_of(const Shares& shares) {
+  static std::vector<Kind*> all_of(const DevicePasses& passes) {
     std::vector<Kind*> all;
-    for (const auto& share : shares) all.push_back(static_cast<Kind*>(share.get()));
+    for (const auto& pass : passes) all.push_back(static_cast<Kind*>(pass.get()));
     return all;
   }
 
@@ -102,14 +112,43 @@ class HostShare : public Share {
  private:
   /// Sums up some channels, or all where the layout has no runs.
   virtual void sum(ChannelRange channels) = 0;
-  /// Makes room for what this share merges, and lets all others know where it is.
-  virtual void meet(const Shares& shares) = 0;
+  /// Makes room for what this pass merges, and lets all others know where it is.
+  virtual void share_merged(const DevicePasses& passes) = 0;
   virtual void merge(ChannelRange channels) = 0;
+  /// What is merged of this process.
+  virtual PartialStatistics packed() const = 0;
+  /// Puts what is merged of all processes in its place.
+  virtual void replace_merged(const std::vector<PartialStatistics>& processes) = 0;
   virtual void prepare_output() = 0;
   virtual void output(ChannelRange channels) = 0;
   virtual void output() = 0;
   /// What is left for this device once everything is merged.
   virtual void conclude() = 0;
+  /// What is left if the devices have not met.
+  virtual void missed() {}
+
+  void finish_here(const std::vector<std::shared_ptr<HostPass>>& own_last) {
+    std::int64_t elements = 0;
+    bool have_runs = true;
+    for (const auto& pass : own_last) {
+      elements += pass->elements();
+      have_runs = have_runs && has_runs(pass->layout_);
+    }
+    if (elements >= kMuch && have_runs) {
+      take_parts(own_last);
+      for (const auto& pass : own_last) pass->end();
+      return;
+    }
+    for (const auto& pass : own_last) pass->sum_rest();
+    merge(all_channels());
+    for (const auto& pass : own_last) {
+      if (pass.get() == this || elements <= kLittle) {
+        pass->finish_alone();
+      } else {
+        finish_later(pass);
+      }
+    }
+  }
 
   std::int64_t elements() const { return layout_.count() * layout_.channels; }
 
@@ -130,27 +169,27 @@ class HostShare : public Share {
     }
   }
 
-  void take_parts(const std::vector<std::shared_ptr<HostShare>>& shares) {
+  void take_parts(const std::vector<std::shared_ptr<HostPass>>& passes) {
     std::int64_t count = 0;
-    for (const auto& share : shares) {
-      share->prepare_output();
-      count += share->layout_.count();
+    for (const auto& pass : passes) {
+      pass->prepare_output();
+      count += pass->layout_.count();
     }
     const ChannelParts parts(layout_.channels, count);
     parallel_for(parts.number(), [&](std::int64_t i) {
-      for (const auto& share : shares) share->sum_missing(parts[i]);
+      for (const auto& pass : passes) pass->sum_missing(parts[i]);
       merge(parts[i]);
-      for (auto share = shares.rbegin(); share != shares.rend(); ++share) {
-        if ((*share)->layout_.count() > 0) (*share)->output(parts[i]);
+      for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
+        if ((*pass)->layout_.count() > 0) (*pass)->output(parts[i]);
       }
     });
   }
 
-  static void finish_later(const std::shared_ptr<HostShare>& share) {
+  static void finish_later(const std::shared_ptr<HostPass>& pass) {
     try {
-      share->post_([share] { share->finish_alone(); });
+      pass->post_([pass] { pass->finish_alone(); });
     } catch (const std::exception& error) {
-      share->tell(error.what());
+      pass->tell(error.what());
     }
   }
 
@@ -178,21 +217,21 @@ class HostShare : public Share {
 
   /// Once.
   void tell(const std::string& error) {
-    const Done done = std::exchange(done_, nullptr);
+    const Backend::Done done = std::exchange(done_, nullptr);
     if (done) done(error);
   }
 
   const Layout layout_;
   const Post post_;
-  Done done_;
+  Backend::Done done_;
   std::vector<char> summed_;  // by channel
 };
 
 template <class T>
-class ForwardShare : public HostShare {
+class ForwardPass : public HostPass {
  public:
-  explicit ForwardShare(Backend::Forward pass)
-      : HostShare(pass.data.layout, std::move(pass.post), std::move(pass.done)),
+  explicit ForwardPass(Backend::Forward pass)
+      : HostPass(pass.data.layout, std::move(pass.post), std::move(pass.done)),
         pass_(std::move(pass)),
         x_(static_cast<const T*>(pass_.x)),
         y_(static_cast<T*>(pass_.y)),
@@ -207,22 +246,33 @@ class ForwardShare : public HostShare {
     }
   }
 
-  void meet(const Shares& shares) override {
+  void share_merged(const DevicePasses& passes) override {
     merged_ = std::make_shared<Moments>(Moments{0, zeros(), zeros()});
     statistics_ = std::make_shared<HostStatistics>(merged_->mean.size());
-    for (ForwardShare* share : all_of<ForwardShare>(shares)) {
-      parts_.push_back(&share->own_);
-      merged_->count += share->own_.count;
-      share->merged_ = merged_;
-      share->statistics_ = statistics_;
+    for (ForwardPass* pass : all_of<ForwardPass>(passes)) {
+      parts_.push_back(&pass->own_);
+      merged_->count += pass->own_.count;
+      pass->merged_ = merged_;
+      pass->statistics_ = statistics_;
     }
   }
 
   void merge(ChannelRange channels) override {
+    Moments::merge(parts_, static_cast<std::size_t>(channels.begin),
+                   static_cast<std::size_t>(channels.end), merged_.get());
+    set_statistics(channels);
+  }
+
+  PartialStatistics packed() const override { return merged_->packed(); }
+
+  void replace_merged(const std::vector<PartialStatistics>& processes) override {
+    *merged_ = merge_packed<Moments>(processes);
+    set_statistics(all_channels());
+  }
+
+  void set_statistics(ChannelRange channels) {
     const auto end = static_cast<std::size_t>(channels.end);
-    auto c = static_cast<std::size_t>(channels.begin);
-    Moments::merge(parts_, c, end, merged_.get());
-    for (; c < end; ++c) {
+    for (auto c = static_cast<std::size_t>(channels.begin); c < end; ++c) {
       statistics_->set(c, merged_->mean[c], merged_->variance(c), pass_.eps);
     }
   }
@@ -239,8 +289,10 @@ class ForwardShare : public HostShare {
     if (y_) cpu::normalize(x_, layout(), normalization(all_channels()), pass_.write, y_);
   }
 
-  void conclude() override {
-    const Backend::Update update = pass_.met(statistics_, merged_->count);
+  void conclude() override { move_averages(pass_.merged(statistics_, merged_->count)); }
+  void missed() override { move_averages(pass_.missed()); }
+
+  void move_averages(const Backend::Update& update) const {
     for (const auto& batch : update.batches) {
       move_averages_on_host(pass_.data, HostStatistics::of(*batch), update.running);
     }
@@ -253,18 +305,18 @@ class ForwardShare : public HostShare {
   const Backend::Forward pass_;
   const T* const x_;
   T* const y_;
-  cpu::Store store_ = cpu::Store::kAssign;
+  cpu::StoreMode store_ = cpu::StoreMode::kAssign;
   Moments own_;
   std::shared_ptr<Moments> merged_;             // of all devices
   std::shared_ptr<HostStatistics> statistics_;  // from them
-  std::vector<const Moments*> parts_;           // of the share that finishes
+  std::vector<const Moments*> parts_;           // of the pass that merges
 };
 
 template <class T>
-class BackwardShare : public HostShare {
+class BackwardPass : public HostPass {
  public:
-  explicit BackwardShare(Backend::Backward pass)
-      : HostShare(pass.data.layout, std::move(pass.post), std::move(pass.done)),
+  explicit BackwardPass(Backend::Backward pass)
+      : HostPass(pass.data.layout, std::move(pass.post), std::move(pass.done)),
         pass_(std::move(pass)),
         statistics_(HostStatistics::of(*pass_.statistics)),
         dy_(static_cast<const T*>(pass_.dy)),
@@ -281,17 +333,23 @@ class BackwardShare : public HostShare {
     }
   }
 
-  void meet(const Shares& shares) override {
+  void share_merged(const DevicePasses& passes) override {
     merged_ = std::make_shared<GradientSums>(GradientSums{zeros(), zeros()});
-    for (BackwardShare* share : all_of<BackwardShare>(shares)) {
-      parts_.push_back(&share->own_);
-      share->merged_ = merged_;
+    for (BackwardPass* pass : all_of<BackwardPass>(passes)) {
+      parts_.push_back(&pass->own_);
+      pass->merged_ = merged_;
     }
   }
 
   void merge(ChannelRange channels) override {
     GradientSums::merge(parts_, static_cast<std::size_t>(channels.begin),
                         static_cast<std::size_t>(channels.end), merged_.get());
+  }
+
+  PartialStatistics packed() const override { return merged_->packed(); }
+
+  void replace_merged(const std::vector<PartialStatistics>& processes) override {
+    *merged_ = merge_packed<GradientSums>(processes);
   }
 
   void prepare_output() override {
@@ -313,8 +371,8 @@ class BackwardShare : public HostShare {
   }
 
   cpu::InputGradient gradient(ChannelRange channels) const {
-    return input_gradient_of(pass_.data, channels, statistics_, merged_.get(), pass_.count,
-                             pass_.gamma);
+    return input_gradient_of(pass_.data, channels, statistics_,
+                             pass_.of_batch ? merged_.get() : nullptr, pass_.count, pass_.gamma);
   }
 
   const Backend::Backward pass_;
@@ -322,23 +380,23 @@ class BackwardShare : public HostShare {
   const T* const dy_;
   const T* const x_;
   T* const dx_;
-  cpu::Store store_ = cpu::Store::kAssign;
+  cpu::StoreMode store_ = cpu::StoreMode::kAssign;
   GradientSums own_;
   std::shared_ptr<GradientSums> merged_;    // of all devices
-  std::vector<const GradientSums*> parts_;  // of the share that finishes
+  std::vector<const GradientSums*> parts_;  // of the pass that merges
 };
 
 }  // namespace
 
-std::shared_ptr<Share> share_on_host(Backend::Forward pass) {
-  return with_types(pass.data.element, [&](auto types) -> std::shared_ptr<Share> {
-    return std::make_shared<ForwardShare<typename decltype(types)::Data>>(std::move(pass));
+std::shared_ptr<DevicePass> pass_on_host(Backend::Forward pass) {
+  return dispatch(pass.data.dtype, [&](auto types) -> std::shared_ptr<DevicePass> {
+    return std::make_shared<ForwardPass<typename decltype(types)::Data>>(std::move(pass));
   });
 }
 
-std::shared_ptr<Share> share_on_host(Backend::Backward pass) {
-  return with_types(pass.data.element, [&](auto types) -> std::shared_ptr<Share> {
-    return std::make_shared<BackwardShare<typename decltype(types)::Data>>(std::move(pass));
+std::shared_ptr<DevicePass> pass_on_host(Backend::Backward pass) {
+  return dispatch(pass.data.dtype, [&](auto types) -> std::shared_ptr<DevicePass> {
+    return std::make_shared<BackwardPass<typename decltype(types)::Data>>(std::move(pass));
   });
 }
 

@@ -8,10 +8,10 @@
 
 namespace gluon_syncbn {
 
-/// Shares for arrays in the memory of the host. What comes out does not depend on who computes it,
+/// Passes over arrays in the memory of the host. What comes out does not depend on who computes it,
 /// nor on how much of it was begun before all devices were there.
-std::shared_ptr<Share> share_on_host(Backend::Forward pass);
-std::shared_ptr<Share> share_on_host(Backend::Backward pass);
+std::shared_ptr<DevicePass> pass_on_host(Backend::Forward pass);
+std::shared_ptr<DevicePass> pass_on_host(Backend::Backward pass);
 
 }  // namespace gluon_syncbn
 

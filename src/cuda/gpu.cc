@@ -162,13 +162,13 @@ std::uint32_t* Gpu::counters(std::size_t number) {
       [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); }));
 }
 
-Turns Gpu::turns(std::size_t number) {
+Claims Gpu::claims(std::size_t number) {
   require_no_capture();
   const std::lock_guard<std::mutex> lock(mutex_);
-  void* states = turns_.at_least(
-      number * sizeof(Turns::State), &stream_,
+  void* states = claims_.at_least(
+      number * sizeof(Claims::State), &stream_,
       [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); });
-  return {static_cast<Turns::State*>(states), ++last_turn_};
+  return {static_cast<Claims::State*>(states), ++last_claim_};
 }
 
 void Gpu::when_done(Done done) {

@@ -119,7 +119,7 @@ class Gpu {
 
   /// As Workspace says.
   std::uint32_t* counters(std::size_t number);
-  Turns turns(std::size_t number);
+  Claims claims(std::size_t number);
 
   /// Calls `done` once all work that is on the stream now is done. Does not throw, and calls `done`
   /// in every case.
@@ -153,8 +153,8 @@ class Gpu {
   Pool<Event> events_;
   std::mutex mutex_;  // of what follows
   ZeroedMemory counters_;
-  ZeroedMemory turns_;
-  Turns::State last_turn_ = 0;
+  ZeroedMemory claims_;
+  Claims::State last_claim_ = 0;
   bool ends_ = false;
   std::deque<Waiting> waiting_;
   std::condition_variable wake_;

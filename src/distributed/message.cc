@@ -15,7 +15,7 @@ enum : std::size_t {
   kNumValues,
   kTextBytes,
   kRound,
-  kTaken,
+  kUsedSlots,
   kChannels,
   kDType,
   kEps,
@@ -46,19 +46,19 @@ void append(Words* words, const void* data, std::size_t bytes) {
 
 Words ProcessMessage::pack() const {
   Words words;
-  words.reserve(kHeaderSize + part.values.size() + words_of(text.size()));
+  words.reserve(kHeaderSize + statistics.values.size() + words_of(text.size()));
   words.resize(kHeaderSize);
-  words[kNumValues] = static_cast<std::int64_t>(part.values.size());
+  words[kNumValues] = static_cast<std::int64_t>(statistics.values.size());
   words[kTextBytes] = static_cast<std::int64_t>(text.size());
   words[kRound] = bits<std::int64_t>(round);
-  words[kTaken] = bits<std::int64_t>(taken);
-  words[kChannels] = agreement.channels;
-  std::memcpy(&words[kDType], agreement.dtype.data(),
-              std::min(agreement.dtype.size(), sizeof(Words::value_type)));
-  words[kEps] = bits<std::int64_t>(agreement.eps);
-  words[kMomentum] = bits<std::int64_t>(agreement.momentum.value_or(kNoMomentum));
-  words[kCount] = part.count;
-  append(&words, part.values.data(), part.values.size() * sizeof(double));
+  words[kUsedSlots] = bits<std::int64_t>(used_slots);
+  words[kChannels] = signature.channels;
+  std::memcpy(&words[kDType], signature.dtype.data(),
+              std::min(signature.dtype.size(), sizeof(Words::value_type)));
+  words[kEps] = bits<std::int64_t>(signature.eps);
+  words[kMomentum] = bits<std::int64_t>(signature.momentum.value_or(kNoMomentum));
+  words[kCount] = statistics.count;
+  append(&words, statistics.values.data(), statistics.values.size() * sizeof(double));
   append(&words, text.data(), text.size());
   return words;
 }
@@ -78,17 +78,17 @@ std::vector<ProcessMessage> ProcessMessage::unpack(const Words& words) {
     }
     ProcessMessage message;
     message.round = bits<std::uint64_t>(header[kRound]);
-    message.taken = bits<std::uint64_t>(header[kTaken]);
+    message.used_slots = bits<std::uint64_t>(header[kUsedSlots]);
     char dtype[sizeof(Words::value_type) + 1] = {};
     std::memcpy(dtype, &header[kDType], sizeof(Words::value_type));
-    message.agreement = {header[kChannels], dtype, bits<double>(header[kEps]), std::nullopt};
+    message.signature = {header[kChannels], dtype, bits<double>(header[kEps]), std::nullopt};
     const auto momentum = bits<double>(header[kMomentum]);
-    if (momentum != kNoMomentum) message.agreement.momentum = momentum;
-    message.part.count = header[kCount];
-    message.part.values.resize(num_values);
+    if (momentum != kNoMomentum) message.signature.momentum = momentum;
+    message.statistics.count = header[kCount];
+    message.statistics.values.resize(num_values);
     const std::int64_t* next = header + kHeaderSize;
     if (num_values > 0) {
-      std::memcpy(message.part.values.data(), next, num_values * sizeof(double));
+      std::memcpy(message.statistics.values.data(), next, num_values * sizeof(double));
     }
     message.text.assign(reinterpret_cast<const char*>(next + num_values), text_bytes);
     messages.push_back(std::move(message));

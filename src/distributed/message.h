@@ -6,19 +6,19 @@
 #include <vector>
 
 #include "distributed/process_group.h"
-#include "norm/moments.h"
+#include "norm/partial_statistics.h"
 #include "norm/signature.h"
 
 namespace gluon_syncbn {
 
-/// What one process tells the others in one exchange: the part of all its devices, or why it has
-/// none, and what lets every process see whether they speak of the same thing.
+/// What one process tells the others in one exchange: the statistics of all its devices, or why
+/// it has none, and what lets every process see whether they speak of the same thing.
 struct ProcessMessage {
   std::uint64_t round = 0;
-  std::uint64_t taken = 0;  ///< places that are taken on this process; see Channel
-  Agreement agreement;
-  FlatPart part;
-  std::string text;  ///< why there is no part; in a roll call, what is waited for
+  std::uint64_t used_slots = 0;  ///< on this process; see ProcessLink
+  Signature signature;
+  PartialStatistics statistics;
+  std::string text;  ///< why there are no statistics; in a roll call, what is waited for
 
   ProcessGroup::Words pack() const;
 

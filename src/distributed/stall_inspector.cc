@@ -40,22 +40,22 @@ std::string waits_for(const std::set<std::string>& names) {
 
 }  // namespace
 
-void RollCall::begin() {
+void StallInspector::begin() {
   if (const auto error = watch()) throw Error(*error);
 }
 
-std::optional<std::string> RollCall::watch() {
+std::optional<std::string> StallInspector::watch() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return ended_ ? std::nullopt : Watchdog::instance().watch(shared_from_this());
 }
 
-void RollCall::end() {
+void StallInspector::end() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ended_ = true;
   Watchdog::instance().unwatch(this);
 }
 
-void RollCall::gather(const std::string& name, Words message, Then then) {
+void StallInspector::gather(const std::string& name, Words message, Then then) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     under_way_.insert(name);
@@ -75,9 +75,9 @@ void RollCall::gather(const std::string& name, Words message, Then then) {
       });
 }
 
-void RollCall::warn(Seconds, Seconds) { call(); }
+void StallInspector::warn(Seconds, Seconds) { call(); }
 
-void RollCall::give_up(Seconds) {
+void StallInspector::give_up(Seconds) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     // Not answered yet: came() begins again.
@@ -86,9 +86,9 @@ void RollCall::give_up(Seconds) {
   call();
 }
 
-void RollCall::fail(const std::string&) { end(); }
+void StallInspector::fail(const std::string&) { end(); }
 
-void RollCall::call() {
+void StallInspector::call() {
   ProcessMessage message;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -101,7 +101,7 @@ void RollCall::call() {
                  [self = shared_from_this()](const Gathered& gathered) { self->came(gathered); });
 }
 
-void RollCall::came(const Gathered& gathered) {
+void StallInspector::came(const Gathered& gathered) {
   std::vector<std::set<std::string>> awaited;
   if (gathered.error.empty()) {
     try {
@@ -121,7 +121,7 @@ void RollCall::came(const Gathered& gathered) {
   if (gathered.error.empty()) watch();
 }
 
-std::string RollCall::missing(const std::string& name) const {
+std::string StallInspector::missing(const std::string& name) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Seconds patience(kPatience * Watchdog::instance().timeout());
   if (calling_ && Clock::now() - called_ > patience) {

@@ -21,12 +21,12 @@ namespace gluon_syncbn {
 /// it waits: also the one that never calls, because it is the watchdog's thread that does so. An
 /// exchange ends on all processes at the same time, and so does a roll call; the next one is
 /// counted from there, so that the processes call at the same time without having agreed to.
-class RollCall : public ProcessGroup,
-                 public Waiting,
-                 public std::enable_shared_from_this<RollCall> {
+class StallInspector : public ProcessGroup,
+                       public Waiting,
+                       public std::enable_shared_from_this<StallInspector> {
  public:
-  explicit RollCall(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
-  ~RollCall() override { Watchdog::instance().unwatch(this); }
+  explicit StallInspector(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
+  ~StallInspector() override { Watchdog::instance().unwatch(this); }
 
   /// From now on, calls the roll: all processes of the group should begin at about the same time.
   /// Throws Error if nothing can wake it for that.

@@ -9,7 +9,7 @@ const Device kAnyDevice{"cpu", 0};
 
 }  // namespace
 
-Hold::Hold(NDArrayHandle array) {
+ArrayBlocker::ArrayBlocker(NDArrayHandle array) {
   push(kAnyDevice, {}, {array}, "SyncBatchNormHold", kAsync,
        [state = state_](const Completion& completion) {
          const std::lock_guard<std::mutex> lock(state->mutex);
@@ -21,7 +21,7 @@ Hold::Hold(NDArrayHandle array) {
        });
 }
 
-Hold::~Hold() {
+ArrayBlocker::~ArrayBlocker() {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->released = true;
   if (state_->completion) state_->completion->succeed();

@@ -10,12 +10,12 @@
 namespace gluon_syncbn::mxnet {
 
 /// Keeps an array busy, as an operation that has not finished does, until destroyed.
-class Hold {
+class ArrayBlocker {
  public:
-  explicit Hold(NDArrayHandle array);
-  ~Hold();
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
+  explicit ArrayBlocker(NDArrayHandle array);
+  ~ArrayBlocker();
+  ArrayBlocker(const ArrayBlocker&) = delete;
+  ArrayBlocker& operator=(const ArrayBlocker&) = delete;
 
  private:
   struct State {

@@ -1,6 +1,7 @@
 #include "mxnet/backends.h"
 
 #include "common/error.h"
+#include "cpu/backend.h"
 
 #ifdef GLUON_SYNCBN_CUDA
 #include "cuda/backend.h"

@@ -21,9 +21,7 @@ struct CallbackList {
 using PropertyCreator = int (*)(const char* op_type, int num_kwargs, const char** keys,
                                 const char** values, CallbackList* out);
 
-enum DType : int { kUnknownDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kInt64 = 6 };
-
-enum Request : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
+enum OpReq : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
 
 enum EngineProperty : int { kNormal = 0, kCPUPrioritized = 3, kAsync = 4 };
 

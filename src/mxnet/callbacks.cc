@@ -106,7 +106,7 @@ int infer_dtype(int num_tensors, int* dtypes, void* state) {
   const auto inferred =
       PropertyState::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
   for (int i = 0; i < num_tensors; ++i) {
-    const DType dtype = i == 0 || i == kNumArguments ? inferred.data : inferred.parameter;
+    const MXDType dtype = i == 0 || i == kNumArguments ? inferred.data : inferred.parameter;
     if (dtype != kUnknownDType) dtypes[i] = dtype;
   }
   return kSuccess;
@@ -142,7 +142,7 @@ int forward(int size, void** handles, int* /*tags*/, const int* requests, int is
             void* state) {
   return run([&] {
     auto arrays = own(size, handles);
-    OperatorState::get(state).forward(std::move(arrays), static_cast<Request>(requests[0]),
+    OperatorState::get(state).forward(std::move(arrays), static_cast<OpReq>(requests[0]),
                                       is_train != 0);
   });
 }
@@ -151,9 +151,9 @@ int backward(int size, void** handles, int* /*tags*/, const int* requests, int /
              void* state) {
   return run([&] {
     auto arrays = own(size, handles);
-    std::vector<Request> data_requests;
+    std::vector<OpReq> data_requests;
     for (int i = 0; i < kNumArguments; ++i) {
-      data_requests.push_back(static_cast<Request>(requests[i]));
+      data_requests.push_back(static_cast<OpReq>(requests[i]));
     }
     OperatorState::get(state).backward(std::move(arrays), std::move(data_requests));
   });

@@ -5,9 +5,11 @@
 
 #include "common/dtype.h"
 #include "common/error.h"
-#include "mxnet/c_api.h"
 
 namespace gluon_syncbn::mxnet {
+
+/// MXNet's numbers.
+enum MXDType : int { kUnknownDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kInt64 = 6 };
 
 inline const char* dtype_name(int dtype) {
   static constexpr const char* kNames[] = {"float32", "float64", "float16", "uint8",
@@ -16,19 +18,18 @@ inline const char* dtype_name(int dtype) {
   return known ? kNames[dtype] : "an unknown dtype";
 }
 
-/// The dtype of gamma, beta and the running statistics for data of `dtype`, as in MXNet's
-/// BatchNorm: half precision would lose small updates.
-inline DType parameter_dtype(DType dtype) { return dtype == kFloat16 ? kFloat32 : dtype; }
+/// The dtype of gamma, beta and the running statistics: that of DTypes.
+inline MXDType parameter_dtype(MXDType dtype) { return dtype == kFloat16 ? kFloat32 : dtype; }
 
 /// Throws Error for a dtype that data cannot have.
-inline Element element_of(int dtype) {
+inline DType dtype_of(int dtype) {
   switch (dtype) {
     case kFloat32:
-      return Element::kFloat32;
+      return DType::kFloat32;
     case kFloat64:
-      return Element::kFloat64;
+      return DType::kFloat64;
     case kFloat16:
-      return Element::kFloat16;
+      return DType::kFloat16;
     default:
       throw Error(std::string("data of ") + dtype_name(dtype) +
                   " where float16, float32 or float64 is expected");

@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "common/per_process.h"
 #include "distributed/stall_inspector.h"
+#include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
 
@@ -98,14 +99,14 @@ class Groups {
 
   void add(const HorovodSet& set) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& [group, roll_call] = groups_[set.process_set];
+    auto& [group, inspector] = groups_[set.process_set];
     if (!group || !group->is(set)) {
       // Horovod may have been initialized again with other processes.
-      if (roll_call) roll_call->end();
+      if (inspector) inspector->end();
       group = std::make_shared<HorovodGroup>(set);
-      roll_call = std::make_shared<RollCall>(group);
+      inspector = std::make_shared<StallInspector>(group);
     }
-    roll_call->begin();
+    inspector->begin();
   }
 
   std::shared_ptr<ProcessGroup> find(int process_set) {
@@ -117,7 +118,7 @@ class Groups {
 
  private:
   std::mutex mutex_;
-  std::map<int, std::pair<std::shared_ptr<HorovodGroup>, std::shared_ptr<RollCall>>> groups_;
+  std::map<int, std::pair<std::shared_ptr<HorovodGroup>, std::shared_ptr<StallInspector>>> groups_;
 };
 
 }  // namespace

@@ -71,14 +71,14 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_one_thread_each(const int* devi
 /// Keeps an array busy until given back; nullptr where that failed.
 GLUON_SYNCBN_EXPORT void* gluon_syncbn_hold(mxnet::NDArrayHandle array) {
   try {
-    return std::make_unique<mxnet::Hold>(array).release();
+    return std::make_unique<mxnet::ArrayBlocker>(array).release();
   } catch (const std::exception&) {
     return nullptr;
   }
 }
 
 GLUON_SYNCBN_EXPORT void gluon_syncbn_release(void* hold) noexcept {
-  std::unique_ptr<mxnet::Hold>(static_cast<mxnet::Hold*>(hold));
+  std::unique_ptr<mxnet::ArrayBlocker>(static_cast<mxnet::ArrayBlocker*>(hold));
 }
 
 /// 1 or 0, or -1 where the engine could not be asked.
@@ -91,7 +91,9 @@ GLUON_SYNCBN_EXPORT int gluon_syncbn_is_ready(mxnet::NDArrayHandle array) {
 }
 
 /// Number of keys under which operators can meet at present.
-GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept { return Meeting::count_named(); }
+GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept {
+  return SyncGroup::count_named();
+}
 
 /// Version and compiler of this build.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mxnet/c_api.h"
+#include "mxnet/dtype.h"
 
 namespace gluon_syncbn::mxnet {
 
@@ -23,10 +24,10 @@ class NDArray {
     return static_cast<T*>(data);
   }
 
-  DType dtype() const {
+  MXDType dtype() const {
     int dtype = kUnknownDType;
     check(api().NDArrayGetDType(handle(), &dtype), "MXNDArrayGetDType");
-    return static_cast<DType>(dtype);
+    return static_cast<MXDType>(dtype);
   }
 
   std::vector<std::int64_t> shape() const {

@@ -24,8 +24,18 @@ void require_no_mirroring() {
 constexpr const char* kNormalize = "SyncBatchNormNormalize";
 constexpr const char* kInputGradient = "SyncBatchNormInputGradient";
 
-Share::Post posting_to(const Device& device, const char* name) {
+std::function<void(std::function<void()>)> posting_to(const Device& device, const char* name) {
   return [device, name](std::function<void()> task) { post(device, name, std::move(task)); };
+}
+
+/// For a pass without peers.
+void run_alone(const std::shared_ptr<DevicePass>& pass) {
+  try {
+    pass->begin([] { return true; });
+  } catch (const std::exception& error) {
+    return pass->fail(error.what());
+  }
+  pass->finish({pass}, {});
 }
 
 /// MXNet checks all arrays but this one, which users give to backward().
@@ -39,25 +49,24 @@ void require_like_data(const NDArray& head_gradient, const NDArray& data) {
               text(data));
 }
 
-Write write_of(Request request) { return request == kAdd ? Write::kAdd : Write::kAssign; }
+WriteMode write_of(OpReq request) { return request == kAdd ? WriteMode::kAdd : WriteMode::kAssign; }
 
 }  // namespace
 
 struct Operator::ForwardCall {
   std::vector<NDArray> arrays;
-  Request request;
+  OpReq request;
   bool is_train;
+  std::shared_ptr<Round> round = nullptr;  // empty without peers
+  bool met = false;
 };
 
 struct Operator::BackwardCall {
   std::vector<NDArray> arrays;
-  std::vector<Request> requests;
+  std::vector<OpReq> requests;
   std::shared_ptr<const Forward> forward;
-  GradientSums own;
 
-  Request request(std::size_t position) const {
-    return requests[position - backward_at::kDataGrad];
-  }
+  OpReq request(std::size_t position) const { return requests[position - backward_at::kDataGrad]; }
 };
 
 void PendingForwards::begin(const Device& device, const std::shared_ptr<void>& op,
@@ -80,17 +89,17 @@ void PendingForwards::end(const Device& device, const std::shared_ptr<void>& op)
 }
 
 Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
-                   std::shared_ptr<Meeting> meeting, std::shared_ptr<PendingForwards> pending,
+                   std::shared_ptr<SyncGroup> group, std::shared_ptr<PendingForwards> pending,
                    UpdatePlace update_place)
     : attributes_(std::move(attributes)),
       device_(std::move(device)),
       backend_(std::move(backend)),
-      meeting_(std::move(meeting)),
+      group_(std::move(group)),
       pending_(std::move(pending)),
       update_place_(std::move(update_place)),
-      ticket_(meeting_ ? meeting_->announce(device_) : 0) {}
+      ticket_(group_ ? group_->announce(device_) : 0) {}
 
-void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_train) {
+void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train) {
   using namespace forward_at;
   std::vector<std::size_t> written{kOut, kMovingMean, kMovingVar};
   if (!attributes_.momentum) written.push_back(kNumBatches);
@@ -98,11 +107,11 @@ void Operator::forward(std::vector<NDArray> arrays, Request request, bool is_tra
             written, "SyncBatchNormForward", &Operator::run_forward);
 }
 
-void Operator::backward(std::vector<NDArray> arrays, std::vector<Request> requests) {
+void Operator::backward(std::vector<NDArray> arrays, std::vector<OpReq> requests) {
   using namespace backward_at;
-  push_call(std::make_shared<BackwardCall>(
-                BackwardCall{std::move(arrays), std::move(requests), nullptr, {}}),
-            {kDataGrad, kGammaGrad, kBetaGrad}, "SyncBatchNormBackward", &Operator::run_backward);
+  push_call(
+      std::make_shared<BackwardCall>(BackwardCall{std::move(arrays), std::move(requests), nullptr}),
+      {kDataGrad, kGammaGrad, kBetaGrad}, "SyncBatchNormBackward", &Operator::run_backward);
 }
 
 template <class Call>
@@ -113,85 +122,22 @@ void Operator::push_call(std::shared_ptr<Call> call, const std::vector<std::size
   for (const std::size_t position : outputs) handles.push_back(call->arrays[position].handle());
   push(device_, {}, handles, name, kNormal,
        [self = shared_from_this(), call = std::move(call), run](const Completion& completion) {
-         self->guarded(call, completion, [&] { ((*self).*run)(call, completion); });
+         try {
+           ((*self).*run)(call, completion);
+         } catch (const std::exception& error) {
+           self->complete(call, completion, error.what());
+         }
        });
 }
 
-std::string Operator::named(const std::string& error) const {
+template <class Call>
+void Operator::complete(const std::shared_ptr<Call>& call, const Completion& completion,
+                        const std::string& error) const {
+  // The host may free or reuse the arrays as soon as it knows.
+  call->arrays.clear();
+  if (error.empty()) return completion.succeed();
   const std::string layer = attributes_.layer();
-  return error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error;
-}
-
-template <class Kept>
-void Operator::complete(const Completion& completion, Kept kept, const std::string& error) const {
-  backend_->finish([self = shared_from_this(), completion, kept = std::move(kept),
-                    error](const std::string& found) mutable {
-    // What was computed from a failed operation is its consequence.
-    const std::string& first = error.empty() ? found : error;
-    // The host may free or reuse the arrays as soon as it knows.
-    kept = Kept();
-    if (first.empty()) {
-      completion.succeed();
-    } else {
-      completion.fail(self->named(first));
-    }
-  });
-}
-
-template <class Kept, class Task>
-bool Operator::guarded(const Kept& kept, const Completion& completion, const Task& task) const {
-  try {
-    task();
-    return true;
-  } catch (const std::exception& error) {
-    complete(completion, kept, error.what());
-    return false;
-  }
-}
-
-template <class Part, class Compute>
-Part Operator::part_of(const std::shared_ptr<Share>& share, Exchange<Part>* exchange,
-                       const Compute& compute) {
-  if (!share) return compute();
-  exchange->announce();
-  share->begin([exchange] { return exchange->all_are_coming(); });
-  Part part;
-  part.shares = {share};
-  return part;
-}
-
-template <class Part, class Call, class FinishTask, class MissedTask>
-void Operator::meet(Exchange<Part>& exchange, Part part, std::shared_ptr<Call> call,
-                    const Completion& completion, const char* name, FinishTask finish,
-                    MissedTask missed) {
-  auto go_on = [self = shared_from_this(), call, completion,
-                finish](const std::shared_ptr<const Part>& merged) {
-    // The parts of other devices are read until this one is done, also where it fails midway.
-    const auto kept = std::make_pair(call, merged);
-    if (self->guarded(kept, completion, [&] { finish(*merged); })) self->complete(completion, kept);
-  };
-  const auto share = part.shares.empty() ? nullptr : part.shares.front();
-  exchange.arrive(
-      device_, std::move(part),
-      [self = shared_from_this(), call, completion, go_on, missed, name, share](
-          const Outcome<Part>& outcome, CalledOn called_on) {
-        if (!outcome) {
-          // An error of its own is a consequence, and must not keep others from being told.
-          try {
-            missed();
-          } catch (const std::exception&) {
-          }
-          self->complete(completion, call, outcome.error);
-        } else if (share) {
-          if (called_on == CalledOn::kOwnThread) share->finish(outcome.merged->shares);
-        } else if (called_on == CalledOn::kOwnThread || !self->backend_->keeps_caller_busy()) {
-          go_on(outcome.merged);
-        } else {
-          self->guarded(call, completion, [&] {
-            post(self->device_, name, [go_on, merged = outcome.merged] { go_on(merged); });
-          });
-        }
-      });
+  completion.fail(error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error);
 }
 
 const void* Operator::gamma(const NDArray& array) const {
@@ -200,90 +146,82 @@ const void* Operator::gamma(const NDArray& array) const {
 
 Backend::Data Operator::data_of(const NDArray& array) const {
   const auto shape = array.shape();
-  return {element_of(array.dtype()), Layout::of(shape, attributes_.axis_of(shape.size()))};
+  return {dtype_of(array.dtype()), Layout::of(shape, attributes_.axis_of(shape.size()))};
 }
 
 void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion) {
-  using namespace forward_at;
-  const NDArray& x = call->arrays[kData];
-  const Backend::Data data = data_of(x);
-
-  if (!call->is_train || attributes_.use_global_stats) {
-    if (meeting_ && !attributes_.use_global_stats) meeting_->saw_inference(device_);
-    Forward inference;
-    inference.statistics =
-        backend_->running_statistics(data, call->arrays[kMovingMean].data<void>(),
-                                     call->arrays[kMovingVar].data<void>(), attributes_.eps);
-    forward_ = std::make_shared<const Forward>(std::move(inference));
-    normalize(*call, *forward_->statistics, {});
-    complete(completion, call);
-    return;
-  }
+  if (!call->is_train || attributes_.use_global_stats) return run_inference(call, completion);
   require_no_mirroring();
   if (attributes_.sync_group_size && !attributes_.group_of(device_.index)) {
     throw Error("called on " + device_.name() + ", which is in no group: sync_group_size=" +
                 std::to_string(attributes_.group_size()) + " groups the devices " +
                 attributes_.device_list());
   }
-  if (!meeting_) {
-    if (const auto share = share_of(call, completion, nullptr)) {
-      share->finish({share});
-      return;
-    }
-    finish_forward(*call, backend_->moments(data, x.data<void>()), nullptr);
-    complete(completion, call);
-    return;
-  }
+  if (!group_) return run_alone(pass_of(call, completion));
 
   forward_ = nullptr;
-  const auto round = meeting_->join(device_, runs_ == 0 ? ticket_ : Roll::kJustMade);
-  const auto give_up = [this, call, data] {
-    pending_->end(device_, shared_from_this());
-    // Updates that have waited for this one.
-    const Backend::Update update = update_of(*call, nullptr);
-    for (const auto& batch : update.batches) backend_->move_averages(data, *batch, update.running);
-  };
-  Moments own;
+  const NDArray& x = call->arrays[forward_at::kData];
+  const Signature signature{data_of(x).layout.channels, dtype_name(x.dtype()), attributes_.eps,
+                            attributes_.momentum, device_.type};
+  const auto round = group_->join(device_, runs_ == 0 ? ticket_ : Membership::kJustMade);
+  call->round = round;
+  std::shared_ptr<DevicePass> pass;
   try {
+    pass = pass_of(call, completion);
     pending_->begin(device_, shared_from_this(), runs_++);
-    round->agree(device_, {data.layout.channels, dtype_name(x.dtype()), attributes_.eps,
-                           attributes_.momentum, device_.type});
-    auto& exchange = round->forward();
-    own = part_of(exchange.crosses() ? nullptr : share_of(call, completion, round), &exchange,
-                  [&] { return backend_->moments(data, x.data<void>()); });
+    round->agree(device_, signature);
+    round->forward().begin(pass.get());
   } catch (const std::exception& error) {
     round->fail(device_, error.what());
-    give_up();
-    throw;
+    if (!pass) throw;
+    return pass->fail(error.what());
   }
-  meet(
-      round->forward(), std::move(own), call, completion, kNormalize,
-      [this, call, round](const Moments& merged) {
-        try {
-          finish_forward(*call, merged, round);
-        } catch (const std::exception& error) {
-          round->fail(device_, error.what());  // for its peers in backward
-          throw;
-        }
-      },
-      give_up);
+  round->forward().arrive(device_, pass);
 }
 
-void Operator::finish_forward(const ForwardCall& call, const Moments& moments,
-                              std::shared_ptr<Round> round) {
-  const Backend::Data data = data_of(call.arrays[forward_at::kData]);
-  auto statistics = backend_->batch_statistics(data, moments, attributes_.eps);
-  forward_ =
-      std::make_shared<const Forward>(Forward{statistics, moments.count, true, std::move(round)});
-  normalize(call, *statistics, update_of(call, moments.count > 0 ? statistics : nullptr));
+void Operator::run_inference(const std::shared_ptr<ForwardCall>& call,
+                             const Completion& completion) {
+  using namespace forward_at;
+  if (group_ && !attributes_.use_global_stats) group_->saw_inference(device_);
+  const auto statistics = backend_->running_statistics(
+      data_of(call->arrays[kData]), call->arrays[kMovingMean].data<void>(),
+      call->arrays[kMovingVar].data<void>(), attributes_.eps);
+  forward_ = std::make_shared<const Forward>(Forward{statistics, 0, false, nullptr});
+  backend_->inference(normalization_of(call, completion), statistics);
 }
 
-std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<ForwardCall>& call,
-                                          const Completion& completion,
-                                          const std::shared_ptr<Round>& round) {
+void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
+                            const Completion& completion) {
+  using namespace backward_at;
+  if (!forward_) throw Error("backward without a forward pass that succeeded");
+  if (pending_) pending_->end(device_, shared_from_this());
+  call->forward = forward_;
+  const auto require_gradient = [&] {
+    require_like_data(call->arrays[kOutGrad], call->arrays[kData]);
+  };
+  if (!call->forward->round) {
+    require_gradient();
+    return run_alone(pass_of(call, completion));
+  }
+  const auto reduction = call->forward->round->next_backward(device_);
+  std::shared_ptr<DevicePass> pass;
+  try {
+    require_gradient();
+    pass = pass_of(call, completion);
+    reduction->begin(pass.get());
+  } catch (const std::exception& error) {
+    reduction->fail("failed on " + device_.name() + ": " + error.what());
+    if (!pass) throw;
+    return pass->fail(error.what());
+  }
+  reduction->arrive(device_, pass);
+}
+
+Backend::Normalization Operator::normalization_of(const std::shared_ptr<ForwardCall>& call,
+                                                  const Completion& completion) {
   using namespace forward_at;
   const NDArray& x = call->arrays[kData];
-  Backend::Forward pass;
+  Backend::Normalization pass;
   pass.data = data_of(x);
   pass.x = x.data<void>();
   pass.eps = attributes_.eps;
@@ -291,17 +229,52 @@ std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<ForwardCall>& ca
   pass.beta = call->arrays[kBeta].data<void>();
   pass.write = write_of(call->request);
   pass.y = call->request == kNull ? nullptr : call->arrays[kOut].data<void>();
-  pass.met = [self = shared_from_this(), call, round](const Backend::StatisticsPtr& batch,
-                                                      std::int64_t count) {
-    self->forward_ = std::make_shared<const Forward>(Forward{batch, count, true, round});
+  pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
+    // Its peers would wait for it in backward.
+    if (!error.empty() && call->met) call->round->fail(self->device_, error);
+    self->complete(call, completion, error);
+  };
+  return pass;
+}
+
+std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<ForwardCall>& call,
+                                              const Completion& completion) {
+  Backend::Forward pass;
+  static_cast<Backend::Normalization&>(pass) = normalization_of(call, completion);
+  pass.merged = [self = shared_from_this(), call](const Backend::StatisticsPtr& batch,
+                                                  std::int64_t count) {
+    call->met = call->round != nullptr;
+    if (batch) {
+      self->forward_ = std::make_shared<const Forward>(Forward{batch, count, true, call->round});
+    }
     return self->update_of(*call, count > 0 ? batch : nullptr);
   };
-  pass.post = posting_to(device_, kNormalize);
-  pass.done = [self = shared_from_this(), call, completion, round](const std::string& error) {
-    if (!error.empty() && round) round->fail(self->device_, error);  // for its peers in backward
-    self->complete(completion, call, error);
+  pass.missed = [self = shared_from_this(), call] {
+    if (self->pending_) self->pending_->end(self->device_, self);
+    return self->update_of(*call, nullptr);
   };
-  return backend_->share(std::move(pass));
+  pass.post = posting_to(device_, kNormalize);
+  return backend_->forward(std::move(pass));
+}
+
+std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall>& call,
+                                              const Completion& completion) {
+  using namespace backward_at;
+  const Forward& forward = *call->forward;
+  Backend::Backward pass;
+  pass.data = data_of(call->arrays[kData]);
+  pass.dy = call->arrays[kOutGrad].data<void>();
+  pass.x = call->arrays[kData].data<void>();
+  pass.statistics = forward.statistics;
+  pass.of_batch = forward.of_batch;
+  pass.count = forward.count;
+  pass.gamma = gamma(call->arrays[kGamma]);
+  pass.gradients = gradients_of(*call);
+  pass.post = posting_to(device_, kInputGradient);
+  pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
+    self->complete(call, completion, error);
+  };
+  return backend_->backward(std::move(pass));
 }
 
 Backend::Update Operator::update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const {
@@ -318,82 +291,6 @@ Backend::Update Operator::update_of(const ForwardCall& call, Backend::Statistics
     update.batches = {std::move(batch)};
   }
   return update;
-}
-
-void Operator::normalize(const ForwardCall& call, const Statistics& statistics,
-                         const Backend::Update& update) const {
-  using namespace forward_at;
-  const NDArray& x = call.arrays[kData];
-  void* y = call.request == kNull ? nullptr : call.arrays[kOut].data<void>();
-  backend_->normalize(data_of(x), x.data<void>(), statistics, gamma(call.arrays[kGamma]),
-                      call.arrays[kBeta].data<void>(), write_of(call.request), y, update);
-}
-
-void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
-                            const Completion& completion) {
-  using namespace backward_at;
-  if (!forward_) throw Error("backward without a forward pass that succeeded");
-  if (pending_) pending_->end(device_, shared_from_this());
-  call->forward = forward_;
-  const NDArray& x = call->arrays[kData];
-  const auto require_gradient = [&] { require_like_data(call->arrays[kOutGrad], x); };
-  const auto sum = [&] {
-    call->own = backend_->gradient_sums(data_of(x), call->arrays[kOutGrad].data<void>(),
-                                        x.data<void>(), *call->forward->statistics);
-    return call->own;
-  };
-  if (!call->forward->round) {
-    require_gradient();
-    const auto share = forward_->of_batch ? share_of(call, completion) : nullptr;
-    if (share) {
-      share->finish({share});
-      return;
-    }
-    sum();
-    finish_backward(*call, call->own);
-    complete(completion, call);
-    return;
-  }
-
-  const auto exchange = call->forward->round->next_backward(device_);
-  GradientSums part;
-  try {
-    require_gradient();
-    part = part_of(exchange->crosses() ? nullptr : share_of(call, completion), exchange.get(), sum);
-  } catch (const std::exception& error) {
-    exchange->fail("failed on " + device_.name() + ": " + error.what());
-    throw;
-  }
-  meet(
-      *exchange, std::move(part), call, completion, kInputGradient,
-      [this, call](const GradientSums& merged) { finish_backward(*call, merged); }, [] {});
-}
-
-std::shared_ptr<Share> Operator::share_of(const std::shared_ptr<BackwardCall>& call,
-                                          const Completion& completion) {
-  using namespace backward_at;
-  Backend::Backward pass;
-  pass.data = data_of(call->arrays[kData]);
-  pass.dy = call->arrays[kOutGrad].data<void>();
-  pass.x = call->arrays[kData].data<void>();
-  pass.statistics = call->forward->statistics;
-  pass.count = call->forward->count;
-  pass.gamma = gamma(call->arrays[kGamma]);
-  pass.gradients = gradients_of(*call);
-  pass.post = posting_to(device_, kInputGradient);
-  pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
-    self->complete(completion, call, error);
-  };
-  return backend_->share(std::move(pass));
-}
-
-void Operator::finish_backward(const BackwardCall& call, const GradientSums& all_devices) const {
-  using namespace backward_at;
-  const Forward& forward = *call.forward;
-  backend_->gradients(data_of(call.arrays[kData]), call.arrays[kOutGrad].data<void>(),
-                      call.arrays[kData].data<void>(), *forward.statistics, call.own,
-                      forward.of_batch ? &all_devices : nullptr, forward.count,
-                      gamma(call.arrays[kGamma]), gradients_of(call));
 }
 
 Backend::Gradients Operator::gradients_of(const BackwardCall& call) const {

@@ -16,7 +16,6 @@
 #include "mxnet/ndarray.h"
 #include "mxnet/update_order.h"
 #include "norm/backend.h"
-#include "norm/moments.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn::mxnet {
@@ -73,69 +72,49 @@ class PendingForwards {
 /// passes that follow from it, and runs these one after the other.
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
-  /// `meeting` and `pending` may be empty where the layer has one device.
+  /// `group` and `pending` may be empty if the layer has one device.
   Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
-           std::shared_ptr<Meeting> meeting, std::shared_ptr<PendingForwards> pending,
+           std::shared_ptr<SyncGroup> group, std::shared_ptr<PendingForwards> pending,
            UpdatePlace update_place);
 
   /// Both return at once and complete on the engine.
-  void forward(std::vector<NDArray> arrays, Request request, bool is_train);
-  void backward(std::vector<NDArray> arrays, std::vector<Request> requests);
+  void forward(std::vector<NDArray> arrays, OpReq request, bool is_train);
+  void backward(std::vector<NDArray> arrays, std::vector<OpReq> requests);
 
  private:
   /// What a backward pass needs of its forward pass, beside the input.
   struct Forward {
     std::shared_ptr<const Statistics> statistics;
     std::int64_t count = 0;        ///< elements per channel on all devices
-    bool of_batch = false;         ///< false where the running statistics were used
-    std::shared_ptr<Round> round;  ///< empty where nothing was synchronized
+    bool of_batch = false;         ///< false if the running statistics were used
+    std::shared_ptr<Round> round;  ///< empty if nothing was synchronized
   };
   struct ForwardCall;
   struct BackwardCall;
 
+  /// Runs `run` on the device's worker once the arrays are ready; what it throws is the call's
+  /// error.
   template <class Call>
   void push_call(std::shared_ptr<Call> call, const std::vector<std::size_t>& outputs,
                  const char* name,
                  void (Operator::*run)(const std::shared_ptr<Call>&, const Completion&));
+  template <class Call>
+  void complete(const std::shared_ptr<Call>& call, const Completion& completion,
+                const std::string& error) const;
 
   void run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion);
-  void finish_forward(const ForwardCall& call, const Moments& moments,
-                      std::shared_ptr<Round> round);
-  /// Null where every device computes for itself.
-  std::shared_ptr<Share> share_of(const std::shared_ptr<ForwardCall>& call,
-                                  const Completion& completion,
-                                  const std::shared_ptr<Round>& round);
-  std::shared_ptr<Share> share_of(const std::shared_ptr<BackwardCall>& call,
-                                  const Completion& completion);
+  void run_inference(const std::shared_ptr<ForwardCall>& call, const Completion& completion);
+  void run_backward(const std::shared_ptr<BackwardCall>& call, const Completion& completion);
+
+  Backend::Normalization normalization_of(const std::shared_ptr<ForwardCall>& call,
+                                          const Completion& completion);
+  std::shared_ptr<DevicePass> pass_of(const std::shared_ptr<ForwardCall>& call,
+                                      const Completion& completion);
+  std::shared_ptr<DevicePass> pass_of(const std::shared_ptr<BackwardCall>& call,
+                                      const Completion& completion);
   /// `batch` is null if it moves nothing: it has no elements, or the forward pass has failed.
   Backend::Update update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const;
-  void normalize(const ForwardCall& call, const Statistics& statistics,
-                 const Backend::Update& update) const;
-
-  void run_backward(const std::shared_ptr<BackwardCall>& call, const Completion& completion);
-  void finish_backward(const BackwardCall& call, const GradientSums& all_devices) const;
   Backend::Gradients gradients_of(const BackwardCall& call) const;
-
-  /// What a device brings to an exchange: its share, begun, or where there is none compute().
-  template <class Part, class Compute>
-  static Part part_of(const std::shared_ptr<Share>& share, Exchange<Part>* exchange,
-                      const Compute& compute);
-
-  /// Meets the other devices under `exchange` with `part` and runs `finish` with what they merged,
-  /// or `missed` where they have not met. `call` lives until the device is done with it.
-  template <class Part, class Call, class FinishTask, class MissedTask>
-  void meet(Exchange<Part>& exchange, Part part, std::shared_ptr<Call> call,
-            const Completion& completion, const char* name, FinishTask finish, MissedTask missed);
-
-  /// Completes once the device has done its work so far, with `error` or what it came upon, and
-  /// keeps `kept` until then.
-  template <class Kept>
-  void complete(const Completion& completion, Kept kept, const std::string& error = "") const;
-  /// Runs `task` and completes with what it throws. True where it did not.
-  template <class Kept, class Task>
-  bool guarded(const Kept& kept, const Completion& completion, const Task& task) const;
-  /// `error` with the layer's name in front.
-  std::string named(const std::string& error) const;
 
   /// Null for 1.
   const void* gamma(const NDArray& array) const;
@@ -144,11 +123,11 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const Attributes attributes_;
   const Device device_;
   const std::shared_ptr<Backend> backend_;
-  const std::shared_ptr<Meeting> meeting_;
+  const std::shared_ptr<SyncGroup> group_;
   const std::shared_ptr<PendingForwards> pending_;
   const UpdatePlace update_place_;
-  const Roll::Ticket ticket_;  ///< of the call that made this operator
-  std::uint64_t runs_ = 0;     ///< training forwards begun
+  const Membership::Ticket ticket_;  ///< of the call that made this operator
+  std::uint64_t runs_ = 0;           ///< training forwards begun
   std::shared_ptr<const Forward> forward_;
 };
 

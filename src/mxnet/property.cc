@@ -5,6 +5,7 @@
 
 #include "common/error.h"
 #include "common/list_text.h"
+#include "mxnet/advice.h"
 #include "mxnet/backends.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
@@ -82,11 +83,11 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   const std::string layer = attributes_.layer();
   constexpr std::size_t kData = 0;
   constexpr std::size_t kOut = 3;
-  DTypes dtypes{static_cast<DType>(given[kData]), kUnknownDType};
-  if (dtypes.data == kUnknownDType) dtypes.data = static_cast<DType>(given[kOut]);
+  DTypes dtypes{static_cast<MXDType>(given[kData]), kUnknownDType};
+  if (dtypes.data == kUnknownDType) dtypes.data = static_cast<MXDType>(given[kOut]);
   if (dtypes.data == kUnknownDType) return dtypes;
   try {
-    static_cast<void>(element_of(dtypes.data));
+    static_cast<void>(dtype_of(dtypes.data));
   } catch (const Error& error) {
     throw Error(layer + ": " + error.what());
   }
@@ -115,7 +116,7 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
     }
   }
   auto place = update_place(device);
-  auto where = synchronizes ? meeting(device) : nullptr;
+  auto where = synchronizes ? sync_group(device) : nullptr;
   return std::make_shared<Operator>(attributes_, std::move(device), std::move(backend),
                                     std::move(where), synchronizes ? pending_ : nullptr,
                                     std::move(place));
@@ -146,35 +147,35 @@ UpdatePlace Property::update_place(const Device& device) const {
   return {order, *order->add_use()};
 }
 
-std::shared_ptr<Meeting> Property::meeting(const Device& device) {
+std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
   Group group{0, attributes_.device_ids};
   std::string layer = attributes_.layer();
-  std::string key = attributes_.key;
-  std::string option = "num_devices";
+  SyncGroup::Options options;
+  options.key = attributes_.key;
+  options.advice = &advice();
   if (attributes_.sync_group_size) {
     const auto found = attributes_.group_of(device.index);
     if (!found) return nullptr;
     group = *found;
     layer = attributes_.layer(group);
-    key += "\n" + layer;
-    option = "sync_group_size";
+    options.key += "\n" + layer;
+    options.option = "sync_group_size";
   }
+  options.device_ids = group.device_ids;
+  options.link = process_link();
   if (attributes_.scope == Scope::kKey) {
-    return Meeting::named(key, layer, attributes_.group_size(), option, channel(),
-                          group.device_ids);
+    return SyncGroup::named(layer, attributes_.group_size(), options);
   }
+  options.key.clear();
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto& meeting = graph_meetings_[group.number];
-  if (!meeting) {
-    meeting = std::make_shared<Meeting>(layer, attributes_.group_size(), "", option, channel(),
-                                        group.device_ids);
-  }
-  return meeting;
+  auto& own = sync_groups_[group.number];
+  if (!own) own = std::make_shared<SyncGroup>(layer, attributes_.group_size(), options);
+  return own;
 }
 
-std::shared_ptr<Channel> Property::channel() const {
+std::shared_ptr<ProcessLink> Property::process_link() const {
   if (!attributes_.crosses_processes()) return nullptr;
-  return Channel::named(horovod_group(attributes_.process_set), attributes_.across);
+  return ProcessLink::named(horovod_group(attributes_.process_set), attributes_.across);
 }
 
 }  // namespace gluon_syncbn::mxnet

@@ -34,8 +34,8 @@ class Property {
   Shapes infer_shapes(const std::vector<Shape>& given) const;
 
   struct DTypes {
-    DType data;
-    DType parameter;
+    MXDType data;
+    MXDType parameter;
   };
   /// `given` are the dtypes of data, gamma, beta, out and the auxiliary states.
   DTypes infer_dtypes(const std::vector<int>& given) const;
@@ -43,13 +43,13 @@ class Property {
   std::shared_ptr<Operator> create_operator(const std::string& context);
 
  private:
-  std::shared_ptr<Meeting> meeting(const Device& device);
-  std::shared_ptr<Channel> channel() const;
+  std::shared_ptr<SyncGroup> sync_group(const Device& device);
+  std::shared_ptr<ProcessLink> process_link() const;
   UpdatePlace update_place(const Device& device) const;
 
   const Attributes attributes_;
   std::mutex mutex_;
-  std::map<std::size_t, std::shared_ptr<Meeting>> graph_meetings_;  // by group
+  std::map<std::size_t, std::shared_ptr<SyncGroup>> sync_groups_;  // by group
   const std::shared_ptr<PendingForwards> pending_ = std::make_shared<PendingForwards>();
 };
 

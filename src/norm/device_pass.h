@@ -6,29 +6,43 @@
 #include <string>
 #include <vector>
 
+#include "norm/partial_statistics.h"
+
 namespace gluon_syncbn {
 
-class Share;
+class DevicePass;
 /// In the order of devices.
-using Shares = std::vector<std::shared_ptr<Share>>;
+using DevicePasses = std::vector<std::shared_ptr<DevicePass>>;
 
-/// The share of one device in a pass of a round, where devices have memory and cores in common:
-/// each brings its share to their meeting, and whoever comes last computes what is left of all of
-/// them.
-class Share {
+/// The forward or backward pass of one device, as far as it has to do with other devices. The
+/// backend that made it computes it.
+///
+/// Each device begins its own pass, on its own thread. The last device to arrive then finishes the
+/// passes of all. If there are other processes, it first reduces them to what these have to know,
+/// and finishes them with the answer. A pass that has begun is finished or fails, once.
+class DevicePass {
  public:
-  using Done = std::function<void(const std::string& error)>;
-  /// Runs a task on a thread of a device, later.
-  using Post = std::function<void(std::function<void()> task)>;
+  using Then = std::function<void(const PartialStatistics& merged, const std::string& error)>;
 
-  virtual ~Share() = default;
+  virtual ~DevicePass() = default;
 
-  /// Computes what needs no other device, until all are coming. Throws Error.
+  /// Computes the partial statistics of this device. As soon as `all_are_coming`, it may leave the
+  /// rest to finish(), which can compute that of all devices together; if `all_are_coming` is
+  /// empty it may not. Throws Error.
   virtual void begin(const std::function<bool()>& all_are_coming) = 0;
 
-  /// Computes all that is left in `shares`, of which this is one and the others are like it, and
-  /// tells each that it is done, or why it failed; this one last. Does not throw.
-  virtual void finish(const Shares& shares) = 0;
+  /// Calls `then` exactly once, now or later, from any thread, with the partial statistics of
+  /// `passes`, of which this is one, merged in the order of devices. Does not throw.
+  virtual void reduce(const DevicePasses& passes, Then then) = 0;
+
+  /// Computes all that is left in `passes`, of which this is one and the others are like it, and
+  /// tells each owner that it is done, or why it failed. `processes` are the partial statistics of
+  /// all processes in their order; if there are none, `passes` are all there is. Does not throw.
+  virtual void finish(const DevicePasses& passes,
+                      const std::vector<PartialStatistics>& processes) = 0;
+
+  /// Ends the pass with an error: its devices have not met. Does not throw.
+  virtual void fail(const std::string& error) = 0;
 };
 
 }  // namespace gluon_syncbn

@@ -7,16 +7,6 @@ namespace gluon_syncbn {
 
 namespace {
 
-/// What parts bring without numbers: merged later, all in this order.
-template <class Part, class Brought>
-Brought collect(const std::vector<const Part*>& parts, Brought Part::* brought) {
-  Brought all;
-  for (const Part* part : parts) {
-    all.insert(all.end(), (part->*brought).begin(), (part->*brought).end());
-  }
-  return all;
-}
-
 std::vector<double> join(const std::vector<double>& a, const std::vector<double>& b) {
   std::vector<double> values;
   values.reserve(a.size() + b.size());
@@ -35,10 +25,7 @@ void split(const std::vector<double>& values, std::vector<double>* a, std::vecto
 
 Moments Moments::merge(const std::vector<const Moments*>& parts) {
   Moments merged;
-  merged.shares = collect(parts, &Moments::shares);
-  merged.remote = collect(parts, &Moments::remote);
   for (const Moments* part : parts) merged.count += part->count;
-  if (!merged.shares.empty() || !merged.remote.empty()) return merged;
   const std::size_t channels = parts.empty() ? 0 : parts.front()->mean.size();
   merged.mean.resize(channels);
   merged.m2.resize(channels);
@@ -64,20 +51,17 @@ void Moments::merge(const std::vector<const Moments*>& parts, std::size_t begin,
   }
 }
 
-FlatPart Moments::flat() const { return {count, join(mean, m2)}; }
+PartialStatistics Moments::packed() const { return {count, join(mean, m2)}; }
 
-Moments Moments::of(const FlatPart& flat) {
+Moments Moments::of(const PartialStatistics& packed) {
   Moments moments;
-  moments.count = flat.count;
-  split(flat.values, &moments.mean, &moments.m2);
+  moments.count = packed.count;
+  split(packed.values, &moments.mean, &moments.m2);
   return moments;
 }
 
 GradientSums GradientSums::merge(const std::vector<const GradientSums*>& parts) {
   GradientSums merged;
-  merged.shares = collect(parts, &GradientSums::shares);
-  merged.remote = collect(parts, &GradientSums::remote);
-  if (!merged.shares.empty() || !merged.remote.empty()) return merged;
   const std::size_t channels = parts.empty() ? 0 : parts.front()->dy.size();
   merged.dy.resize(channels);
   merged.dy_centered.resize(channels);
@@ -99,11 +83,11 @@ void GradientSums::merge(const std::vector<const GradientSums*>& parts, std::siz
   }
 }
 
-FlatPart GradientSums::flat() const { return {0, join(dy, dy_centered)}; }
+PartialStatistics GradientSums::packed() const { return {0, join(dy, dy_centered)}; }
 
-GradientSums GradientSums::of(const FlatPart& flat) {
+GradientSums GradientSums::of(const PartialStatistics& packed) {
   GradientSums sums;
-  split(flat.values, &sums.dy, &sums.dy_centered);
+  split(packed.values, &sums.dy, &sums.dy_centered);
   return sums;
 }
 

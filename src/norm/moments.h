@@ -3,40 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "common/host_device.h"
-#include "norm/device_pass.h"
+#include "norm/partial_statistics.h"
 
 namespace gluon_syncbn {
-
-/// A part as it travels between memories and processes: two numbers for every channel, the second
-/// ones behind the first of all channels.
-struct FlatPart {
-  std::int64_t count = 0;  ///< of Moments
-  std::vector<double> values;
-};
-
-/// What a device that computes elsewhere than on the host leaves for its peers there.
-class RemotePart {
- public:
-  using Then = std::function<void(const FlatPart& part, const std::string& error)>;
-
-  virtual ~RemotePart() = default;
-
-  /// Calls `then` exactly once, now or later, from any thread, with a copy on the host or with what
-  /// went wrong. Parts of one device are fetched in the order of the calls. Does not throw.
-  virtual void fetch(Then then) const = 0;
-
-  /// What `part` is for all devices that could have read this one. Throws Error.
-  virtual std::shared_ptr<const RemotePart> with(const FlatPart& part) const = 0;
-};
-
-/// In the order of devices. Only the backend that made them can compute with them.
-using RemoteParts = std::vector<std::shared_ptr<const RemotePart>>;
 
 /// Count, mean and sum of squared deviations from the mean of every channel.
 ///
@@ -47,8 +19,6 @@ struct Moments {
   std::int64_t count = 0;    ///< elements per channel; 64 bits, never a float
   std::vector<double> mean;  ///< one per channel
   std::vector<double> m2;    ///< one per channel
-  RemoteParts remote = {};   ///< where not empty, mean and m2 are, and are in these
-  Shares shares = {};        ///< where not empty, nothing else is set: whoever merges does these
 
   /// Merges in the order of `parts`. Parts without elements weigh nothing.
   static Moments merge(const std::vector<const Moments*>& parts);
@@ -61,8 +31,8 @@ struct Moments {
     return count > 0 ? m2[channel] / static_cast<double>(count) : 0.0;
   }
 
-  FlatPart flat() const;
-  static Moments of(const FlatPart& flat);
+  PartialStatistics packed() const;
+  static Moments of(const PartialStatistics& packed);
 };
 
 /// Merges the moments of `count_b` elements into those of `count_a` elements of one channel.
@@ -80,16 +50,26 @@ GLUON_SYNCBN_HOST_DEVICE inline void merge_channel(std::int64_t count_a, double*
 struct GradientSums {
   std::vector<double> dy;
   std::vector<double> dy_centered;
-  RemoteParts remote = {};  ///< as in Moments
-  Shares shares = {};       ///< as in Moments
 
   static GradientSums merge(const std::vector<const GradientSums*>& parts);
   static void merge(const std::vector<const GradientSums*>& parts, std::size_t begin,
                     std::size_t end, GradientSums* merged);
 
-  FlatPart flat() const;
-  static GradientSums of(const FlatPart& flat);
+  PartialStatistics packed() const;
+  static GradientSums of(const PartialStatistics& packed);
 };
+
+/// Merges Moments or GradientSums in their order, of which there is at least one.
+template <class Part>
+Part merge_packed(const std::vector<PartialStatistics>& parts) {
+  // One at a time: those of hundreds of processes would leave the processor's caches.
+  Part merged = Part::of(parts.front());
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const Part next = Part::of(parts[i]);
+    merged = Part::merge({&merged, &next});
+  }
+  return merged;
+}
 
 }  // namespace gluon_syncbn
 

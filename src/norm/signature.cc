@@ -4,7 +4,7 @@
 
 namespace gluon_syncbn {
 
-std::optional<std::string> Agreement::difference(const Agreement& other) const {
+std::optional<std::string> Signature::difference(const Signature& other) const {
   std::ostringstream text;
   text.precision(17);
   if (context != other.context) {

@@ -8,7 +8,7 @@
 namespace gluon_syncbn {
 
 /// What all devices of a round must agree on.
-struct Agreement {
+struct Signature {
   std::int64_t channels = 0;
   std::string dtype;
   double eps = 0;
@@ -16,7 +16,7 @@ struct Agreement {
   std::string context = "cpu";     ///< type of the device
 
   /// Names the first value that differs as "channels 3 and 4"; nothing where all agree.
-  std::optional<std::string> difference(const Agreement& other) const;
+  std::optional<std::string> difference(const Signature& other) const;
 };
 
 }  // namespace gluon_syncbn

@@ -15,20 +15,19 @@ std::string counted(std::uint64_t number, const std::string& thing) {
 
 }  // namespace
 
-Roll::Ticket Roll::announce(const Device& device) {
+Membership::Ticket Membership::announce(const Device& device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = members_.find(device);
   if (failed_ && found != members_.end() && found->second.next > *failed_) bring_up_to_date();
   return made_++;
 }
 
-Roll::Place Roll::next(const Device& device, Ticket ticket) {
+Membership::Place Membership::next(const Device& device, Ticket ticket) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!members_.count(device) && members_.size() == num_devices_) {
-    throw Error(layer_ + " synchronizes " + device_list(members_) + " (num_devices=" +
-                std::to_string(num_devices_) + ") and was called on " + device.name() +
-                " as well. Set num_devices to the number of devices in use; after moving a "
-                "hybridized network to other contexts call hybridize() again.");
+    throw Error(layer_ + " synchronizes " + device_list(members_) +
+                " (num_devices=" + std::to_string(num_devices_) + ") and was called on " +
+                device.name() + " as well." + advice_.more_devices);
   }
   Member& member = members_[device];
   Place place{member.next, member.next};
@@ -40,7 +39,7 @@ Roll::Place Roll::next(const Device& device, Ticket ticket) {
   return place;
 }
 
-void Roll::saw_inference(const Device& device) {
+void Membership::saw_inference(const Device& device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = members_.find(device);
   if (found != members_.end()) {
@@ -50,17 +49,17 @@ void Roll::saw_inference(const Device& device) {
   }
 }
 
-void Roll::failed_at_once(std::uint64_t number) {
+void Membership::failed_at_once(std::uint64_t number) {
   const std::lock_guard<std::mutex> lock(mutex_);
   failed_ = number;
 }
 
-void Roll::timed_out() {
+void Membership::timed_out() {
   const std::lock_guard<std::mutex> lock(mutex_);
   bring_up_to_date();
 }
 
-void Roll::bring_up_to_date() {
+void Membership::bring_up_to_date() {
   for (const auto& [_, member] : members_) floor_ = std::max(floor_, member.next);
   first_new_ = made_;
   failed_.reset();
@@ -68,7 +67,7 @@ void Roll::bring_up_to_date() {
 
 /// The devices that are not `known`; none if they cannot be told for certain, as for a graph that
 /// was loaded on other devices than it was made for.
-std::vector<Device> Roll::never_called(const std::set<Device>& known) const {
+std::vector<Device> Membership::never_called(const std::set<Device>& known) const {
   std::set<Device> awaited;
   if (!known.empty()) {
     for (const int id : device_ids_) awaited.insert({known.begin()->type, id});
@@ -80,7 +79,7 @@ std::vector<Device> Roll::never_called(const std::set<Device>& known) const {
   return others;
 }
 
-std::string Roll::text(const Device& device, const Member& member, bool counts) const {
+std::string Membership::text(const Device& device, const Member& member, bool counts) const {
   if (!counts) return device.name();
   std::string text = device.name() + " (" + counted(member.forwards, "training forward");
   if (member.inferences > 0) {
@@ -89,7 +88,7 @@ std::string Roll::text(const Device& device, const Member& member, bool counts) 
   return text + ")";
 }
 
-std::string Roll::present_text(const std::set<Device>& present, bool counts) const {
+std::string Membership::present_text(const std::set<Device>& present, bool counts) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string list;
   for (const Device& device : present) {
@@ -100,7 +99,7 @@ std::string Roll::present_text(const std::set<Device>& present, bool counts) con
   return list.empty() ? "none" : list;
 }
 
-std::string Roll::missing_text(const std::set<Device>& present, bool counts) const {
+std::string Membership::missing_text(const std::set<Device>& present, bool counts) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string list;
   std::set<Device> known = present;
@@ -120,7 +119,7 @@ std::string Roll::missing_text(const std::set<Device>& present, bool counts) con
   return list.empty() ? "none" : list;
 }
 
-std::string Roll::inferring_text(const std::set<Device>& present) const {
+std::string Membership::inferring_text(const std::set<Device>& present) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string list;
   for (const auto& [device, member] : members_) {
@@ -130,7 +129,7 @@ std::string Roll::inferring_text(const std::set<Device>& present) const {
   return list;
 }
 
-std::string Roll::joined_text(std::uint64_t number) const {
+std::string Membership::joined_text(std::uint64_t number) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string list;
   for (const auto& [device, member] : members_) {

@@ -11,13 +11,14 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/device.h"
-#include "sync/reduction.h"
+#include "sync/advice.h"
 
 namespace gluon_syncbn {
 
-/// The devices of a meeting and the round in which each of them is next.
+/// The devices of a synchronization group and the round in which each of them is next.
 ///
 /// Rounds are counted on each device. A device that is never called in one step therefore falls
 /// behind, and would meet its peers' calls of one step with its own of another for ever. What is
@@ -34,16 +35,17 @@ namespace gluon_syncbn {
 /// A call is made when the host creates its operator. Hosts that use one operator for many calls
 /// (static_shape, Module) do not say when a call was made; such a call counts as one made after
 /// the timeout.
-class Roll {
+class Membership {
  public:
   /// `option` is what users know `num_devices` as. `device_ids` are the devices that should come,
-  /// empty if they are not known.
-  Roll(std::string layer, std::size_t num_devices, std::string option = "num_devices",
-       std::vector<int> device_ids = {})
+  /// empty if they are not known. `advice` has to live as long.
+  Membership(std::string layer, std::size_t num_devices, std::string option = "num_devices",
+             std::vector<int> device_ids = {}, const Advice& advice = kNoAdvice)
       : layer_(std::move(layer)),
         num_devices_(num_devices),
         option_(std::move(option)),
-        device_ids_(std::move(device_ids)) {}
+        device_ids_(std::move(device_ids)),
+        advice_(advice) {}
 
   using Ticket = std::uint64_t;
   static constexpr Ticket kJustMade = std::numeric_limits<Ticket>::max();
@@ -66,6 +68,7 @@ class Roll {
   std::size_t num_devices() const { return num_devices_; }
   const std::string& layer() const { return layer_; }
   const std::string& option() const { return option_; }
+  const Advice& advice() const { return advice_; }
 
   /// "cpu(0) (3 training forwards)" for all of `present`.
   std::string present_text(const std::set<Device>& present, bool counts) const;
@@ -91,6 +94,7 @@ class Roll {
   const std::size_t num_devices_;
   const std::string option_;
   const std::vector<int> device_ids_;
+  const Advice& advice_;
   mutable std::mutex mutex_;
   std::map<Device, Member> members_;
   std::map<Device, std::uint64_t> strangers_;  // not members: inferences only

@@ -49,15 +49,15 @@ def needs_mpi() -> None:
 def needs_gpus(contexts: str) -> None:
     """Skip a test of contexts other than "cpu" where there are no GPUs for it."""
     import mxnet as mx
-    from gluon_syncbn import runtime
+    from gluon_syncbn import _native
 
     if contexts == "cpu":
         return
     gpus = mx.context.num_gpus()
     if gpus < 2:
         pytest.skip(f"needs 2 GPUs and MXNet for CUDA; MXNet finds {gpus}")
-    if runtime.gpu_build().startswith("not built"):
-        pytest.skip(f"GPU half {runtime.gpu_build()}")
+    if _native.gpu_build().startswith("not built"):
+        pytest.skip(f"GPU half {_native.gpu_build()}")
 
 
 def notes(folder: Path, processes: int, missing: Collection[int] = ()) -> list[dict]:

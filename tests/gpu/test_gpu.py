@@ -8,18 +8,18 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn import runtime
+from gluon_syncbn import _native
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from ..layers import Options, check, make_batch
 
 GPUS = mx.context.num_gpus()
-BUILT = not runtime.gpu_build().startswith("not built")
+BUILT = not _native.gpu_build().startswith("not built")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs and MXNet for CUDA; MXNet finds {GPUS}"),
-    pytest.mark.skipif(not BUILT, reason=f"GPU half {runtime.gpu_build()}"),
+    pytest.mark.skipif(not BUILT, reason=f"GPU half {_native.gpu_build()}"),
 ]
 
 

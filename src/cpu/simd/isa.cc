@@ -69,7 +69,9 @@ void use_isa(Isa isa) {
   if (has_isa(isa)) chosen().store(isa, std::memory_order_relaxed);
 }
 
-const IsaKernels& kernels_in_use() {
+namespace {
+
+const IsaKernels& all_in_use() {
 #ifdef GLUON_SYNCBN_X86
   switch (isa()) {
     case Isa::kAvx512:
@@ -82,5 +84,15 @@ const IsaKernels& kernels_in_use() {
 #endif
   return baseline::kernels();
 }
+
+}  // namespace
+
+#define GLUON_SYNCBN_KERNELS(T)           \
+  template <>                             \
+  const Kernels<T>& kernels_in_use<T>() { \
+    return all_in_use().of_##T;           \
+  }
+GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_KERNELS)
+#undef GLUON_SYNCBN_KERNELS
 
 }  // namespace gluon_syncbn::cpu

@@ -2,13 +2,12 @@
 #define GLUON_SYNCBN_CPU_SIMD_ISA_H_
 
 #include <cstdint>
-#include <type_traits>
 
-#include "common/half.h"
+#include "common/dtype.h"
 #include "common/layout.h"
 #include "common/real.h"
 
-/// The innermost loops, compiled once for each instruction set from one source (isa_kernels.h).
+/// The innermost loops, compiled once for each instruction set from one source (loops.h).
 ///
 /// Files that are compiled for an instruction set which the machine may lack must not share inline
 /// functions with others: the linker keeps any one copy of such a function, and that would be an
@@ -18,7 +17,7 @@ namespace gluon_syncbn::cpu {
 
 /// Whether a kernel replaces what its output array holds, adds to it, or replaces it past the
 /// caches, which saves reading an array that no cache could keep before it is overwritten.
-enum class Store { kAssign, kAdd, kStream };
+enum class StoreMode { kAssign, kAdd, kStream };
 
 /// y = (x - center) * scale + shift; an array for each.
 template <class R>
@@ -59,34 +58,23 @@ struct Kernels {
   void (*run_gradient_sums)(const T* dy, const T* x, const Layout&, ChannelRange,
                             const double* mean, double* sum_dy, double* sum_dy_centered);
   void (*run_normalize)(const T* x, const Layout&, ChannelRange, const NormalizationArrays<R>&,
-                        Store, T* y);
+                        StoreMode, T* y);
   void (*run_input_gradient)(const T* dy, const T* x, const Layout&, ChannelRange,
-                             const InputGradientArrays<R>&, Store, T* dx);
+                             const InputGradientArrays<R>&, StoreMode, T* dx);
 
   void (*column_moments)(const T* x, Extent, double* mean, double* m2);
   void (*column_gradient_sums)(const T* dy, const T* x, Extent, const double* mean, double* sum_dy,
                                double* sum_dy_centered);
-  void (*column_normalize)(const T* x, Extent, const NormalizationArrays<R>&, Store, T* y);
+  void (*column_normalize)(const T* x, Extent, const NormalizationArrays<R>&, StoreMode, T* y);
   void (*column_input_gradient)(const T* dy, const T* x, Extent, const InputGradientArrays<R>&,
-                                Store, T* dx);
+                                StoreMode, T* dx);
 };
 
 /// The kernels of one instruction set for all types of data.
 struct IsaKernels {
-  Kernels<float> of_float;
-  Kernels<double> of_double;
-  Kernels<Half> of_half;
-
-  template <class T>
-  const Kernels<T>& of() const {
-    if constexpr (std::is_same_v<T, float>) {
-      return of_float;
-    } else if constexpr (std::is_same_v<T, double>) {
-      return of_double;
-    } else {
-      return of_half;
-    }
-  }
+#define GLUON_SYNCBN_KERNELS(T) Kernels<T> of_##T;
+  GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_KERNELS)
+#undef GLUON_SYNCBN_KERNELS
 };
 
 namespace baseline {
@@ -113,8 +101,9 @@ Isa isa();
 /// For tests. Without effect where the machine lacks `isa`.
 void use_isa(Isa isa);
 
-/// The kernels for the instruction set in use.
-const IsaKernels& kernels_in_use();
+/// Those of the instruction set in use.
+template <class T>
+const Kernels<T>& kernels_in_use();
 
 }  // namespace gluon_syncbn::cpu
 

@@ -1,4 +1,4 @@
-// The source of all kernels_*.cc, each of which sets
+// The source of the other files here, each of which sets
 //   GLUON_SYNCBN_ISA            the namespace of its kernels
 //   GLUON_SYNCBN_VECTOR_BYTES   the width of its registers
 // and is compiled for its instruction set (CMakeLists.txt). Everything here has internal linkage
@@ -386,9 +386,9 @@ void run_gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRan
 /// Writes value(i), a vector for out[i] and those after it, to out[0, length); value(0, length)
 /// where that is less than a vector. Vectors at both ends may overlap with those between: they are
 /// made before anything is written, since the output may be an input.
-template <Store kStore, class T, class Value>
+template <StoreMode kStore, class T, class Value>
 GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, const Value& value) {
-  constexpr bool kAdd = kStore == Store::kAdd;
+  constexpr bool kAdd = kStore == StoreMode::kAdd;
   if (length < kReals<T>) {
     const Reals<T> v = value(0, length);
     store(out, kAdd ? load(out, length) + v : v, length);
@@ -399,14 +399,14 @@ GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, const Value& value) 
   const Reals<T> at_begin = made(0);
   const Reals<T> at_end = made(last);
   std::int64_t i = kReals<T>;
-  if (kStore == Store::kStream) {
+  if (kStore == StoreMode::kStream) {
     constexpr std::uintptr_t kSize = kReals<T> * sizeof(T);
     const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(out) % kSize;
     i = static_cast<std::int64_t>((kSize - past) / sizeof(T));
   }
 #pragma GCC unroll 4
   for (; i < last; i += kReals<T>) {
-    kStore == Store::kStream ? stream(out + i, made(i)) : store(out + i, made(i));
+    kStore == StoreMode::kStream ? stream(out + i, made(i)) : store(out + i, made(i));
   }
   store(out, at_begin);
   store(out + last, at_end);
@@ -425,20 +425,20 @@ GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, ChannelRange channel
 }
 
 /// Calls visit(constant) with `store` as a constant, so that no loop has to look at it.
-template <Store kValue>
+template <StoreMode kValue>
 struct StoreConstant {
-  static constexpr Store value = kValue;
+  static constexpr StoreMode value = kValue;
 };
 template <class Visit>
-GLUON_SYNCBN_INLINE void with_store(Store store, const Visit& visit) {
+GLUON_SYNCBN_INLINE void with_store(StoreMode store, const Visit& visit) {
   switch (store) {
-    case Store::kAdd:
-      return visit(StoreConstant<Store::kAdd>());
-    case Store::kStream:
-      visit(StoreConstant<Store::kStream>());
+    case StoreMode::kAdd:
+      return visit(StoreConstant<StoreMode::kAdd>());
+    case StoreMode::kStream:
+      visit(StoreConstant<StoreMode::kStream>());
       return end_of_stream();
     default:
-      return visit(StoreConstant<Store::kAssign>());
+      return visit(StoreConstant<StoreMode::kAssign>());
   }
 }
 
@@ -488,7 +488,7 @@ struct OfTwo {
 
 template <class T>
 void run_normalize(const T* x, const Layout& layout, ChannelRange channels,
-                   const NormalizationArrays<Real<T>>& p, Store how, T* y) {
+                   const NormalizationArrays<Real<T>>& p, StoreMode how, T* y) {
   with_store(how, [&](auto constant) {
     for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) {
       const Normalize<T> f{broadcast(p.center[c]), broadcast(p.scale[c]), broadcast(p.shift[c])};
@@ -500,7 +500,7 @@ void run_normalize(const T* x, const Layout& layout, ChannelRange channels,
 
 template <class T>
 void run_input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                        const InputGradientArrays<Real<T>>& p, Store how, T* dx) {
+                        const InputGradientArrays<Real<T>>& p, StoreMode how, T* dx) {
   with_store(how, [&](auto constant) {
     for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) {
       const Differentiate<T> f{broadcast(p.center[c]), broadcast(p.dy_factor[c]),
@@ -733,8 +733,8 @@ struct DifferentiateColumns {
 };
 
 template <class T>
-void column_normalize(const T* x, Extent extent, const NormalizationArrays<Real<T>>& p, Store how,
-                      T* y) {
+void column_normalize(const T* x, Extent extent, const NormalizationArrays<Real<T>>& p,
+                      StoreMode how, T* y) {
   with_store(how, [&](auto constant) {
     for (std::int64_t row = 0; row < extent.rows; ++row) {
       const std::int64_t begin = row * extent.columns;
@@ -746,7 +746,7 @@ void column_normalize(const T* x, Extent extent, const NormalizationArrays<Real<
 
 template <class T>
 void column_input_gradient(const T* dy, const T* x, Extent extent,
-                           const InputGradientArrays<Real<T>>& p, Store how, T* dx) {
+                           const InputGradientArrays<Real<T>>& p, StoreMode how, T* dx) {
   with_store(how, [&](auto constant) {
     for (std::int64_t row = 0; row < extent.rows; ++row) {
       const std::int64_t begin = row * extent.columns;
@@ -763,7 +763,9 @@ constexpr Kernels<T> kernels_of() {
           &column_normalize<T>,   &column_input_gradient<T>};
 }
 
-constexpr IsaKernels kKernels{kernels_of<float>(), kernels_of<double>(), kernels_of<Half>()};
+#define GLUON_SYNCBN_KERNELS(T) kernels_of<T>(),
+constexpr IsaKernels kKernels{GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_KERNELS)};
+#undef GLUON_SYNCBN_KERNELS
 
 }  // namespace
 

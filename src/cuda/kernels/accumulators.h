@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "cuda/kernels/body.h"
+#include "cuda/kernels/double_float_pair.h"
 #include "cuda/kernels/numbers.h"
-#include "cuda/kernels/two_sums.h"
 #include "norm/moments.h"
 
 // What the passes of sums add up, and what becomes of it: terms have
@@ -21,7 +21,7 @@
 namespace gluon_syncbn::cuda {
 
 /// A partial result of a channel.
-struct MomentsItem {
+struct MomentsResult {
   std::int64_t count;
   double first;   // mean
   double second;  // M2
@@ -30,14 +30,14 @@ struct MomentsItem {
     count = 0;
     first = second = 0;
   }
-  GLUON_SYNCBN_HOST_DEVICE void add(const MomentsItem& other) {
+  GLUON_SYNCBN_HOST_DEVICE void add(const MomentsResult& other) {
     if (other.count == 0) return;
     merge_channel(count, &first, &second, other.count, other.first, other.second);
     count += other.count;
   }
 };
 
-struct SumsItem {
+struct SumsResult {
   std::int64_t count;  // of no consequence
   double first;
   double second;
@@ -46,7 +46,7 @@ struct SumsItem {
     count = 0;
     first = second = 0;
   }
-  GLUON_SYNCBN_HOST_DEVICE void add(const SumsItem& other) {
+  GLUON_SYNCBN_HOST_DEVICE void add(const SumsResult& other) {
     first += other.first;
     second += other.second;
   }
@@ -55,7 +55,7 @@ struct SumsItem {
 /// Deviations from a pivot and their squares, which give mean and M2.
 template <class R>
 struct Deviations {
-  using Item = MomentsItem;
+  using Result = MomentsResult;
   static constexpr const char* kName = "moments";
   static constexpr int kInputs = 1;  // x
   static constexpr bool kHasPivot = true;
@@ -65,9 +65,9 @@ struct Deviations {
     *first += deviation;
     *second += deviation * deviation;
   }
-  GLUON_SYNCBN_HOST_DEVICE static Item finish(std::int64_t count, R pivot, const TwoSums<R>& sums,
-                                              double) {
-    Item item;
+  GLUON_SYNCBN_HOST_DEVICE static Result finish(std::int64_t count, R pivot,
+                                                const DoubleFloatPair<R>& sums, double) {
+    Result item;
     item.count = count;
     unshift(static_cast<double>(count), static_cast<double>(pivot), sums.first.value(),
             sums.second.value(), &item.first, &item.second);
@@ -78,7 +78,7 @@ struct Deviations {
 /// dy and dy * (x - mean).
 template <class R>
 struct Products {
-  using Item = SumsItem;
+  using Result = SumsResult;
   static constexpr const char* kName = "gradient sums";
   static constexpr int kInputs = 2;  // dy, x
   static constexpr bool kHasPivot = false;
@@ -87,8 +87,8 @@ struct Products {
     *first += elements[0];
     *second += elements[0] * (elements[1] - mean);
   }
-  GLUON_SYNCBN_HOST_DEVICE static Item finish(std::int64_t count, R, const TwoSums<R>& sums,
-                                              double mean) {
+  GLUON_SYNCBN_HOST_DEVICE static Result finish(std::int64_t count, R,
+                                                const DoubleFloatPair<R>& sums, double mean) {
     const double first = sums.first.value();
     return {count, first, sums.second.value() - rest_of<R>(mean) * first};
   }
@@ -98,14 +98,14 @@ struct Products {
 template <class R, int kNumber>
 struct Partial {
   R center[kNumber];
-  TwoSums<R> sums[kNumber];
+  DoubleFloatPair<R> sums[kNumber];
 };
 
 /// Adds up what a thread visits (visit.h).
-template <class T, int kVectorIn, template <class> class Terms, int kNumber>
+template <class T, int kVectorIn, template <class> class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;
-  static constexpr int kInputs = Terms<R>::kInputs;
+  static constexpr int kInputs = Accumulator<R>::kInputs;
   static constexpr int kVector = kVectorIn;
   static constexpr int kTogether = 4 / kInputs;
 
@@ -114,7 +114,7 @@ struct Summation {
 
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void full(const std::int64_t* at) {
-    Pack<T, kVector> packs[N][kInputs];
+    AlignedVector<T, kVector> packs[N][kInputs];
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
       GLUON_SYNCBN_UNROLL
@@ -131,7 +131,7 @@ struct Summation {
         GLUON_SYNCBN_UNROLL
         for (int k = 0; k < kInputs; ++k) elements[k] = to_real(packs[i][k].at[j]);
         const int n = j % kNumber;
-        Terms<R>::add(elements, partial->center[n], &first[n], &second[n]);
+        Accumulator<R>::add(elements, partial->center[n], &first[n], &second[n]);
       }
     }
     GLUON_SYNCBN_UNROLL
@@ -146,7 +146,7 @@ struct Summation {
     for (int k = 0; k < kInputs; ++k) elements[k] = to_real(inputs[k][at]);
     R first = 0;
     R second = 0;
-    Terms<R>::add(elements, partial->center[column], &first, &second);
+    Accumulator<R>::add(elements, partial->center[column], &first, &second);
     partial->sums[column].first.add(first);
     partial->sums[column].second.add(second);
   }

@@ -16,7 +16,7 @@ namespace gluon_syncbn::cuda {
 
 /// What another block of this kernel has written: not from a cache that only this block's
 /// multiprocessor has.
-GLUON_SYNCBN_HOST_DEVICE inline double load_fresh(const double* from) {
+GLUON_SYNCBN_HOST_DEVICE inline double load_cg(const double* from) {
 #ifdef __CUDA_ARCH__
   return __ldcg(from);
 #else
@@ -27,7 +27,7 @@ GLUON_SYNCBN_HOST_DEVICE inline double load_fresh(const double* from) {
 /// Counts those who come here, of which there are `number`. To the last of them, and with the next
 /// step to its block, everything is visible that the blocks of the others wrote in steps before.
 /// The counter is zero before the first and after the last, ready for the next kernel.
-GLUON_SYNCBN_HOST_DEVICE inline bool comes_last(std::uint32_t* counter, std::int64_t number) {
+GLUON_SYNCBN_HOST_DEVICE inline bool is_last_block(std::uint32_t* counter, std::int64_t number) {
   const auto last = static_cast<std::uint32_t>(number - 1);
 #ifdef __CUDA_ARCH__
   __threadfence();
@@ -45,7 +45,7 @@ GLUON_SYNCBN_HOST_DEVICE inline bool comes_last(std::uint32_t* counter, std::int
 /// thread may wait before every thread of its block has published what it has claimed. Then a block
 /// waits only for blocks that run already and wait for nobody: in whatever order blocks start, and
 /// however few run at a time, none waits for ever.
-struct Turns {
+struct Claims {
   using State = unsigned long long;
 
   State* states;  // one for each thing; any numbers

@@ -30,20 +30,20 @@ constexpr int kLevels = 8;
 static_assert(1 << kLevels == kThreads);
 
 template <int N, class T>
-GLUON_SYNCBN_HOST_DEVICE Pack<T, N> load(const T* from) {
-  return *reinterpret_cast<const Pack<T, N>*>(from);
+GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {
+  return *reinterpret_cast<const AlignedVector<T, N>*>(from);
 }
 
 /// Replaces N neighbours by `values`, or adds these to them.
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
-  Pack<T, N> pack;
+  AlignedVector<T, N> pack;
   if (add) pack = load<N>(static_cast<const T*>(to));
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < N; ++i) {
     pack.at[i] = from_real<T>(add ? to_real(pack.at[i]) + values[i] : values[i]);
   }
-  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  *reinterpret_cast<AlignedVector<T, N>*>(to) = pack;
 }
 
 }  // namespace gluon_syncbn::cuda

@@ -53,7 +53,7 @@ struct Averages {
     if (num_batches) {
       const double batches = static_cast<double>(*num_batches) + 1.0;
       weight = momentum_of_average(batches);
-      if (comes_last(counter, channels)) *num_batches = static_cast<R>(batches);
+      if (is_last_block(counter, channels)) *num_batches = static_cast<R>(batches);
     }
     move(batch_mean, weight, &mean[c]);
     move(batch_variance, weight, &variance[c]);
@@ -105,9 +105,9 @@ struct ForwardSource {
   }
 
   GLUON_SYNCBN_HOST_DEVICE Affine<R> at(std::int64_t c) const {
-    const double mean = load_fresh(&statistics.mean[c]);
+    const double mean = load_cg(&statistics.mean[c]);
     const double scale =
-        (gamma ? static_cast<double>(gamma[c]) : 1.0) * load_fresh(&statistics.inv_std[c]);
+        (gamma ? static_cast<double>(gamma[c]) : 1.0) * load_cg(&statistics.inv_std[c]);
     const double shift = static_cast<double>(beta[c]) - rest_of<R>(mean) * scale;
     return {static_cast<R>(mean), static_cast<R>(scale), static_cast<R>(shift)};
   }
@@ -164,8 +164,8 @@ struct BackwardSource {
     double constant = 0;
     if (messages.size > 0) {
       const double factor = dy_factor / count;
-      x_factor = -factor * load_fresh(&sums[channels + c]) * inv_std[c] * inv_std[c];
-      constant = -factor * load_fresh(&sums[c]) - rest_of<R>(mean[c]) * x_factor;
+      x_factor = -factor * load_cg(&sums[channels + c]) * inv_std[c] * inv_std[c];
+      constant = -factor * load_cg(&sums[c]) - rest_of<R>(mean[c]) * x_factor;
     }
     return {static_cast<R>(mean[c]), static_cast<R>(dy_factor), static_cast<R>(x_factor),
             static_cast<R>(constant)};

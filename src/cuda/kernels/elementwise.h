@@ -13,17 +13,17 @@ namespace gluon_syncbn::cuda {
 
 /// An output array of which every element depends on those at the same place of the inputs, and on
 /// what `Source` (channels.h) has for its channel, which one of the blocks computes for all.
-template <class Partition, class T, int kVectorIn, class Source>
-struct Output {
+template <class Tiling, class T, int kVectorIn, class Source>
+struct Elementwise {
   static constexpr const char* kName = Source::kName;
   using R = Real<T>;
   using Values = typename Source::Values;
   static constexpr int kInputs = Values::kInputs;
 
-  Partition partition;
+  Tiling partition;
   const T* inputs[kInputs];
   Source source;
-  Turns turns;  // of channels
+  Claims claims;  // of channels
   bool add;
   T* out;
 
@@ -31,7 +31,7 @@ struct Output {
     Values values[kThreads];  // of the channels of the block
   };
   struct Thread {
-    typename Partition::Task task;
+    typename Tiling::Task task;
     bool has_turn;
   };
   static constexpr int kSteps = 4;
@@ -62,18 +62,18 @@ struct Output {
   GLUON_SYNCBN_HOST_DEVICE void prepare(int step, std::int64_t channel, bool* has_turn,
                                         Values* values) const {
     if (step == 0) {
-      *has_turn = turns.claim(channel);
+      *has_turn = claims.claim(channel);
     } else if (step == 1 && *has_turn) {
       source.compute(channel);
-      turns.publish(channel);
+      claims.publish(channel);
     } else if (step == 2) {
-      turns.wait(channel);
+      claims.wait(channel);
       *values = source.at(channel);
     }
   }
 
   /// Of channels that a thread has to do with at a time.
-  static constexpr int kNumber = Partition::template kChannels<kVectorIn>;
+  static constexpr int kNumber = Tiling::template kChannels<kVectorIn>;
 
   struct Visitor {
     static constexpr int kVector = kVectorIn;
@@ -86,7 +86,7 @@ struct Output {
 
     template <int N>
     GLUON_SYNCBN_HOST_DEVICE void full(const std::int64_t* at) {
-      Pack<T, kVector> packs[N][kInputs];
+      AlignedVector<T, kVector> packs[N][kInputs];
       GLUON_SYNCBN_UNROLL
       for (int i = 0; i < N; ++i) {
         GLUON_SYNCBN_UNROLL

@@ -12,15 +12,15 @@
   GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, kWidest<T>) \
   GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, 1)
 
-#define GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, V)    \
-  GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Runs, T, V) \
-  GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Columns, T, V)
+#define GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, V)            \
+  GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, ChannelFirst, T, V) \
+  GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, ChannelLast, T, V)
 
-#define GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Partition, T, V) \
-  VISIT(Sums<Partition, T, V, Deviations>)                         \
-  VISIT(Sums<Partition, T, V, Products>)                           \
-  VISIT(Output<Partition, T, V, ForwardSource<Real<T>>>)           \
-  VISIT(Output<Partition, T, V, BackwardSource<Real<T>>>)
+#define GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Tiling, T, V) \
+  VISIT(Reduce<Tiling, T, V, Deviations>)                       \
+  VISIT(Reduce<Tiling, T, V, Products>)                         \
+  VISIT(Elementwise<Tiling, T, V, ForwardSource<Real<T>>>)      \
+  VISIT(Elementwise<Tiling, T, V, BackwardSource<Real<T>>>)
 
 /// Those that have a thread for every channel.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \

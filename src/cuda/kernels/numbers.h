@@ -40,7 +40,7 @@ GLUON_SYNCBN_HOST_DEVICE inline Half from_real<Half>(float value) {
 
 /// Neighbours in memory that are moved at once.
 template <class T, int N>
-struct alignas(sizeof(T) * N) Pack {
+struct alignas(sizeof(T) * N) AlignedVector {
   T at[N];
 };
 
@@ -53,7 +53,7 @@ constexpr int kWidest = 16 / static_cast<int>(sizeof(T));
 ///
 /// D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B (TwoSum).
 template <class R>
-struct Sum {
+struct DoubleFloat {
   R high;
   R low;
 
@@ -64,7 +64,7 @@ struct Sum {
     low += (high - (sum - of_value)) + (value - of_value);
     high = sum;
   }
-  GLUON_SYNCBN_HOST_DEVICE void add(const Sum& other) {
+  GLUON_SYNCBN_HOST_DEVICE void add(const DoubleFloat& other) {
     add(other.high);
     low += other.low;
   }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "common/dtype.h"
 #include "cuda/kernels/instances.h"
 #include "cuda/kernels/tiling.h"
 
@@ -23,20 +24,20 @@ int phase_of(const T* array) {
 /// Calls visit(partition, Constant<elements of an access>()) with the partition for arrays that
 /// lie as `first` and all `others` do.
 template <class T, class Visit, class... Others>
-void with_partition(const Layout& layout, const Visit& visit, const T* first,
-                    const Others*... others) {
+void dispatch_alignment(const Layout& layout, const Visit& visit, const T* first,
+                        const Others*... others) {
   const int phase = phase_of(first);
   const bool alike = (... && (phase_of(others) == phase));
   if (has_runs(layout)) {
     if (alike) {
-      visit(Runs::of(layout, kWidest<T>, phase), Constant<kWidest<T>>());
+      visit(ChannelFirst::of(layout, kWidest<T>, phase), Constant<kWidest<T>>());
     } else {
-      visit(Runs::of(layout, 1, 0), Constant<1>());
+      visit(ChannelFirst::of(layout, 1, 0), Constant<1>());
     }
   } else if (alike && phase == 0) {
-    visit(Columns::of(layout, kWidest<T>), Constant<kWidest<T>>());
+    visit(ChannelLast::of(layout, kWidest<T>), Constant<kWidest<T>>());
   } else {
-    visit(Columns::of(layout, 1), Constant<1>());
+    visit(ChannelLast::of(layout, 1), Constant<1>());
   }
 }
 
@@ -46,9 +47,9 @@ Pairs new_pairs(Workspace* workspace, std::int64_t size) {
   return {size > 0 ? workspace->doubles(static_cast<std::size_t>(2 * size)) : nullptr, size};
 }
 
-template <class T, int kVector, template <class> class Terms>
-auto sums_of(const Runs& runs, const Pairs& message, Workspace* workspace) {
-  Sums<Runs, T, kVector, Terms> sums{};
+template <class T, int kVector, template <class> class Accumulator>
+auto sums_of(const ChannelFirst& runs, const Pairs& message, Workspace* workspace) {
+  Reduce<ChannelFirst, T, kVector, Accumulator> sums{};
   sums.runs = runs;
   sums.message = message;
   if (runs.chunks > 1) {
@@ -58,9 +59,9 @@ auto sums_of(const Runs& runs, const Pairs& message, Workspace* workspace) {
   return sums;
 }
 
-template <class T, int kVector, template <class> class Terms>
-auto sums_of(const Columns& matrix, const Pairs& message, Workspace* workspace) {
-  Sums<Columns, T, kVector, Terms> sums{};
+template <class T, int kVector, template <class> class Accumulator>
+auto sums_of(const ChannelLast& matrix, const Pairs& message, Workspace* workspace) {
+  Reduce<ChannelLast, T, kVector, Accumulator> sums{};
   sums.matrix = matrix;
   sums.message = message;
   const auto several = [](std::int64_t number) { return number > 1 ? number : 0; };
@@ -73,8 +74,8 @@ auto sums_of(const Columns& matrix, const Pairs& message, Workspace* workspace) 
   return sums;
 }
 
-/// What `Terms` give for the channels of arrays, into `message`.
-template <template <class> class Terms, class T, class... Others>
+/// What `Accumulator` give for the channels of arrays, into `message`.
+template <template <class> class Accumulator, class T, class... Others>
 void reduce(const Layout& layout, const double* mean, Workspace* workspace, double* message,
             Stream* stream, const T* first, const Others*... others) {
   if (is_empty(layout)) {
@@ -83,10 +84,10 @@ void reduce(const Layout& layout, const double* mean, Workspace* workspace, doub
     }
     return;
   }
-  with_partition(
+  dispatch_alignment(
       layout,
       [&](const auto& partition, auto vector) {
-        auto sums = sums_of<T, decltype(vector)::value, Terms>(
+        auto sums = sums_of<T, decltype(vector)::value, Accumulator>(
             partition, Pairs{message, layout.channels}, workspace);
         const T* const inputs[] = {first, others...};
         std::copy(std::begin(inputs), std::end(inputs), sums.inputs);
@@ -98,23 +99,23 @@ void reduce(const Layout& layout, const double* mean, Workspace* workspace, doub
 
 /// What `source` computes, and an output array from inputs of the same shape where it is not null.
 template <class Source, class T, class... Others>
-void write_output(const Layout& layout, const Source& source, Write write, T* out,
+void write_output(const Layout& layout, const Source& source, WriteMode write, T* out,
                   Workspace* workspace, Stream* stream, const T* first, const Others*... others) {
   if (!out || is_empty(layout)) {
     const Channels<Source> channels{source, layout.channels};
     launch(channels, channels.blocks(), stream);
     return;
   }
-  with_partition(
+  dispatch_alignment(
       layout,
       [&](const auto& partition, auto vector) {
-        using Partition = std::decay_t<decltype(partition)>;
-        const Output<Partition, T, decltype(vector)::value, Source> output{
+        using Tiling = std::decay_t<decltype(partition)>;
+        const Elementwise<Tiling, T, decltype(vector)::value, Source> output{
             partition,
             {first, others...},
             source,
-            workspace->turns(static_cast<std::size_t>(layout.channels)),
-            write == Write::kAdd,
+            workspace->claims(static_cast<std::size_t>(layout.channels)),
+            write == WriteMode::kAdd,
             out};
         launch(output, partition.blocks(), stream);
       },
@@ -130,8 +131,8 @@ void moments(const T* x, const Layout& layout, Workspace* workspace, double* mes
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source, Write write,
-               T* y, Workspace* workspace, Stream* stream) {
+void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
+               WriteMode write, T* y, Workspace* workspace, Stream* stream) {
   write_output(layout, source, write, y, workspace, stream, x);
 }
 
@@ -143,22 +144,21 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* 
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const BackwardSource<Real<T>>& source, Write write, T* dx, Workspace* workspace,
-                    Stream* stream) {
+                    const BackwardSource<Real<T>>& source, WriteMode write, T* dx,
+                    Workspace* workspace, Stream* stream) {
   write_output(layout, source, write, dx, workspace, stream, dy, x);
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                             \
   template void moments<T>(const T*, const Layout&, Workspace*, double*, Stream*);              \
-  template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, Write, T*, \
-                             Workspace*, Stream*);                                              \
+  template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, WriteMode, \
+                             T*, Workspace*, Stream*);                                          \
   template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, Workspace*,  \
                                  double*, Stream*);                                             \
   template void input_gradient<T>(const T*, const T*, const Layout&,                            \
-                                  const BackwardSource<Real<T>>&, Write, T*, Workspace*, Stream*);
-GLUON_SYNCBN_INSTANTIATE(float)
-GLUON_SYNCBN_INSTANTIATE(double)
-GLUON_SYNCBN_INSTANTIATE(Half)
+                                  const BackwardSource<Real<T>>&, WriteMode, T*, Workspace*,    \
+                                  Stream*);
+GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 
 }  // namespace gluon_syncbn::cuda

@@ -22,12 +22,12 @@ class Workspace {
   /// Zeros, which every kernel leaves as zeros for the next one of the stream.
   virtual std::uint32_t* counters(std::size_t number) = 0;
   /// For one kernel.
-  virtual Turns turns(std::size_t number) = 0;
+  virtual Claims claims(std::size_t number) = 0;
 };
 
 /// The four phases of batch normalization on one GPU, for T in float, double and Half: each puts
 /// one kernel on the stream, which reads its arrays once. Arrays lie in memory of the GPU. As on
-/// the CPU (core/kernels_cpu.h), the order of sums depends on the layout alone, except that an
+/// the CPU (cpu/kernels.h), the order of sums depends on the layout alone, except that an
 /// array that does not begin at a multiple of 16 bytes has an order of its own.
 ///
 /// A message holds two numbers for every channel, the second ones behind all the first ones.
@@ -39,8 +39,8 @@ void moments(const T* x, const Layout& layout, Workspace* workspace, double* mes
 
 /// What `source` computes for every channel, and `y` where it is not null.
 template <class T>
-void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source, Write write,
-               T* y, Workspace* workspace, Stream* stream);
+void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
+               WriteMode write, T* y, Workspace* workspace, Stream* stream);
 
 /// Sums of dy and of dy * (x - mean) of every channel into `message`.
 template <class T>
@@ -50,8 +50,8 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* 
 /// What `source` computes for every channel, and `dx` where it is not null.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const BackwardSource<Real<T>>& source, Write write, T* dx, Workspace* workspace,
-                    Stream* stream);
+                    const BackwardSource<Real<T>>& source, WriteMode write, T* dx,
+                    Workspace* workspace, Stream* stream);
 
 }  // namespace gluon_syncbn::cuda
 

@@ -17,56 +17,56 @@ struct Pairs {
   double* first;
   std::int64_t size;
 
-  template <class Item>
-  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Item& item) const {
+  template <class Result>
+  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Result& item) const {
     first[i] = item.first;
     first[size + i] = item.second;
   }
-  template <class Item>
-  GLUON_SYNCBN_HOST_DEVICE Item get(std::int64_t i, std::int64_t count) const {
-    return {count, load_fresh(&first[i]), load_fresh(&first[size + i])};
+  template <class Result>
+  GLUON_SYNCBN_HOST_DEVICE Result get(std::int64_t i, std::int64_t count) const {
+    return {count, load_cg(&first[i]), load_cg(&first[size + i])};
   }
 };
 
 /// Merges the items of threads that are `width` apart, in a fixed tree: the first `width` threads
 /// get the result. `level` counts from 0.
-template <class Item>
-GLUON_SYNCBN_HOST_DEVICE void merge_items(int level, int width, int thread, Item* items) {
+template <class Result>
+GLUON_SYNCBN_HOST_DEVICE void merge_items(int level, int width, int thread, Result* items) {
   const int stride = kThreads >> (level + 1);
   if (stride >= width && thread < stride) items[thread].add(items[thread + stride]);
 }
 
-/// What `Terms` (Deviations, Products) give for every channel. Every block leaves what it has for
-/// whoever of the blocks of the same channels comes last, and this one merges it, in a fixed order.
-/// The center of what a block adds up is the mean that is given, rounded, or for deviations a
-/// pivot, the mean of a few elements: of one alone, an outlier would let M2 cancel.
-template <class Partition, class T, int kVector, template <class> class Terms>
-struct Sums;
+/// What `Accumulator` (Deviations, Products) give for every channel. Every block leaves what it has
+/// for whoever of the blocks of the same channels comes last, and this one merges it, in a fixed
+/// order. The center of what a block adds up is the mean that is given, rounded, or for deviations
+/// a pivot, the mean of a few elements: of one alone, an outlier would let M2 cancel.
+template <class Tiling, class T, int kVector, template <class> class Accumulator>
+struct Reduce;
 
-template <class T, int kVector, template <class> class Terms>
-struct Sums<Runs, T, kVector, Terms> {
-  static constexpr const char* kName = Terms<Real<T>>::kName;
+template <class T, int kVector, template <class> class Accumulator>
+struct Reduce<ChannelFirst, T, kVector, Accumulator> {
+  static constexpr const char* kName = Accumulator<Real<T>>::kName;
   using R = Real<T>;
-  static constexpr int kInputs = Terms<R>::kInputs;
+  static constexpr int kInputs = Accumulator<R>::kInputs;
 
-  Runs runs;
+  ChannelFirst runs;
   const T* inputs[kInputs];
   const double* mean;       // of channels; null for deviations
   Pairs of_chunks;          // of chunk * channels + channel
   std::uint32_t* counters;  // of groups of channels
   Pairs message;            // of channels
 
-  using Item = typename Terms<R>::Item;
+  using Result = typename Accumulator<R>::Result;
   struct Shared {
-    R samples[Terms<R>::kHasPivot ? kThreads : 1];
+    R samples[Accumulator<R>::kHasPivot ? kThreads : 1];
     union {
-      TwoSums<R> sums[kThreads];
-      Item items[kThreads];
+      DoubleFloatPair<R> sums[kThreads];
+      Result items[kThreads];
     };
     bool is_last;
   };
   struct Thread {
-    Runs::Task task;
+    ChannelFirst::Task task;
     R center;
   };
 
@@ -81,7 +81,7 @@ struct Sums<Runs, T, kVector, Terms> {
     }
     if (step == kMerge) {
       if (thread == 0) {
-        shared->is_last = comes_last(&counters[divide(block, runs.chunks)], runs.chunks);
+        shared->is_last = is_last_block(&counters[divide(block, runs.chunks)], runs.chunks);
       }
       return true;
     }
@@ -89,12 +89,12 @@ struct Sums<Runs, T, kVector, Terms> {
     const int width = kThreads / runs.lanes;
     const std::int64_t channel = runs.channels_of(block).first + thread % width;
     if (step == kMerge + 1) {
-      Item own;
+      Result own;
       own.clear();
       if (channel < runs.channels) {
         for (std::int64_t i = thread / width; i < runs.chunks; i += runs.lanes) {
           own.add(
-              of_chunks.template get<Item>(i * runs.channels + channel, runs.count(i, channel)));
+              of_chunks.template get<Result>(i * runs.channels + channel, runs.count(i, channel)));
         }
       }
       shared->items[thread] = own;
@@ -112,7 +112,7 @@ struct Sums<Runs, T, kVector, Terms> {
                                        Shared* shared) const {
     if (step == 0) {
       self->task = runs.task(block, thread);
-      if constexpr (Terms<R>::kHasPivot) {
+      if constexpr (Accumulator<R>::kHasPivot) {
         if (self->task.exists && self->task.lane < samples()) {
           shared->samples[thread] = sample(self->task);
         }
@@ -123,7 +123,7 @@ struct Sums<Runs, T, kVector, Terms> {
       Partial<R, 1> partial;
       partial.center[0] = self->task.exists ? center(self->task, thread, *shared) : R(0);
       partial.sums[0].clear();
-      Summation<T, kVector, Terms, 1> summation{inputs, &partial};
+      Summation<T, kVector, Accumulator, 1> summation{inputs, &partial};
       visit(runs, self->task, &summation);
       shared->sums[thread] = partial.sums[0];
       self->center = partial.center[0];
@@ -137,8 +137,8 @@ struct Sums<Runs, T, kVector, Terms> {
     if (step + 1 == kMerge && self->task.exists && self->task.lane == 0) {
       const std::int64_t chunk = self->task.chunk;
       const std::int64_t channel = self->task.channel;
-      const Item item = Terms<R>::finish(runs.count(chunk, channel), self->center,
-                                         shared->sums[thread], mean ? mean[channel] : 0);
+      const Result item = Accumulator<R>::finish(runs.count(chunk, channel), self->center,
+                                                 shared->sums[thread], mean ? mean[channel] : 0);
       if (runs.chunks > 1) {
         of_chunks.put(chunk * runs.channels + channel, item);
       } else {
@@ -153,18 +153,19 @@ struct Sums<Runs, T, kVector, Terms> {
     return runs.lanes < kMostSamples ? runs.lanes : kMostSamples;
   }
   /// An element of the chunk.
-  GLUON_SYNCBN_HOST_DEVICE R sample(const Runs::Task& task) const {
+  GLUON_SYNCBN_HOST_DEVICE R sample(const ChannelFirst::Task& task) const {
     const std::int64_t begin = runs.begin(task.chunk);
     const std::int64_t unit = begin + divide((runs.end(task.chunk) - begin) * task.lane, samples());
     // The last unit of a run may be empty: then the run ends before it.
-    const Runs::Piece piece = Runs::Cursor<kVector>(runs, task.channel, unit).piece();
+    const ChannelFirst::Piece piece =
+        ChannelFirst::Cursor<kVector>(runs, task.channel, unit).piece();
     return to_real(inputs[0][piece.begin < piece.end ? piece.begin : piece.end - 1]);
   }
-  GLUON_SYNCBN_HOST_DEVICE R center(const Runs::Task& task, int thread,
+  GLUON_SYNCBN_HOST_DEVICE R center(const ChannelFirst::Task& task, int thread,
                                     const Shared& shared) const {
     // One return, as CUDA 11.2 warns of a missing one behind two that are chosen at compile time.
     R center = 0;
-    if constexpr (Terms<R>::kHasPivot) {
+    if constexpr (Accumulator<R>::kHasPivot) {
       const R* of_channel = &shared.samples[thread - task.lane];
       // Exact where all are equal.
       R sum = 0;
@@ -184,13 +185,13 @@ struct Sums<Runs, T, kVector, Terms> {
 template <class R, int kVector>
 struct RowTree {
   struct Shared {
-    TwoSums<R> sums[kVector][kThreads / 2];
+    DoubleFloatPair<R> sums[kVector][kThreads / 2];
   };
   /// For at least 8 lanes.
   static constexpr int kSteps = 6;
 
-  GLUON_SYNCBN_HOST_DEVICE static void step(int step, int thread, int lanes, TwoSums<R>* own,
-                                            Shared* shared) {
+  GLUON_SYNCBN_HOST_DEVICE static void step(int step, int thread, int lanes,
+                                            DoubleFloatPair<R>* own, Shared* shared) {
     const int width = kThreads >> step;  // of the threads that take part
     if (width < lanes) return;
     if (step > 0 && thread < width) {
@@ -207,14 +208,14 @@ struct RowTree {
   }
 };
 
-template <class T, int kVector, template <class> class Terms>
-struct Sums<Columns, T, kVector, Terms> {
-  static constexpr const char* kName = Terms<Real<T>>::kName;
+template <class T, int kVector, template <class> class Accumulator>
+struct Reduce<ChannelLast, T, kVector, Accumulator> {
+  static constexpr const char* kName = Accumulator<Real<T>>::kName;
   using R = Real<T>;
   using Tree = RowTree<R, kVector>;
-  static constexpr int kInputs = Terms<R>::kInputs;
+  static constexpr int kInputs = Accumulator<R>::kInputs;
 
-  Columns matrix;
+  ChannelLast matrix;
   const T* inputs[kInputs];
   const double* mean;       // of channels; null for deviations
   Pairs of_chunks;          // of chunk * columns + column
@@ -223,16 +224,16 @@ struct Sums<Columns, T, kVector, Terms> {
   std::uint32_t* counters;  // of all groups in all tiles, of tiles, and one
   Pairs message;            // of channels
 
-  using Item = typename Terms<R>::Item;
+  using Result = typename Accumulator<R>::Result;
   struct Shared {
     union {
       typename Tree::Shared tree;
-      Item items[kThreads];
+      Result items[kThreads];
     };
     bool is_last;
   };
   struct Thread {
-    Columns::Task task;
+    ChannelLast::Task task;
     Partial<R, kVector> partial;
   };
 
@@ -265,17 +266,18 @@ struct Sums<Columns, T, kVector, Terms> {
     if (matrix.channel_columns() == 1) return false;
     if (step == kChannels) {
       if (thread == 0) {
-        shared->is_last = comes_last(&counters[(matrix.groups + 1) * matrix.tiles], matrix.tiles);
+        shared->is_last =
+            is_last_block(&counters[(matrix.groups + 1) * matrix.tiles], matrix.tiles);
       }
       return true;
     }
     if (!shared->is_last) return false;
     for (std::int64_t channel = thread; channel < matrix.channels; channel += kThreads) {
-      Item all;
+      Result all;
       all.clear();
       for (std::int64_t i = 0; i < matrix.channel_columns(); ++i) {
         const std::int64_t column = matrix.channel_column(i, channel);
-        all.add(of_columns.template get<Item>(column, matrix.count(0, matrix.chunks, column)));
+        all.add(of_columns.template get<Result>(column, matrix.count(0, matrix.chunks, column)));
       }
       message.put(channel, all);
     }
@@ -290,21 +292,21 @@ struct Sums<Columns, T, kVector, Terms> {
                                       std::int64_t begin, std::int64_t end, std::uint32_t* counter,
                                       std::int64_t group, Shared* shared) const {
     if (step == 0) {
-      if (thread == 0) shared->is_last = comes_last(counter, end - begin);
+      if (thread == 0) shared->is_last = is_last_block(counter, end - begin);
       return true;
     }
     if (!shared->is_last) return false;
     const int width = matrix.lanes * kVector;
     const std::int64_t column = tile * width + thread % width;
     if (step == 1) {
-      Item own;
+      Result own;
       own.clear();
       if (column < matrix.columns) {
         for (std::int64_t i = begin + thread / width; i < end; i += kThreads / width) {
           const std::int64_t count = group == kAllGroups ? matrix.count(i * matrix.group_chunks,
                                                                         matrix.group_end(i), column)
                                                          : matrix.count(i, i + 1, column);
-          own.add(from.template get<Item>(i * matrix.columns + column, count));
+          own.add(from.template get<Result>(i * matrix.columns + column, count));
         }
       }
       shared->items[thread] = own;
@@ -332,7 +334,7 @@ struct Sums<Columns, T, kVector, Terms> {
         partial.sums[i].clear();
       }
       if (self->task.exists) set_centers(self->task, partial.center);
-      Summation<T, kVector, Terms, kVector> summation{inputs, &partial};
+      Summation<T, kVector, Accumulator, kVector> summation{inputs, &partial};
       visit(matrix, self->task, &summation);
     }
     Tree::step(step, thread, matrix.lanes, partial.sums, &shared->tree);
@@ -341,8 +343,9 @@ struct Sums<Columns, T, kVector, Terms> {
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kVector; ++i) {
       const std::int64_t column = self->task.column + i;
-      const Item item = Terms<R>::finish(matrix.count(chunk, chunk + 1, column), partial.center[i],
-                                         partial.sums[i], mean ? mean[matrix.channel(column)] : 0);
+      const Result item =
+          Accumulator<R>::finish(matrix.count(chunk, chunk + 1, column), partial.center[i],
+                                 partial.sums[i], mean ? mean[matrix.channel(column)] : 0);
       if (matrix.chunks > 1) {
         of_chunks.put(chunk * matrix.columns + column, item);
       } else {
@@ -351,8 +354,8 @@ struct Sums<Columns, T, kVector, Terms> {
     }
   }
 
-  GLUON_SYNCBN_HOST_DEVICE void set_centers(const Columns::Task& task, R* center) const {
-    if constexpr (Terms<R>::kHasPivot) {
+  GLUON_SYNCBN_HOST_DEVICE void set_centers(const ChannelLast::Task& task, R* center) const {
+    if constexpr (Accumulator<R>::kHasPivot) {
       set_pivots(task, center);
     } else {
       GLUON_SYNCBN_UNROLL
@@ -362,13 +365,13 @@ struct Sums<Columns, T, kVector, Terms> {
     }
   }
 
-  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const Columns::Task& task, R* pivot) const {
+  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const ChannelLast::Task& task, R* pivot) const {
     constexpr int kSamples = 4;
     const T* x = inputs[0];
     const std::int64_t begin = matrix.begin(task.chunk);
     const std::int64_t rows = matrix.full_end(task.chunk) - begin;
     if (rows > 0) {
-      Pack<T, kVector> packs[kSamples];
+      AlignedVector<T, kVector> packs[kSamples];
       GLUON_SYNCBN_UNROLL
       for (int sample = 0; sample < kSamples; ++sample) {
         const std::int64_t row = begin + rows * sample / kSamples;

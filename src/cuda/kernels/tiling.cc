@@ -21,8 +21,8 @@ std::int64_t chunk_of(std::int64_t total) {
 
 }  // namespace
 
-Runs Runs::of(const Layout& layout, int vector, int phase) {
-  Runs runs{};
+ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase) {
+  ChannelFirst runs{};
   runs.outer = layout.outer;
   runs.channels = layout.channels;
   runs.inner = layout.inner;
@@ -45,8 +45,8 @@ Runs Runs::of(const Layout& layout, int vector, int phase) {
   return runs;
 }
 
-Columns Columns::of(const Layout& layout, int vector) {
-  Columns matrix{};
+ChannelLast ChannelLast::of(const Layout& layout, int vector) {
+  ChannelLast matrix{};
   matrix.total = layout.channels * layout.count();
   matrix.width = layout.channels * layout.inner;
   matrix.channels = layout.channels;

@@ -47,7 +47,7 @@ inline bool has_runs(const Layout& layout) { return layout.inner >= kShortInner;
 /// memory of `vector` elements, aligned to their size, of which the first and the last of a run may
 /// belong to it in part. All units of a channel, run after run, are cut into chunks; a block takes
 /// one chunk of some channels, with `lanes` threads for each channel.
-struct Runs {
+struct ChannelFirst {
   std::int64_t outer;
   std::int64_t channels;
   std::int64_t inner;
@@ -60,7 +60,7 @@ struct Runs {
   std::int64_t chunk_units;
   std::int64_t chunks;
 
-  static Runs of(const Layout& layout, int vector, int phase);
+  static ChannelFirst of(const Layout& layout, int vector, int phase);
 
   std::int64_t blocks() const {
     const std::int64_t together = kThreads / lanes;
@@ -122,7 +122,8 @@ struct Runs {
   template <int kVector>
   class Cursor {
    public:
-    GLUON_SYNCBN_HOST_DEVICE Cursor(const Runs& runs, std::int64_t channel, std::int64_t unit)
+    GLUON_SYNCBN_HOST_DEVICE Cursor(const ChannelFirst& runs, std::int64_t channel,
+                                    std::int64_t unit)
         : runs_(runs) {
       const std::int64_t run = divide(unit, runs.run_units);
       unit_ = unit - run * runs.run_units;
@@ -153,7 +154,7 @@ struct Runs {
     }
 
    private:
-    const Runs& runs_;
+    const ChannelFirst& runs_;
     std::int64_t unit_;
     std::int64_t run_begin_;
   };
@@ -178,7 +179,7 @@ struct Runs {
 /// of the array make one row of the matrix, so that vectors and blocks are full however few
 /// channels there are; the last row of the matrix may be filled in part. A block takes one chunk of
 /// rows of a tile of columns. Threads of one row are `lanes` neighbours.
-struct Columns {
+struct ChannelLast {
   std::int64_t total;     // elements of the array
   std::int64_t width;     // elements of a row of the array
   std::int64_t channels;  // = width / inner
@@ -194,7 +195,7 @@ struct Columns {
   std::int32_t vector;
   std::int32_t lanes;  // a power of two
 
-  static Columns of(const Layout& layout, int vector);
+  static ChannelLast of(const Layout& layout, int vector);
 
   std::int64_t blocks() const { return tiles * chunks; }
 

@@ -16,7 +16,8 @@ namespace gluon_syncbn::cuda {
 
 /// The next units where every unit is full.
 template <int kNumber, class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit_even(Runs::Cursor<Visitor::kVector>* cursor, Visitor* visitor) {
+GLUON_SYNCBN_HOST_DEVICE void visit_even(ChannelFirst::Cursor<Visitor::kVector>* cursor,
+                                         Visitor* visitor) {
   std::int64_t begin[kNumber];
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < kNumber; ++i) {
@@ -28,14 +29,14 @@ GLUON_SYNCBN_HOST_DEVICE void visit_even(Runs::Cursor<Visitor::kVector>* cursor,
 
 /// The next units, where those that are not full are visited one by one.
 template <int kNumber, class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit_uneven(Runs::Cursor<Visitor::kVector>* cursor,
+GLUON_SYNCBN_HOST_DEVICE void visit_uneven(ChannelFirst::Cursor<Visitor::kVector>* cursor,
                                            Visitor* visitor) {
   std::int64_t begin[kNumber];
   std::int64_t end[kNumber];
   bool all_full = true;
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < kNumber; ++i) {
-    const Runs::Piece piece = cursor->piece();
+    const ChannelFirst::Piece piece = cursor->piece();
     begin[i] = piece.begin;
     end[i] = piece.end;
     all_full = all_full && piece.end - piece.begin == Visitor::kVector;
@@ -57,10 +58,11 @@ GLUON_SYNCBN_HOST_DEVICE void visit_uneven(Runs::Cursor<Visitor::kVector>* curso
 
 /// Several units at a time, so that as many loads are under way.
 template <class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit(const Runs& runs, const Runs::Task& task, Visitor* visitor) {
+GLUON_SYNCBN_HOST_DEVICE void visit(const ChannelFirst& runs, const ChannelFirst::Task& task,
+                                    Visitor* visitor) {
   constexpr int kTogether = Visitor::kTogether;
   if (task.size == 0) return;
-  Runs::Cursor<Visitor::kVector> cursor(runs, task.channel, task.first);
+  ChannelFirst::Cursor<Visitor::kVector> cursor(runs, task.channel, task.first);
   std::int64_t left = task.size;
   if (runs.is_even()) {
     for (; left >= kTogether; left -= kTogether) visit_even<kTogether>(&cursor, visitor);
@@ -73,7 +75,7 @@ GLUON_SYNCBN_HOST_DEVICE void visit(const Runs& runs, const Runs::Task& task, Vi
 
 /// Full rows several at a time, and those elements that a last row has one by one.
 template <class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit(const Columns& matrix, const Columns::Task& task,
+GLUON_SYNCBN_HOST_DEVICE void visit(const ChannelLast& matrix, const ChannelLast::Task& task,
                                     Visitor* visitor) {
   constexpr int kTogether = Visitor::kTogether;
   if (!task.exists) return;

@@ -3,54 +3,47 @@
 
 #include <cstdint>
 
-// What scripts/gpu_benchmarks/bridge.py calls. Functions that may fail give nullptr, or what went
-// wrong.
+// What scripts/check_gpu.py calls: the kernels on the first GPU, with its memory and its time.
+// Functions that may fail give nullptr, or what went wrong.
 
 #pragma GCC visibility push(default)
 extern "C" {
 
-/// Arrays of one context, in memory of its GPU. All but x, dy, y and dx have one element per
-/// channel.
-struct GpuBridgeContext {
-  std::int64_t outer;
-  const void* x;
-  const void* dy;
-  void* y;
-  void* dx;
-  const void* gamma;
-  const void* beta;
-  void* running_mean;
-  void* running_variance;
-  void* gamma_gradient;
-  void* beta_gradient;
-};
+/// `stream`: the cudaStream_t of the first context; null if the GPU is emulated.
+const char* gpu_bridge_device(const char** name, void** stream, std::int64_t* cache_bytes);
 
-struct GpuBridgeDevice {
-  void* stream;  ///< cudaStream_t of the context; null where the GPU is emulated
-  std::int64_t cache_bytes;
-};
+/// Puts a copy from and to any memory on the stream of the first context.
+const char* gpu_bridge_copy(void* to, const void* from, std::int64_t bytes);
+/// Puts copies there that take a while and leave nothing else in the cache.
+const char* gpu_bridge_delay(int copies);
+/// Waits until all work is done.
+const char* gpu_bridge_finish();
 
-/// A layer on some contexts, with the arrays of one step.
-struct GpuBridgeRound;
+/// A layer with the arrays of one step, on some contexts, which are streams of the GPU and share
+/// the batch. Normal numbers, with `mean` in x, are in x, dy, gamma and beta.
+struct GpuBridgeLayer;
 
-const char* gpu_bridge_device(int context, GpuBridgeDevice* device);
+/// `element` counts as Element does.
+const char* gpu_bridge_open(std::int64_t batch, std::int64_t channels, std::int64_t pixels,
+                            int element, int channel_last, int contexts, double mean, int seed,
+                            double eps, double momentum, GpuBridgeLayer** layer);
+/// Counted in this order: x, dy, y and dx of the whole batch; gamma and beta; running mean and
+/// variance and the gradients of gamma and beta, all channels of one context behind those of
+/// another.
+const char* gpu_bridge_array(GpuBridgeLayer* layer, int index, void** begin, std::int64_t* bytes);
+/// Puts a phase on the stream of each context: 0 moments, 1 normalization, 2 gradient sums, 3 input
+/// gradient. One may be repeated without those before it.
+const char* gpu_bridge_run(GpuBridgeLayer* layer, int phase);
+/// The greatest error of the results of the first step, relative to the greatest number expected
+/// by definition in long double.
+const char* gpu_bridge_error(GpuBridgeLayer* layer, double* error);
+const char* gpu_bridge_close(GpuBridgeLayer* layer);
 
-/// Waits until all work on contexts 0, 1, ... is done.
-const char* gpu_bridge_finish(int contexts);
-
-/// `element` counts as Element does. Arrays must outlive the round.
-const char* gpu_bridge_open(int number, const GpuBridgeContext* contexts, int element,
-                            std::int64_t channels, std::int64_t inner, double eps, double momentum,
-                            GpuBridgeRound** round);
-
-/// The phases of a step on all contexts, each for itself behind those before it on the streams. One
-/// may be repeated without these.
-const char* gpu_bridge_moments(GpuBridgeRound* round);
-const char* gpu_bridge_normalize(GpuBridgeRound* round);
-const char* gpu_bridge_gradient_sums(GpuBridgeRound* round);
-const char* gpu_bridge_input_gradient(GpuBridgeRound* round);
-
-void gpu_bridge_close(GpuBridgeRound* round);
+/// Work of all contexts that is put on their streams between the two calls is timed by the GPU,
+/// from where the first one's work so far is done. `queued`: whether that was not yet so when the
+/// second call came, so that the GPU never waited for the host.
+const char* gpu_bridge_begin();
+const char* gpu_bridge_end(double* seconds, int* queued);
 
 }  // extern "C"
 #pragma GCC visibility pop

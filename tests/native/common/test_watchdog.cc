@@ -11,8 +11,10 @@
 #include <string>
 #include <thread>
 
+#include "common/enforce.h"
 #include "common/watchdog.h"
 #include "norm/moments.h"
+#include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/refused_threads.h"
 #include "sync/reduction.h"
@@ -25,8 +27,8 @@ struct Nobody : Attendance {
   void timed_out() override {}
 };
 
-std::shared_ptr<Exchange<Moments>> exchange_of_two() {
-  return std::make_shared<Exchange<Moments>>("layer", 2, std::make_shared<Nobody>());
+std::shared_ptr<Reduction> reduction_of_two() {
+  return std::make_shared<Reduction>("layer", 2, std::make_shared<Nobody>());
 }
 
 const Moments kPart{1, {1.0}, {0.0}};
@@ -51,14 +53,14 @@ TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
   const ScopedTimeout restore(300);
   for (int repeat = 0; repeat < 20; ++repeat) {
     Watchdog::instance().set_timeout(0);
-    const auto exchange = exchange_of_two();
+    const auto reduction = reduction_of_two();
     const Inbox<Moments> first;
     const Inbox<Moments> second;
-    exchange->arrive({"cpu", 0}, kPart, first.continuation());
+    arrive(*reduction, {"cpu", 0}, kPart, first.then());
     Watchdog::instance().set_timeout(300);
-    // The watchdog's thread is to have looked at the exchange.
+    // The watchdog's thread is to have looked at the reduction.
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    exchange->arrive({"cpu", 1}, kPart, second.continuation());
+    arrive(*reduction, {"cpu", 1}, kPart, second.then());
     CHECK(first.wait().outcome.error == "");
     CHECK(second.wait().outcome.error == "");
   }
@@ -69,18 +71,18 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
   {
     // Its thread runs, and has nothing to watch.
     const Inbox<Moments> inbox;
-    const auto exchange = exchange_of_two();
-    exchange->arrive({"cpu", 0}, kPart, inbox.continuation());
-    exchange->fail("not needed");
+    const auto reduction = reduction_of_two();
+    arrive(*reduction, {"cpu", 0}, kPart, inbox.then());
+    reduction->fail("not needed");
   }
   constexpr int kRounds = 40;
   const long before = sleeps_of_other_threads();
   for (int round = 0; round < kRounds; ++round) {
     const Inbox<Moments> inbox;
-    const auto exchange = exchange_of_two();
-    exchange->arrive({"cpu", 0}, kPart, inbox.continuation());
+    const auto reduction = reduction_of_two();
+    arrive(*reduction, {"cpu", 0}, kPart, inbox.then());
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    exchange->arrive({"cpu", 1}, kPart, inbox.continuation());
+    arrive(*reduction, {"cpu", 1}, kPart, inbox.then());
   }
   CHECK(sleeps_of_other_threads() - before < kRounds / 2);
 }
@@ -114,24 +116,24 @@ TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog 
   CHECK(ended.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
 }
 
-TEST_CASE("exchange: a device that comes twice is an internal error, and all are told once") {
-  const auto exchange = exchange_of_two();
+TEST_CASE("reduction: a device that comes twice is an internal error, and all are told once") {
+  const auto reduction = reduction_of_two();
   const Inbox<Moments> first;
   const Inbox<Moments> again;
-  exchange->arrive({"cpu", 0}, kPart, first.continuation());
-  CHECK_THROWS_WITH_AS(exchange->arrive({"cpu", 0}, kPart, again.continuation()),
+  arrive(*reduction, {"cpu", 0}, kPart, first.then());
+  CHECK_THROWS_WITH_AS(arrive(*reduction, {"cpu", 0}, kPart, again.then()),
                        doctest::Contains("cpu(0) came to layer twice"), InternalError);
   CHECK(first.wait().outcome.error == "layer: cpu(0) came twice");
   CHECK(first.calls().size() == 1);
   CHECK(again.calls().empty());
 }
 
-TEST_CASE("exchange: a device that comes behind the last one is an internal error") {
-  const auto exchange = exchange_of_two();
+TEST_CASE("reduction: a device that comes behind the last one is an internal error") {
+  const auto reduction = reduction_of_two();
   const Inbox<Moments> inbox;
-  exchange->arrive({"cpu", 0}, kPart, inbox.continuation());
-  exchange->arrive({"cpu", 1}, kPart, inbox.continuation());
-  CHECK_THROWS_AS(exchange->arrive({"cpu", 2}, kPart, inbox.continuation()), InternalError);
+  arrive(*reduction, {"cpu", 0}, kPart, inbox.then());
+  arrive(*reduction, {"cpu", 1}, kPart, inbox.then());
+  CHECK_THROWS_AS(arrive(*reduction, {"cpu", 2}, kPart, inbox.then()), InternalError);
   CHECK(inbox.calls().size() == 2);
 }
 
@@ -141,24 +143,24 @@ namespace {
 
 /// In a child of fork, which has no watchdog and no helpers yet: 0 if all is as it should be.
 int without_threads() {
-  const auto exchange = exchange_of_two();
+  const auto reduction = reduction_of_two();
   const Inbox<Moments> first;
   const Inbox<Moments> second;
   {
     const RefusedThreads no_threads(0);
-    exchange->arrive({"cpu", 0}, kPart, first.continuation());
+    arrive(*reduction, {"cpu", 0}, kPart, first.then());
     if (first.calls().size() != 1) return 1;
     if (!contains(first.calls().front().outcome.error, "no thread could be started")) return 2;
-    exchange->arrive({"cpu", 1}, kPart, second.continuation());
+    arrive(*reduction, {"cpu", 1}, kPart, second.then());
     if (second.calls().size() != 1) return 3;
     if (second.calls().front().outcome.error != first.calls().front().outcome.error) return 4;
   }
   if (first.calls().size() != 1) return 5;
   // Another round works once there are threads again.
-  const auto next = exchange_of_two();
+  const auto next = reduction_of_two();
   const Inbox<Moments> both;
-  next->arrive({"cpu", 0}, kPart, both.continuation());
-  next->arrive({"cpu", 1}, kPart, both.continuation());
+  arrive(*next, {"cpu", 0}, kPart, both.then());
+  arrive(*next, {"cpu", 1}, kPart, both.then());
   if (both.calls().size() != 2 || !both.calls().front().outcome) return 6;
   return 0;
 }

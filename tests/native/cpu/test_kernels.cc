@@ -195,7 +195,7 @@ TEST_CASE_TEMPLATE("kernels: normalize", Given, GLUON_SYNCBN_CASES) {
     };
     check_output(
         x,
-        [&](Write write, std::vector<T>* y) {
+        [&](WriteMode write, std::vector<T>* y) {
           cpu::normalize(x.data(), layout, n, write, y->data());
         },
         [&](std::size_t i) { return scaled(i) + n.shift[x.channel(i)]; },
@@ -251,7 +251,7 @@ TEST_CASE_TEMPLATE("kernels: input gradient", Given, GLUON_SYNCBN_CASES) {
     };
     check_output(
         x,
-        [&](Write write, std::vector<T>* dx) {
+        [&](WriteMode write, std::vector<T>* dx) {
           cpu::input_gradient(dy.data(), x.data(), layout, g, write, dx->data());
         },
         [&](std::size_t i) { return direct(i) + centered(i) + g.constant[x.channel(i)]; },
@@ -270,16 +270,16 @@ TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", Given, GLUON_SYNC
     const cpu::Normalization n{means_near(layout, 10, 6), parameters(layout, 1, 7),
                                parameters(layout, 0, 8)};
     std::vector<T> expected(x.elements.size());
-    cpu::normalize(x.data(), layout, n, Write::kAssign, expected.data());
+    cpu::normalize(x.data(), layout, n, WriteMode::kAssign, expected.data());
     std::vector<T> in_place = x.elements;
-    cpu::normalize(in_place.data(), layout, n, Write::kAssign, in_place.data());
+    cpu::normalize(in_place.data(), layout, n, WriteMode::kAssign, in_place.data());
     CHECK(same_elements(in_place, expected));
 
     const Data<T> dy(layout, 0, 1, 9);
     const cpu::InputGradient g{n.mean, n.scale, n.shift, n.shift};
-    cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAssign, expected.data());
+    cpu::input_gradient(dy.data(), x.data(), layout, g, WriteMode::kAssign, expected.data());
     in_place = dy.elements;
-    cpu::input_gradient(in_place.data(), x.data(), layout, g, Write::kAssign, in_place.data());
+    cpu::input_gradient(in_place.data(), x.data(), layout, g, WriteMode::kAssign, in_place.data());
     CHECK(same_elements(in_place, expected));
   }
 }
@@ -318,13 +318,13 @@ TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", Gi
     std::vector<T> dx(x.elements.size());
     std::vector<T> clean_y(x.elements.size());
     std::vector<T> clean_dx(x.elements.size());
-    cpu::normalize(x.data(), layout, {moments.mean, ones, ones}, Write::kAssign, y.data());
-    cpu::normalize(clean.data(), layout, {clean_moments.mean, ones, ones}, Write::kAssign,
+    cpu::normalize(x.data(), layout, {moments.mean, ones, ones}, WriteMode::kAssign, y.data());
+    cpu::normalize(clean.data(), layout, {clean_moments.mean, ones, ones}, WriteMode::kAssign,
                    clean_y.data());
     cpu::input_gradient(dy.data(), x.data(), layout, {moments.mean, ones, ones, ones},
-                        Write::kAssign, dx.data());
+                        WriteMode::kAssign, dx.data());
     cpu::input_gradient(dy.data(), clean.data(), layout, {clean_moments.mean, ones, ones, ones},
-                        Write::kAssign, clean_dx.data());
+                        WriteMode::kAssign, clean_dx.data());
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < y.size(); ++i) {
       const long double now[] = {Type<T>::value(y[i]), Type<T>::value(dx[i])};
@@ -348,8 +348,8 @@ TEST_CASE_TEMPLATE("kernels: finite statistics let a NaN or infinite element thr
                                std::vector<double>(6, 1)};
     std::vector<T> y(x.elements.size());
     std::vector<T> clean_y(x.elements.size());
-    cpu::normalize(x.data(), layout, n, Write::kAssign, y.data());
-    cpu::normalize(clean.data(), layout, n, Write::kAssign, clean_y.data());
+    cpu::normalize(x.data(), layout, n, WriteMode::kAssign, y.data());
+    cpu::normalize(clean.data(), layout, n, WriteMode::kAssign, clean_y.data());
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < y.size(); ++i) {
       const long double value = Type<T>::value(y[i]);
@@ -380,8 +380,8 @@ TEST_CASE_TEMPLATE("kernels: empty arrays", Given, GLUON_SYNCBN_CASES) {
     CHECK(same_bits(sums.dy, zeros));
     CHECK(same_bits(sums.dy_centered, zeros));
     T* nowhere = nullptr;
-    cpu::normalize(none, layout, {zeros, zeros, zeros}, Write::kAssign, nowhere);
-    cpu::input_gradient(none, none, layout, {zeros, zeros, zeros, zeros}, Write::kAdd, nowhere);
+    cpu::normalize(none, layout, {zeros, zeros, zeros}, WriteMode::kAssign, nowhere);
+    cpu::input_gradient(none, none, layout, {zeros, zeros, zeros, zeros}, WriteMode::kAdd, nowhere);
   }
 }
 
@@ -433,11 +433,11 @@ TEST_CASE_TEMPLATE("kernels: the same bits with any number of threads", Given, G
       const GradientSums sums = cpu::gradient_sums(dy.data(), x.data(), layout, moments.mean);
       std::vector<T> y(x.elements.size());
       std::vector<T> dx(x.elements.size());
-      cpu::normalize(x.data(), layout, {moments.mean, moments.mean, moments.mean}, Write::kAssign,
-                     y.data());
+      cpu::normalize(x.data(), layout, {moments.mean, moments.mean, moments.mean},
+                     WriteMode::kAssign, y.data());
       cpu::input_gradient(dy.data(), x.data(), layout,
-                          {moments.mean, moments.mean, moments.mean, moments.mean}, Write::kAssign,
-                          dx.data());
+                          {moments.mean, moments.mean, moments.mean, moments.mean},
+                          WriteMode::kAssign, dx.data());
       return std::make_tuple(moments, sums, y, dx);
     };
     const auto [moments, sums, y, dx] = run(1);
@@ -468,12 +468,12 @@ TEST_CASE_TEMPLATE("kernels: large outputs, which are written past the caches", 
       std::vector<T> out(x.elements.size() + offset + 1);
       const T past = Type<T>::of(77);
       out.back() = past;
-      cpu::normalize(x.data(), layout, n, Write::kAdd, expected.data());
-      cpu::normalize(x.data(), layout, n, Write::kAssign, out.data() + offset);
+      cpu::normalize(x.data(), layout, n, WriteMode::kAdd, expected.data());
+      cpu::normalize(x.data(), layout, n, WriteMode::kAssign, out.data() + offset);
       CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
       expected.assign(expected.size(), T{});
-      cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAdd, expected.data());
-      cpu::input_gradient(dy.data(), x.data(), layout, g, Write::kAssign, out.data() + offset);
+      cpu::input_gradient(dy.data(), x.data(), layout, g, WriteMode::kAdd, expected.data());
+      cpu::input_gradient(dy.data(), x.data(), layout, g, WriteMode::kAssign, out.data() + offset);
       CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
       CHECK(std::memcmp(&out.back(), &past, sizeof(T)) == 0);
     }

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/backend.h"
+#include "cpu/channel_math.h"
 #include "norm/backend.h"
 #include "norm/device_pass.h"
 #include "support/arrays.h"
@@ -26,9 +28,9 @@ constexpr double kEps = 1e-3;
 constexpr double kMomentum = 0.8;
 
 template <class T>
-Element element_of_type() {
-  if (std::is_same_v<T, double>) return Element::kFloat64;
-  return std::is_same_v<T, float> ? Element::kFloat32 : Element::kFloat16;
+DType dtype_of_type() {
+  if (std::is_same_v<T, double>) return DType::kFloat64;
+  return std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat16;
 }
 
 /// One device with all that a step of it reads and writes.
@@ -36,7 +38,7 @@ template <class T>
 struct Worker {
   using P = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-  Worker(const Layout& layout, Write write_in, std::uint32_t seed)
+  Worker(const Layout& layout, WriteMode write_in, std::uint32_t seed)
       : x(layout, 3, 1, seed), dy(layout, 0, 1, seed + 1), write(write_in) {
     y = dx = Data<T>(layout, 7, 1, seed + 2).elements;
     for (const double value : parameters(layout, 1, 5)) gamma.push_back(static_cast<P>(value));
@@ -44,7 +46,7 @@ struct Worker {
     mean = variance = gamma_gradient = beta_gradient = beta;
   }
 
-  Backend::Data data() const { return {element_of_type<T>(), x.layout}; }
+  Backend::Data data() const { return {dtype_of_type<T>(), x.layout}; }
   Backend::Gradients gradients() {
     return {false, write, gamma_gradient.data(), write, beta_gradient.data(), write, dx.data()};
   }
@@ -54,7 +56,7 @@ struct Worker {
 
   Data<T> x;
   Data<T> dy;
-  Write write;
+  WriteMode write;
   std::vector<T> y, dx;
   std::vector<P> gamma, beta, mean, variance, gamma_gradient, beta_gradient;
   Backend::StatisticsPtr statistics;
@@ -66,37 +68,12 @@ template <class T>
 using Workers = std::vector<Worker<T>>;
 
 template <class T>
-Workers<T> make_workers(const std::vector<Layout>& layouts, Write write) {
+Workers<T> make_workers(const std::vector<Layout>& layouts, WriteMode write) {
   Workers<T> workers;
   for (const Layout& layout : layouts) {
     workers.emplace_back(layout, write, static_cast<std::uint32_t>(10 * workers.size()));
   }
   return workers;
-}
-
-/// Phase by phase, every device for itself.
-template <class T>
-void step_by_phases(Workers<T>* workers) {
-  Backend& backend = *cpu_backend();
-  std::vector<Moments> moments;
-  for (auto& w : *workers) moments.push_back(backend.moments(w.data(), w.x.data()));
-  const Moments batch = merge_all(moments);
-  for (auto& w : *workers) {
-    w.statistics = backend.batch_statistics(w.data(), batch, kEps);
-    w.count = batch.count;
-    backend.normalize(w.data(), w.x.data(), *w.statistics, w.gamma.data(), w.beta.data(), w.write,
-                      w.y.data(), w.update(w.statistics));
-  }
-  std::vector<GradientSums> sums;
-  for (auto& w : *workers) {
-    sums.push_back(backend.gradient_sums(w.data(), w.dy.data(), w.x.data(), *w.statistics));
-  }
-  const GradientSums all = merge_all(sums);
-  for (std::size_t i = 0; i < workers->size(); ++i) {
-    auto& w = (*workers)[i];
-    backend.gradients(w.data(), w.dy.data(), w.x.data(), *w.statistics, sums[i], &all, w.count,
-                      w.gamma.data(), w.gradients());
-  }
 }
 
 void run_at_once(const std::function<void()>& task) { task(); }
@@ -111,7 +88,7 @@ Backend::Forward forward_pass(Worker<T>* w) {
   pass.beta = w->beta.data();
   pass.write = w->write;
   pass.y = w->y.data();
-  pass.met = [w](const Backend::StatisticsPtr& batch, std::int64_t count) {
+  pass.merged = [w](const Backend::StatisticsPtr& batch, std::int64_t count) {
     w->statistics = batch;
     w->count = count;
     return w->update(batch);
@@ -136,24 +113,58 @@ Backend::Backward backward_pass(Worker<T>* w) {
   return pass;
 }
 
+template <class T, class MakePass>
+DevicePasses passes_of(Workers<T>* workers, const MakePass& make_pass) {
+  DevicePasses passes;
+  for (auto& w : *workers) passes.push_back(make_pass(&w));
+  return passes;
+}
+
+template <class T>
+std::shared_ptr<DevicePass> make_forward(Worker<T>* w) {
+  return cpu_backend()->forward(forward_pass(w));
+}
+
+template <class T>
+std::shared_ptr<DevicePass> make_backward(Worker<T>* w) {
+  return cpu_backend()->backward(backward_pass(w));
+}
+
+/// Every device computes for itself, as if each were a process of its own.
+void pass_apart(const DevicePasses& passes) {
+  std::vector<PartialStatistics> processes;
+  for (const auto& pass : passes) {
+    pass->begin(nullptr);
+    pass->reduce({pass}, [&](const PartialStatistics& own, const std::string& error) {
+      CHECK(error.empty());
+      processes.push_back(own);
+    });
+  }
+  for (const auto& pass : passes) pass->finish({pass}, processes);
+}
+
+template <class T>
+void step_apart(Workers<T>* workers) {
+  pass_apart(passes_of(workers, make_forward<T>));
+  pass_apart(passes_of(workers, make_backward<T>));
+}
+
 /// How far each device gets before all are there: the first not at all, others further and further.
-void begin_some(const Shares& shares, int step) {
-  for (std::size_t i = 0; i < shares.size(); ++i) {
+void begin_some(const DevicePasses& passes, int step) {
+  for (std::size_t i = 0; i < passes.size(); ++i) {
     int calls = step * static_cast<int>(i);
-    shares[i]->begin([&] { return calls-- <= 0; });
+    passes[i]->begin([&] { return calls-- <= 0; });
   }
 }
 
 template <class T>
-void step_by_shares(Workers<T>* workers, std::size_t last, int step) {
-  Shares forward;
-  for (auto& w : *workers) forward.push_back(cpu_backend()->share(forward_pass(&w)));
+void step_together(Workers<T>* workers, std::size_t last, int step) {
+  const auto forward = passes_of(workers, make_forward<T>);
   begin_some(forward, step);
-  forward[last]->finish(forward);
-  Shares backward;
-  for (auto& w : *workers) backward.push_back(cpu_backend()->share(backward_pass(&w)));
+  forward[last]->finish(forward, {});
+  const auto backward = passes_of(workers, make_backward<T>);
   begin_some(backward, step);
-  backward[last]->finish(backward);
+  backward[last]->finish(backward, {});
 }
 
 struct Unwatched : Attendance {
@@ -162,20 +173,14 @@ struct Unwatched : Attendance {
 };
 
 /// Every worker on a thread of its own.
-template <class Part, class MakePass>
+template <class MakePass>
 void meet(Workers<float>* workers, const MakePass& make_pass) {
-  const auto exchange =
-      std::make_shared<Exchange<Part>>("layer 'a'", workers->size(), std::make_shared<Unwatched>());
+  const auto reduction =
+      std::make_shared<Reduction>("layer 'a'", workers->size(), std::make_shared<Unwatched>());
   run_ranks(workers->size(), [&](std::size_t rank) {
-    const auto share = cpu_backend()->share(make_pass(&(*workers)[rank]));
-    exchange->announce();
-    share->begin([&] { return exchange->all_are_coming(); });
-    Part part;
-    part.shares = {share};
-    exchange->arrive({"cpu", static_cast<int>(rank)}, std::move(part),
-                     [&](const Outcome<Part>& outcome, CalledOn called_on) {
-                       if (called_on == CalledOn::kOwnThread) share->finish(outcome.merged->shares);
-                     });
+    const auto pass = make_pass(&(*workers)[rank]);
+    reduction->begin(pass.get());
+    reduction->arrive({"cpu", static_cast<int>(rank)}, pass);
   });
 }
 
@@ -215,11 +220,11 @@ const std::vector<std::vector<Layout>> kDevices = {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("shares: the bits of every device computing for itself", T, float, double,
+TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T, float, double,
                    Half) {
   for (const auto& layouts : kDevices) {
-    const auto fresh = make_workers<T>(layouts, Write::kAssign);
-    const auto check = [&](Write write, std::size_t last, int step) {
+    const auto fresh = make_workers<T>(layouts, WriteMode::kAssign);
+    const auto check = [&](WriteMode write, std::size_t last, int step) {
       CAPTURE(layouts.front().channels);
       CAPTURE(layouts.size());
       CAPTURE(last);
@@ -227,53 +232,53 @@ TEST_CASE_TEMPLATE("shares: the bits of every device computing for itself", T, f
       auto expected = fresh;
       for (auto& w : expected) w.write = write;
       auto workers = expected;
-      step_by_phases(&expected);
-      step_by_shares(&workers, last, step);
+      step_apart(&expected);
+      step_together(&workers, last, step);
       check_same(workers, expected);
     };
-    check(Write::kAdd, 0, 3);
-    for (const int step : {0, 3, 1000}) check(Write::kAssign, layouts.size() - 1, step);
+    check(WriteMode::kAdd, 0, 3);
+    for (const int step : {0, 3, 1000}) check(WriteMode::kAssign, layouts.size() - 1, step);
   }
 }
 
-TEST_CASE("shares: devices on threads of their own meet and begin at any time") {
+TEST_CASE("passes: devices on threads of their own meet and begin at any time") {
   for (const std::int64_t inner : {20, 600, 8000}) {
     const std::vector<Layout> layouts(3, Layout{2, 67, inner});
-    const auto fresh = make_workers<float>(layouts, Write::kAssign);
+    const auto fresh = make_workers<float>(layouts, WriteMode::kAssign);
     auto expected = fresh;
-    step_by_phases(&expected);
+    step_apart(&expected);
     for (int repeat = 0; repeat < 10; ++repeat) {
       auto workers = fresh;
-      meet<Moments>(&workers, forward_pass<float>);
-      meet<GradientSums>(&workers, backward_pass<float>);
+      meet(&workers, make_forward<float>);
+      meet(&workers, make_backward<float>);
       check_same(workers, expected);
     }
   }
 }
 
-TEST_CASE("shares: outputs that nobody wants") {
+TEST_CASE("passes: outputs that nobody wants") {
   for (const std::int64_t inner : {20, 17000}) {
-    auto workers = make_workers<float>({{2, 64, inner}, {2, 64, inner}}, Write::kAssign);
+    auto workers = make_workers<float>({{2, 64, inner}, {2, 64, inner}}, WriteMode::kAssign);
     const auto before = workers;
-    Shares forward;
-    Shares backward;
+    DevicePasses forward;
+    DevicePasses backward;
     for (auto& w : workers) {
       auto pass = forward_pass(&w);
       pass.y = nullptr;
-      pass.met = [&w](const Backend::StatisticsPtr& batch, std::int64_t count) {
+      pass.merged = [&w](const Backend::StatisticsPtr& batch, std::int64_t count) {
         w.statistics = batch;
         w.count = count;
         return Backend::Update();
       };
-      forward.push_back(cpu_backend()->share(std::move(pass)));
+      forward.push_back(cpu_backend()->forward(std::move(pass)));
     }
-    forward.front()->finish(forward);
+    forward.front()->finish(forward, {});
     for (auto& w : workers) {
       auto pass = backward_pass(&w);
       pass.gradients = {};
-      backward.push_back(cpu_backend()->share(std::move(pass)));
+      backward.push_back(cpu_backend()->backward(std::move(pass)));
     }
-    backward.back()->finish(backward);
+    backward.back()->finish(backward, {});
     check_same(workers, [&] {
       auto unchanged = before;
       for (std::size_t i = 0; i < unchanged.size(); ++i) unchanged[i].count = workers[i].count;
@@ -282,41 +287,67 @@ TEST_CASE("shares: outputs that nobody wants") {
   }
 }
 
-TEST_CASE("shares: each is told once, also where one fails") {
+TEST_CASE("passes: each is told once, also where one fails") {
   for (const std::int64_t inner : {20, 17000}) {
     auto workers =
-        make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, Write::kAssign);
-    Shares shares;
+        make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, WriteMode::kAssign);
+    DevicePasses passes;
     for (auto& w : workers) {
       auto pass = forward_pass(&w);
       if (&w == &workers[1]) {
-        pass.met = [](const Backend::StatisticsPtr&, std::int64_t) -> Backend::Update {
+        pass.merged = [](const Backend::StatisticsPtr&, std::int64_t) -> Backend::Update {
           throw std::runtime_error("no room");
         };
       }
-      shares.push_back(cpu_backend()->share(std::move(pass)));
+      passes.push_back(cpu_backend()->forward(std::move(pass)));
     }
-    shares[2]->finish(shares);
+    passes[2]->finish(passes, {});
     CHECK(workers[0].told == std::vector<std::string>{""});
     CHECK(workers[1].told == std::vector<std::string>{"no room"});
     CHECK(workers[2].told == std::vector<std::string>{""});
   }
 }
 
-TEST_CASE("shares: a device whose thread takes no task fails alone") {
-  auto workers = make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, Write::kAssign);
-  Shares shares;
+TEST_CASE("passes: a device whose thread takes no task fails alone") {
+  auto workers =
+      make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, WriteMode::kAssign);
+  DevicePasses passes;
   for (auto& w : workers) {
     auto pass = forward_pass(&w);
     if (&w == &workers[1]) {
       pass.post = [](const std::function<void()>&) { throw std::runtime_error("no worker"); };
     }
-    shares.push_back(cpu_backend()->share(std::move(pass)));
+    passes.push_back(cpu_backend()->forward(std::move(pass)));
   }
-  shares[2]->finish(shares);
+  passes[2]->finish(passes, {});
   CHECK(workers[0].told == std::vector<std::string>{""});
   CHECK(workers[1].told == std::vector<std::string>{"no worker"});
   CHECK(workers[2].told == std::vector<std::string>{""});
+}
+
+TEST_CASE("passes: devices that do not meet move by what has waited for them, and hear why") {
+  auto workers = make_workers<float>({{1, 4, 6}, {2, 4, 6}}, WriteMode::kAssign);
+  const auto before = workers;
+  const auto earlier = std::make_shared<HostStatistics>(4);
+  for (std::size_t c = 0; c < 4; ++c) earlier->set(c, 1, 2, kEps);
+  auto waiting = forward_pass(&workers[0]);
+  waiting.missed = [&] { return workers[0].update(earlier); };
+  auto failing = forward_pass(&workers[1]);
+  failing.missed = []() -> Backend::Update { throw std::runtime_error("a consequence"); };
+  for (auto* pass : {&waiting, &failing}) {
+    const auto made = cpu_backend()->forward(*pass);
+    made->begin(nullptr);
+    made->fail("nobody came");
+  }
+  for (std::size_t c = 0; c < 4; ++c) {
+    CHECK(workers[0].mean[c] ==
+          static_cast<float>(kMomentum * before[0].mean[c] + (1 - kMomentum) * 1));
+  }
+  CHECK(same(workers[1].mean, before[1].mean));
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(workers[i].told == std::vector<std::string>{"nobody came"});
+    CHECK(same(workers[i].y, before[i].y));
+  }
 }
 
 }  // namespace gluon_syncbn::tests

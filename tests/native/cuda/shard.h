@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "common/error.h"
+#include "cpu/backend.h"
 #include "cuda/backend.h"
 #include "cuda/device_array.h"
 #include "cuda/gpu.h"
@@ -27,7 +29,7 @@ namespace gluon_syncbn::tests {
 
 using Data32 = Data<float>;
 
-/// Waits for the calls of Backend::finish.
+/// Waits for passes that are done.
 class Finishes {
  public:
   std::function<void(const std::string&)> one() {
@@ -70,7 +72,7 @@ struct Shard {
         gamma_gradient(&stream, zeros),
         beta_gradient(&stream, zeros),
         num_batches(&stream, {0.0F}),
-        data{Element::kFloat32, layout} {}
+        data{DType::kFloat32, layout} {}
 
   Data32 x;
   Data32 dy;
@@ -86,6 +88,7 @@ struct Shard {
   std::int64_t count = 0;
   std::optional<double> momentum = 0.9;
   bool wants_y = true;
+  std::string fault;  ///< with which forward fails when its devices have met
 
   /// Where memory of a GPU is memory of the host.
   void move_to_cpu() {
@@ -93,46 +96,61 @@ struct Shard {
     backend = cpu_backend();
   }
 
-  void forward(Exchange<Moments>* exchange, Finishes* finishes) {
-    exchange->arrive(device, backend->moments(data, on_device_x.data()),
-                     [this, finishes](const Outcome<Moments>& outcome, CalledOn) {
-                       if (!outcome) return fail(finishes, outcome.error);
-                       statistics = backend->batch_statistics(data, *outcome.merged, kEps);
-                       count = outcome.merged->count;
-                       backend->normalize(data, on_device_x.data(), *statistics, gamma.data(),
-                                          beta.data(), Write::kAssign, wants_y ? y.data() : nullptr,
-                                          {running(), {statistics}});
-                       finish(finishes, outcome.merged);
-                     });
+  std::shared_ptr<DevicePass> forward_pass(Finishes* finishes) {
+    Backend::Forward pass;
+    pass.data = data;
+    pass.x = on_device_x.data();
+    pass.eps = kEps;
+    pass.gamma = gamma.data();
+    pass.beta = beta.data();
+    pass.y = wants_y ? y.data() : nullptr;
+    pass.merged = [this](const Backend::StatisticsPtr& batch, std::int64_t elements) {
+      if (!fault.empty()) throw Error(fault);
+      statistics = batch;
+      count = elements;
+      Backend::Update update;
+      update.running = running();
+      if (batch) update.batches = {batch};
+      return update;
+    };
+    pass.missed = [] { return Backend::Update(); };
+    pass.post = [](const std::function<void()>& task) { task(); };
+    pass.done = finishes->one();
+    return backend->forward(std::move(pass));
   }
-  void backward(Exchange<GradientSums>* exchange, Finishes* finishes) {
-    const GradientSums own =
-        backend->gradient_sums(data, on_device_dy.data(), on_device_x.data(), *statistics);
-    exchange->arrive(
-        device, own, [this, finishes, own](const Outcome<GradientSums>& outcome, CalledOn) {
-          if (!outcome) return fail(finishes, outcome.error);
-          backend->gradients(data, on_device_dy.data(), on_device_x.data(), *statistics, own,
-                             outcome.merged.get(), count, gamma.data(),
-                             {false, Write::kAssign, gamma_gradient.data(), Write::kAssign,
-                              beta_gradient.data(), Write::kAssign, dx.data()});
-          finish(finishes, outcome.merged);
-        });
+  std::shared_ptr<DevicePass> backward_pass(Finishes* finishes) {
+    Backend::Backward pass;
+    pass.data = data;
+    pass.dy = on_device_dy.data();
+    pass.x = on_device_x.data();
+    pass.statistics = statistics;
+    pass.count = count;
+    pass.gamma = gamma.data();
+    pass.gradients.gamma = gamma_gradient.data();
+    pass.gradients.beta = beta_gradient.data();
+    pass.gradients.data = dx.data();
+    pass.post = [](const std::function<void()>& task) { task(); };
+    pass.done = finishes->one();
+    return backend->backward(std::move(pass));
+  }
+  void forward(Reduction* reduction, Finishes* finishes) {
+    meet(reduction, forward_pass(finishes));
+  }
+  void backward(Reduction* reduction, Finishes* finishes) {
+    meet(reduction, backward_pass(finishes));
+  }
+  void meet(Reduction* reduction, const std::shared_ptr<DevicePass>& pass) const {
+    try {
+      reduction->begin(pass.get());
+    } catch (const std::exception& error) {
+      reduction->fail(error.what());
+      return pass->fail(error.what());
+    }
+    reduction->arrive(device, pass);
   }
   Backend::RunningStatistics running() const {
     return {running_mean.data(), running_variance.data(), momentum,
             momentum ? nullptr : num_batches.data()};
-  }
-  void fail(Finishes* finishes, const std::string& error) const {
-    backend->finish([done = finishes->one(), error](auto&) { done(error); });
-  }
-
-  /// The parts of peers are kept until this device is done with them.
-  template <class Kept>
-  void finish(Finishes* finishes, Kept kept) const {
-    backend->finish([done = finishes->one(), kept](const std::string& error) mutable {
-      kept.reset();
-      done(error);
-    });
   }
 
   static constexpr double kEps = 1e-3;

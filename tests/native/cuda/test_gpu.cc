@@ -96,7 +96,7 @@ TEST_CASE("cuda gpu: out of memory, what is kept goes first, then the host progr
   emulated_refusals = 2;
   CHECK_THROWS_AS(gpu.host_memory(2 * large), cuda::OutOfMemory);
   emulated_refusals = 2;
-  CHECK(gpu.turns(100).states != nullptr);
+  CHECK(gpu.claims(100).states != nullptr);
   CHECK(borrowed.size() == 2);
   cuda::set_lender(nullptr);
   CHECK(finish(&gpu) == std::vector<std::string>{""});
@@ -104,19 +104,25 @@ TEST_CASE("cuda gpu: out of memory, what is kept goes first, then the host progr
 
 TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {
   const ShareGpus share;
-  const Shard shard(kIndex, Layout{2, 5, 49}, 1u);
+  Shard shard(kIndex, Layout{2, 5, 49}, 1u);
+  Finishes finishes;
   emulated_capture = true;
   const auto refused = doctest::Contains("gpu(200) is being captured into a CUDA graph");
-  CHECK_THROWS_WITH(shard.backend->moments(shard.data, shard.on_device_x.data()), refused);
+  const auto pass = shard.forward_pass(&finishes);
+  CHECK_THROWS_WITH(pass->begin(nullptr), refused);
   const auto statistics = shard.backend->running_statistics(
       shard.data, shard.running_mean.data(), shard.running_variance.data(), Shard::kEps);
-  CHECK_THROWS_WITH(shard.backend->normalize(shard.data, shard.on_device_x.data(), *statistics,
-                                             shard.gamma.data(), shard.beta.data(), Write::kAssign,
-                                             shard.y.data(), {shard.running(), {}}),
-                    refused);
+  Backend::Normalization inference;
+  inference.data = shard.data;
+  inference.x = shard.on_device_x.data();
+  inference.beta = shard.beta.data();
+  inference.y = shard.y.data();
+  inference.done = finishes.one();
+  CHECK_THROWS_WITH(shard.backend->inference(inference, statistics), refused);
   emulated_capture = false;
-  shard.backend->moments(shard.data, shard.on_device_x.data());
-  CHECK(finish(&cuda::Gpu::of(kIndex)) == std::vector<std::string>{""});
+  pass->begin(nullptr);
+  pass->finish({pass}, {});
+  CHECK(finishes.wait(1) == std::vector<std::string>{""});
 }
 
 TEST_CASE("cuda gpu: without an event the thread waits for all work there is") {

@@ -37,9 +37,9 @@ class Workspace : public cuda::Workspace {
     return static_cast<std::uint32_t*>(
         counters_.at_least(number * sizeof(std::uint32_t), stream_, allocate_));
   }
-  cuda::Turns turns(std::size_t number) override {
-    void* states = turns_.at_least(number * sizeof(cuda::Turns::State), stream_, allocate_);
-    return {static_cast<cuda::Turns::State*>(states), ++last_turn_};
+  cuda::Claims claims(std::size_t number) override {
+    void* states = claims_.at_least(number * sizeof(cuda::Claims::State), stream_, allocate_);
+    return {static_cast<cuda::Claims::State*>(states), ++last_claim_};
   }
 
  private:
@@ -49,8 +49,8 @@ class Workspace : public cuda::Workspace {
   };
   std::vector<std::unique_ptr<cuda::Memory>> rooms_;
   cuda::ZeroedMemory counters_;
-  cuda::ZeroedMemory turns_;
-  cuda::Turns::State last_turn_ = 0;
+  cuda::ZeroedMemory claims_;
+  cuda::Claims::State last_claim_ = 0;
 };
 
 std::vector<Layout> layouts() {
@@ -121,7 +121,7 @@ std::vector<R> as(const std::vector<double>& values) {
 /// kernel(write, out) for an array on the GPU that begins as `out` and comes back in it.
 template <class T, class Kernel>
 auto on_device(cuda::Stream* stream, std::size_t offset, const Kernel& kernel) {
-  return [=](Write write, std::vector<T>* out) {
+  return [=](WriteMode write, std::vector<T>* out) {
     const DeviceArray<T> array(stream, *out, offset);
     kernel(write, array.data());
     *out = array.download();
@@ -242,7 +242,7 @@ TEST_CASE_TEMPLATE("cuda phases: normalize", T, float, double, Half) {
     check_output(
         x,
         on_device<T>(&stream, seed % 5 == 1 ? 1 : offset,
-                     [&](Write write, T* y) {
+                     [&](WriteMode write, T* y) {
                        cuda::normalize(x_on_device.data(), layout, arrays.source, write, y,
                                        &workspace, &stream);
                      }),
@@ -339,7 +339,7 @@ TEST_CASE_TEMPLATE("cuda phases: input gradient", T, float, double, Half) {
     check_output(
         x,
         on_device<T>(&stream, offset,
-                     [&](Write write, T* dx) {
+                     [&](WriteMode write, T* dx) {
                        cuda::input_gradient(dy_on_device.data(), x_on_device.data(), layout, source,
                                             write, dx, &workspace, &stream);
                      }),
@@ -384,7 +384,7 @@ TEST_CASE_TEMPLATE("cuda phases: the same bits every time", T, float, Half) {
       arrays.source.averages = {running.data(),     running.data(),        0,
                                 num_batches.data(), workspace.counters(1), layout.channels};
       const DeviceArray<T> y(&stream, std::vector<T>(x.elements.size()));
-      cuda::normalize(x_on_device.data(), layout, arrays.source, Write::kAssign, y.data(),
+      cuda::normalize(x_on_device.data(), layout, arrays.source, WriteMode::kAssign, y.data(),
                       &workspace, &stream);
       // Every channel has had its turn once, and then the number has grown.
       CHECK(num_batches.download() == std::vector<R>{R(3)});

@@ -12,7 +12,7 @@
 
 #include "cuda/needs_gpu.h"
 #include "cuda/shard.h"
-#include "distributed/collective.h"
+#include "distributed/process_link.h"
 #include "support/ranks.h"
 #include "support/wire.h"
 #include "sync/sync_group.h"
@@ -23,7 +23,7 @@ namespace {
 /// One layer on the devices of one process.
 struct Process {
   std::vector<Shard*> shards;
-  std::unique_ptr<Meeting> meeting;
+  std::unique_ptr<SyncGroup> group;
 };
 
 /// One layer on the devices of all processes.
@@ -43,9 +43,10 @@ struct Layer {
         if (p + cpu >= devices.size()) shard.move_to_cpu();
         process.shards.push_back(&shard);
       }
-      const auto group = std::make_shared<WiredGroup>(wire, static_cast<int>(p));
-      process.meeting = std::make_unique<Meeting>(name, devices[p], "", "num_devices",
-                                                  std::make_shared<Channel>(group, name));
+      SyncGroup::Options options;
+      options.link = std::make_shared<ProcessLink>(
+          std::make_shared<WiredGroup>(wire, static_cast<int>(p)), name);
+      process.group = std::make_unique<SyncGroup>(name, devices[p], options);
       processes.push_back(std::move(process));
     }
   }
@@ -66,7 +67,7 @@ struct Layer {
 };
 
 std::shared_ptr<Round> join(Process& process, const Shard& shard) {
-  auto round = process.meeting->join(shard.device);
+  auto round = process.group->join(shard.device);
   round->agree(shard.device, {shard.data.layout.channels, "float32", Shard::kEps, shard.momentum,
                               shard.device.type});
   return round;
@@ -232,8 +233,13 @@ TEST_CASE("cuda processes: a copy that fails on its way to the host is an error 
   const ShareGpus share;
   // Contexts of their own, because one is broken afterwards.
   Layer layer({2, 1}, 49, 0, "layer", 40);
-  for (const auto& shard : layer.shards)
-    shard->backend->moments(shard->data, shard->on_device_x.data());
+  Finishes alone;
+  for (const auto& shard : layer.shards) {
+    const auto pass = shard->forward_pass(&alone);
+    pass->begin(nullptr);
+    pass->fail("only to make what the first step needs");
+  }
+  alone.wait(layer.size());
   emulated_copy_fault = true;
   const auto errors = step({&layer});
   CHECK_FALSE(emulated_copy_fault);

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/dtype.h"
 #include "common/error.h"
 #include "cuda/kernels/instances.h"
 #include "cuda/runtime.h"
@@ -264,10 +265,10 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
 }
 
 #define GLUON_SYNCBN_EMULATE(...) template void launch(const __VA_ARGS__&, std::int64_t, Stream*);
-GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, float)
-GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, double)
-GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, Half)
+#define GLUON_SYNCBN_EMULATE_DATA(T) GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, T)
+GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_EMULATE_DATA)
 GLUON_SYNCBN_CUDA_CHANNEL_BODIES(GLUON_SYNCBN_EMULATE)
+#undef GLUON_SYNCBN_EMULATE_DATA
 #undef GLUON_SYNCBN_EMULATE
 
 }  // namespace gluon_syncbn::cuda

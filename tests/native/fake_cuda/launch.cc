@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 
+#include "common/dtype.h"
 #include "cuda/check.h"
 #include "cuda/kernels/instances.h"
 #include "cuda/runtime.h"
@@ -42,10 +43,10 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
 }
 
 #define GLUON_SYNCBN_EMULATE(...) template void launch(const __VA_ARGS__&, std::int64_t, Stream*);
-GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, float)
-GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, double)
-GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, Half)
+#define GLUON_SYNCBN_EMULATE_DATA(T) GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_EMULATE, T)
+GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_EMULATE_DATA)
 GLUON_SYNCBN_CUDA_CHANNEL_BODIES(GLUON_SYNCBN_EMULATE)
+#undef GLUON_SYNCBN_EMULATE_DATA
 #undef GLUON_SYNCBN_EMULATE
 
 }  // namespace gluon_syncbn::cuda

@@ -40,16 +40,16 @@ constexpr std::size_t kBytes = 1000;
 constexpr int kSpare = 9;  // a device for these tests alone
 const Setting kOneMore("DEVICES", 12);
 
-struct Store {
+struct StoreMode {
   char* to;
   char value;
 };
 void store(const void* given, long) {
-  const auto* arguments = static_cast<const Store*>(given);
+  const auto* arguments = static_cast<const StoreMode*>(given);
   *arguments->to = arguments->value;
 }
 cudaError_t launch(char* to, char value, cudaStream_t stream) {
-  const Store arguments{to, value};
+  const StoreMode arguments{to, value};
   return fakeCudaLaunch("store", &arguments, sizeof arguments, store, 1, stream);
 }
 

@@ -70,7 +70,7 @@ void use(int index, int ordinal) {
   const auto memory = gpu.memory(100);
   const auto on_host = gpu.host_memory(100);
   const auto message = gpu.message(100);
-  CHECK(gpu.turns(3).states != nullptr);
+  CHECK(gpu.claims(3).states != nullptr);
   gpu.stream()->zero(memory->data(), memory->bytes());
   gpu.stream()->copy(on_host->data(), memory->data(), memory->bytes());
   message.written->record(gpu.stream());
@@ -199,10 +199,10 @@ TEST_CASE("cuda runtime: by MXNET_ENABLE_GPU_P2P=0 broken access between GPUs do
   const Setting broken("PEERS", 2);
   const NoPeerAccess no_peer_access;
   const auto shards = make_shards(2, 49, 12 * 30);
-  Meeting meeting("layer", 2);
+  SyncGroup group("layer", 2);
   Finishes finishes;
   for (const auto& shard : shards) {
-    shard->forward(&meeting.join(shard->device)->forward(), &finishes);
+    shard->forward(&group.join(shard->device)->forward(), &finishes);
   }
   CHECK(finishes.wait(2) == std::vector<std::string>(2));
   const WholeBatch batch(shards);
@@ -304,7 +304,7 @@ TEST_CASE("cuda runtime: a stream that is being captured says so") {
   REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   CHECK(gpu.stream()->is_capturing());
   CHECK(contains(error_of([&] { gpu.message(10); }), "gpu(300) is being captured into a CUDA"));
-  CHECK(contains(error_of([&] { gpu.turns(10); }), "gpu(300) is being captured into a CUDA"));
+  CHECK(contains(error_of([&] { gpu.claims(10); }), "gpu(300) is being captured into a CUDA"));
   cudaGraph_t graph = nullptr;
   REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
   cudaGraphDestroy(graph);

@@ -189,7 +189,7 @@ HOST_EXPORT int MXAutogradMarkVariables(std::uint32_t number, void** variables,
                                         std::uint32_t* requests, void** gradients) {
   return guarded([&] {
     for (std::uint32_t i = 0; i < number; ++i) {
-      mark_variable(array_of(variables[i]), static_cast<Request>(requests[i]),
+      mark_variable(array_of(variables[i]), static_cast<OpReq>(requests[i]),
                     array_of(gradients[i]));
     }
   });

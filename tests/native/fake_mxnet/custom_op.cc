@@ -138,7 +138,7 @@ struct Arrays {
 
 /// custom-inl.h, CustomOperator::Push.
 void push_call(const std::shared_ptr<CustomState>& state, int place, Arrays arrays,
-               const std::vector<Request>& requests, const OpContext& context) {
+               const std::vector<OpReq>& requests, const OpContext& context) {
   auto run = [callbacks = state->callbacks(), node = state->node(), place, arrays, requests,
               context]() mutable {
     const Recording recording(false, context.is_train);
@@ -290,7 +290,7 @@ CustomState::~CustomState() {
 }
 
 void run_forward(const std::shared_ptr<CustomState>& state, const OpContext& context,
-                 const std::vector<NDArray>& inputs, const std::vector<Request>& requests,
+                 const std::vector<NDArray>& inputs, const std::vector<OpReq>& requests,
                  const std::vector<NDArray>& outputs) {
   const CustomNode& node = state->node();
   const int device = context.run_context.context.dev_id;
@@ -304,7 +304,7 @@ void run_forward(const std::shared_ptr<CustomState>& state, const OpContext& con
 }
 
 void run_backward(const std::shared_ptr<CustomState>& state, const OpContext& context,
-                  const std::vector<NDArray>& inputs, const std::vector<Request>& requests,
+                  const std::vector<NDArray>& inputs, const std::vector<OpReq>& requests,
                   const std::vector<NDArray>& outputs) {
   const CustomNode& node = state->node();
   const int device = context.run_context.context.dev_id;

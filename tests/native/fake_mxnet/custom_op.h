@@ -64,10 +64,10 @@ struct OpContext {
 /// Both call the operator's callback on a thread made for such calls, and complete on a worker of
 /// the device when what the callback has pushed to write its arrays is over.
 void run_forward(const std::shared_ptr<CustomState>& state, const OpContext& context,
-                 const std::vector<NDArray>& inputs, const std::vector<Request>& requests,
+                 const std::vector<NDArray>& inputs, const std::vector<OpReq>& requests,
                  const std::vector<NDArray>& outputs);
 void run_backward(const std::shared_ptr<CustomState>& state, const OpContext& context,
-                  const std::vector<NDArray>& inputs, const std::vector<Request>& requests,
+                  const std::vector<NDArray>& inputs, const std::vector<OpReq>& requests,
                   const std::vector<NDArray>& outputs);
 
 /// Ends the threads when they have run all calls.

@@ -11,7 +11,7 @@ namespace {
 
 // In the order of elemwise_sum.h: up to four from right to left, more one after the other.
 template <class T>
-void sum_of(const std::vector<const void*>& inputs, std::size_t size, Request request, void* out) {
+void sum_of(const std::vector<const void*>& inputs, std::size_t size, OpReq request, void* out) {
   T* result = static_cast<T*>(out);
   const auto input = [&](std::size_t k) { return static_cast<const T*>(inputs[k]); };
   for (std::size_t i = 0; i < size; ++i) {
@@ -39,7 +39,7 @@ class CpuKind : public DeviceKind {
     std::memcpy(to, from, bytes);
   }
   void sum(int /*device*/, int dtype, const std::vector<const void*>& inputs, std::size_t size,
-           Request request, void* out) override {
+           OpReq request, void* out) override {
     switch (dtype) {
       case kFloat32:
         return sum_of<float>(inputs, size, request, out);

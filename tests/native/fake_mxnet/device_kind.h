@@ -22,7 +22,7 @@ class DeviceKind {
   virtual void copy_to_host(int device, void* to, const void* from, std::size_t bytes) = 0;
   /// Adds up `inputs` and writes or adds (`request`) the sum to `out`. Returns when that is done.
   virtual void sum(int device, int dtype, const std::vector<const void*>& inputs, std::size_t size,
-                   Request request, void* out) = 0;
+                   OpReq request, void* out) = 0;
 
   /// Makes the calling thread one that works for `device`.
   virtual void enter(int /*device*/) {}

@@ -34,7 +34,7 @@ class GpuKind : public DeviceKind {
     copy(device, to, from, bytes);
   }
   void sum(int device, int dtype, const std::vector<const void*>& inputs, std::size_t size,
-           Request request, void* out) override {
+           OpReq request, void* out) override {
     // On the host: how it is done is of no interest here.
     const std::size_t bytes = size * size_of(dtype);
     std::vector<std::vector<char>> copies(inputs.size() + 1, std::vector<char>(bytes));

@@ -18,7 +18,7 @@ struct Node {
   bool in_graph = true;          // AGInfo is there; false after backward has cleared it
 
   NDArray gradient;  // of a variable
-  Request request = kNull;
+  OpReq request = kNull;
 
   std::optional<CustomNode> op;
   std::shared_ptr<CustomState> state;
@@ -36,7 +36,7 @@ bool in_graph(const NDArray& array) { return array.entry.node && array.entry.nod
 /// imperative_utils.h, PushOperator for ExecType::kAsync.
 void push_operator(const CustomNode& op, const std::shared_ptr<CustomState>& state,
                    bool is_backward, const Context& context, const std::vector<NDArray>& inputs,
-                   const std::vector<Request>& requests, const std::vector<NDArray>& outputs,
+                   const std::vector<OpReq>& requests, const std::vector<NDArray>& outputs,
                    const std::vector<NDArray>& also_written) {
   std::vector<Variable*> reads;
   std::vector<Variable*> writes;
@@ -107,7 +107,7 @@ struct Gradient {
   std::shared_ptr<Node> forward;
   std::vector<Use> inputs;
   std::vector<NDArray> outputs;
-  std::vector<Request> requests;
+  std::vector<OpReq> requests;
 };
 
 /// pass/gradient.cc with graph_executor.cc, AggregateGradient: more than one gradient of the same
@@ -308,7 +308,7 @@ std::vector<NDArray*> invoke(const std::vector<NDArray*>& inputs,
     outputs.push_back(NDArray::make(out_shapes[i], out_dtypes[i], context));
   }
   const auto first_auxiliary = values.begin() + static_cast<std::ptrdiff_t>(op.num_arguments);
-  push_operator(op, state, false, context, values, std::vector<Request>(op.num_outputs, kWrite),
+  push_operator(op, state, false, context, values, std::vector<OpReq>(op.num_outputs, kWrite),
                 outputs, {first_auxiliary, values.end()});
   if (is_recording()) record(op, state, context, inputs, &outputs.front());
 
@@ -317,7 +317,7 @@ std::vector<NDArray*> invoke(const std::vector<NDArray*>& inputs,
   return results;
 }
 
-void mark_variable(NDArray* variable, Request request, NDArray* gradient) {
+void mark_variable(NDArray* variable, OpReq request, NDArray* gradient) {
   const auto node = std::make_shared<Node>();
   node->outputs = {variable->detach()};
   node->gradient = gradient->detach();

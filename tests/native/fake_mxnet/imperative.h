@@ -39,7 +39,7 @@ std::vector<NDArray*> invoke(const std::vector<NDArray*>& inputs,
                              const std::vector<std::pair<std::string, std::string>>& attributes);
 
 /// imperative.cc, MarkVariables.
-void mark_variable(NDArray* variable, Request request, NDArray* gradient);
+void mark_variable(NDArray* variable, OpReq request, NDArray* gradient);
 
 /// Gradients of all marked variables that `outputs` depend on (imperative.cc, Backward).
 void backward(const std::vector<NDArray*>& outputs, const std::vector<NDArray*>& output_gradients,

@@ -70,10 +70,10 @@ enum class Property : int {
 };
 
 /// mxnet::OpReqType.
-enum Request : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
+enum OpReq : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
 
 /// mshadow's numbers.
-enum DType : int {
+enum MXDType : int {
   kNoDType = -1,
   kFloat32 = 0,
   kFloat64 = 1,

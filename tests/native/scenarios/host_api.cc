@@ -160,7 +160,7 @@ Recorded::~Recorded() {
   host().set_training(training_, &before);
 }
 
-void mark_variable(const Array& variable, Request request, const Array& gradient) {
+void mark_variable(const Array& variable, OpReq request, const Array& gradient) {
   void* handle = variable.handle();
   void* gradient_handle = gradient.handle();
   auto number = static_cast<std::uint32_t>(request);

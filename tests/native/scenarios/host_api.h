@@ -15,8 +15,8 @@ namespace gluon_syncbn::scenarios {
 
 using host::Context;
 using host::OnComplete;
+using host::OpReq;
 using host::Property;
-using host::Request;
 using host::RunContext;
 using host::Shape;
 
@@ -154,7 +154,7 @@ class Recorded {
   int training_ = 0;
 };
 
-void mark_variable(const Array& variable, Request request, const Array& gradient);
+void mark_variable(const Array& variable, OpReq request, const Array& gradient);
 
 struct Backward {
   bool retain_graph = false;

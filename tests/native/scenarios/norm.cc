@@ -40,7 +40,7 @@ std::vector<Array> on_all(int number, const Values& values, int dtype) {
   return arrays;
 }
 
-void attach(const std::vector<Array>& arrays, Request request, double before,
+void attach(const std::vector<Array>& arrays, OpReq request, double before,
             std::vector<Array>* gradients) {
   gradients->clear();
   for (std::size_t d = 0; d < arrays.size(); ++d) {
@@ -69,7 +69,7 @@ Batch::Batch(const std::vector<Shape>& shapes, int dtype, std::uint32_t seed, do
   }
 }
 
-void Batch::mark(Request request, double before) { attach(arrays, request, before, &gradients); }
+void Batch::mark(OpReq request, double before) { attach(arrays, request, before, &gradients); }
 
 Norm::Norm(const std::string& key, int channels, int dtype, int num_devices,
            const NormOptions& norm_options, const Attributes& more)
@@ -103,7 +103,7 @@ Norm::Norm(const std::string& key, int channels, int dtype, int num_devices,
   running_var = on_all(num_devices, expected.running_var, parameter_dtype);
 }
 
-void Norm::mark(Request gamma_request, Request beta_request, double before) {
+void Norm::mark(OpReq gamma_request, OpReq beta_request, double before) {
   attach(gamma, gamma_request, before, &gamma_gradient);
   attach(beta, beta_request, before, &beta_gradient);
 }
@@ -224,7 +224,7 @@ void step(Session& session, Norm& norm, const std::vector<Shape>& shapes, int dt
   norm.expected.running_mean = expected.running_mean;
   norm.expected.running_var = expected.running_var;
   // A gradient that nobody asks for keeps what it held.
-  const auto check_gradient = [&](const std::string& what, Request request,
+  const auto check_gradient = [&](const std::string& what, OpReq request,
                                   const std::vector<Array>& actual,
                                   std::vector<Values> expected_values) {
     if (request == host::kNull) {

@@ -22,7 +22,7 @@ class Batch {
   Batch(const std::vector<Shape>& shapes, int dtype, std::uint32_t seed, double mean = 0);
 
   /// Backward brings the gradient here, which holds `before` before.
-  void mark(Request request, double before = 0);
+  void mark(OpReq request, double before = 0);
 
   int size() const { return static_cast<int>(arrays.size()); }
   const Array& operator[](int index) const { return arrays[static_cast<std::size_t>(index)]; }
@@ -42,7 +42,7 @@ class Norm {
        const NormOptions& options = {}, const Attributes& more = {});
 
   /// Gradients hold `before` before.
-  void mark(Request gamma, Request beta, double before = 0);
+  void mark(OpReq gamma, OpReq beta, double before = 0);
 
   /// Calls the operator on a device. The output is ready when it is.
   Array operator()(int device_index, const Array& data) const;
@@ -80,9 +80,9 @@ void require_running(const Norm& norm);
 struct Step {
   bool is_train = true;
   std::vector<int> order;  ///< of the devices in forward; empty: as they are numbered
-  Request data = host::kWrite;
-  Request gamma = host::kWrite;
-  Request beta = host::kWrite;
+  OpReq data = host::kWrite;
+  OpReq gamma = host::kWrite;
+  OpReq beta = host::kWrite;
   double before = 0;          ///< what gradients hold before
   std::size_t processes = 1;  ///< that all bring this batch
 };

@@ -37,9 +37,7 @@ Scenario steps(const std::string& name, const Shards& shards, int dtype, const S
           }};
 }
 
-Step requests(Request data, Request gamma, Request beta) {
-  return {true, {}, data, gamma, beta, 0.5};
-}
+Step requests(OpReq data, OpReq gamma, OpReq beta) { return {true, {}, data, gamma, beta, 0.5}; }
 
 /// Of several steps each starts from what the last has left.
 void several_steps(Session& session) {

@@ -42,18 +42,18 @@ void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference
   const Data<T> before(x.layout, 2, 1, 77);
   // A mean in two floats is exact to twice their bits.
   const long double split = std::is_same_v<T, double> ? 0 : 2e4L * 0x1p-48L;
-  for (const Write write : {Write::kAssign, Write::kAdd}) {
+  for (const WriteMode write : {WriteMode::kAssign, WriteMode::kAdd}) {
     std::vector<T> out = before.elements;
     kernel(write, &out);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < out.size(); ++i) {
-      const long double added = write == Write::kAdd ? before.at(i) : 0;
+      const long double added = write == WriteMode::kAdd ? before.at(i) : 0;
       const long double expected = reference(i) + added;
       const long double tolerance = 6 * Type<T>::kUnit * (magnitude(i) + std::fabs(added)) + split +
                                     Type<T>::storing(expected);
       if (!(std::fabs(Type<T>::value(out[i]) - expected) <= tolerance)) ++wrong;
     }
-    CAPTURE((write == Write::kAdd));
+    CAPTURE((write == WriteMode::kAdd));
     CHECK(wrong == 0);
   }
 }

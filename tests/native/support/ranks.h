@@ -2,22 +2,16 @@
 #define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_RANKS_H_
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "common/device.h"
 #include "common/watchdog.h"
-#include "sync/reduction.h"
 
 namespace gluon_syncbn::tests {
 
@@ -49,49 +43,6 @@ inline void run_ranks(std::size_t ranks, const std::function<void(std::size_t)>&
 inline Device device_of(std::size_t rank) {
   return {rank % 3 == 2 ? "cpu_pinned" : "cpu", static_cast<int>((rank * 5 + 9) % 16)};
 }
-
-/// Keeps everything that a continuation is called with. Copies share what they keep.
-template <class Part>
-class Inbox {
- public:
-  struct Call {
-    Outcome<Part> outcome;
-    CalledOn called_on;
-    std::thread::id thread;
-  };
-
-  typename Exchange<Part>::Continuation continuation() const {
-    return [state = state_](const Outcome<Part>& outcome, CalledOn called_on) {
-      const std::lock_guard<std::mutex> lock(state->mutex);
-      state->calls.push_back({outcome, called_on, std::this_thread::get_id()});
-      state->called.notify_all();
-    };
-  }
-
-  /// The first call. Throws where none comes, so that a lost outcome fails the test and does not
-  /// hang it.
-  Call wait() const {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    const auto called = [&] { return !state_->calls.empty(); };
-    if (!state_->called.wait_for(lock, std::chrono::seconds(60), called)) {
-      throw std::runtime_error("a continuation was not called");
-    }
-    return state_->calls.front();
-  }
-
-  std::vector<Call> calls() const {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    return state_->calls;
-  }
-
- private:
-  struct State {
-    std::mutex mutex;
-    std::condition_variable called;
-    std::vector<Call> calls;
-  };
-  std::shared_ptr<State> state_ = std::make_shared<State>();
-};
 
 /// Sets the timeout of the watchdog and restores the former one.
 class ScopedTimeout {

@@ -19,14 +19,13 @@
 #include "common/device.h"
 #include "common/watchdog.h"
 #include "norm/moments.h"
+#include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
 #include "sync/reduction.h"
 
 namespace gluon_syncbn::tests {
 namespace {
-
-using MomentsExchange = Exchange<Moments>;
 
 /// Knows nobody but those that came, and whether it was told of a timeout.
 struct Observer : Attendance {
@@ -40,10 +39,9 @@ struct Observer : Attendance {
   std::atomic<bool> told{false};
 };
 
-template <class Part = Moments>
-std::shared_ptr<Exchange<Part>> make_exchange(
+std::shared_ptr<Reduction> make_reduction(
     std::size_t ranks, const std::shared_ptr<Observer>& observer = std::make_shared<Observer>()) {
-  return std::make_shared<Exchange<Part>>("layer 'a'", ranks, observer);
+  return std::make_shared<Reduction>("layer 'a'", ranks, observer);
 }
 
 /// What is written to std::cerr while it lives.
@@ -72,13 +70,6 @@ Moments merged_by_device(std::size_t ranks) {
   return merge_all(sorted);
 }
 
-/// A part that refuses to be merged.
-struct Unmergeable {
-  static Unmergeable merge(const std::vector<const Unmergeable*>&) {
-    throw std::runtime_error("cannot merge");
-  }
-};
-
 }  // namespace
 
 TEST_CASE("ranks: all run, all are joined, and the error of one is rethrown") {
@@ -91,17 +82,17 @@ TEST_CASE("ranks: all run, all are joined, and the error of one is rethrown") {
   CHECK(std::accumulate(ran.begin(), ran.end(), 0) == 4);
 }
 
-TEST_CASE("exchange: every order of arrival gives every device the same bits, exactly once") {
+TEST_CASE("reduction: every order of arrival gives every device the same bits, exactly once") {
   constexpr std::size_t kRanks = 4;
   const Moments expected = merged_by_device(kRanks);
   std::vector<std::size_t> order(kRanks);
   std::iota(order.begin(), order.end(), std::size_t{0});
   do {
-    const auto exchange = make_exchange(kRanks);
+    const auto reduction = make_reduction(kRanks);
     std::vector<Inbox<Moments>> inboxes(kRanks);
     for (std::size_t i = 0; i < kRanks; ++i) {
       for (const auto& inbox : inboxes) REQUIRE(inbox.calls().empty());
-      exchange->arrive(device_of(order[i]), part_of(order[i]), inboxes[order[i]].continuation());
+      arrive(*reduction, device_of(order[i]), part_of(order[i]), inboxes[order[i]].then());
     }
     const auto& merged = inboxes[0].wait().outcome.merged;
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
@@ -111,26 +102,20 @@ TEST_CASE("exchange: every order of arrival gives every device the same bits, ex
       CHECK(calls[0].outcome.merged == merged);
       CHECK(same_bits(*calls[0].outcome.merged, expected));
       CHECK(calls[0].outcome.error.empty());
-      const bool last = rank == order.back();
-      CHECK(calls[0].called_on == (last ? CalledOn::kOwnThread : CalledOn::kForeignThread));
     }
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST_CASE("exchange: devices on threads of their own meet") {
+TEST_CASE("reduction: devices on threads of their own meet") {
   for (std::size_t ranks = 1; ranks <= 8; ++ranks) {
     const Moments expected = merged_by_device(ranks);
     for (int repeat = 0; repeat < 20; ++repeat) {
-      const auto exchange = make_exchange(ranks);
+      const auto reduction = make_reduction(ranks);
       std::vector<Inbox<Moments>> inboxes(ranks);
       std::vector<std::thread::id> threads(ranks);
-      std::vector<char> answered(ranks);  // when arrive() returns
       run_ranks(ranks, [&](std::size_t rank) {
         threads[rank] = std::this_thread::get_id();
-        exchange->arrive(device_of(rank), part_of(rank), inboxes[rank].continuation());
-        for (const auto& call : inboxes[rank].calls()) {
-          if (call.called_on == CalledOn::kOwnThread) answered[rank] = 1;
-        }
+        arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
         inboxes[rank].wait();
       });
       std::size_t own = 0;
@@ -139,35 +124,33 @@ TEST_CASE("exchange: devices on threads of their own meet") {
         REQUIRE(calls.size() == 1);
         REQUIRE(calls[0].outcome);
         CHECK(same_bits(*calls[0].outcome.merged, expected));
-        const bool on_own_thread = calls[0].called_on == CalledOn::kOwnThread;
-        CHECK(on_own_thread == (calls[0].thread == threads[rank]));
-        CHECK(on_own_thread == (answered[rank] == 1));
-        own += on_own_thread ? 1 : 0;
+        own += calls[0].thread == threads[rank] ? 1 : 0;
+        CHECK(calls[0].thread == inboxes[0].calls()[0].thread);
       }
       CHECK(own == 1);
     }
   }
 }
 
-TEST_CASE("exchange: whoever arrives last answers the others before itself") {
-  const auto exchange = make_exchange(3);
+TEST_CASE("reduction: whoever arrives last answers the others before itself") {
+  const auto reduction = make_reduction(3);
   std::vector<std::size_t> answered;
   for (const std::size_t rank : {2, 0, 1}) {
-    exchange->arrive(device_of(rank), part_of(rank),
-                     [&answered, rank](const auto&, CalledOn) { answered.push_back(rank); });
+    arrive(*reduction, device_of(rank), part_of(rank),
+           [&answered, rank](const auto&) { answered.push_back(rank); });
   }
   REQUIRE(answered.size() == 3);
   CHECK(answered.back() == 1);
 }
 
-TEST_CASE("exchange: parts merge by device type and then by number, not by name") {
+TEST_CASE("reduction: parts merge by device type and then by number, not by name") {
   const std::vector<Device> devices = {{"cpu", 2}, {"cpu", 3}, {"cpu", 10}, {"gpu", 1}};
-  const auto exchange = make_exchange(4);
+  const auto reduction = make_reduction(4);
   std::vector<Moments> parts;
   Inbox<Moments> inbox;
   for (std::size_t i = 0; i < 4; ++i) parts.push_back(part_of(i));
   for (const std::size_t i : {3, 1, 0, 2}) {
-    exchange->arrive(devices[i], parts[i], inbox.continuation());
+    arrive(*reduction, devices[i], parts[i], inbox.then());
   }
   REQUIRE(inbox.wait().outcome);
   CHECK(same_bits(*inbox.wait().outcome.merged, merge_all(parts)));
@@ -176,36 +159,21 @@ TEST_CASE("exchange: parts merge by device type and then by number, not by name"
       same_bits(merge_all<Moments>({parts[2], parts[0], parts[1], parts[3]}), merge_all(parts)));
 }
 
-TEST_CASE("exchange: an error while merging reaches everybody") {
-  const auto exchange = make_exchange<Unmergeable>(3);
-  std::vector<Inbox<Unmergeable>> inboxes(3);
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    exchange->arrive(device_of(rank), {}, inboxes[rank].continuation());
-  }
-  for (const auto& inbox : inboxes) {
-    REQUIRE(inbox.calls().size() == 1);
-    CHECK_FALSE(inbox.calls()[0].outcome);
-    CHECK(inbox.calls()[0].outcome.error == "layer 'a': cannot merge");
-  }
-}
-
-TEST_CASE("exchange: fail reaches those who wait and those who come later") {
-  const auto exchange = make_exchange(4);
+TEST_CASE("reduction: fail reaches those who wait and those who come later") {
+  const auto reduction = make_reduction(4);
   std::vector<Inbox<Moments>> inboxes(4);
-  exchange->arrive(device_of(0), part_of(0), inboxes[0].continuation());
-  exchange->arrive(device_of(1), part_of(1), inboxes[1].continuation());
-  exchange->fail("first");
-  exchange->fail("second");
+  arrive(*reduction, device_of(0), part_of(0), inboxes[0].then());
+  arrive(*reduction, device_of(1), part_of(1), inboxes[1].then());
+  reduction->fail("first");
+  reduction->fail("second");
   for (const std::size_t rank : {0, 1}) {
     REQUIRE(inboxes[rank].calls().size() == 1);
-    CHECK(inboxes[rank].calls()[0].called_on == CalledOn::kForeignThread);
   }
-  exchange->arrive(device_of(2), part_of(2), inboxes[2].continuation());
-  exchange->fail("third");
-  exchange->arrive(device_of(3), part_of(3), inboxes[3].continuation());
+  arrive(*reduction, device_of(2), part_of(2), inboxes[2].then());
+  reduction->fail("third");
+  arrive(*reduction, device_of(3), part_of(3), inboxes[3].then());
   for (const std::size_t rank : {2, 3}) {
     REQUIRE(inboxes[rank].calls().size() == 1);
-    CHECK(inboxes[rank].calls()[0].called_on == CalledOn::kOwnThread);
   }
   for (const auto& inbox : inboxes) {
     CHECK(inbox.calls().size() == 1);
@@ -214,41 +182,41 @@ TEST_CASE("exchange: fail reaches those who wait and those who come later") {
   }
 }
 
-TEST_CASE("exchange: fail before anybody came, and with an empty message, is still a failure") {
-  const auto exchange = make_exchange(2);
-  exchange->fail("");
+TEST_CASE("reduction: fail before anybody came, and with an empty message, is still a failure") {
+  const auto reduction = make_reduction(2);
+  reduction->fail("");
   for (const std::size_t rank : {0, 1}) {
     Inbox<Moments> inbox;
-    exchange->arrive(device_of(rank), part_of(rank), inbox.continuation());
+    arrive(*reduction, device_of(rank), part_of(rank), inbox.then());
     REQUIRE(inbox.calls().size() == 1);
     CHECK_FALSE(inbox.calls()[0].outcome);
   }
 }
 
-TEST_CASE("exchange: fail after all have met changes nothing") {
-  const auto exchange = make_exchange(2);
+TEST_CASE("reduction: fail after all have met changes nothing") {
+  const auto reduction = make_reduction(2);
   std::vector<Inbox<Moments>> inboxes(2);
   for (const std::size_t rank : {0, 1}) {
-    exchange->arrive(device_of(rank), part_of(rank), inboxes[rank].continuation());
+    arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
   }
-  exchange->fail("late");
+  reduction->fail("late");
   for (const auto& inbox : inboxes) {
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome);
   }
 }
 
-TEST_CASE("exchange: a failure that races with the last arrival wins everywhere or nowhere") {
+TEST_CASE("reduction: a failure that races with the last arrival wins everywhere or nowhere") {
   for (int repeat = 0; repeat < 200; ++repeat) {
-    const auto exchange = make_exchange(2);
+    const auto reduction = make_reduction(2);
     std::vector<Inbox<Moments>> inboxes(2);
     run_ranks(4, [&](std::size_t rank) {
       // Later in every repetition, so that it comes before, amid and after the arrivals.
       if (rank >= 2) {
         for (int i = 0; i < repeat % 20 * 20; ++i) std::this_thread::yield();
-        exchange->fail("rank " + std::to_string(rank));
+        reduction->fail("rank " + std::to_string(rank));
       } else {
-        exchange->arrive(device_of(rank), part_of(rank), inboxes[rank].continuation());
+        arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
       }
     });
     REQUIRE(inboxes[0].calls().size() == 1);
@@ -258,19 +226,18 @@ TEST_CASE("exchange: a failure that races with the last arrival wins everywhere 
   }
 }
 
-TEST_CASE("exchange: continuations may own the exchange and call fail") {
-  auto exchange = make_exchange(2);
-  const std::weak_ptr<MomentsExchange> observer = exchange;
+TEST_CASE("reduction: continuations may own the reduction and call fail") {
+  auto reduction = make_reduction(2);
+  const std::weak_ptr<Reduction> observer = reduction;
   std::vector<Inbox<Moments>> inboxes(2);
   for (const std::size_t rank : {0, 1}) {
-    exchange->arrive(device_of(rank), part_of(rank),
-                     [owner = exchange, then = inboxes[rank].continuation()](
-                         const Outcome<Moments>& outcome, CalledOn called_on) {
-                       owner->fail("from a continuation");
-                       then(outcome, called_on);
-                     });
+    arrive(*reduction, device_of(rank), part_of(rank),
+           [owner = reduction, then = inboxes[rank].then()](const Outcome<Moments>& outcome) {
+             owner->fail("from a continuation");
+             then(outcome);
+           });
   }
-  exchange.reset();
+  reduction.reset();
   CHECK(observer.expired());
   for (const auto& inbox : inboxes) {
     REQUIRE(inbox.calls().size() == 1);
@@ -278,17 +245,16 @@ TEST_CASE("exchange: continuations may own the exchange and call fail") {
   }
 }
 
-TEST_CASE("watchdog: an exchange that stays incomplete fails and names who came") {
-  const auto exchange = make_exchange(3);
+TEST_CASE("watchdog: an reduction that stays incomplete fails and names who came") {
+  const auto reduction = make_reduction(3);
   std::vector<Inbox<Moments>> inboxes(3);
   {
     const ScopedTimeout timeout(0.02);
-    exchange->arrive({"gpu", 1}, part_of(1), inboxes[0].continuation());
-    exchange->arrive({"cpu", 4}, part_of(0), inboxes[1].continuation());
+    arrive(*reduction, {"gpu", 1}, part_of(1), inboxes[0].then());
+    arrive(*reduction, {"cpu", 4}, part_of(0), inboxes[1].then());
     for (const std::size_t rank : {0, 1}) {
       const auto call = inboxes[rank].wait();
       CHECK_FALSE(call.outcome);
-      CHECK(call.called_on == CalledOn::kForeignThread);
       CHECK(call.thread != std::this_thread::get_id());
     }
   }
@@ -300,23 +266,23 @@ TEST_CASE("watchdog: an exchange that stays incomplete fails and names who came"
   CHECK((contains(error, "Came: cpu(4), gpu(1).") || contains(error, "Came: gpu(1).")));
   CHECK(inboxes[1].wait().outcome.error == error);
 
-  exchange->arrive({"cpu", 0}, part_of(2), inboxes[2].continuation());
-  exchange->fail("too late");
+  arrive(*reduction, {"cpu", 0}, part_of(2), inboxes[2].then());
+  reduction->fail("too late");
   for (const auto& inbox : inboxes) {
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome.error == error);
   }
 }
 
-TEST_CASE("watchdog: it warns once before an exchange fails, and tells of the timeout first") {
+TEST_CASE("watchdog: it warns once before an reduction fails, and tells of the timeout first") {
   const auto observer = std::make_shared<Observer>();
-  const auto exchange = make_exchange(3, observer);
+  const auto reduction = make_reduction(3, observer);
   const CapturedErrors errors;
   Inbox<Moments> inbox;
   bool told = false;
   {
     const ScopedTimeout timeout(0.5);
-    exchange->arrive({"cpu", 4}, part_of(0), [&, then = inbox.continuation()](auto&&... outcome) {
+    arrive(*reduction, {"cpu", 4}, part_of(0), [&, then = inbox.then()](auto&&... outcome) {
       told = observer->told;
       then(outcome...);
     });
@@ -333,15 +299,15 @@ TEST_CASE("watchdog: it warns once before an exchange fails, and tells of the ti
 
 TEST_CASE("watchdog: a failure that is no timeout is not told as one") {
   const auto observer = std::make_shared<Observer>();
-  make_exchange(2, observer)->fail("reason");
+  make_reduction(2, observer)->fail("reason");
   CHECK_FALSE(observer->told);
 }
 
 TEST_CASE("watchdog: a timeout of 0 waits for ever, until another one is set") {
-  const auto exchange = make_exchange(2);
+  const auto reduction = make_reduction(2);
   Inbox<Moments> inbox;
   const ScopedTimeout for_ever(0);
-  exchange->arrive(device_of(0), part_of(0), inbox.continuation());
+  arrive(*reduction, device_of(0), part_of(0), inbox.then());
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   CHECK(inbox.calls().empty());
   const ScopedTimeout timeout(0.01);
@@ -349,16 +315,16 @@ TEST_CASE("watchdog: a timeout of 0 waits for ever, until another one is set") {
 }
 
 TEST_CASE("watchdog: many give up together, and those that have met are left alone") {
-  const auto complete = make_exchange(2);
+  const auto complete = make_reduction(2);
   std::vector<Inbox<Moments>> met(2);
   for (const std::size_t rank : {0, 1}) {
-    complete->arrive(device_of(rank), part_of(rank), met[rank].continuation());
+    arrive(*complete, device_of(rank), part_of(rank), met[rank].then());
   }
-  std::vector<std::shared_ptr<MomentsExchange>> incomplete;
+  std::vector<std::shared_ptr<Reduction>> incomplete;
   std::vector<Inbox<Moments>> waiting(20);
   for (const auto& inbox : waiting) {
-    incomplete.push_back(make_exchange(2));
-    incomplete.back()->arrive(device_of(0), part_of(0), inbox.continuation());
+    incomplete.push_back(make_reduction(2));
+    arrive(*incomplete.back(), device_of(0), part_of(0), inbox.then());
   }
   {
     const ScopedTimeout timeout(0.01);
@@ -371,17 +337,17 @@ TEST_CASE("watchdog: many give up together, and those that have met are left alo
   }
 }
 
-TEST_CASE("watchdog: an exchange that everybody has left is forgotten") {
+TEST_CASE("watchdog: an reduction that everybody has left is forgotten") {
   Inbox<Moments> abandoned;
-  auto exchange = make_exchange(2);
-  exchange->arrive(device_of(0), part_of(0), abandoned.continuation());
-  exchange.reset();
+  auto reduction = make_reduction(2);
+  arrive(*reduction, device_of(0), part_of(0), abandoned.then());
+  reduction.reset();
 
   // The next one to give up shows that the watchdog has passed by.
-  exchange = make_exchange(2);
+  reduction = make_reduction(2);
   Inbox<Moments> inbox;
   const ScopedTimeout timeout(0.01);
-  exchange->arrive(device_of(0), part_of(0), inbox.continuation());
+  arrive(*reduction, device_of(0), part_of(0), inbox.then());
   CHECK_FALSE(inbox.wait().outcome);
   CHECK(abandoned.calls().empty());
 }
@@ -389,11 +355,11 @@ TEST_CASE("watchdog: an exchange that everybody has left is forgotten") {
 TEST_CASE("watchdog: giving up while devices still arrive answers everybody once") {
   const ScopedTimeout timeout(0.01);
   for (int repeat = 0; repeat < 20; ++repeat) {
-    const auto exchange = make_exchange(4);
+    const auto reduction = make_reduction(4);
     std::vector<Inbox<Moments>> inboxes(4);
     run_ranks(4, [&](std::size_t rank) {
       std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 0 : 9 + rank));
-      exchange->arrive(device_of(rank), part_of(rank), inboxes[rank].continuation());
+      arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
       inboxes[rank].wait();
     });
     const auto first = inboxes[0].wait().outcome;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
 #include "sync/sync_group.h"
@@ -124,11 +125,11 @@ void pause(std::uint32_t kind) {
 
 /// Does what `act` says at an exchange; `delay` is the pause before a late failure.
 template <class Part>
-void act_at(Exchange<Part>& exchange, Act act, const Device& device, const Part& part,
-            const typename Exchange<Part>::Continuation& then, std::uint32_t delay) {
+void act_at(Reduction& exchange, Act act, const Device& device, const Part& part,
+            const Then<Part>& then, std::uint32_t delay) {
   const std::string error = "injected by " + device.name();
   if (act == Act::kFailThenArrive || act == Act::kFailInstead) exchange.fail(error);
-  if (act != Act::kFailInstead) exchange.arrive(device, part, then);
+  if (act != Act::kFailInstead) arrive(exchange, device, part, then);
   if (act == Act::kArriveThenFail) {
     pause(delay);
     exchange.fail(error);
@@ -140,7 +141,8 @@ class Run {
  public:
   explicit Run(const Schedule& schedule) : schedule_(schedule), records_(schedule.ranks) {
     for (std::size_t i = 0; i < schedule.meetings; ++i) {
-      meetings_.push_back(std::make_unique<Meeting>("layer " + std::to_string(i), schedule.ranks));
+      meetings_.push_back(
+          std::make_unique<SyncGroup>("layer " + std::to_string(i), schedule.ranks));
     }
     std::size_t rank = 0;
     for (auto& records : records_) {
@@ -204,7 +206,7 @@ class Run {
 
  private:
   struct Record {
-    Roll::Ticket ticket = 0;
+    Membership::Ticket ticket = 0;
     std::shared_ptr<Round> round;
     Inbox<Moments> forward;
     std::vector<Inbox<GradientSums>> backwards;
@@ -247,10 +249,9 @@ class Run {
     }
     act_at<Moments>(
         kept.round->forward(), visit.forward, device, moments_of(rank, visit.meeting, visit.round),
-        [this, rank, &visit, then = kept.forward.continuation()](const Outcome<Moments>& outcome,
-                                                                 CalledOn called_on) {
+        [this, rank, &visit, then = kept.forward.then()](const Outcome<Moments>& outcome) {
           if (schedule_.backward_at_once && outcome) backward(rank, visit);
-          then(outcome, called_on);
+          then(outcome);
         },
         visit.pause / 2);
   }
@@ -260,7 +261,7 @@ class Run {
     const Record& kept = record(rank, visit.meeting, visit.round);
     for (std::size_t call = 0; call < visit.backwards.size(); ++call) {
       act_at<GradientSums>(*kept.round->next_backward(device), visit.backwards[call], device,
-                           sums_of(rank, call), kept.backwards[call].continuation(), 1);
+                           sums_of(rank, call), kept.backwards[call].then(), 1);
     }
   }
 
@@ -302,7 +303,7 @@ class Run {
   }
 
   const Schedule& schedule_;
-  std::vector<std::unique_ptr<Meeting>> meetings_;
+  std::vector<std::unique_ptr<SyncGroup>> meetings_;
   std::vector<std::vector<Record>> records_;
 };
 
@@ -333,7 +334,7 @@ class Loop {
     // where another one is called again before it.
     if (failing != ranks_ && (shuffles_ || absent == 0)) absent = ranks_;
     if (shuffles_) broken_off = false;
-    std::vector<std::pair<std::size_t, Roll::Ticket>> calls;
+    std::vector<std::pair<std::size_t, Membership::Ticket>> calls;
     for (const std::size_t rank : order()) {
       if (rank == absent) continue;
       calls.emplace_back(rank, meeting_.announce(device_of(rank)));
@@ -345,7 +346,7 @@ class Loop {
 
   /// A step without faults: all devices have to meet.
   void sound_step() {
-    std::vector<std::pair<std::size_t, Roll::Ticket>> calls;
+    std::vector<std::pair<std::size_t, Membership::Ticket>> calls;
     for (const std::size_t rank : order()) {
       calls.emplace_back(rank, meeting_.announce(device_of(rank)));
     }
@@ -371,16 +372,16 @@ class Loop {
   /// Each call on a thread of its own. Those that are late come once all others have an outcome.
   template <class IsLate>
   std::vector<Outcome<Moments>> run_all(
-      const std::vector<std::pair<std::size_t, Roll::Ticket>>& calls, const IsLate& is_late,
+      const std::vector<std::pair<std::size_t, Membership::Ticket>>& calls, const IsLate& is_late,
       std::size_t failing) {
     std::vector<Inbox<Moments>> inboxes(ranks_);
-    const auto join = [&](const std::pair<std::size_t, Roll::Ticket>& call) {
+    const auto join = [&](const std::pair<std::size_t, Membership::Ticket>& call) {
       const auto [rank, ticket] = call;
       const Device device = device_of(rank);
       const auto round = meeting_.join(device, ticket);
       if (rank == failing) round->fail(device, "injected");
-      round->forward().arrive(device, some_moments(static_cast<std::uint32_t>(rank)),
-                              inboxes[rank].continuation());
+      arrive(round->forward(), device, some_moments(static_cast<std::uint32_t>(rank)),
+             inboxes[rank].then());
     };
     run_ranks(calls.size(), [&](std::size_t i) {
       if (is_late(calls[i].first)) return;
@@ -403,7 +404,7 @@ class Loop {
   Scheduler random_;
   const std::size_t ranks_;
   const bool shuffles_;  // the order of calls
-  Meeting meeting_;
+  SyncGroup meeting_;
 };
 
 TEST_CASE("schedules: every rank gets one outcome per round, and all of a round get the same") {

@@ -10,6 +10,7 @@
 
 #include "common/device.h"
 #include "common/error.h"
+#include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
 #include "sync/sync_group.h"
@@ -20,18 +21,28 @@ namespace {
 const Device kA{"cpu", 0};
 const Device kB{"cpu", 1};
 const Device kC{"cpu", 2};
-const Agreement kAgreement{8, "float32", 1e-5, 0.9};
+const Signature kSignature{8, "float32", 1e-5, 0.9};
+
+const Advice kAdvice{"", " Use fewer.", ", on purpose", "Causes: none.", ""};
 
 std::uint32_t number_of(std::size_t round, const Device& device) {
   return static_cast<std::uint32_t>(round * 100) + static_cast<std::uint32_t>(device.index);
 }
 
+std::shared_ptr<SyncGroup> named(const std::string& key, std::size_t num_devices) {
+  SyncGroup::Options options;
+  options.key = key;
+  options.advice = &kAdvice;
+  return SyncGroup::named("layer", num_devices, options);
+}
+
 /// Joins the next round of `device`, which should be number `round`, and arrives at its forward.
-std::shared_ptr<Round> enter(Meeting& meeting, const Device& device, std::size_t round,
-                             const Inbox<Moments>& inbox, Roll::Ticket ticket = Roll::kJustMade) {
-  const auto joined = meeting.join(device, ticket);
-  joined->agree(device, kAgreement);
-  joined->forward().arrive(device, some_moments(number_of(round, device)), inbox.continuation());
+std::shared_ptr<Round> enter(SyncGroup& group, const Device& device, std::size_t round,
+                             const Inbox<Moments>& inbox,
+                             Membership::Ticket ticket = Membership::kJustMade) {
+  const auto joined = group.join(device, ticket);
+  joined->agree(device, kSignature);
+  arrive(joined->forward(), device, some_moments(number_of(round, device)), inbox.then());
   return joined;
 }
 
@@ -50,70 +61,69 @@ std::string error_in(const Inbox<Moments>& inbox) {
   return calls[0].outcome ? "called without an error" : calls[0].outcome.error;
 }
 
-/// The round `number` of the meeting works for kA and kB.
-void check_works(Meeting& meeting, std::size_t number) {
+/// The round `number` of the group works for kA and kB.
+void check_works(SyncGroup& group, std::size_t number) {
   Inbox<Moments> of_a;
   Inbox<Moments> of_b;
-  enter(meeting, kB, number, of_b);
-  enter(meeting, kA, number, of_a);
+  enter(group, kB, number, of_b);
+  enter(group, kA, number, of_a);
   CHECK(has_met(of_a, number));
   CHECK(has_met(of_b, number));
 }
 
 }  // namespace
 
-TEST_CASE("rendezvous: a device that runs ahead meets its peers round by round") {
+TEST_CASE("sync group: a device that runs ahead meets its peers round by round") {
   constexpr std::size_t kRounds = 5;
-  Meeting meeting("layer", 2);
+  SyncGroup group("layer", 2);
   std::vector<Inbox<Moments>> of_a(kRounds);
   std::vector<Inbox<Moments>> of_b(kRounds);
-  for (std::size_t i = 0; i < kRounds; ++i) enter(meeting, kA, i, of_a[i]);
+  for (std::size_t i = 0; i < kRounds; ++i) enter(group, kA, i, of_a[i]);
   for (std::size_t i = 0; i < kRounds; ++i) {
     CHECK(of_a[i].calls().empty());
-    enter(meeting, kB, i, of_b[i]);
+    enter(group, kB, i, of_b[i]);
     CHECK(has_met(of_a[i], i));
     CHECK(has_met(of_b[i], i));
   }
 }
 
-TEST_CASE("rendezvous: devices that join the same round get the same round") {
-  Meeting meeting("layer", 2);
-  CHECK(meeting.num_devices() == 2);
-  const auto a0 = meeting.join(kA);
-  const auto a1 = meeting.join(kA);
-  const auto b0 = meeting.join(kB);
-  const auto b1 = meeting.join(kB);
-  const auto b2 = meeting.join(kB);
+TEST_CASE("sync group: devices that join the same round get the same round") {
+  SyncGroup group("layer", 2);
+  CHECK(group.num_devices() == 2);
+  const auto a0 = group.join(kA);
+  const auto a1 = group.join(kA);
+  const auto b0 = group.join(kB);
+  const auto b1 = group.join(kB);
+  const auto b2 = group.join(kB);
   CHECK(a0 == b0);
   CHECK(a1 == b1);
   CHECK(a0 != a1);
-  CHECK(b2 == meeting.join(kA));
+  CHECK(b2 == group.join(kA));
 }
 
-TEST_CASE("rendezvous: a meeting does not keep rounds that all devices have joined") {
-  Meeting meeting("layer", 2);
-  auto round = meeting.join(kA);
+TEST_CASE("sync group: a group does not keep rounds that all devices have joined") {
+  SyncGroup group("layer", 2);
+  auto round = group.join(kA);
   const std::weak_ptr<Round> observer = round;
-  meeting.join(kB);
+  group.join(kB);
   round.reset();
   CHECK(observer.expired());
 }
 
-TEST_CASE("rendezvous: continuations may enter the next round") {
-  Meeting meeting("layer", 2);
+TEST_CASE("sync group: continuations may enter the next round") {
+  SyncGroup group("layer", 2);
   constexpr std::size_t kRounds = 50;
   std::vector<Inbox<Moments>> of_a(kRounds);
   std::vector<Inbox<Moments>> of_b(kRounds);
   std::function<void(const Device&, std::size_t)> enter_and_go_on = [&](const Device& device,
                                                                         std::size_t i) {
     const auto& inbox = (device == kA ? of_a : of_b)[i];
-    const auto round = meeting.join(device);
-    round->forward().arrive(device, some_moments(number_of(i, device)),
-                            [&, device, i, then = inbox.continuation()](
-                                const Outcome<Moments>& outcome, CalledOn called_on) {
-                              then(outcome, called_on);
-                              if (i + 1 < kRounds) enter_and_go_on(device, i + 1);
-                            });
+    const auto round = group.join(device);
+    arrive(round->forward(), device, some_moments(number_of(i, device)),
+           [&, device, i, then = inbox.then()](const Outcome<Moments>& outcome) {
+             then(outcome);
+             if (i + 1 < kRounds) enter_and_go_on(device, i + 1);
+           });
   };
   enter_and_go_on(kA, 0);
   enter_and_go_on(kB, 0);
@@ -123,10 +133,10 @@ TEST_CASE("rendezvous: continuations may enter the next round") {
   }
 }
 
-TEST_CASE("rendezvous: layers in opposite order on two devices do not block each other") {
+TEST_CASE("sync group: layers in opposite order on two devices do not block each other") {
   for (int repeat = 0; repeat < 50; ++repeat) {
-    Meeting first("first", 2);
-    Meeting second("second", 2);
+    SyncGroup first("first", 2);
+    SyncGroup second("second", 2);
     std::vector<Inbox<Moments>> in_first(2);
     std::vector<Inbox<Moments>> in_second(2);
     run_ranks(2, [&](std::size_t rank) {
@@ -147,12 +157,12 @@ TEST_CASE("rendezvous: layers in opposite order on two devices do not block each
   }
 }
 
-TEST_CASE("rendezvous: one device more than num_devices is refused and harms nobody") {
-  Meeting meeting("layer 'x'", 2);
-  check_works(meeting, 0);
+TEST_CASE("sync group: one device more than num_devices is refused and harms nobody") {
+  SyncGroup group("layer 'x'", 2);
+  check_works(group, 0);
   std::string error;
   try {
-    meeting.join(kC);
+    group.join(kC);
   } catch (const Error& caught) {
     error = caught.what();
   }
@@ -160,14 +170,14 @@ TEST_CASE("rendezvous: one device more than num_devices is refused and harms nob
   CHECK(contains(error, "layer 'x' synchronizes cpu(0), cpu(1)"));
   CHECK(contains(error, "num_devices=2"));
   CHECK(contains(error, "called on cpu(2)"));
-  check_works(meeting, 1);
-  CHECK_THROWS_AS(meeting.join(kC), Error);
+  check_works(group, 1);
+  CHECK_THROWS_AS(group.join(kC), Error);
 }
 
-TEST_CASE("roll: devices that never came are named if all that should come are known") {
+TEST_CASE("membership: devices that never came are named if all that should come are known") {
   const auto missing = [](std::size_t num_devices, const std::vector<int>& device_ids) {
-    Roll roll("layer", num_devices, "num_devices", device_ids);
-    roll.next({"gpu", 2}, Roll::kJustMade);
+    Membership roll("layer", num_devices, "num_devices", device_ids);
+    roll.next({"gpu", 2}, Membership::kJustMade);
     return roll.missing_text({{"gpu", 2}}, true);
   };
   CHECK(missing(3, {3, 2, 0}) ==
@@ -178,13 +188,13 @@ TEST_CASE("roll: devices that never came are named if all that should come are k
   CHECK(missing(4, {0, 2, 3}) == "3 devices never called in training");
 }
 
-TEST_CASE("roll: after a timeout a late call gets the error, then all meet again") {
-  Meeting meeting("layer", 2);
+TEST_CASE("membership: after a timeout a late call gets the error, then all meet again") {
+  SyncGroup group("layer", 2);
   Inbox<Moments> of_a;
-  const Roll::Ticket late = meeting.announce(kB);
+  const Membership::Ticket late = group.announce(kB);
   {
     const ScopedTimeout timeout(0.01);
-    enter(meeting, kA, 0, of_a, meeting.announce(kA));
+    enter(group, kA, 0, of_a, group.announce(kA));
     of_a.wait();
   }
   const std::string error = error_in(of_a);
@@ -192,22 +202,23 @@ TEST_CASE("roll: after a timeout a late call gets the error, then all meet again
   CHECK(contains(error, "layer round 0 forward waited "));
   CHECK(contains(error, "Came: cpu(0) (1 training forward). Missing: 1 device never called"));
   Inbox<Moments> of_b;
-  enter(meeting, kB, 0, of_b, late);
+  enter(group, kB, 0, of_b, late);
   CHECK(error_in(of_b) == error);
-  check_works(meeting, 1);
+  check_works(group, 1);
 }
 
-TEST_CASE("roll: after a timeout a device that was not called at all meets its peers' next call") {
+TEST_CASE(
+    "membership: after a timeout a device that was not called at all meets its peers' next call") {
   for (const bool absent_first : {false, true}) {
     for (const bool known : {false, true}) {
       for (const bool reused : {false, true}) {  // operators that do not say when a call was made
-        Meeting meeting("layer", 2);
-        if (known) check_works(meeting, 0);
+        SyncGroup group("layer", 2);
+        if (known) check_works(group, 0);
         const std::size_t failed = known ? 1 : 0;
         Inbox<Moments> waiting;
         {
           const ScopedTimeout timeout(0.01);
-          enter(meeting, kA, failed, waiting);
+          enter(group, kA, failed, waiting);
           waiting.wait();
         }
         CHECK(contains(error_in(waiting), known ? "Missing: cpu(1) (1 training forward)."
@@ -217,176 +228,176 @@ TEST_CASE("roll: after a timeout a device that was not called at all meets its p
         Inbox<Moments> of_first;
         Inbox<Moments> of_second;
         const auto ticket = [&](const Device& device) {
-          return reused ? Roll::kJustMade : meeting.announce(device);
+          return reused ? Membership::kJustMade : group.announce(device);
         };
-        enter(meeting, first, failed + 1, of_first, ticket(first));
-        enter(meeting, second, failed + 1, of_second, ticket(second));
+        enter(group, first, failed + 1, of_first, ticket(first));
+        enter(group, second, failed + 1, of_second, ticket(second));
         CHECK(has_met(of_first, failed + 1));
         CHECK(has_met(of_second, failed + 1));
-        check_works(meeting, failed + 2);
+        check_works(group, failed + 2);
       }
     }
   }
 }
 
-TEST_CASE("roll: a device that stayed away for long is brought up to date at once") {
-  Meeting meeting("layer", 3);
+TEST_CASE("membership: a device that stayed away for long is brought up to date at once") {
+  SyncGroup group("layer", 3);
   std::vector<Inbox<Moments>> inboxes(12);
   {
     const ScopedTimeout timeout(0.01);
     for (std::size_t i = 0; i < 5; ++i) {
-      enter(meeting, kA, i, inboxes[2 * i]);
-      enter(meeting, kB, i, inboxes[2 * i + 1]);
+      enter(group, kA, i, inboxes[2 * i]);
+      enter(group, kB, i, inboxes[2 * i + 1]);
       inboxes[2 * i].wait();
       inboxes[2 * i + 1].wait();
     }
   }
   std::vector<Inbox<Moments>> next(3);
-  enter(meeting, kC, 5, next[2]);
-  enter(meeting, kA, 5, next[0]);
-  enter(meeting, kB, 5, next[1]);
+  enter(group, kC, 5, next[2]);
+  enter(group, kA, 5, next[0]);
+  enter(group, kB, 5, next[1]);
   for (const auto& inbox : next) CHECK(error_in(inbox) == "called without an error");
-  CHECK(meeting.waiting().empty());
+  CHECK(group.waiting().empty());
 }
 
-TEST_CASE("roll: calls that wait for a device that leaves them out fail at once") {
-  Meeting meeting("layer", 2);
+TEST_CASE("membership: calls that wait for a device that leaves them out fail at once") {
+  SyncGroup group("layer", 2);
   Inbox<Moments> first;
   Inbox<Moments> second;
   const ScopedTimeout for_ever(0);
-  const auto failed = enter(meeting, kA, 0, first);
-  enter(meeting, kA, 1, second);
+  const auto failed = enter(group, kA, 0, first);
+  enter(group, kA, 1, second);
   failed->fail(kA, "no memory");
-  meeting.announce(kA);  // the step was broken off
+  group.announce(kA);  // the step was broken off
   Inbox<Moments> of_b;
-  enter(meeting, kB, 2, of_b, meeting.announce(kB));
+  enter(group, kB, 2, of_b, group.announce(kB));
   CHECK(error_in(first) == "layer round 0 forward: failed on cpu(0): no memory");
   CHECK(contains(error_in(second), "layer round 1 forward: cpu(1) was left behind"));
   CHECK(of_b.calls().empty());
   Inbox<Moments> of_a;
-  enter(meeting, kA, 2, of_a);
+  enter(group, kA, 2, of_a);
   CHECK(has_met(of_a, 2));
   CHECK(has_met(of_b, 2));
 }
 
-TEST_CASE("roll: after a failure at once, peers in the same step get its error") {
-  Meeting meeting("layer", 3);
-  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
+TEST_CASE("membership: after a failure at once, peers in the same step get its error") {
+  SyncGroup group("layer", 3);
+  group.join(kA, group.announce(kA))->fail(kA, "no memory");
   std::vector<Inbox<Moments>> inboxes(2);
   // Made after the failure, but no device of the failed round was called again.
-  enter(meeting, kB, 0, inboxes[0], meeting.announce(kB));
-  enter(meeting, kC, 0, inboxes[1], meeting.announce(kC));
+  enter(group, kB, 0, inboxes[0], group.announce(kB));
+  enter(group, kC, 0, inboxes[1], group.announce(kC));
   for (const auto& inbox : inboxes) {
     CHECK(error_in(inbox) == "layer round 0 forward: failed on cpu(0): no memory");
   }
   std::vector<Inbox<Moments>> next(3);
   const Device devices[] = {kA, kB, kC};
   for (std::size_t i = 0; i < 3; ++i) {
-    enter(meeting, devices[i], 1, next[i], meeting.announce(devices[i]));
+    enter(group, devices[i], 1, next[i], group.announce(devices[i]));
   }
   for (const auto& inbox : next) CHECK(error_in(inbox) == "called without an error");
 }
 
-TEST_CASE("roll: after a failure at once, a step that was broken off does not count") {
-  Meeting meeting("layer", 2);
-  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
+TEST_CASE("membership: after a failure at once, a step that was broken off does not count") {
+  SyncGroup group("layer", 2);
+  group.join(kA, group.announce(kA))->fail(kA, "no memory");
   Inbox<Moments> of_a;
   Inbox<Moments> of_b;
-  enter(meeting, kA, 1, of_a, meeting.announce(kA));
-  enter(meeting, kB, 1, of_b, meeting.announce(kB));
+  enter(group, kA, 1, of_a, group.announce(kA));
+  enter(group, kB, 1, of_b, group.announce(kB));
   CHECK(has_met(of_a, 1));
   CHECK(has_met(of_b, 1));
 }
 
-TEST_CASE("roll: operations that are slow, not absent, keep their rounds after a failure") {
-  Meeting meeting("layer", 2);
-  std::vector<Roll::Ticket> slow;
-  meeting.join(kA, meeting.announce(kA))->fail(kA, "no memory");
-  slow.push_back(meeting.announce(kB));
+TEST_CASE("membership: operations that are slow, not absent, keep their rounds after a failure") {
+  SyncGroup group("layer", 2);
+  std::vector<Membership::Ticket> slow;
+  group.join(kA, group.announce(kA))->fail(kA, "no memory");
+  slow.push_back(group.announce(kB));
   std::vector<Inbox<Moments>> of_a(4);
   for (std::size_t i = 1; i < 4; ++i) {
-    enter(meeting, kA, i, of_a[i], meeting.announce(kA));
-    slow.push_back(meeting.announce(kB));
+    enter(group, kA, i, of_a[i], group.announce(kA));
+    slow.push_back(group.announce(kB));
   }
   Inbox<Moments> failed;
-  enter(meeting, kB, 0, failed, slow[0]);
+  enter(group, kB, 0, failed, slow[0]);
   CHECK(contains(error_in(failed), "no memory"));
   for (std::size_t i = 1; i < 4; ++i) {
     Inbox<Moments> inbox;
-    enter(meeting, kB, i, inbox, slow[i]);
+    enter(group, kB, i, inbox, slow[i]);
     CHECK(has_met(inbox, i));
     CHECK(has_met(of_a[i], i));
   }
 }
 
-TEST_CASE("roll: the message names a device in inference mode and another num_devices") {
-  const auto meeting = Meeting::named("test key", "layer", 2);
-  const auto other = Meeting::named("test key", "layer", 3);
+TEST_CASE("membership: the message names a device in inference mode and another num_devices") {
+  const auto group = named("test key", 2);
+  const auto other = named("test key", 3);
   const ScopedTimeout timeout(0.05);
   Inbox<Moments> of_a;
   Inbox<Moments> of_c;
-  check_works(*meeting, 0);
-  meeting->saw_inference(kB);
-  meeting->saw_inference(kB);
-  enter(*meeting, kA, 1, of_a);
+  check_works(*group, 0);
+  group->saw_inference(kB);
+  group->saw_inference(kB);
+  enter(*group, kA, 1, of_a);
   enter(*other, kC, 0, of_c);
   other->saw_inference(kB);
   const std::string error = of_a.wait().outcome.error;
   CAPTURE(error);
   CHECK(contains(error, "Came: cpu(0) (2 training forwards)."));
   CHECK(contains(error, "Missing: cpu(1) (1 training forward, then 2 in inference mode)."));
-  CHECK(contains(error, "without autograd.record() or train_mode: cpu(1);"));
+  CHECK(contains(error, "in inference mode, on purpose: cpu(1);"));
   CHECK(contains(error, "Under the same key these wait with num_devices=3: cpu(2);"));
   const std::string error_of_other = of_c.wait().outcome.error;
   CHECK(contains(error_of_other, "Missing: 2 devices never called in training."));
-  CHECK(contains(error_of_other, "without autograd.record() or train_mode: cpu(1);"));
+  CHECK(contains(error_of_other, "in inference mode, on purpose: cpu(1);"));
 }
 
-TEST_CASE("rendezvous: a device that fails behind forward fails its peers in backward at once") {
-  Meeting meeting("layer", 2);
+TEST_CASE("sync group: a device that fails behind forward fails its peers in backward at once") {
+  SyncGroup group("layer", 2);
   const ScopedTimeout for_ever(0);
   Inbox<Moments> forward;
-  const auto round = enter(meeting, kA, 0, forward);
-  enter(meeting, kB, 0, forward);
+  const auto round = enter(group, kA, 0, forward);
+  enter(group, kB, 0, forward);
   Inbox<GradientSums> before;
   Inbox<GradientSums> after;
-  round->next_backward(kA)->arrive(kA, some_sums(0), before.continuation());
+  arrive(*round->next_backward(kA), kA, some_sums(0), before.then());
   round->fail(kB, "no memory");
-  round->next_backward(kA)->arrive(kA, some_sums(0), after.continuation());
+  arrive(*round->next_backward(kA), kA, some_sums(0), after.then());
   for (const auto& inbox : {before, after}) {
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome.error == "layer round 0 backward: failed on cpu(1): no memory");
   }
-  check_works(meeting, 1);
+  check_works(group, 1);
 }
 
-TEST_CASE("rendezvous: backward times out as forward does, and the next pass works") {
-  Meeting meeting("layer", 2);
+TEST_CASE("sync group: backward times out as forward does, and the next pass works") {
+  SyncGroup group("layer", 2);
   Inbox<Moments> forward;
-  const auto round = enter(meeting, kA, 0, forward);
-  enter(meeting, kB, 0, forward);
+  const auto round = enter(group, kA, 0, forward);
+  enter(group, kB, 0, forward);
   Inbox<GradientSums> of_a;
   Inbox<GradientSums> of_b;
   {
     const ScopedTimeout timeout(0.01);
-    round->next_backward(kB)->arrive(kB, some_sums(1), of_b.continuation());
+    arrive(*round->next_backward(kB), kB, some_sums(1), of_b.then());
     CHECK(contains(of_b.wait().outcome.error, "layer round 0 backward waited "));
     CHECK(contains(of_b.wait().outcome.error, "Came: cpu(1). Missing: cpu(0)."));
   }
-  round->next_backward(kA)->arrive(kA, some_sums(0), of_a.continuation());
+  arrive(*round->next_backward(kA), kA, some_sums(0), of_a.then());
   CHECK(of_a.wait().outcome.error == of_b.wait().outcome.error);
 
   Inbox<GradientSums> again;
-  round->next_backward(kA)->arrive(kA, some_sums(2), again.continuation());
-  round->next_backward(kB)->arrive(kB, some_sums(3), again.continuation());
+  arrive(*round->next_backward(kA), kA, some_sums(2), again.then());
+  arrive(*round->next_backward(kB), kB, some_sums(3), again.then());
   CHECK(again.wait().outcome);
 }
 
-TEST_CASE("rendezvous: first backward passes meet first ones, second ones second ones") {
-  Meeting meeting("layer", 2);
+TEST_CASE("sync group: first backward passes meet first ones, second ones second ones") {
+  SyncGroup group("layer", 2);
   Inbox<Moments> forward;
-  const auto round = enter(meeting, kA, 0, forward);
-  enter(meeting, kB, 0, forward);
+  const auto round = enter(group, kA, 0, forward);
+  enter(group, kB, 0, forward);
 
   constexpr std::uint32_t kCalls = 3;
   std::vector<Inbox<GradientSums>> of_a(kCalls);
@@ -394,7 +405,7 @@ TEST_CASE("rendezvous: first backward passes meet first ones, second ones second
   const auto backward = [&](const Device& device, std::uint32_t call,
                             const Inbox<GradientSums>& inbox) {
     const auto exchange = round->next_backward(device);
-    exchange->arrive(device, some_sums(number_of(call, device)), inbox.continuation());
+    arrive(*exchange, device, some_sums(number_of(call, device)), inbox.then());
   };
   // kA is two passes ahead.
   backward(kA, 0, of_a[0]);
@@ -414,39 +425,39 @@ TEST_CASE("rendezvous: first backward passes meet first ones, second ones second
   }
 }
 
-TEST_CASE("rendezvous: a round does not keep backward passes that all devices have joined") {
-  Meeting meeting("layer", 2);
-  const auto round = meeting.join(kA);
+TEST_CASE("sync group: a round does not keep backward passes that all devices have joined") {
+  SyncGroup group("layer", 2);
+  const auto round = group.join(kA);
   auto backward = round->next_backward(kA);
-  const std::weak_ptr<Exchange<GradientSums>> observer = backward;
+  const std::weak_ptr<Reduction> observer = backward;
   CHECK(round->next_backward(kB) == backward);
   backward.reset();
   CHECK(observer.expired());
 }
 
-TEST_CASE("rendezvous: a failed backward pass leaves the other passes of its round alone") {
-  Meeting meeting("layer", 2);
+TEST_CASE("sync group: a failed backward pass leaves the other passes of its round alone") {
+  SyncGroup group("layer", 2);
   Inbox<Moments> forward;
-  const auto round = enter(meeting, kA, 0, forward);
-  enter(meeting, kB, 0, forward);
+  const auto round = enter(group, kA, 0, forward);
+  enter(group, kB, 0, forward);
   std::vector<Inbox<GradientSums>> inboxes(4);
-  round->next_backward(kA)->arrive(kA, some_sums(0), inboxes[0].continuation());
-  round->next_backward(kA)->arrive(kA, some_sums(1), inboxes[1].continuation());
+  arrive(*round->next_backward(kA), kA, some_sums(0), inboxes[0].then());
+  arrive(*round->next_backward(kA), kA, some_sums(1), inboxes[1].then());
   const auto failed = round->next_backward(kB);
   failed->fail("no memory");
-  failed->arrive(kB, some_sums(2), inboxes[2].continuation());
-  round->next_backward(kB)->arrive(kB, some_sums(3), inboxes[3].continuation());
+  arrive(*failed, kB, some_sums(2), inboxes[2].then());
+  arrive(*round->next_backward(kB), kB, some_sums(3), inboxes[3].then());
   CHECK(inboxes[0].wait().outcome.error == "layer round 0 backward: no memory");
   CHECK(inboxes[2].wait().outcome.error == "layer round 0 backward: no memory");
   CHECK(inboxes[1].wait().outcome);
   CHECK(inboxes[3].wait().outcome);
 }
 
-TEST_CASE("agreement: the first value that differs is named") {
-  const auto difference = [](const Agreement& other) {
-    return kAgreement.difference(other).value_or("none");
+TEST_CASE("signature: the first value that differs is named") {
+  const auto difference = [](const Signature& other) {
+    return kSignature.difference(other).value_or("none");
   };
-  CHECK(difference(kAgreement) == "none");
+  CHECK(difference(kSignature) == "none");
   CHECK(difference({9, "float32", 1e-5, 0.9}) == "channels 8 and 9");
   CHECK(difference({8, "float16", 1e-5, 0.9}) == "dtype float32 and float16");
   CHECK(contains(difference({8, "float32", 1e-3, 0.9}), "eps 1"));
@@ -455,17 +466,17 @@ TEST_CASE("agreement: the first value that differs is named") {
   CHECK(difference({9, "float16", 1e-3, 0.99}) == "channels 8 and 9");
 }
 
-TEST_CASE("rendezvous: a device that does not agree fails the round for all, but not the next") {
-  const Agreement others[] = {{9, "float32", 1e-5, 0.9},
+TEST_CASE("sync group: a device that does not agree fails the round for all, but not the next") {
+  const Signature others[] = {{9, "float32", 1e-5, 0.9},
                               {8, "float64", 1e-5, 0.9},
                               {8, "float32", 2e-5, 0.9},
                               {8, "float32", 1e-5, 0.5}};
   const Device devices[] = {kA, kB, kC};
-  for (const Agreement& other : others) {
-    Meeting meeting("layer 'x'", 3);
+  for (const Signature& other : others) {
+    SyncGroup group("layer 'x'", 3);
     std::vector<Inbox<Moments>> inboxes(3);
-    enter(meeting, kA, 0, inboxes[0]);
-    const auto round = meeting.join(kB);
+    enter(group, kA, 0, inboxes[0]);
+    const auto round = group.join(kB);
     std::string error;
     try {
       round->agree(kB, other);
@@ -474,76 +485,76 @@ TEST_CASE("rendezvous: a device that does not agree fails the round for all, but
     }
     CAPTURE(error);
     CHECK(contains(error, "layer 'x' round 0 forward: devices cpu(0) and cpu(1) differ: "));
-    CHECK(contains(error, *kAgreement.difference(other)));
+    CHECK(contains(error, *kSignature.difference(other)));
     CHECK(error_in(inboxes[0]) == error);
     // The one that agrees with the first gets the error too.
-    enter(meeting, kC, 0, inboxes[2]);
+    enter(group, kC, 0, inboxes[2]);
     CHECK(error_in(inboxes[2]) == error);
 
     std::vector<Inbox<Moments>> next(3);
-    for (std::size_t i = 0; i < 3; ++i) enter(meeting, devices[i], 1, next[i]);
+    for (std::size_t i = 0; i < 3; ++i) enter(group, devices[i], 1, next[i]);
     for (const auto& inbox : next) CHECK(error_in(inbox) == "called without an error");
   }
 }
 
-TEST_CASE("named meetings: who names the same key and number of devices shares a meeting") {
-  const std::size_t before = Meeting::count_named();
+TEST_CASE("named sync groups: who names the same key and number of devices shares a group") {
+  const std::size_t before = SyncGroup::count_named();
   {
-    const auto first = Meeting::named("test key", "layer", 2);
+    const auto first = named("test key", 2);
     CHECK(first->num_devices() == 2);
-    CHECK(Meeting::named("test key", "layer", 2) == first);
-    CHECK(Meeting::count_named() == before + 1);
-    const auto other_number = Meeting::named("test key", "layer", 3);
+    CHECK(named("test key", 2) == first);
+    CHECK(SyncGroup::count_named() == before + 1);
+    const auto other_number = named("test key", 3);
     CHECK(other_number != first);
     CHECK(other_number->num_devices() == 3);
-    CHECK(Meeting::named("another test key", "layer", 2) != first);
-    CHECK(Meeting::count_named() == before + 2);
+    CHECK(named("another test key", 2) != first);
+    CHECK(SyncGroup::count_named() == before + 2);
   }
-  CHECK(Meeting::count_named() == before);
+  CHECK(SyncGroup::count_named() == before);
 }
 
-TEST_CASE("named meetings: a key that all have released starts anew") {
-  const std::size_t before = Meeting::count_named();
-  auto meeting = Meeting::named("test key", "layer", 1);
-  meeting->join(kA);
-  CHECK_THROWS_AS(meeting->join(kB), Error);
-  meeting = nullptr;
-  CHECK(Meeting::count_named() == before);
-  CHECK_NOTHROW(Meeting::named("test key", "layer", 1)->join(kB));
-  CHECK(Meeting::count_named() == before);
+TEST_CASE("named sync groups: a key that all have released starts anew") {
+  const std::size_t before = SyncGroup::count_named();
+  auto group = named("test key", 1);
+  group->join(kA);
+  CHECK_THROWS_AS(group->join(kB), Error);
+  group = nullptr;
+  CHECK(SyncGroup::count_named() == before);
+  CHECK_NOTHROW(named("test key", 1)->join(kB));
+  CHECK(SyncGroup::count_named() == before);
 }
 
-TEST_CASE("named meetings: many threads that take and release leave nothing behind") {
-  const std::size_t before = Meeting::count_named();
-  const auto held = Meeting::named("held", "layer", 2);
+TEST_CASE("named sync groups: many threads that take and release leave nothing behind") {
+  const std::size_t before = SyncGroup::count_named();
+  const auto held = named("held", 2);
   std::vector<std::size_t> wrong(6);
   run_ranks(wrong.size(), [&](std::size_t rank) {
     for (std::size_t i = 0; i < 2000; ++i) {
       const std::string key = "shared " + std::to_string((i / 8 + rank) % 3);
-      const auto first = Meeting::named(key, "layer", 2);
-      const auto second = Meeting::named(key, "layer", 2);
-      if (first != second || Meeting::named("held", "layer", 2) != held) ++wrong[rank];
-      if (Meeting::count_named() < before + 2) ++wrong[rank];
+      const auto first = named(key, 2);
+      const auto second = named(key, 2);
+      if (first != second || named("held", 2) != held) ++wrong[rank];
+      if (SyncGroup::count_named() < before + 2) ++wrong[rank];
     }
   });
   for (const std::size_t count : wrong) CHECK(count == 0);
-  CHECK(Meeting::count_named() == before + 1);
+  CHECK(SyncGroup::count_named() == before + 1);
 }
 
-TEST_CASE("named meetings: threads that hold one key at the same time meet under it") {
-  const std::size_t before = Meeting::count_named();
+TEST_CASE("named sync groups: threads that hold one key at the same time meet under it") {
+  const std::size_t before = SyncGroup::count_named();
   for (int repeat = 0; repeat < 50; ++repeat) {
     std::vector<Inbox<Moments>> inboxes(4);
-    std::vector<std::shared_ptr<Meeting>> meetings(4);
+    std::vector<std::shared_ptr<SyncGroup>> groups(4);
     run_ranks(4, [&](std::size_t rank) {
-      meetings[rank] = Meeting::named("test key", "layer", 4);
-      enter(*meetings[rank], device_of(rank), 0, inboxes[rank]);
+      groups[rank] = named("test key", 4);
+      enter(*groups[rank], device_of(rank), 0, inboxes[rank]);
       inboxes[rank].wait();
     });
     for (const auto& inbox : inboxes) CHECK(error_in(inbox) == "called without an error");
-    for (const auto& meeting : meetings) CHECK(meeting == meetings[0]);
+    for (const auto& group : groups) CHECK(group == groups[0]);
   }
-  CHECK(Meeting::count_named() == before);
+  CHECK(SyncGroup::count_named() == before);
 }
 
 }  // namespace gluon_syncbn::tests

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/error.h"
-#include "distributed/bring_home.h"
-#include "distributed/collective.h"
+#include "distributed/inter_process_reduce.h"
 #include "distributed/message.h"
+#include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
 #include "support/wire.h"
@@ -23,7 +23,7 @@ namespace {
 
 const Device kA{"cpu", 0};
 const Device kB{"cpu", 1};
-const Agreement kAgreement{2, "float32", 1e-5, 0.9};
+const Signature kSignature{2, "float32", 1e-5, 0.9};
 
 /// A group whose exchanges never end.
 class SilentGroup : public ProcessGroup {
@@ -44,33 +44,33 @@ class SilentGroup : public ProcessGroup {
   std::vector<Then> kept_;
 };
 
+SyncGroup::Options linked(const std::shared_ptr<ProcessGroup>& group) {
+  SyncGroup::Options options;
+  options.link = std::make_shared<ProcessLink>(group, "layer");
+  return options;
+}
+
 struct Process {
   Process(const std::shared_ptr<Wire>& wire, int number, std::size_t devices)
-      : meeting("layer", devices, "", "num_devices",
-                std::make_shared<Channel>(std::make_shared<WiredGroup>(wire, number), "layer")) {}
-  Meeting meeting;
+      : meeting("layer", devices, linked(std::make_shared<WiredGroup>(wire, number))) {}
+  SyncGroup meeting;
 };
 
-/// A part that is fetched when the test says so.
-class LatePart : public RemotePart {
+/// A pass whose statistics are there when the test says so.
+class LatePass : public NumbersPass<Moments> {
  public:
-  explicit LatePart(FlatPart part) : part_(std::move(part)) {}
+  using NumbersPass::NumbersPass;
 
-  void fetch(Then then) const override { waiting_.push_back(std::move(then)); }
-  std::shared_ptr<const RemotePart> with(const FlatPart& part) const override {
-    return std::make_shared<const LatePart>(part);
+  void reduce(const DevicePasses& passes, Then then) override {
+    merged_ = merged(passes).packed();
+    waiting_ = std::move(then);
   }
-  const FlatPart& part() const { return part_; }
 
-  void arrive(const std::string& error = "") {
-    std::vector<Then> waiting;
-    waiting.swap(waiting_);
-    for (const auto& then : waiting) then(part_, error);
-  }
+  void arrive(const std::string& error = "") { std::exchange(waiting_, nullptr)(merged_, error); }
 
  private:
-  const FlatPart part_;
-  mutable std::vector<Then> waiting_;
+  PartialStatistics merged_;
+  Then waiting_;
 };
 
 template <class Part>
@@ -86,9 +86,9 @@ GradientSums sums(double value) { return {{value, -value}, {2 * value, value / 3
 TEST_CASE("a message is unpacked as it was packed, among others of other lengths") {
   ProcessMessage part;
   part.round = 7;
-  part.taken = 0x8000000000000001u;
-  part.agreement = {2, "float16", 0x1.23456789abcdep-20, 1.0 / 3};
-  part.part = some_moments(3).flat();
+  part.used_slots = 0x8000000000000001u;
+  part.signature = {2, "float16", 0x1.23456789abcdep-20, 1.0 / 3};
+  part.statistics = some_moments(3).packed();
   ProcessMessage failure;
   failure.text = "no data on this process: \xc3\xa4";
   auto words = part.pack();
@@ -98,10 +98,10 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
   const auto messages = ProcessMessage::unpack(words);
   REQUIRE(messages.size() == 2);
   CHECK(messages[0].round == 7);
-  CHECK(messages[0].taken == part.taken);
+  CHECK(messages[0].used_slots == part.used_slots);
   CHECK(messages[0].text.empty());
-  CHECK_FALSE(messages[0].agreement.difference(part.agreement));
-  CHECK(same_bits(Moments::of(messages[0].part), some_moments(3)));
+  CHECK_FALSE(messages[0].signature.difference(part.signature));
+  CHECK(same_bits(Moments::of(messages[0].statistics), some_moments(3)));
   CHECK(messages[1].text == failure.text);
   for (const std::size_t cut : {std::size_t{1}, more.size(), words.size() - 1}) {
     const ProcessGroup::Words broken(words.begin(), words.end() - static_cast<std::ptrdiff_t>(cut));
@@ -141,16 +141,16 @@ TEST_CASE("devices of all processes get the same bits, however they are spread")
         for (std::size_t d = 0; d < devices[p]; ++d) {
           const Device device{"cpu", static_cast<int>(d)};
           rounds.push_back(all[p]->meeting.join(device));
-          rounds.back()->agree(device, kAgreement);
-          rounds.back()->forward().arrive(device,
-                                          some_moments(static_cast<std::uint32_t>(10 * p + d)),
-                                          forward[{p, device.index}].continuation());
+          rounds.back()->agree(device, kSignature);
+          arrive(rounds.back()->forward(), device,
+                 some_moments(static_cast<std::uint32_t>(10 * p + d)),
+                 forward[{p, device.index}].then());
         }
         forward[{p, 0}].wait();
         for (std::size_t d = 0; d < devices[p]; ++d) {
           const Device device{"cpu", static_cast<int>(d)};
-          rounds[d]->next_backward(device)->arrive(device, sums(1.0 + static_cast<double>(p)),
-                                                   backward[{p, device.index}].continuation());
+          arrive(*rounds[d]->next_backward(device), device, sums(1.0 + static_cast<double>(p)),
+                 backward[{p, device.index}].then());
         }
         backward[{p, 0}].wait();
       });
@@ -190,19 +190,18 @@ TEST_CASE("backward passes of several rounds may be under way in any order") {
   for (std::size_t r = 0; r < kRounds; ++r) {
     for (auto* side : {&first, &second}) {
       const auto round = side->meeting.join(kA);
-      round->agree(kA, kAgreement);
-      round->forward().arrive(kA, some_moments(1), Inbox<Moments>().continuation());
+      round->agree(kA, kSignature);
+      arrive(round->forward(), kA, some_moments(1), Inbox<Moments>().then());
       (side == &first ? of_first : of_second).push_back(round);
     }
   }
   std::vector<Inbox<GradientSums>> inboxes(kRounds);
   for (std::size_t r = 0; r < kRounds; ++r) {
-    of_first[r]->next_backward(kA)->arrive(kA, sums(static_cast<double>(r)),
-                                           inboxes[r].continuation());
+    arrive(*of_first[r]->next_backward(kA), kA, sums(static_cast<double>(r)), inboxes[r].then());
   }
   for (std::size_t r = kRounds; r-- > 0;) {
-    of_second[r]->next_backward(kA)->arrive(kA, sums(static_cast<double>(r)),
-                                            Inbox<GradientSums>().continuation());
+    arrive(*of_second[r]->next_backward(kA), kA, sums(static_cast<double>(r)),
+           Inbox<GradientSums>().then());
   }
   for (std::size_t r = 0; r < kRounds; ++r) {
     CHECK(inboxes[r].wait().outcome.merged->dy[0] == 2.0 * static_cast<double>(r));
@@ -219,20 +218,20 @@ TEST_CASE("rounds whose messages stand in line get different places") {
   for (std::size_t side = 0; side < 2; ++side) {
     for (int i = 0; i < 2; ++i) {
       const auto round = sides[side]->meeting.join(kA);
-      round->agree(kA, kAgreement);
-      round->forward().arrive(kA, some_moments(1), Inbox<Moments>().continuation());
+      round->agree(kA, kSignature);
+      arrive(round->forward(), kA, some_moments(1), Inbox<Moments>().then());
       rounds[side].push_back(round);
     }
   }
   wire->release();
   std::vector<Inbox<GradientSums>> inboxes(4);
   for (const std::size_t r : {0, 1}) {
-    rounds[0][r]->next_backward(kA)->arrive(kA, sums(1.0 + static_cast<double>(r)),
-                                            inboxes[r].continuation());
+    arrive(*rounds[0][r]->next_backward(kA), kA, sums(1.0 + static_cast<double>(r)),
+           inboxes[r].then());
   }
   for (const std::size_t r : {1, 0}) {
-    rounds[1][r]->next_backward(kA)->arrive(kA, sums(1.0 + static_cast<double>(r)),
-                                            inboxes[2 + r].continuation());
+    arrive(*rounds[1][r]->next_backward(kA), kA, sums(1.0 + static_cast<double>(r)),
+           inboxes[2 + r].then());
   }
   for (std::size_t i = 0; i < 4; ++i) {
     const auto outcome = inboxes[i].wait().outcome;
@@ -241,64 +240,32 @@ TEST_CASE("rounds whose messages stand in line get different places") {
   }
 }
 
-TEST_CASE("remote parts are merged in the order of devices, whichever comes first") {
-  for (const bool reversed : {false, true}) {
-    std::vector<std::shared_ptr<LatePart>> late;
-    Moments part;
-    std::vector<Moments> all;
-    for (std::uint32_t i = 0; i < 3; ++i) {
-      all.push_back(some_moments(i));
-      late.push_back(std::make_shared<LatePart>(all.back().flat()));
-      part.remote.push_back(late.back());
-    }
-    std::vector<FlatPart> came;
-    bring_home(part, [&](const FlatPart& flat, const std::string& error) {
-      CHECK(error.empty());
-      came.push_back(flat);
-    });
-    if (reversed) std::reverse(late.begin(), late.end());
-    for (const auto& each : late) {
-      CHECK(came.empty());
-      each->arrive();
-    }
-    REQUIRE(came.size() == 1);
-    CHECK(same_bits(Moments::of(came.front()), merge_all(all)));
-  }
-}
-
-TEST_CASE("what a process brings late is sent in its turn, and answered where it came from") {
+TEST_CASE("what a process brings late is sent in its turn") {
   const auto wire = std::make_shared<Wire>(2);
   Process first(wire, 0, 1);
   Process second(wire, 1, 1);
-  const auto late = std::make_shared<LatePart>(some_moments(1).flat());
   std::vector<Inbox<Moments>> inboxes(4);
+  const auto late = std::make_shared<LatePass>(some_moments(1), inboxes[0].then());
   for (auto* side : {&first, &second}) {
     const std::size_t at = side == &first ? 0 : 2;
     auto round = side->meeting.join(kA);
-    round->agree(kA, kAgreement);
-    Moments part = some_moments(2);
+    round->agree(kA, kSignature);
     if (side == &first) {
-      part = {};
-      part.remote = {late};
+      round->forward().arrive(kA, late);
+    } else {
+      arrive(round->forward(), kA, some_moments(2), inboxes[at].then());
     }
-    round->forward().arrive(kA, part, inboxes[at].continuation());
     round = side->meeting.join(kA);
-    if (side == &first) round->fail(kA, "no luck");  // before the part of the first round is here
-    round->agree(kA, kAgreement);
-    round->forward().arrive(kA, some_moments(3), inboxes[at + 1].continuation());
+    if (side == &first) round->fail(kA, "no luck");  // before the first round's message is here
+    round->agree(kA, kSignature);
+    arrive(round->forward(), kA, some_moments(3), inboxes[at + 1].then());
   }
   CHECK(inboxes[0].calls().empty());
   CHECK(inboxes[2].calls().empty());
-  const Moments expected = merge_all<Moments>({some_moments(1), some_moments(2)});
-  SUBCASE("part") {
+  SUBCASE("statistics") {
     late->arrive();
-    const auto remote = inboxes[0].wait().outcome.merged;
-    REQUIRE(remote);
-    CHECK(remote->count == expected.count);
-    CHECK(remote->mean.empty());
-    REQUIRE(remote->remote.size() == 1);
-    const auto& answer = dynamic_cast<const LatePart&>(*remote->remote.front());
-    CHECK(same_bits(Moments::of(answer.part()), expected));
+    const Moments expected = merge_all<Moments>({some_moments(1), some_moments(2)});
+    CHECK(same_bits(*inboxes[0].wait().outcome.merged, expected));
     CHECK(same_bits(*inboxes[2].wait().outcome.merged, expected));
   }
   SUBCASE("error") {
@@ -311,17 +278,14 @@ TEST_CASE("what a process brings late is sent in its turn, and answered where it
   CHECK(contains(error_in(inboxes[3]), "layer round 1 forward: failed on process 0: "));
 }
 
-TEST_CASE(
-    "a part that does not come home is an error at once, also where other processes are late") {
+TEST_CASE("statistics that cannot be had are an error at once, also if other processes are late") {
   const auto group = std::make_shared<SilentGroup>();
-  Meeting meeting("layer", 1, "", "num_devices", std::make_shared<Channel>(group, "layer"));
+  SyncGroup meeting("layer", 1, linked(group));
   Inbox<Moments> inbox;
   const auto round = meeting.join(kA);
-  round->agree(kA, kAgreement);
-  const auto late = std::make_shared<LatePart>(FlatPart{});
-  Moments part;
-  part.remote = {late};
-  round->forward().arrive(kA, part, inbox.continuation());
+  round->agree(kA, kSignature);
+  const auto late = std::make_shared<LatePass>(some_moments(1), inbox.then());
+  round->forward().arrive(kA, late);
   CHECK(group->kept().empty());
   late->arrive("device lost");
   CHECK(group->kept().size() == 1);
@@ -330,7 +294,7 @@ TEST_CASE(
 }
 
 TEST_CASE("what differs between processes is named on all of them") {
-  Agreement other = kAgreement;
+  Signature other = kSignature;
   std::string words;
   SUBCASE("channels") { other.channels = 3, words = "processes 0 and 1 differ: channels 2 and 3"; }
   SUBCASE("dtype") { other.dtype = "float16", words = "dtype float32 and float16"; }
@@ -343,9 +307,8 @@ TEST_CASE("what differs between processes is named on all of them") {
   Inbox<Moments> of_second;
   for (auto* side : {&first, &second}) {
     const auto round = side->meeting.join(kA);
-    round->agree(kA, side == &first ? kAgreement : other);
-    round->forward().arrive(kA, some_moments(1),
-                            (side == &first ? of_first : of_second).continuation());
+    round->agree(kA, side == &first ? kSignature : other);
+    arrive(round->forward(), kA, some_moments(1), (side == &first ? of_first : of_second).then());
   }
   CHECK(contains(error_in(of_first), "layer round 0 forward: processes 0 and 1 differ: "));
   CHECK(contains(error_in(of_first), words));
@@ -361,9 +324,8 @@ TEST_CASE("processes that are out of step are told so, instead of being paired w
   second.meeting.join(kA);  // a round that the other process does not have
   for (auto* side : {&first, &second}) {
     const auto round = side->meeting.join(kA);
-    round->agree(kA, kAgreement);
-    round->forward().arrive(kA, some_moments(1),
-                            (side == &first ? of_first : of_second).continuation());
+    round->agree(kA, kSignature);
+    arrive(round->forward(), kA, some_moments(1), (side == &first ? of_first : of_second).then());
   }
   CHECK(contains(error_in(of_first), "processes 0 and 1 differ: round 0 and 1"));
   CHECK(contains(error_in(of_second), "processes 0 and 1 differ: round 0 and 1"));
@@ -377,11 +339,11 @@ TEST_CASE("a process that fails before its devices have met fails the others at 
     Inbox<Moments> of_first;
     Inbox<Moments> of_second;
     const auto mine = first.meeting.join(kA);
-    mine->agree(kA, kAgreement);
-    mine->forward().arrive(kA, some_moments(1), of_first.continuation());
+    mine->agree(kA, kSignature);
+    arrive(mine->forward(), kA, some_moments(1), of_first.then());
     const auto theirs = second.meeting.join(kA);
-    theirs->agree(kA, kAgreement);
-    theirs->forward().arrive(kA, some_moments(1), of_second.continuation());
+    theirs->agree(kA, kSignature);
+    arrive(theirs->forward(), kA, some_moments(1), of_second.then());
     second.meeting.join(kB)->fail(kB, "out of memory");
     CHECK(contains(error_in(of_first), "failed on process 1: "));
     CHECK(contains(error_in(of_first), "failed on cpu(1): out of memory"));
@@ -392,14 +354,14 @@ TEST_CASE("a process that fails before its devices have met fails the others at 
 TEST_CASE("a process that does not come is reported after the timeout, and so are later rounds") {
   const ScopedTimeout timeout(0.1);
   const auto group = std::make_shared<SilentGroup>();
-  Meeting meeting("layer", 2, "", "num_devices", std::make_shared<Channel>(group, "layer"));
+  SyncGroup meeting("layer", 2, linked(group));
   for (int step = 0; step < 2; ++step) {
     Inbox<Moments> of_a;
     Inbox<Moments> of_b;
     for (const auto& [device, inbox] : {std::pair{kA, &of_a}, std::pair{kB, &of_b}}) {
       const auto round = meeting.join(device);
-      round->agree(device, kAgreement);
-      round->forward().arrive(device, some_moments(1), inbox->continuation());
+      round->agree(device, kSignature);
+      arrive(round->forward(), device, some_moments(1), inbox->then());
     }
     const std::string error = error_in(of_a);
     CHECK(error == error_in(of_b));
@@ -418,11 +380,11 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
 
 TEST_CASE("a failure of the group is reported") {
   const auto group = std::make_shared<SilentGroup>();
-  Meeting meeting("layer", 1, "", "num_devices", std::make_shared<Channel>(group, "layer"));
+  SyncGroup meeting("layer", 1, linked(group));
   Inbox<Moments> inbox;
   const auto round = meeting.join(kA);
-  round->agree(kA, kAgreement);
-  round->forward().arrive(kA, some_moments(1), inbox.continuation());
+  round->agree(kA, kSignature);
+  arrive(round->forward(), kA, some_moments(1), inbox.then());
   group->kept().front()({{}, "connection closed"});
   CHECK(error_in(inbox) ==
         "layer round 0 forward: the exchange with other processes has failed: connection closed");

@@ -6,7 +6,7 @@ import atexit
 import ctypes
 from typing import Any
 
-from . import runtime
+from . import _native
 
 __all__ = ["init"]
 
@@ -97,7 +97,7 @@ def join(process_set: Any = None) -> int | None:
         atexit.register(_leave)
     _joined.add(number)
     function = ctypes.cast(_native_library().horovod_mxnet_allgather_async, ctypes.c_void_p)
-    runtime.add_process_set(function, number, chosen.rank(), chosen.size(), _ranks_text(chosen))
+    _native.add_process_set(function, number, chosen.rank(), chosen.size(), _ranks_text(chosen))
     return int(number)
 
 
@@ -128,5 +128,5 @@ def _ranks_text(process_set: Any) -> str:
 
 
 def _leave() -> None:
-    runtime.leave_processes()
+    _native.leave_processes()
     require_horovod().shutdown()

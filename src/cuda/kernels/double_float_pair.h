@@ -7,15 +7,15 @@ namespace gluon_syncbn::cuda {
 
 /// What both passes of sums accumulate: deviations and their squares, or dy and dy * (x - mean).
 template <class R>
-struct TwoSums {
-  Sum<R> first;
-  Sum<R> second;
+struct DoubleFloatPair {
+  DoubleFloat<R> first;
+  DoubleFloat<R> second;
 
   GLUON_SYNCBN_HOST_DEVICE void clear() {
     first.clear();
     second.clear();
   }
-  GLUON_SYNCBN_HOST_DEVICE void add(const TwoSums& other) {
+  GLUON_SYNCBN_HOST_DEVICE void add(const DoubleFloatPair& other) {
     first.add(other.first);
     second.add(other.second);
   }

@@ -1,0 +1,39 @@
+"""Check that includes between the folders of src/ run one way, and that nothing else is included.
+
+Each folder may include what stands in `MAY_INCLUDE`, and itself.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent.parent / "src"
+
+MAY_INCLUDE: dict[str, set[str]] = {
+    "common": set(),
+    "norm": {"common"},
+    "cpu": {"common", "norm"},
+    "cuda": {"common", "norm"},
+    "distributed": {"common", "norm"},
+    "sync": {"common", "norm", "distributed"},
+    "mxnet": {"common", "norm", "cpu", "cuda", "distributed", "sync"},
+}
+
+
+def main() -> int:
+    wrong = []
+    for path in sorted(SOURCES.rglob("*.*")):
+        folder = path.relative_to(SOURCES).parts[0]
+        for included in re.findall(r'#include "([^"]+)"', path.read_text()):
+            room = included.split("/")[0]
+            if room != folder and room not in MAY_INCLUDE[folder]:
+                wrong.append(f"src/{path.relative_to(SOURCES)} includes {included}")
+    for line in wrong:
+        print(f"{line}: src/{line.split('/')[1]}/ may not (scripts/check_includes.py)")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""What the checks and benchmarks for GPUs are made of; needs no MXNet."""

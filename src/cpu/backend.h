@@ -1,0 +1,15 @@
+#ifndef GLUON_SYNCBN_CPU_BACKEND_H_
+#define GLUON_SYNCBN_CPU_BACKEND_H_
+
+#include <memory>
+
+#include "norm/backend.h"
+
+namespace gluon_syncbn {
+
+/// What computes for all CPU contexts.
+const std::shared_ptr<Backend>& cpu_backend();
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_CPU_BACKEND_H_

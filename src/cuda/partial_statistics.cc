@@ -1,0 +1,74 @@
+#include "cuda/partial_statistics.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+PartialStatistics copy_of(std::int64_t count, const Memory& memory, std::size_t doubles) {
+  const auto* values = static_cast<const double*>(memory.data());
+  return {count, {values, values + doubles}};
+}
+
+}  // namespace
+
+GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& statistics)
+    : gpu_(gpu),
+      message_{gpu->host_memory(statistics.values.size()), {}},
+      doubles_(statistics.values.size()),
+      count_(statistics.count) {
+  std::copy(statistics.values.begin(), statistics.values.end(), values());
+}
+
+const double* GpuPartialStatistics::read_by(Gpu* reader,
+                                            const std::function<double*(std::size_t)>& room) const {
+  if (message_.written) {
+    if (reader != gpu_) reader->stream()->wait(*message_.written);
+    if (is_on_host() || reader->reads(*gpu_)) return values();
+    // A copy, which CUDA takes through the host, is slow. The next message should not need one.
+    gpu_->keep_messages_on_host();
+  }
+  double* copy = room(doubles_);
+  reader->stream()->copy(copy, values(), doubles_ * sizeof(double));
+  return copy;
+}
+
+std::string GpuPartialStatistics::error() const {
+  if (!message_.written) return "";
+  try {
+    message_.written->synchronize();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+void GpuPartialStatistics::fetch(Then then) const {
+  if (is_on_host() && message_.written) {
+    // Kept until it is read; what comes after that may need such memory.
+    gpu_->when_reached(message_.written.get(),
+                       [self = shared_from_this(), then](const std::string& error) mutable {
+                         PartialStatistics copy;
+                         if (error.empty())
+                           copy = copy_of(self->count_, *self->message_.memory, self->doubles_);
+                         self.reset();
+                         then(copy, error);
+                       });
+    return;
+  }
+  try {
+    const auto host = std::make_shared<Pool<Memory>::Lease>(gpu_->host_memory(doubles_));
+    gpu_->stream()->copy((*host)->data(), values(), doubles_ * sizeof(double));
+    gpu_->when_done([host, then, size = doubles_, count = count_](const std::string& error) {
+      PartialStatistics copy;
+      if (error.empty()) copy = copy_of(count, **host, size);
+      host->reset();  // what comes next may need such memory
+      then(copy, error);
+    });
+  } catch (const std::exception& error) {
+    then({}, error.what());
+  }
+}
+
+}  // namespace gluon_syncbn::cuda

@@ -1,0 +1,61 @@
+#ifndef GLUON_SYNCBN_CUDA_PARTIAL_STATISTICS_H_
+#define GLUON_SYNCBN_CUDA_PARTIAL_STATISTICS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cuda/gpu.h"
+#include "norm/partial_statistics.h"
+
+namespace gluon_syncbn::cuda {
+
+/// Partial statistics where GPUs read them: those of one device for its peers, or those of all
+/// processes for the devices of this one.
+class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStatistics> {
+ public:
+  using Then = std::function<void(const PartialStatistics& copy, const std::string& error)>;
+
+  /// Room for what `gpu` computes, of `count` elements a channel. Kernels fill values(); then
+  /// written().
+  GpuPartialStatistics(Gpu* gpu, std::size_t doubles, std::int64_t count)
+      : gpu_(gpu), message_(gpu->message(doubles)), doubles_(doubles), count_(count) {}
+  /// Those of the host.
+  GpuPartialStatistics(Gpu* gpu, const PartialStatistics& statistics);
+
+  double* values() const { return message_.values(); }
+  std::int64_t count() const { return count_; }
+
+  /// What fills the values is on the stream of the GPU now.
+  void written() const { message_.written->record(gpu_->stream()); }
+
+  /// Where kernels that come next on the stream of `reader` find the values: in place, or in memory
+  /// that `room` gives, if they come from the host, because every block reads them, or if these
+  /// kernels cannot read them in place.
+  const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
+
+  /// What went wrong in the kernels that fill them, for a GPU that has waited for these; or "".
+  /// A GPU that fails leaves no numbers, and a peer that has read them hears of it only here.
+  std::string error() const;
+
+  /// Calls `then` exactly once, now or later, from any thread, with a copy on the host or with what
+  /// went wrong. Those of one device are fetched in the order of the calls. Does not throw.
+  void fetch(Then then) const;
+
+ private:
+  bool is_on_host() const { return message_.memory->place() == Memory::Place::kHost; }
+
+  Gpu* const gpu_;
+  const Gpu::Message message_;
+  const std::size_t doubles_;
+  const std::int64_t count_;  // elements of a channel
+};
+
+using GpuPartialStatisticsPtr = std::shared_ptr<const GpuPartialStatistics>;
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_PARTIAL_STATISTICS_H_

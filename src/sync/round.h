@@ -1,0 +1,67 @@
+#ifndef GLUON_SYNCBN_SYNC_ROUND_H_
+#define GLUON_SYNCBN_SYNC_ROUND_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/device.h"
+#include "distributed/inter_process_reduce.h"
+#include "norm/signature.h"
+#include "sync/attendance.h"
+#include "sync/membership.h"
+#include "sync/reduction.h"
+
+namespace gluon_syncbn {
+
+/// One training forward of one layer on all of its devices, and the backward passes that follow
+/// from it. Operators keep the round of their last forward, so that backward meets the peers of
+/// that very forward however often the layer is used.
+class Round {
+ public:
+  /// `attendance` is that of forward. `link` is empty if this process synchronizes with no other.
+  Round(std::shared_ptr<Membership> members, std::uint64_t number,
+        std::shared_ptr<Attendance> attendance, const std::shared_ptr<ProcessLink>& link = nullptr);
+
+  /// Fails the round if `device` does not agree with those that came before it, and throws Error.
+  void agree(const Device& device, const Signature& signature);
+
+  Reduction& forward() { return *forward_; }
+
+  /// The next backward pass of `device` through this round: its first call meets the first calls of
+  /// its peers, its second call (retain_graph) their second calls.
+  std::shared_ptr<Reduction> next_backward(const Device& device);
+
+  /// `device` cannot go on for this reason: whatever waits for it in this round fails at once, now
+  /// or later.
+  void fail(const Device& device, const std::string& reason);
+
+  /// `device` has left this round out and will not come.
+  void skip(const Device& device);
+
+ private:
+  void fail(const std::string& error);
+  std::shared_ptr<Reduction> make_reduction(const std::string& pass,
+                                            std::shared_ptr<Attendance> attendance,
+                                            RoundLink::Pass direction) const;
+
+  const std::shared_ptr<Membership> members_;
+  const std::uint64_t number_;
+  const std::string what_;
+  const std::shared_ptr<RoundLink> link_;  // empty without other processes
+  const std::shared_ptr<Reduction> forward_;
+  std::mutex mutex_;
+  std::optional<std::pair<Device, Signature>> signature_;
+  std::optional<std::string> error_;
+  std::map<Device, std::size_t> backward_calls_;
+  std::map<std::size_t, std::pair<std::shared_ptr<Reduction>, std::size_t>> backwards_;
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_SYNC_ROUND_H_

@@ -1,0 +1,123 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_INBOX_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_INBOX_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <ostream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "norm/device_pass.h"
+#include "norm/moments.h"
+#include "sync/reduction.h"
+
+namespace gluon_syncbn::tests {
+
+/// What a device gets of a reduction: the merged statistics, or why there are none.
+template <class Part>
+struct Outcome {
+  std::shared_ptr<const Part> merged;
+  std::string error;
+
+  explicit operator bool() const { return merged != nullptr; }
+};
+
+template <class Part>
+using Then = std::function<void(const Outcome<Part>&)>;
+
+/// A pass without a device, whose partial statistics are there already.
+template <class Part>
+class NumbersPass : public DevicePass {
+ public:
+  NumbersPass(Part part, tests::Then<Part> then) : part_(std::move(part)), then_(std::move(then)) {}
+
+  void begin(const std::function<bool()>&) override {}
+
+  void reduce(const DevicePasses& passes, Then then) override { then(merged(passes).packed(), ""); }
+
+  void finish(const DevicePasses& passes,
+              const std::vector<PartialStatistics>& processes) override {
+    const auto all = std::make_shared<const Part>(
+        processes.empty() ? merged(passes) : merge_packed<Part>(processes));
+    for (const auto& pass : passes) {
+      if (pass.get() != this) static_cast<NumbersPass&>(*pass).then_({all, ""});
+    }
+    then_({all, ""});
+  }
+
+  void fail(const std::string& error) override { then_({nullptr, error}); }
+
+ protected:
+  static Part merged(const DevicePasses& passes) {
+    std::vector<const Part*> parts;
+    for (const auto& pass : passes) parts.push_back(&static_cast<NumbersPass&>(*pass).part_);
+    return Part::merge(parts);
+  }
+
+ private:
+  const Part part_;
+  const tests::Then<Part> then_;
+};
+
+template <class T>
+struct NotDeduced {
+  using Type = T;
+};
+
+template <class Part>
+void arrive(Reduction& reduction, const typename NotDeduced<Device>::Type& device, const Part& part,
+            typename NotDeduced<Then<Part>>::Type then) {
+  reduction.arrive(device, std::make_shared<NumbersPass<Part>>(part, std::move(then)));
+}
+
+/// Keeps everything that it gets. Copies share what they keep.
+template <class Part>
+class Inbox {
+ public:
+  struct Call {
+    Outcome<Part> outcome;
+    std::thread::id thread;
+  };
+
+  Then<Part> then() const {
+    return [state = state_](const Outcome<Part>& outcome) {
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      state->calls.push_back({outcome, std::this_thread::get_id()});
+      state->called.notify_all();
+    };
+  }
+
+  /// The first call. Throws if none comes, so that a lost outcome fails the test and does not hang
+  /// it.
+  Call wait() const {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    const auto called = [&] { return !state_->calls.empty(); };
+    if (!state_->called.wait_for(lock, std::chrono::seconds(60), called)) {
+      throw std::runtime_error("a device got no outcome");
+    }
+    return state_->calls.front();
+  }
+
+  std::vector<Call> calls() const {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->calls;
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable called;
+    std::vector<Call> calls;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_INBOX_H_
