@@ -22,7 +22,7 @@ from pathlib import Path
 
 from gluon_syncbn import SyncBatchNorm
 
-from segmentation.checks import (
+from demo.checks import (
     EARLY_STEPS,
     EXPORT_TOLERANCE,
     FACTOR,
@@ -32,25 +32,25 @@ from segmentation.checks import (
     check_export,
     check_follows,
 )
-from segmentation.networks import Design, Norm, save_initial_weights
-from segmentation.options import parse_arguments
-from segmentation.report import draw_curves, draw_predictions, format_table, table, write_json
-from segmentation.scenes import Scenes, load_scenes
-from segmentation.training import Outcome, Schedule, Way, losses_in_reverse, train
-from segmentation.world import World, join_world
+from demo.job import Job, join_job
+from demo.networks import Design, Norm, save_initial_weights
+from demo.options import parse_arguments
+from demo.report import draw_curves, draw_predictions, format_table, table, write_json
+from demo.scenes import Scenes, load_scenes
+from demo.training import Outcome, Schedule, Variant, losses_in_reverse, train
 
 
 def main() -> int:
     """Run the job; return the exit status."""
     begin = time.perf_counter()
-    world = join_world()
-    options = parse_arguments(__doc__, world)
+    job = join_job()
+    options = parse_arguments(__doc__, job)
     recipe = (options.image_size, options.scenes, options.valid_scenes, options.seed)
     try:
-        if world.local_rank == 0:
+        if job.local_rank == 0:
             scenes = load_scenes(options.data, *recipe)
-        world.wait_for_all()  # the others read what the first of their machine has made
-        if world.local_rank != 0:
+        job.wait_for_all()  # the others read what the first of their machine has made
+        if job.local_rank != 0:
             scenes = load_scenes(options.data, *recipe)
         design = Design(options.model, options.backbone, len(scenes.class_names), scenes.side)
         design.check()
@@ -80,8 +80,8 @@ def main() -> int:
         f"scenes ({scenes.source}), {scenes.side}x{scenes.side} pixels, {design.classes} classes"
     )
 
-    outcomes, follow = run_ways(options, world, design, scenes, schedule)
-    if not world.is_first:
+    outcomes, follow = run_ways(options, job, design, scenes, schedule)
+    if not job.is_first:
         return 0
     rows = table(outcomes)
     synchronized = [outcome for outcome in outcomes if outcome.way.key == "sync"]
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def run_ways(
-    options: argparse.Namespace, world: World, design: Design, scenes: Scenes, schedule: Schedule
+    options: argparse.Namespace, job: Job, design: Design, scenes: Scenes, schedule: Schedule
 ) -> tuple[list[Outcome], FollowCheck | None]:
     """Train all ways that were asked for, and compare the synchronized one with one device.
 
@@ -107,17 +107,17 @@ def run_ways(
     contexts = tuple(options.contexts)
     sync = Norm(SyncBatchNorm, {"num_devices": len(contexts)})
     several = f"{len(contexts)} devices"
-    if world.size > 1:
-        several = f"{world.size} processes with {several}"
+    if job.size > 1:
+        several = f"{job.size} processes with {several}"
     ways = {
-        "batch": Way("batch", "1 device, BatchNorm", Norm(), contexts[:1]),
-        "sync": Way("sync", f"{several}, SyncBatchNorm", sync, contexts, world),
-        "unsync": Way("unsync", f"{several}, BatchNorm", Norm(), contexts, world),
+        "batch": Variant("batch", "1 device, BatchNorm", Norm(), contexts[:1]),
+        "sync": Variant("sync", f"{several}, SyncBatchNorm", sync, contexts, job),
+        "unsync": Variant("unsync", f"{several}, BatchNorm", Norm(), contexts, job),
     }
     # What the first process does alone comes last, so that no other waits for it.
-    order = sorted(options.ways, key=lambda key: ways[key].world.size < world.size)
-    if not world.is_first:
-        order = [key for key in order if ways[key].world.size == world.size]
+    order = sorted(options.ways, key=lambda key: ways[key].job.size < job.size)
+    if not job.is_first:
+        order = [key for key in order if ways[key].job.size == job.size]
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "initial.params"
         save_initial_weights(design, schedule.seed, weights)

@@ -21,7 +21,7 @@ from .processes import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import check_gpu
-from benchmarks.exact import exact, relative_error
+from benchmarks.oracle import exact, relative_error
 from check_gpu import Case, Checks
 
 

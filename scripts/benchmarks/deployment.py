@@ -37,7 +37,7 @@ class Deployment:
         import gluon_syncbn
         import mxnet as mx
 
-        from segmentation.networks import Design, Norm, build, save_initial_weights
+        from demo.networks import Design, Norm, build, save_initial_weights
 
         design = Design(case["model"], "resnet50", 21, case["side"])
         weights = folder / "initial.params"

@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.exact import exact, relative_error
+from benchmarks.oracle import exact, relative_error
 
 COPIES = 8  # passes over the memory of the data: three in forward, five in backward
 PAUSE_SECONDS = 0.004  # in which threads of the one measured before stop looking for work
@@ -160,8 +160,8 @@ class Network:
         import mxnet as mx
         from mxnet import gluon
 
-        from segmentation.networks import Design, Norm, save_initial_weights
-        from segmentation.training import Loop, Schedule, Way
+        from demo.networks import Design, Norm, save_initial_weights
+        from demo.training import Loop, Schedule, Variant
 
         contexts = tuple(mx.cpu(i) for i in range(case["contexts"]))
         devices = {"num_devices": len(contexts)}
@@ -176,7 +176,9 @@ class Network:
         with tempfile.TemporaryDirectory() as folder:
             weights = Path(folder) / "initial.params"
             save_initial_weights(design, 0, weights)
-            self._loop = Loop(Way(method, method, norm, contexts), design, schedule, 1000, weights)
+            self._loop = Loop(
+                Variant(method, method, norm, contexts), design, schedule, 1000, weights
+            )
         generator = np.random.default_rng(0)
         side = case["side"]
         self._images = np.asarray(generator.standard_normal((batch, 3, side, side)), np.float32)

@@ -19,7 +19,7 @@ from tests.distributed.workers.job import agree, bounds, close, contexts, init, 
 from tests.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from segmentation.networks import Design, Norm, build, save_initial_weights
+from demo.networks import Design, Norm, build, save_initial_weights
 
 CLASSES = 5
 SIDE = 32

@@ -18,9 +18,9 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from segmentation.checks import EARLY_STEPS, ExportCheck, FollowCheck
-from segmentation.scenes import Scenes
-from segmentation.training import FINAL_STEPS, Outcome
+from demo.checks import EARLY_STEPS, ExportCheck, FollowCheck
+from demo.scenes import Scenes
+from demo.training import FINAL_STEPS, Outcome
 
 COLUMNS = (
     ("title", "way", "{}"),

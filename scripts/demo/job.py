@@ -17,7 +17,7 @@ LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")  # what horovodrun and mpir
 
 
 @dataclass(frozen=True)
-class World:
+class Job:
     """All processes that train together.
 
     Attributes
@@ -88,24 +88,24 @@ class World:
             mx.nd.save(str(path), means)
 
 
-def join_world() -> World:
+def join_job() -> Job:
     """Find out how this program was started, and connect it with the others.
 
     Returns
     -------
-    World
+    Job
         Layers synchronize over all of its processes from now on. Only its first one prints.
     """
     if all(int(os.environ.get(name, "1")) == 1 for name in LAUNCHERS):
-        return World()
+        return Job()
     import horovod.mxnet as hvd
 
     hvd.init()
     gluon_syncbn.init()
-    world = World(hvd, hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
-    if not world.is_first:
+    job = Job(hvd, hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
+    if not job.is_first:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
-    return world
+    return job
 
 
 def _part(whole: Any, index: int, count: int) -> Any:

@@ -15,10 +15,10 @@ from gluon_syncbn import cpu_contexts
 from mxnet import autograd, gluon
 from numpy.typing import NDArray
 
+from demo.job import Job
+from demo.networks import Design, Norm, build
+from demo.scenes import Scenes
 from progress import progress
-from segmentation.networks import Design, Norm, build
-from segmentation.scenes import Scenes
-from segmentation.world import World
 
 SIDE_OUTPUT_WEIGHT = 0.4
 WARM_UP_STEPS = 3  # not timed
@@ -63,7 +63,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """One way to train: a norm layer on some contexts.
 
     Attributes
@@ -76,7 +76,7 @@ class Way:
         The norm layer.
     contexts : tuple of mxnet.Context
         The devices of this process over which its part of each batch is split.
-    world : World
+    job : Job
         The processes over which each batch is split.
     """
 
@@ -84,7 +84,7 @@ class Way:
     title: str
     norm: Norm
     contexts: tuple[Any, ...]
-    world: World = field(default_factory=World)
+    job: Job = field(default_factory=Job)
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Outcome:
 
     Attributes
     ----------
-    way : Way
+    way : Variant
         The way.
     net : mxnet.gluon.HybridBlock
         The trained network.
@@ -109,7 +109,7 @@ class Outcome:
         Class of every validation pixel at the end.
     """
 
-    way: Way
+    way: Variant
     net: Any
     losses: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
@@ -129,12 +129,14 @@ class Outcome:
         return float(np.median(self.step_seconds[WARM_UP_STEPS:] or self.step_seconds))
 
 
-def train(way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights: Path) -> Outcome:
+def train(
+    way: Variant, design: Design, scenes: Scenes, schedule: Schedule, weights: Path
+) -> Outcome:
     """Train a network one way, with a progress bar.
 
     Parameters
     ----------
-    way : Way
+    way : Variant
         Norm layer and contexts.
     design : Design
         The network.
@@ -150,16 +152,16 @@ def train(way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights:
     Outcome
         Losses, times, scores (in the first process only), and the network.
     """
-    world = way.world
+    job = way.job
     total = schedule.steps(scenes)
     loop = Loop(way, design, schedule, total, weights)
-    judge = Judge(design, scenes, way.contexts[0], weights)
+    evaluator = Evaluator(design, scenes, way.contexts[0], weights)
     outcome = Outcome(way, loop.net)
-    if world.is_first:
-        judge.score(weights, outcome)
+    if job.is_first:
+        evaluator.score(weights, outcome)
     due = {round(total * part / schedule.scorings) for part in range(1, schedule.scorings + 1)}
     trained = weights.with_name(f"{way.key}.params")
-    with progress(total=total, desc=way.title, unit="step", disable=not world.is_first) as bar:
+    with progress(total=total, desc=way.title, unit="step", disable=not job.is_first) as bar:
         for images, labels in batches(scenes, schedule):
             begin = time.perf_counter()
             outcome.losses.append(loop.step(images, labels))
@@ -168,14 +170,14 @@ def train(way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights:
             bar.set_postfix(loss=f"{outcome.losses[-1]:.4f}", refresh=False)
             bar.update()
             if len(outcome.losses) in due:
-                world.save_parameters(loop.net, trained)
-                if world.is_first:
-                    judge.score(trained, outcome)
+                job.save_parameters(loop.net, trained)
+                if job.is_first:
+                    evaluator.score(trained, outcome)
     return outcome
 
 
 def losses_in_reverse(
-    way: Way, design: Design, scenes: Scenes, schedule: Schedule, weights: Path, steps: int
+    way: Variant, design: Design, scenes: Scenes, schedule: Schedule, weights: Path, steps: int
 ) -> list[float]:
     """Start to train a way with the scenes of every batch in reverse order.
 
@@ -230,7 +232,7 @@ class Loop:
 
     Parameters
     ----------
-    way : Way
+    way : Variant
         Norm layer and contexts.
     design : Design
         The network.
@@ -243,13 +245,13 @@ class Loop:
     """
 
     def __init__(
-        self, way: Way, design: Design, schedule: Schedule, steps: int, weights: Path
+        self, way: Variant, design: Design, schedule: Schedule, steps: int, weights: Path
     ) -> None:
         cpu_contexts.use_one_thread_each(way.contexts)
         self.net = build(design, way.norm, way.contexts, weights)
         if schedule.hybridize is not None:
             self.net.hybridize(**schedule.hybridize)
-        self._world = way.world
+        self._job = way.job
         self._contexts = list(way.contexts)
         self._criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
         rates = mx.lr_scheduler.PolyScheduler(
@@ -261,7 +263,7 @@ class Loop:
             "wd": schedule.decay,
             "lr_scheduler": rates,
         }
-        self._trainer = self._world.trainer(self.net, "sgd", options)
+        self._trainer = self._job.trainer(self.net, "sgd", options)
 
     def step(self, images: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
         """Take one training step on a whole batch.
@@ -283,7 +285,7 @@ class Loop:
         """
         parts, truth = (
             gluon.utils.split_and_load(
-                mx.nd.array(self._world.share(whole)), self._contexts, even_split=False
+                mx.nd.array(self._job.share(whole)), self._contexts, even_split=False
             )
             for whole in (images, labels)
         )
@@ -292,9 +294,9 @@ class Loop:
                 _loss(self._criterion, self.net(part), label) for part, label in zip(parts, truth)
             ]
         autograd.backward(losses)
-        self._trainer.step(len(images) / self._world.size)
+        self._trainer.step(len(images) / self._job.size)
         local = sum(float(loss.asnumpy().sum()) for loss in losses)
-        return self._world.sum(local) / len(images)
+        return self._job.sum(local) / len(images)
 
 
 def _loss(criterion: Any, outputs: Any, label: Any) -> Any:
@@ -317,7 +319,7 @@ def as_input(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
 
-class Judge:
+class Evaluator:
     """Scores parameter files on the validation scenes, on one device.
 
     The network that judges has plain BatchNorm layers whichever way the parameters were trained:

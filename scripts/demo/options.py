@@ -8,9 +8,9 @@ from pathlib import Path
 import mxnet as mx
 from gluon_syncbn import cpu_contexts
 
-from segmentation.networks import FAMILIES
-from segmentation.scenes import DIGIT_SIDES
-from segmentation.world import World
+from demo.job import Job
+from demo.networks import FAMILIES
+from demo.scenes import DIGIT_SIDES
 
 WAYS = ("batch", "sync", "unsync")
 DATA_HELP = """\
@@ -23,14 +23,14 @@ models and backbones:
 """
 
 
-def parse_arguments(description: str | None, world: World) -> argparse.Namespace:
+def parse_arguments(description: str | None, job: Job) -> argparse.Namespace:
     """Read the command line; an impossible one ends the program with a message.
 
     Parameters
     ----------
     description : str or None
         What the program does.
-    world : World
+    job : Job
         The processes that train together.
 
     Returns
@@ -101,13 +101,13 @@ def parse_arguments(description: str | None, world: World) -> argparse.Namespace
         help="hybridize with static_alloc; on GPUs with static_shape too",
     )
     options = parser.parse_args()
-    problem = _complete(options, world)
+    problem = _complete(options, job)
     if problem:
         parser.error(problem)
     return options
 
 
-def _complete(options: argparse.Namespace, world: World) -> str | None:
+def _complete(options: argparse.Namespace, job: Job) -> str | None:
     """Complete `options`, and say what is wrong with them."""
     for name in ("batch_size", "epochs", "scenes", "valid_scenes", "num_devices"):
         if getattr(options, name) < 1:
@@ -132,13 +132,13 @@ def _complete(options: argparse.Namespace, world: World) -> str | None:
         if min(numbers) < 0 or max(numbers) >= there or len(set(numbers)) < len(numbers):
             build = "" if mx.runtime.Features().is_enabled("CUDA") else " (MXNet is a CPU build)"
             return f"--gpus {options.gpus}: MXNet sees {there} GPUs here{build}"
-        if len(numbers) % world.local_size:
+        if len(numbers) % job.local_size:
             return (
-                f"--gpus {options.gpus}: {world.local_size} processes on a machine cannot share "
+                f"--gpus {options.gpus}: {job.local_size} processes on a machine cannot share "
                 f"{len(numbers)} GPUs out evenly"
             )
-        options.contexts = [mx.gpu(number) for number in world.share_of_machine(numbers)]
-    devices = len(options.contexts) * world.size
+        options.contexts = [mx.gpu(number) for number in job.share_of_machine(numbers)]
+    devices = len(options.contexts) * job.size
     if options.batch_size < devices and options.ways != ["batch"]:
         return f"--batch-size {options.batch_size} leaves some of {devices} devices without a scene"
     if options.model not in FAMILIES:

@@ -10,8 +10,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from segmentation.scenes import Scenes
-from segmentation.training import Outcome, as_input
+from demo.scenes import Scenes
+from demo.training import Outcome, as_input
 
 EARLY_STEPS = 5
 FACTOR = 10.0
