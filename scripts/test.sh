@@ -6,7 +6,8 @@
 #
 #   scripts/test.sh [--python-only | --native-only | --cu112] [options for pytest]
 #
-# --cu112 runs other tests, of GPU contexts: scripts/test_cu112.sh.
+# --cu112 runs other tests, of GPU contexts, and --cu112 --distributed those of several processes:
+# scripts/test_cu112.sh.
 #
 # An option for pytest: --all-networks trains every network of docs/gluoncv.md instead of a few of
 # every kind (10 minutes more), and --write-gluoncv-table with it writes the table there.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Collection
 
 import pytest
 
+from ..conftest import DEVICE
 from ..processes import ROOT, clean_environment
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def start(
     timeout : float
         Seconds after which the whole job is killed and the test fails.
     **environment : str
-        Environment variables to add.
+        Environment variables to add; ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or "mixed".
     """
     if mpi:
         needs_mpi()
@@ -108,6 +109,7 @@ def start(
         launcher += ["-np", str(processes)]
     else:
         launcher = [str(BIN / "horovodrun"), "--gloo", "-np", str(processes)]
+    kind = environment.setdefault("SYNCBN_TEST_CONTEXTS", DEVICE)
     marker = f"{os.getpid()}-{time.monotonic_ns()}"
     added = {
         "PYTHONPATH": str(ROOT),
@@ -118,12 +120,11 @@ def start(
         "SYNCBN_TEST_JOB": marker,
         **environment,
     }
-    gpus = environment.get("SYNCBN_TEST_CONTEXTS", "cpu") != "cpu"
     path = program or WORKERS / f"{worker}.py"
     begin = time.monotonic()
     with subprocess.Popen(
         [*launcher, sys.executable, "-W", "ignore", str(path), *arguments],
-        env={**(os.environ if gpus else clean_environment()), **added},
+        env={**(clean_environment() if kind == "cpu" else os.environ), **added},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
