@@ -87,12 +87,12 @@ def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
         (
             12020,
             "CUDA 12.4.131 for 70",
-            "for CUDA up to 12.2; the GPU half needs 525.60.13 or later",
+            "for CUDA up to 12.2; the GPU backend needs 525.60.13 or later",
         ),
         (
             13010,
             "CUDA 11.8.89 for 70",
-            "for CUDA up to 13.1; the GPU half needs 450.80.02 or later",
+            "for CUDA up to 13.1; the GPU backend needs 450.80.02 or later",
         ),
         (
             11020,
