@@ -87,7 +87,7 @@ def describe_gpus() -> str:
 
 
 def describe(gpu_build: str) -> str:
-    """Say which CUDA the driver knows, and whether that is enough for the GPU half.
+    """Say which CUDA the driver knows, and whether that is enough for the GPU backend.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def describe(gpu_build: str) -> str:
     if int(built[1]) <= version // 1000:
         return f"{text}; the GPU half needs {first} or later"
     return (
-        f"{text}: too old for the GPU half, which CUDA {built[1]} has built. Install driver "
+        f"{text}: too old for the GPU backend, which CUDA {built[1]} has built. Install driver "
         f"{first} or later, or build with nvcc of CUDA {version // 1000}"
     )
 

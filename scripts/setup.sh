@@ -16,7 +16,7 @@
 #   GLUON_SYNCBN_MXNET  cpu, cu112 or cu112-toolkit: the MXNet build to install (default: where an
 #                       NVIDIA driver is found, cu112-toolkit if the system has all libraries of
 #                       CUDA 11 that it needs, else cu112, which brings them; cpu elsewhere)
-#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU half (default: AUTO with MXNet for CUDA,
+#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU backend (default: AUTO with MXNet for CUDA,
 #                       else OFF, because compiling it takes minutes and it could not run). Unless
 #                       OFF, and where no nvcc is, that of Python's packages is installed in .venv if
 #                       the driver is new enough for what it builds, else Debian's, where apt-get may
@@ -273,7 +273,7 @@ if ((!${#deps[@]})) || ! stamped project "$(project_stamp)" || [[ ! -e "$library
     say "building and installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
   fi
   if [[ "$GLUON_SYNCBN_CUDA" != OFF ]] && ! provide_nvcc; then
-    say "warning: built without the GPU half: GPU contexts will be refused"
+    say "warning: built without the GPU backend: GPU contexts will be refused"
   fi
   # One call for all: pip sees all constraints on NumPy together.
   logged "${pip[@]}" install ${deps[@]+"${deps[@]}"} ${constraints[@]+"${constraints[@]}"} \
@@ -335,7 +335,7 @@ fi
 facts="$("$venv/bin/python" -W ignore -c '
 from gluon_syncbn import _native, driver
 build = _native.gpu_build()
-print("GPU half: " + build.split(";")[0])
+print("GPU backend: " + build.split(";")[0])
 if not build.startswith("not built"):
     print("NVIDIA driver: " + driver.describe(build))')"
 say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, ${facts//$'\n'/, }"

@@ -97,12 +97,12 @@ def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
         (
             11020,
             "CUDA 13.0.88 for 75",
-            "for CUDA up to 11.2: too old for the GPU half, which CUDA 13 has built. Install "
+            "for CUDA up to 11.2: too old for the GPU backend, which CUDA 13 has built. Install "
             "driver 580.65.06 or later, or build with nvcc of CUDA 11",
         ),
     ],
 )
-def test_driver_and_gpu_half(version, build, text, monkeypatch):
+def test_driver_and_gpu_backend(version, build, text, monkeypatch):
     monkeypatch.setattr(driver, "_version", lambda: version)
     assert driver.describe(build) == text
 

@@ -1,4 +1,4 @@
-"""Every snippet of README.md and docs/ runs; every command that they show exists.
+"""Every snippet of README.md and docs/ runs; every command, link and source that they name exists.
 
 The Python snippets of a page are one program, from top to bottom, in a process and an empty folder
 of its own. Commands are checked word by word, not run: what they do has tests of its own.
@@ -17,11 +17,14 @@ from pathlib import Path
 import gluon_syncbn.__main__ as command_line
 import pytest
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from .distributed.launch import why_not
 from .processes import ROOT, run_python
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+OF_NCCL = ("src/graph/tuning.cc", "src/graph/topo.h")
 
 
 def snippets(page: Path, language: str) -> list[tuple[int, str]]:
@@ -50,6 +53,49 @@ def commands() -> list[str]:
         for line in text.replace("\\\n", " ").splitlines()
         if shlex.split(line, comments=True)
     ]
+
+
+def inline(page: Path) -> list[Token]:
+    """What the paragraphs and tables of the page consist of."""
+    tokens = MarkdownIt().enable("table").parse(page.read_text())
+    return [child for token in tokens for child in token.children or ()]
+
+
+def links(page: Path) -> list[str]:
+    """Where links and pictures lead, but for those to other sites."""
+    found = [str(t.attrs.get("href") or t.attrs.get("src") or "") for t in inline(page)]
+    return [link for link in found if link and "://" not in link]
+
+
+def sources(page: Path) -> list[str]:
+    """Files and folders of the repository that the text names."""
+    name = re.compile(r"(src|tests|scripts|gluon_syncbn|cmake)/[\w./-]+|docs/[\w./-]+\.md")
+    codes = [token.content for token in inline(page) if token.type == "code_inline"]
+    return [code for code in codes if name.fullmatch(code) and code not in OF_NCCL]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    tokens = MarkdownIt().parse(page.read_text())
+    titles = [
+        after.content for token, after in zip(tokens, tokens[1:]) if token.type == "heading_open"
+    ]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links(page):
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_sources(page):
+    for name in sources(page):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if snippets(p, "python")], ids=lambda p: p.name)
@@ -119,6 +165,17 @@ def check_script(interpreter: str, script: str, arguments: list[str]) -> None:
         )
         known = set(re.findall(r"--[a-z][a-z-]*", result.stdout))
         assert options <= known, f"{script} does not know {options - known}"
+
+
+def test_wrong_links_and_sources_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A title\n\n| see |\n| --- |\n| [here](#a-title), `src/none.cc` |\n")
+    test_links(page)
+    with pytest.raises(AssertionError, match=r"names src/none\.cc"):
+        test_sources(page)
+    page.write_text("# A title\n\n[here](#title)\n")
+    with pytest.raises(AssertionError, match="links to #title"):
+        test_links(page)
 
 
 def test_wrong_commands_are_found(monkeypatch, capsys):

@@ -57,7 +57,7 @@ def needs_gpus(contexts: str) -> None:
     if gpus < 2:
         pytest.skip(f"needs 2 GPUs and MXNet for CUDA; MXNet finds {gpus}")
     if _native.gpu_build().startswith("not built"):
-        pytest.skip(f"GPU half {_native.gpu_build()}")
+        pytest.skip(f"GPU backend {_native.gpu_build()}")
 
 
 def notes(folder: Path, processes: int, missing: Collection[int] = ()) -> list[dict]:

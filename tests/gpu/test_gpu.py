@@ -19,7 +19,7 @@ BUILT = not _native.gpu_build().startswith("not built")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs and MXNet for CUDA; MXNet finds {GPUS}"),
-    pytest.mark.skipif(not BUILT, reason=f"GPU half {_native.gpu_build()}"),
+    pytest.mark.skipif(not BUILT, reason=f"GPU backend {_native.gpu_build()}"),
 ]
 
 
