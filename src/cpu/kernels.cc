@@ -297,9 +297,9 @@ template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
                StoreMode store, T* y) {
   const auto values = parameters_of<Real<T>>(n, layout, nullptr);
-  kernels_in_use<T>().run_normalize(first_of(x, layout, channels), layout,
-                                         first_channels(channels), arrays_of_normalization(values),
-                                         store, first_of(y, layout, channels));
+  kernels_in_use<T>().run_normalize(first_of(x, layout, channels), layout, first_channels(channels),
+                                    arrays_of_normalization(values), store,
+                                    first_of(y, layout, channels));
 }
 
 template <class T>
@@ -322,8 +322,8 @@ void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMo
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
                    const std::vector<double>& mean, GradientSums* result) {
-  kernels_in_use<T>().run_gradient_sums(dy, x, layout, channels, mean.data(),
-                                             result->dy.data(), result->dy_centered.data());
+  kernels_in_use<T>().run_gradient_sums(dy, x, layout, channels, mean.data(), result->dy.data(),
+                                        result->dy_centered.data());
 }
 
 template <class T>
@@ -333,8 +333,8 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
   GradientSums result{std::vector<double>(channels), std::vector<double>(channels)};
   if (is_empty(layout)) return result;
   if (!has_runs(layout)) {
-    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(),
-                             mean, &result);
+    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(), mean,
+                             &result);
     return result;
   }
   const ChannelParts parts(layout.channels, layout.count());
