@@ -68,7 +68,8 @@ folder = path[: path.rindex("/")]
 for mode in ({}, {"static_alloc": True}):
     net.hybridize(**mode)
     x, expected = np.load(folder + "/x.npy"), np.load(folder + "/y.npy")
-    np.testing.assert_allclose(net(mx.nd.array(x, ctx=ctx[0])).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    out = net(mx.nd.array(x, ctx=ctx[0])).asnumpy()
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 net.hybridize(static_alloc=True, static_shape=True)
 np.testing.assert_allclose(train(net, ctx), np.load(folder + "/losses.npy"), rtol=1e-4)
 """

@@ -258,7 +258,8 @@ def train(**attributes):
     with mx.AttrScope(**attributes):
         bn = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="mirror",
                            num_devices=2)
-    module = mx.mod.Module(bn, label_names=[], context=[mx.Context("{DEVICE}", i) for i in range(2)])
+    contexts = [mx.Context("{DEVICE}", i) for i in range(2)]
+    module = mx.mod.Module(bn, label_names=[], context=contexts)
     module.bind([("data", (4, 3))])
     module.init_params(mx.init.Load({{"bn_gamma": mx.nd.ones(3), "bn_beta": mx.nd.zeros(3),
                                      "bn_moving_mean": mx.nd.zeros(3),
