@@ -74,19 +74,23 @@ def test_checkpoints_go_both_ways(tmp_path):
     ],
 )
 def test_one_device_equals_batch_norm(hybridize, train, options):
-    layers = [nn.BatchNorm(**options), gluon_syncbn.SyncBatchNorm(**options)]
+    # MXNet's on a CPU also where the other has a GPU: cuDNN divides running variances by n - 1.
+    layers = {
+        nn.BatchNorm(**options): mx.cpu(),
+        gluon_syncbn.SyncBatchNorm(**options): contexts(1)[0],
+    }
     x = mx.nd.random.normal(1, 2, shape=(4, 6, 5, 6))
     results = []
-    for layer in layers:
-        layer.initialize()
+    for layer, ctx in layers.items():
+        layer.initialize(ctx=ctx)
         if hybridize:
             layer.hybridize()
-        data = x.copy()
+        data = x.copyto(ctx)
         data.attach_grad()
         for _ in range(2):
             with autograd.record(train_mode=train):
                 out = layer(data)
-            out.backward(x * x, train_mode=train)
+            out.backward((x * x).as_in_context(ctx), train_mode=train)
         values = [out, data.grad, layer.running_mean.data(), layer.running_var.data()]
         values += [p.grad() for p in (layer.gamma, layer.beta) if p.grad_req != "null"]
         results.append([value.asnumpy() for value in values])

@@ -295,7 +295,7 @@ def test_exported_for_mxnet_alone(net, fold, tmp_path):
     assert "momentum" not in symbol.tojson()
     names = [*symbol.list_arguments(), *symbol.list_auxiliary_states(), *mx.nd.load(params_file)]
     assert not [name for name in names if "num_batches_tracked" in name]
-    plain = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file)
+    plain = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=contexts(1))
     np.testing.assert_allclose(plain(x).asnumpy(), net(x).asnumpy(), rtol=1e-4, atol=1e-5)
 
 

@@ -59,15 +59,17 @@ def test_import_and_train_on_in_another_process(exported):
 import sys
 import gluon_syncbn, mxnet as mx, numpy as np
 from mxnet import gluon
+from tests.conftest import contexts
 from tests.test_export import train
 path = sys.argv[1]
-ctx = [mx.cpu(0), mx.cpu(1)]
+ctx = contexts(2)
 net = gluon.SymbolBlock.imports(path + "-symbol.json", ["data"], path + "-0000.params", ctx=ctx)
 folder = path[: path.rindex("/")]
 for mode in ({}, {"static_alloc": True}):
     net.hybridize(**mode)
     x, expected = np.load(folder + "/x.npy"), np.load(folder + "/y.npy")
-    np.testing.assert_allclose(net(mx.nd.array(x)).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    out = net(mx.nd.array(x, ctx=ctx[0])).asnumpy()
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 net.hybridize(static_alloc=True, static_shape=True)
 np.testing.assert_allclose(train(net, ctx), np.load(folder + "/losses.npy"), rtol=1e-4)
 """

@@ -9,6 +9,8 @@ import pytest
 from mxnet import gluon
 from mxnet.gluon import nn
 
+from .conftest import contexts
+
 
 class TwoReaders(gluon.HybridBlock):
     """A convolution whose output is read by the norm and by somebody else."""
@@ -98,7 +100,7 @@ def trace(net):
 
 
 def assert_computes(symbol, args, aux, x, expected) -> None:
-    executor = symbol.bind(mx.cpu(), {**args, "data": x}, aux_states=aux)
+    executor = symbol.bind(contexts(1)[0], {**args, "data": x}, aux_states=aux)
     out = executor.forward(is_train=False)[0].asnumpy()
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
@@ -135,6 +137,6 @@ def test_export_folded(tmp_path):
     net.hybridize()
     net(x)
     files = gluon_syncbn.export(net, tmp_path / "net", fold=True)
-    loaded = gluon.SymbolBlock.imports(files[0], ["data"], files[1])
+    loaded = gluon.SymbolBlock.imports(files[0], ["data"], files[1], ctx=contexts(1))
     assert not any("running" in name for name in loaded.collect_params())
     np.testing.assert_allclose(loaded(x).asnumpy(), expected, rtol=1e-4, atol=1e-4)

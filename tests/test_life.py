@@ -14,15 +14,15 @@ from gluon_syncbn import _native
 from mxnet import autograd
 from mxnet.gluon import nn
 
-from .conftest import contexts
+from .conftest import DEVICE, contexts
 from .processes import run_python
 from .test_modes import MODES, Shared, Training
 
-LAYER = """
+LAYER = f"""
 import sys
 import gluon_syncbn
 import mxnet as mx
-contexts = [mx.cpu(0), mx.cpu(1)]
+contexts = [mx.Context("{DEVICE}", i) for i in range(2)]
 layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
 layer.initialize(ctx=contexts)
 def train(devices=(0, 1)):
@@ -127,7 +127,7 @@ def test_checkpoints_of_networks(tmp_path, mode):
     step(net, 2)
     for name, value in plain._collect_params_with_prefix().items():
         if "running" not in name:
-            loaded = net._collect_params_with_prefix()[name].data(mx.cpu(1))
+            loaded = net._collect_params_with_prefix()[name].data(contexts(2)[1])
             np.testing.assert_array_equal(loaded.asnumpy(), value.data().asnumpy())
     net.save_parameters(path)
     plain.load_parameters(path)
@@ -194,7 +194,11 @@ def test_data_parallel_model(sync, mode):
 @pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "raise RuntimeError"])
 def test_exit_with_a_round_pending(timeout, end):
     status = {"": 0, "raise SystemExit(3)": 3}.get(end, 1)
-    program = LAYER + "with mx.autograd.record():\n    out = layer(mx.nd.ones((2, 3)))\n" + end
+    program = (
+        LAYER
+        + "with mx.autograd.record():\n    out = layer(mx.nd.ones((2, 3), ctx=contexts[0]))\n"
+        + end
+    )
     errors = run_python(program, status=status, GLUON_SYNCBN_TIMEOUT=timeout).stderr
     assert "atexit" not in errors
 
@@ -202,7 +206,7 @@ def test_exit_with_a_round_pending(timeout, end):
 def test_exit_does_not_hide_errors():
     program = LAYER + (
         "gluon_syncbn.set_timeout(0.2)\n"
-        "with mx.autograd.record():\n    out = layer(mx.nd.ones((2, 3)))\n"
+        "with mx.autograd.record():\n    out = layer(mx.nd.ones((2, 3), ctx=contexts[0]))\n"
         "import time; time.sleep(1)\n"
     )
     assert "forward waited" in run_python(program).stderr
@@ -247,18 +251,19 @@ def test_workers_of_a_data_loader():
     run_python(program)
 
 
-MIRROR = """
+MIRROR = f"""
 import gluon_syncbn
 import mxnet as mx
 def train(**attributes):
     with mx.AttrScope(**attributes):
         bn = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="mirror",
                            num_devices=2)
-    module = mx.mod.Module(bn, label_names=[], context=[mx.cpu(0), mx.cpu(1)])
+    contexts = [mx.Context("{DEVICE}", i) for i in range(2)]
+    module = mx.mod.Module(bn, label_names=[], context=contexts)
     module.bind([("data", (4, 3))])
-    module.init_params(mx.init.Load({"bn_gamma": mx.nd.ones(3), "bn_beta": mx.nd.zeros(3),
+    module.init_params(mx.init.Load({{"bn_gamma": mx.nd.ones(3), "bn_beta": mx.nd.zeros(3),
                                      "bn_moving_mean": mx.nd.zeros(3),
-                                     "bn_moving_var": mx.nd.ones(3)}))
+                                     "bn_moving_var": mx.nd.ones(3)}}))
     module.forward(mx.io.DataBatch([mx.nd.ones((4, 3))], []), is_train=True)
     module.get_outputs()[0].wait_to_read()
 def refused(word, **attributes):

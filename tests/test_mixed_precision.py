@@ -25,9 +25,10 @@ import gluon_syncbn, mxnet as mx, numpy as np
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from mxnet.gluon import nn
+from tests.conftest import contexts
 from tests.oracle import batch_norm, relative_error
 
-ctx = [mx.cpu(0), mx.cpu(1)]
+ctx = contexts(2)
 rng = np.random.default_rng(0)
 data = [mx.nd.array(rng.normal(1, 2, (n, 3, 8, 8)), ctx=c) for n, c in zip((1, 3), ctx)]
 
@@ -207,7 +208,7 @@ def test_export_of_a_cast_network(tmp_path):
     symbol_file, params_file = gluon_syncbn.export(net, tmp_path / "half")
     for name, array in mx.nd.load(params_file).items():
         assert np.dtype(array.dtype).name == expected_dtype(name), name
-    loaded = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file)
+    loaded = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=contexts(1))
     out = loaded(x)
     assert out.dtype == np.float16
     assert relative_error(out.asnumpy(), expected) <= HALF
