@@ -16,7 +16,7 @@ import mxnet as mx
 import pytest
 from gluon_syncbn import _native, cpu_contexts
 
-from .native_build import build
+from tests.support.native_build import build
 
 
 @pytest.fixture(scope="module")
