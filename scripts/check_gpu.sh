@@ -11,7 +11,7 @@
 #
 # 1. The four phases against float64 for all shapes, layouts and dtypes; 1 to 8 contexts as streams;
 #    missing devices and failures (cuda_tests).
-# 2. The whole library on the stand-in for MXNet with GPU contexts (host_scenarios).
+# 2. The whole library on a fake MXNet with GPU contexts (mxnet_tests_on_gpus).
 # 3. Phases and rounds under compute-sanitizer: memcheck, racecheck and synccheck.
 # 4. The layer on contexts against torch.nn.BatchNorm on the whole batch, where python3 has PyTorch
 #    with CUDA (scripts/check_gpu_torch.py).
@@ -72,8 +72,8 @@ check() {
   rm -f "$output"
 }
 check "phases and rounds" "$folder/cuda_tests" --test-case='cuda*'
-check "library on the stand-in host" "$folder/host_scenarios" --devices gpu \
-  --host "$folder/libstand_in_cuda.so" --adapter "$folder/libgluon_syncbn.so"
+check "library on a fake MXNet" env GLUON_SYNCBN_TEST_DEVICE=gpu \
+  "$folder/mxnet_tests_on_gpus" --test-suite-exclude=end
 if ((sanitizer)); then
   # The library itself checks what calls of the runtime return. That two contexts of one GPU enable
   # access to a peer twice is no error.
