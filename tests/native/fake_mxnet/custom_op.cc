@@ -99,7 +99,6 @@ void Node::infer(const std::vector<NDArray>& inputs) const {
     dtypes[i < arguments ? i : i + 1] = inputs[i].dtype();
   }
   call(*property_, property_at::kInferShape, static_cast<int>(total), ndims.data(), dims.data());
-  const std::vector<int> given = dtypes;
   call(*property_, property_at::kInferType, static_cast<int>(total), dtypes.data());
   for (std::size_t i = 0; i < total; ++i) {
     const NDArray& input = i == arguments ? inputs.front() : inputs[i < arguments ? i : i - 1];

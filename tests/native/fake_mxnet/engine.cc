@@ -64,50 +64,33 @@ std::optional<std::string> Failure::take() {
   return std::exchange(message_, std::nullopt);
 }
 
-bool Variable::append_read(Operation* operation) {
+bool Variable::append(Operation* operation, bool write) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool now = !writing_ && waiting_.empty();
-  if (now) {
-    ++reading_;
+  waiting_.push_back({operation, write});
+  return waiting_.size() == 1 && !next().empty();
+}
+
+std::vector<Operation*> Variable::complete(bool write, const std::shared_ptr<Failure>& failure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (write) {
+    writing_ = false;
+    if (failure) failure_ = failure;
   } else {
-    waiting_.push_back({operation, false});
+    --reading_;
   }
-  return now;
+  return next();
 }
 
-bool Variable::append_write(Operation* operation) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const bool now = !writing_ && reading_ == 0 && waiting_.empty();
-  if (now) {
-    writing_ = true;
-  } else {
-    waiting_.push_back({operation, true});
-  }
-  return now;
-}
-
-std::vector<Operation*> Variable::complete_read() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (--reading_ > 0 || waiting_.empty()) return {};
-  Operation* next = waiting_.front().operation;
-  waiting_.pop_front();
-  writing_ = true;
-  return {next};
-}
-
-std::vector<Operation*> Variable::complete_write(const std::shared_ptr<Failure>& failure) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (failure) failure_ = failure;
-  writing_ = false;
+std::vector<Operation*> Variable::next() {
   std::vector<Operation*> next;
-  for (; !waiting_.empty() && !waiting_.front().write; ++reading_) {
+  while (!waiting_.empty() && !writing_ && !(waiting_.front().write && reading_ > 0)) {
     next.push_back(waiting_.front().operation);
+    if (waiting_.front().write) {
+      writing_ = true;
+    } else {
+      ++reading_;
+    }
     waiting_.pop_front();
-  }
-  if (next.empty() && !waiting_.empty()) {
-    next.push_back(waiting_.front().operation);
-    waiting_.pop_front();
-    writing_ = true;
   }
   return next;
 }
@@ -153,8 +136,8 @@ void Engine::push(Function function, const mxnet::Context& context, std::vector<
   // The one more is this function, lest the operation run before it is known everywhere.
   operation->blocked_by = operation->reads.size() + operation->writes.size() + 1;
   std::size_t granted = 1;
-  for (const auto& variable : operation->reads) granted += variable->append_read(operation);
-  for (const auto& variable : operation->writes) granted += variable->append_write(operation);
+  for (const auto& variable : operation->reads) granted += variable->append(operation, false);
+  for (const auto& variable : operation->writes) granted += variable->append(operation, true);
   if (operation->blocked_by.fetch_sub(granted) == granted) to_execute(operation, true);
 }
 
@@ -189,8 +172,8 @@ void Engine::on_complete(void* engine, void* operation, const void* error) {
     done->failure =
         std::make_shared<Failure>(static_cast<const std::runtime_error*>(error)->what());
   }
-  for (const auto& variable : done->reads) self.dispatch(variable->complete_read());
-  for (const auto& variable : done->writes) self.dispatch(variable->complete_write(done->failure));
+  for (const auto& variable : done->reads) self.dispatch(variable->complete(false, nullptr));
+  for (const auto& variable : done->writes) self.dispatch(variable->complete(true, done->failure));
   self.pending_.fetch_sub(1, std::memory_order_release);
 }
 

@@ -69,12 +69,10 @@ class Variable {
  public:
   explicit Variable(std::shared_ptr<void> memory = nullptr) : memory_(std::move(memory)) {}
 
-  /// Both return whether `operation` may go on at once; otherwise it is told later.
-  bool append_read(Operation* operation);
-  bool append_write(Operation* operation);
-  /// Both return who may go on now.
-  std::vector<Operation*> complete_read();
-  std::vector<Operation*> complete_write(const std::shared_ptr<Failure>& failure);
+  /// Whether `operation` may go on at once; otherwise it is told later.
+  bool append(Operation* operation, bool write);
+  /// Returns who may go on now. A writer leaves `failure`, or nothing.
+  std::vector<Operation*> complete(bool write, const std::shared_ptr<Failure>& failure);
 
   bool ready_to_read();
   /// Null if there is none, or if it was taken.
@@ -85,6 +83,7 @@ class Variable {
     Operation* operation;
     bool write;
   };
+  std::vector<Operation*> next();
 
   const std::shared_ptr<void> memory_;
   std::mutex mutex_;
