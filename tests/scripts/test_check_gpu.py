@@ -58,7 +58,7 @@ def test_whole_script_goes_on_whatever_fails_or_is_missing(library, tmp_path):
         folder.mkdir()
     (binaries / "libgpu_bridge.so").symlink_to(library)
     program(binaries / "cuda_tests", "echo 'MESSAGE: skipped: GPUs: none'")
-    program(binaries / "host_scenarios", "exit 3")
+    program(binaries / "mxnet_tests_on_gpus", "exit 3")
     program(tools / "ncu", "echo '==ERROR== ERR_NVGPUCTRPERM'")
     program(tools / "compute-sanitizer", 'while [[ "$1" == --* ]]; do shift; done; exec "$@"')
     (tools / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13')")
