@@ -4,104 +4,154 @@
 #include <cstdint>
 
 #include "cuda/kernels/body.h"
-#include "cuda/kernels/double_float_pair.h"
 #include "cuda/kernels/numbers.h"
-#include "norm/moments.h"
 
-// What the passes of sums add up, and what becomes of it: terms have
+// What the passes of sums add up, and what becomes of it: an accumulator has
 //
 //   kName, kInputs             for messages; arrays that are read together
-//   kHasPivot                  whether the center is to be found among the elements
+//   kNeedsMean                 whether sums are around the mean of the channel, which is given
+//   Result                     a partial result
 //   add(elements, center, first, second)
 //                              adds the two terms of an element
-//   Item                       a partial result, which can be merged with others
-//   finish(count, center, sums, mean)
-//                              that of sums around a center, which for products is `mean`, rounded
+//   result(count, center, first, second)
+//                              that of sums around a center
+//   Result::merged<kNumber>(results)
+//                              of several, in R or in double, in a fixed order
+//   finish(result, mean)       the two numbers of a message
 
 namespace gluon_syncbn::cuda {
 
-/// A partial result of a channel.
-struct MomentsResult {
-  std::int64_t count;
-  double first;   // mean
-  double second;  // M2
-
-  GLUON_SYNCBN_HOST_DEVICE void clear() {
-    count = 0;
-    first = second = 0;
+/// The sum of neighbours, and so on: as many additions follow each other as a tree has levels.
+template <int kNumber, class R>
+GLUON_SYNCBN_HOST_DEVICE R sum_of(const R* values) {
+  if constexpr (kNumber == 1) {
+    return values[0];
+  } else {
+    constexpr int kHalf = kNumber / 2;
+    return sum_of<kHalf>(values) + sum_of<kNumber - kHalf>(values + kHalf);
   }
-  GLUON_SYNCBN_HOST_DEVICE void add(const MomentsResult& other) {
-    if (other.count == 0) return;
-    merge_channel(count, &first, &second, other.count, other.first, other.second);
-    count += other.count;
+}
+
+/// Two numbers of a channel as a message has them.
+struct Pair {
+  double first;
+  double second;
+};
+
+/// `count` elements by the sums of their deviations from a pivot, and of the squares of these. The
+/// pivot is near the mean of these elements, whatever the others are: little cancels.
+template <class R>
+struct alignas(16) ShiftedSums {
+  R pivot;
+  R first;
+  R second;
+  R count;
+
+  /// Of results of which those without elements may have any pivot.
+  ///
+  /// As the formulae of Chan, Golub and LeVeque (norm/moments.h) this adds what the means are
+  /// apart, but with one division for all.
+  template <int kNumber, class From>
+  GLUON_SYNCBN_HOST_DEVICE static ShiftedSums merged(const ShiftedSums<From>* results) {
+    R near = static_cast<R>(results[kNumber - 1].pivot);
+    GLUON_SYNCBN_UNROLL
+    for (int i = kNumber - 2; i >= 0; --i) {
+      if (results[i].count > From(0)) near = static_cast<R>(results[i].pivot);
+    }
+    R counts[kNumber];
+    R firsts[kNumber];
+    R seconds[kNumber];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kNumber; ++i) {
+      counts[i] = static_cast<R>(results[i].count);
+      firsts[i] =
+          static_cast<R>(results[i].first) + counts[i] * (static_cast<R>(results[i].pivot) - near);
+    }
+    ShiftedSums all;
+    all.count = sum_of<kNumber>(counts);
+    // Exact where all elements are equal.
+    all.pivot = all.count > R(0) ? near + sum_of<kNumber>(firsts) / all.count : near;
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kNumber; ++i) {
+      const R first = static_cast<R>(results[i].first);
+      const R apart = static_cast<R>(results[i].pivot) - all.pivot;
+      firsts[i] = first + counts[i] * apart;
+      seconds[i] = static_cast<R>(results[i].second) + apart * (first + firsts[i]);
+    }
+    all.first = sum_of<kNumber>(firsts);
+    all.second = sum_of<kNumber>(seconds);
+    return all;
   }
 };
 
-struct SumsResult {
-  std::int64_t count;  // of no consequence
-  double first;
-  double second;
+template <class R>
+struct alignas(2 * sizeof(R)) Sums {
+  R first;
+  R second;
 
-  GLUON_SYNCBN_HOST_DEVICE void clear() {
-    count = 0;
-    first = second = 0;
-  }
-  GLUON_SYNCBN_HOST_DEVICE void add(const SumsResult& other) {
-    first += other.first;
-    second += other.second;
+  template <int kNumber, class From>
+  GLUON_SYNCBN_HOST_DEVICE static Sums merged(const Sums<From>* results) {
+    R firsts[kNumber];
+    R seconds[kNumber];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kNumber; ++i) {
+      firsts[i] = static_cast<R>(results[i].first);
+      seconds[i] = static_cast<R>(results[i].second);
+    }
+    return {sum_of<kNumber>(firsts), sum_of<kNumber>(seconds)};
   }
 };
 
 /// Deviations from a pivot and their squares, which give mean and M2.
 template <class R>
 struct Deviations {
-  using Result = MomentsResult;
+  using Result = ShiftedSums<R>;
+  using InDouble = ShiftedSums<double>;
   static constexpr const char* kName = "moments";
   static constexpr int kInputs = 1;  // x
-  static constexpr bool kHasPivot = true;
+  static constexpr bool kNeedsMean = false;
 
   GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R pivot, R* first, R* second) {
     const R deviation = elements[0] - pivot;
     *first += deviation;
     *second += deviation * deviation;
   }
-  GLUON_SYNCBN_HOST_DEVICE static Result finish(std::int64_t count, R pivot,
-                                                const DoubleFloatPair<R>& sums, double) {
-    Result item;
-    item.count = count;
-    unshift(static_cast<double>(count), static_cast<double>(pivot), sums.first.value(),
-            sums.second.value(), &item.first, &item.second);
-    return item;
+  GLUON_SYNCBN_HOST_DEVICE static Result result(R count, R pivot, R first, R second) {
+    return {pivot, first, second, count};
+  }
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE static Pair finish(const ShiftedSums<From>& sums, double) {
+    const double shift = static_cast<double>(sums.first) / static_cast<double>(sums.count);
+    const double second =
+        static_cast<double>(sums.second) - shift * static_cast<double>(sums.first);
+    // Rounding may leave less than nothing; NaN stays.
+    return {static_cast<double>(sums.pivot) + shift, second < 0 ? 0 : second};
   }
 };
 
 /// dy and dy * (x - mean).
 template <class R>
 struct Products {
-  using Result = SumsResult;
+  using Result = Sums<R>;
+  using InDouble = Sums<double>;
   static constexpr const char* kName = "gradient sums";
   static constexpr int kInputs = 2;  // dy, x
-  static constexpr bool kHasPivot = false;
+  static constexpr bool kNeedsMean = true;
 
   GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R mean, R* first, R* second) {
     *first += elements[0];
     *second += elements[0] * (elements[1] - mean);
   }
-  GLUON_SYNCBN_HOST_DEVICE static Result finish(std::int64_t count, R,
-                                                const DoubleFloatPair<R>& sums, double mean) {
-    const double first = sums.first.value();
-    return {count, first, sums.second.value() - rest_of<R>(mean) * first};
+  GLUON_SYNCBN_HOST_DEVICE static Result result(R, R, R first, R second) { return {first, second}; }
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE static Pair finish(const Sums<From>& sums, double mean) {
+    const auto first = static_cast<double>(sums.first);
+    return {first, static_cast<double>(sums.second) - rest_of<R>(mean) * first};
   }
 };
 
-/// What a thread has added up: for one channel, or for each column of its accesses.
-template <class R, int kNumber>
-struct Partial {
-  R center[kNumber];
-  DoubleFloatPair<R> sums[kNumber];
-};
-
-/// Adds up what a thread visits (visit.h).
+/// Adds up what a thread visits (visit.h): all of one channel, or of a channel for each place of
+/// its accesses. A thread has so few elements that R is enough (tiling.cc).
 template <class T, int kVectorIn, template <class> class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;
@@ -110,7 +160,19 @@ struct Summation {
   static constexpr int kTogether = 4 / kInputs;
 
   const T* const* inputs;
-  Partial<R, kNumber>* partial;
+  // Where they are not given, they come from what the thread visits first.
+  R center[kNumber];
+  R first[kNumber];
+  R second[kNumber];
+  R count;   // elements of each, but for
+  int more;  // the first of these, which have one more
+
+  GLUON_SYNCBN_HOST_DEVICE void clear() {
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) center[n] = first[n] = second[n] = R(0);
+    count = R(0);
+    more = 0;
+  }
 
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void full(const std::int64_t* at) {
@@ -120,9 +182,13 @@ struct Summation {
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) packs[i][k] = load<kVector>(inputs[k] + at[i]);
     }
-    // Few enough to be added up in R.
-    R first[kNumber] = {};
-    R second[kNumber] = {};
+    if constexpr (!Accumulator<R>::kNeedsMean) {
+      if (count == R(0)) set_pivots<N>(packs);
+    }
+    count += R(N * kVector / kNumber);
+    // Few at a time: less is rounded.
+    R firsts[kNumber] = {};
+    R seconds[kNumber] = {};
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
       GLUON_SYNCBN_UNROLL
@@ -131,24 +197,60 @@ struct Summation {
         GLUON_SYNCBN_UNROLL
         for (int k = 0; k < kInputs; ++k) elements[k] = to_real(packs[i][k].at[j]);
         const int n = j % kNumber;
-        Accumulator<R>::add(elements, partial->center[n], &first[n], &second[n]);
+        Accumulator<R>::add(elements, center[n], &firsts[n], &seconds[n]);
       }
     }
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
-      partial->sums[n].first.add(first[n]);
-      partial->sums[n].second.add(second[n]);
+      first[n] += firsts[n];
+      second[n] += seconds[n];
     }
   }
   GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, int column) {
     R elements[kInputs];
     GLUON_SYNCBN_UNROLL
     for (int k = 0; k < kInputs; ++k) elements[k] = to_real(inputs[k][at]);
-    R first = 0;
-    R second = 0;
-    Accumulator<R>::add(elements, partial->center[column], &first, &second);
-    partial->sums[column].first.add(first);
-    partial->sums[column].second.add(second);
+    const int place = kNumber == 1 ? 0 : column;
+    // Places are known when this is compiled, so that the sums stay in registers.
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) {
+      if (n != place) continue;
+      if constexpr (!Accumulator<R>::kNeedsMean) {
+        if (count == R(0)) center[n] = elements[0];
+      }
+      Accumulator<R>::add(elements, center[n], &first[n], &second[n]);
+    }
+    if (kNumber == 1) {
+      count += R(1);
+    } else {
+      more = column + 1;
+    }
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE typename Accumulator<R>::Result result(int n) const {
+    return Accumulator<R>::result(count + (n < more ? R(1) : R(0)), center[n], first[n], second[n]);
+  }
+
+ private:
+  /// The mean of the first access, or of the first rows: an outlier alone would let M2 cancel, but
+  /// one that moves the mean of so few elements is in M2 as well.
+  template <int N>
+  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const AlignedVector<T, kVector> (*packs)[kInputs]) {
+    constexpr int kRows = kNumber == 1 ? 1 : N;
+    constexpr int kSamples = kRows * kVector / kNumber;
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) {
+      // Exact where all are equal.
+      const R sample = to_real(packs[0][0].at[n]);
+      R sum = R(0);
+      GLUON_SYNCBN_UNROLL
+      for (int i = 1; i < kSamples; ++i) {
+        const R other =
+            kNumber == 1 ? to_real(packs[0][0].at[i % kVector]) : to_real(packs[i % N][0].at[n]);
+        sum += other - sample;
+      }
+      center[n] = sample + sum * (R(1) / R(kSamples));
+    }
   }
 };
 

@@ -25,16 +25,13 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Levels of a binary tree over the threads of a block.
-constexpr int kLevels = 8;
-static_assert(1 << kLevels == kThreads);
-
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {
   return *reinterpret_cast<const AlignedVector<T, N>*>(from);
 }
 
-/// Replaces N neighbours by `values`, or adds these to them.
+/// Replaces N neighbours by `values`, or adds these to them. What is left of the inputs in the
+/// GPU's cache is to stay there: nothing of this kernel reads the output.
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
   AlignedVector<T, N> pack;
@@ -43,6 +40,12 @@ GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
   for (int i = 0; i < N; ++i) {
     pack.at[i] = from_real<T>(add ? to_real(pack.at[i]) + values[i] : values[i]);
   }
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof pack == 16) {
+    __stcs(reinterpret_cast<float4*>(to), *reinterpret_cast<const float4*>(&pack));
+    return;
+  }
+#endif
   *reinterpret_cast<AlignedVector<T, N>*>(to) = pack;
 }
 
