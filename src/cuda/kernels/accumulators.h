@@ -2,6 +2,7 @@
 #define GLUON_SYNCBN_CUDA_KERNELS_ACCUMULATORS_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
@@ -16,21 +17,11 @@
 //   result(count, center, first, second)
 //                              that of sums around a center
 //   Result::merged<kNumber>(results)
-//                              of several, in R or in double, in a fixed order
+//                              of several, in R
+//   InDouble::add(result)      adds one, in double, to what begins as {}
 //   finish(result, mean)       the two numbers of a message
 
 namespace gluon_syncbn::cuda {
-
-/// The sum of neighbours, and so on: as many additions follow each other as a tree has levels.
-template <int kNumber, class R>
-GLUON_SYNCBN_HOST_DEVICE R sum_of(const R* values) {
-  if constexpr (kNumber == 1) {
-    return values[0];
-  } else {
-    constexpr int kHalf = kNumber / 2;
-    return sum_of<kHalf>(values) + sum_of<kNumber - kHalf>(values + kHalf);
-  }
-}
 
 /// Two numbers of a channel as a message has them.
 struct Pair {
@@ -51,36 +42,42 @@ struct alignas(16) ShiftedSums {
   ///
   /// As the formulae of Chan, Golub and LeVeque (norm/moments.h) this adds what the means are
   /// apart, but with one division for all.
-  template <int kNumber, class From>
-  GLUON_SYNCBN_HOST_DEVICE static ShiftedSums merged(const ShiftedSums<From>* results) {
-    R near = static_cast<R>(results[kNumber - 1].pivot);
+  template <int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE static ShiftedSums merged(const ShiftedSums* results) {
+    ShiftedSums all{results[kNumber - 1].pivot, R(0), R(0), R(0)};
     GLUON_SYNCBN_UNROLL
     for (int i = kNumber - 2; i >= 0; --i) {
-      if (results[i].count > From(0)) near = static_cast<R>(results[i].pivot);
+      if (results[i].count > R(0)) all.pivot = results[i].pivot;
     }
-    R counts[kNumber];
-    R firsts[kNumber];
-    R seconds[kNumber];
+    R shift = R(0);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kNumber; ++i) {
-      counts[i] = static_cast<R>(results[i].count);
-      firsts[i] =
-          static_cast<R>(results[i].first) + counts[i] * (static_cast<R>(results[i].pivot) - near);
+      all.count += results[i].count;
+      shift += results[i].first + results[i].count * (results[i].pivot - all.pivot);
     }
-    ShiftedSums all;
-    all.count = sum_of<kNumber>(counts);
     // Exact where all elements are equal.
-    all.pivot = all.count > R(0) ? near + sum_of<kNumber>(firsts) / all.count : near;
+    if (all.count > R(0)) all.pivot += shift / all.count;
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kNumber; ++i) {
-      const R first = static_cast<R>(results[i].first);
-      const R apart = static_cast<R>(results[i].pivot) - all.pivot;
-      firsts[i] = first + counts[i] * apart;
-      seconds[i] = static_cast<R>(results[i].second) + apart * (first + firsts[i]);
-    }
-    all.first = sum_of<kNumber>(firsts);
-    all.second = sum_of<kNumber>(seconds);
+    for (int i = 0; i < kNumber; ++i) all.move_in(results[i]);
     return all;
+  }
+
+  /// In double the pivot of the first, which is the mean of many elements, is near enough.
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE void add(const ShiftedSums<From>& result) {
+    static_assert(std::is_same_v<R, double>);
+    const ShiftedSums in_double{result.pivot, result.first, result.second, result.count};
+    if (count == 0) pivot = in_double.pivot;
+    move_in(in_double);
+    count += in_double.count;
+  }
+
+ private:
+  GLUON_SYNCBN_HOST_DEVICE void move_in(const ShiftedSums& other) {
+    const R apart = other.pivot - pivot;
+    const R moved = other.first + other.count * apart;
+    first += moved;
+    second += other.second + apart * (other.first + moved);
   }
 };
 
@@ -89,16 +86,17 @@ struct alignas(2 * sizeof(R)) Sums {
   R first;
   R second;
 
-  template <int kNumber, class From>
-  GLUON_SYNCBN_HOST_DEVICE static Sums merged(const Sums<From>* results) {
-    R firsts[kNumber];
-    R seconds[kNumber];
+  template <int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE static Sums merged(const Sums* results) {
+    Sums all{R(0), R(0)};
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kNumber; ++i) {
-      firsts[i] = static_cast<R>(results[i].first);
-      seconds[i] = static_cast<R>(results[i].second);
-    }
-    return {sum_of<kNumber>(firsts), sum_of<kNumber>(seconds)};
+    for (int i = 0; i < kNumber; ++i) all.add(results[i]);
+    return all;
+  }
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE void add(const Sums<From>& result) {
+    first += static_cast<R>(result.first);
+    second += static_cast<R>(result.second);
   }
 };
 
@@ -186,9 +184,15 @@ struct Summation {
       if (count == R(0)) set_pivots<N>(packs);
     }
     count += R(N * kVector / kNumber);
-    // Few at a time: less is rounded.
-    R firsts[kNumber] = {};
-    R seconds[kNumber] = {};
+    // Of one channel few at a time: less is rounded.
+    constexpr bool kApart = kNumber == 1;
+    R firsts[kNumber];
+    R seconds[kNumber];
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) {
+      firsts[n] = kApart ? R(0) : first[n];
+      seconds[n] = kApart ? R(0) : second[n];
+    }
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
       GLUON_SYNCBN_UNROLL
@@ -202,8 +206,8 @@ struct Summation {
     }
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
-      first[n] += firsts[n];
-      second[n] += seconds[n];
+      first[n] = kApart ? first[n] + firsts[n] : firsts[n];
+      second[n] = kApart ? second[n] + seconds[n] : seconds[n];
     }
   }
   GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, int column) {

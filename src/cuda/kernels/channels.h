@@ -33,7 +33,7 @@ struct Messages {
   template <class Visit>
   GLUON_SYNCBN_HOST_DEVICE void for_each(std::int64_t channels, std::int64_t c,
                                          const Visit& visit) const {
-    constexpr int kAtOnce = 8;
+    constexpr int kAtOnce = 4;
     for (int begin = 0; begin < size; begin += kAtOnce) {
       double first[kAtOnce];
       double second[kAtOnce];

@@ -23,6 +23,7 @@ struct Elementwise {
   using Values = typename Source::Values;
   static constexpr int kInputs = Values::kInputs;
   static constexpr int kTogether = 4 / kInputs;
+  static constexpr int kAhead = 2;
 
   Tiling tiling;
   std::uint32_t last_block;
@@ -38,9 +39,7 @@ struct Elementwise {
   /// The first accesses of a thread, whose loads are under way while it waits for the channels.
   struct Thread {
     typename Tiling::Task task;
-    Walk<Tiling, kVectorIn> walk;
-    Piece pieces[kTogether];
-    AlignedVector<T, kVectorIn> packs[kTogether][kInputs];
+    AlignedVector<T, kVectorIn> packs[kAhead][kInputs];
     bool has_turn;
   };
   static constexpr int kSteps = 4;
@@ -64,16 +63,18 @@ struct Elementwise {
       const std::uint32_t channel = tiling.channel(self->task, static_cast<std::uint32_t>(i));
       visitor.values[i] = shared->values[channels.index(channel, tiling.channels)];
     }
+    auto walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kTogether; ++i) {
-      const Piece& piece = self->pieces[i];
+    for (int i = 0; i < kAhead; ++i) {
+      if (walk.left == 0) continue;
+      const Piece piece = walk.next(tiling);
       if (piece.end - piece.begin == kVectorIn) {
         visitor.put(piece.begin, self->packs[i]);
       } else {
         for (std::int64_t at = piece.begin; at < piece.end; ++at) visitor.one(at, 0);
       }
     }
-    visit(tiling, &self->walk, &visitor);
+    visit(tiling, &walk, &visitor);
     visit_rest(tiling, self->task, &visitor);
     return true;
   }
@@ -82,16 +83,15 @@ struct Elementwise {
   GLUON_SYNCBN_HOST_DEVICE void begin(std::uint32_t block, std::uint32_t thread,
                                       Thread* self) const {
     self->task = tiling.template task<kVectorIn>(block, thread);
-    self->walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
+    auto walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kTogether; ++i) {
-      self->pieces[i] = {0, 0};
-      if (self->walk.left == 0) continue;
-      self->pieces[i] = self->walk.next(tiling);
-      if (self->pieces[i].end - self->pieces[i].begin != kVectorIn) continue;
+    for (int i = 0; i < kAhead; ++i) {
+      if (walk.left == 0) continue;
+      const Piece piece = walk.next(tiling);
+      if (piece.end - piece.begin != kVectorIn) continue;
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) {
-        self->packs[i][k] = load<kVectorIn>(inputs[k] + self->pieces[i].begin);
+        self->packs[i][k] = load<kVectorIn>(inputs[k] + piece.begin);
       }
     }
   }

@@ -40,27 +40,22 @@ struct Merge {
   }
 };
 
-/// Merges get(begin), ..., get(end - 1), of which there is one at least: their loads first.
-template <class Result, class From, class Get>
-GLUON_SYNCBN_HOST_DEVICE Result merge_range(std::uint32_t begin, std::uint32_t end,
-                                            const Get& get) {
-  Result all;
-  bool is_first = true;
-  for (std::uint32_t i = begin; i < end; i += kMergedAtOnce) {
-    From results[kMergedAtOnce];
+/// Merges get(begin), ..., get(end - 1) in this order: first the loads of several.
+template <class InDouble, class Result, class Get>
+GLUON_SYNCBN_HOST_DEVICE InDouble merge_range(std::uint32_t begin, std::uint32_t end,
+                                              const Get& get) {
+  // As many as registers have room for.
+  constexpr int kAtOnce = sizeof(Result) > 16 ? kMergedAtOnce / 2 : kMergedAtOnce;
+  InDouble all{};
+  for (std::uint32_t i = begin; i < end; i += kAtOnce) {
+    Result results[kAtOnce];
     GLUON_SYNCBN_UNROLL
-    for (int k = 0; k < kMergedAtOnce; ++k) {
+    for (int k = 0; k < kAtOnce; ++k) {
       results[k] = {};
       if (i + k < end) results[k] = get(i + k);
     }
-    const Result round = Result::template merged<kMergedAtOnce>(results);
-    if (is_first) {
-      all = round;
-    } else {
-      const Result both[] = {all, round};
-      all = Result::template merged<2>(both);
-    }
-    is_first = false;
+    GLUON_SYNCBN_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) all.add(results[k]);
   }
   return all;
 }
@@ -179,7 +174,18 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
   GLUON_SYNCBN_HOST_DEVICE Result merged_of(std::uint32_t slot, const Shared& shared) const {
     const std::uint32_t number = runs.lanes / kAtOnce;
     const Result* from = &shared.merged[slot * number];
-    return merge_range<Result, Result>(0, number, [from](std::uint32_t i) { return from[i]; });
+    Result all{};
+    for (std::uint32_t begin = 0; begin < number; begin += kAtOnce) {
+      Result results[kAtOnce];
+      GLUON_SYNCBN_UNROLL
+      for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+        results[i] = {};
+        if (begin + i < number) results[i] = from[begin + i];
+      }
+      const Result both[] = {all, Result::template merged<kAtOnce>(results)};
+      all = begin == 0 ? both[1] : Result::template merged<2>(both);
+    }
+    return all;
   }
 };
 
@@ -337,7 +343,9 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     if (matrix.is_plain()) {
       message.put(column, Accumulator<R>::finish(sums, mean_of(column)));
     } else {
-      of_columns[column] = InDouble::template merged<1>(&sums);
+      InDouble in_double{};
+      in_double.add(sums);
+      of_columns[column] = in_double;
     }
   }
 
