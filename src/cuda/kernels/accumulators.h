@@ -49,9 +49,10 @@ struct alignas(16) ShiftedSums {
     for (int i = kNumber - 2; i >= 0; --i) {
       if (results[i].count > R(0)) all.pivot = results[i].pivot;
     }
-    R shift = R(0);
+    R shift = results[0].first + results[0].count * (results[0].pivot - all.pivot);
+    all.count = results[0].count;
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kNumber; ++i) {
+    for (int i = 1; i < kNumber; ++i) {
       all.count += results[i].count;
       shift += results[i].first + results[i].count * (results[i].pivot - all.pivot);
     }
@@ -88,9 +89,9 @@ struct alignas(2 * sizeof(R)) Sums {
 
   template <int kNumber>
   GLUON_SYNCBN_HOST_DEVICE static Sums merged(const Sums* results) {
-    Sums all{R(0), R(0)};
+    Sums all = results[0];
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kNumber; ++i) all.add(results[i]);
+    for (int i = 1; i < kNumber; ++i) all.add(results[i]);
     return all;
   }
   template <class From>

@@ -19,8 +19,10 @@
 
 #ifdef __CUDA_ARCH__
 #define GLUON_SYNCBN_UNROLL _Pragma("unroll")
+#define GLUON_SYNCBN_NO_UNROLL _Pragma("unroll 1")
 #else
 #define GLUON_SYNCBN_UNROLL
+#define GLUON_SYNCBN_NO_UNROLL
 #endif
 
 namespace gluon_syncbn::cuda {

@@ -66,7 +66,7 @@ struct Elementwise {
     auto walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      if (walk.left == 0) continue;
+      if (!walk.has(tiling, 1)) continue;
       const Piece piece = walk.next(tiling);
       if (piece.end - piece.begin == kVectorIn) {
         visitor.put(piece.begin, self->packs[i]);
@@ -86,7 +86,7 @@ struct Elementwise {
     auto walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      if (walk.left == 0) continue;
+      if (!walk.has(tiling, 1)) continue;
       const Piece piece = walk.next(tiling);
       if (piece.end - piece.begin != kVectorIn) continue;
       GLUON_SYNCBN_UNROLL

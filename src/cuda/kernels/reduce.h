@@ -106,23 +106,19 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
       if (thread < kThreads / kAtOnce) merge_lanes(thread, shared);
       return true;
     }
-    const std::uint32_t channel = runs.chunks.quotient(block) * runs.channels_at_once() + thread;
     if (step == 2) {
-      if (thread < runs.channels_at_once() && channel < runs.channels) {
-        const Result all = merged_of(thread, *shared);
-        if (runs.chunks.divisor == 1) {
-          message.put(channel, Accumulator<R>::finish(all, mean_of(channel)));
-        } else {  // one channel for all threads, and this is the first of these
-          of_chunks[block] = all;
-          shared->is_last = is_last_block(&counters[channel], runs.chunks.divisor);
-        }
+      if (thread < runs.channels_at_once()) {
+        const std::uint32_t channel =
+            runs.chunks.quotient(block) * runs.channels_at_once() + thread;
+        if (channel < runs.channels) leave(block, channel, merged_of(thread, *shared), shared);
       }
       return runs.chunks.divisor > 1;
     }
     if (!shared->is_last) return false;
+    const std::uint32_t channel = runs.chunks.quotient(block);
     if (step == 3) {
       if (thread < merge.parts) {
-        const Result* from = &of_chunks[(channel - thread) * runs.chunks.divisor];
+        const Result* from = &of_chunks[channel * runs.chunks.divisor];
         const std::uint32_t begin = thread * merge.share;
         const std::uint32_t end =
             merge.number - begin < merge.share ? merge.number : begin + merge.share;
@@ -149,11 +145,21 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
     return Accumulator<R>::kNeedsMean ? mean[channel] : 0;
   }
 
+  GLUON_SYNCBN_HOST_DEVICE void leave(std::uint32_t block, std::uint32_t channel, const Result& all,
+                                      Shared* shared) const {
+    if (runs.chunks.divisor == 1) {
+      message.put(channel, Accumulator<R>::finish(all, mean_of(channel)));
+    } else {  // one channel for all threads, and this is the first of these
+      of_chunks[block] = all;
+      shared->is_last = is_last_block(&counters[channel], runs.chunks.divisor);
+    }
+  }
+
   GLUON_SYNCBN_HOST_DEVICE Result sum(const ChannelFirst::Task& task) const {
     Sum sum;
     sum.inputs = inputs;
     sum.clear();
-    if (task.size > 0) {
+    if (task.exists) {
       if (Accumulator<R>::kNeedsMean) sum.center[0] = static_cast<R>(mean[task.channel]);
       auto walk = Walk<ChannelFirst, kVector>::of(runs, task);
       visit(runs, &walk, &sum);
@@ -243,41 +249,32 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
       if (thread < kColumns * kParts) merge_rows(thread, shared);
       return true;
     }
-    const std::uint32_t chunk = matrix.tiles.quotient(block);
-    const std::uint32_t tile = block - chunk * matrix.tiles.divisor;
     if (step == 2) {
-      const std::uint32_t column = tile * kColumns + column_of_place(thread);
-      if (thread < kColumns && column < matrix.columns) {
-        Result results[kParts];
-        GLUON_SYNCBN_UNROLL
-        for (std::uint32_t i = 0; i < kParts; ++i) {
-          results[i] = shared->merged[i * kColumns + thread];
-        }
-        const Result all = Result::template merged<kParts>(results);
-        if (matrix.chunks > 1) {
-          of_chunks[chunk * std::int64_t{matrix.columns} + column] = all;
-        } else {
-          put_column(column, all);
-        }
-      }
+      if (thread < kColumns) leave(block, thread, *shared);
       return matrix.chunks > 1 || !matrix.is_plain();
     }
-    const std::uint32_t group = matrix.group_chunks.quotient(chunk);
-    if (step < kTile) {
-      if (matrix.chunks == 1) return true;
+    // Those who have to go on know from the step before.
+    const bool merges_chunks = step < kTile && matrix.chunks > 1;
+    const bool merges_groups = step >= kTile && step < kChannels && matrix.groups > 1;
+    if (!merges_chunks && !merges_groups && step < kChannels) return true;
+    if (step != kGroup && step != kTile && step != kChannels && !shared->is_last) return false;
+    const std::uint32_t chunk = matrix.tiles.quotient(block);
+    const std::uint32_t tile = block - chunk * matrix.tiles.divisor;
+    if (merges_chunks) {
+      const std::uint32_t group = matrix.group_chunks.quotient(chunk);
       const std::uint32_t begin = group * matrix.group_chunks.divisor;
       Merge chunks = merge_chunks;
       if (matrix.chunks - begin < chunks.number) chunks.number = matrix.chunks - begin;
-      return merge<Result>(
+      merge<Result>(
           step - kGroup, tile, thread, chunks, &of_chunks[begin * std::int64_t{matrix.columns}],
           &counters[group * matrix.tiles.divisor + tile],
           matrix.groups > 1 ? &of_groups[group * std::int64_t{matrix.columns}] : nullptr, shared);
+      return true;
     }
-    if (step < kChannels) {
-      if (matrix.groups == 1) return true;
-      return merge<InDouble>(step - kTile, tile, thread, merge_groups, of_groups,
-                             &counters[matrix.groups * matrix.tiles.divisor + tile], nullptr,
-                             shared);
+    if (merges_groups) {
+      merge<InDouble>(step - kTile, tile, thread, merge_groups, of_groups,
+                      &counters[matrix.groups * matrix.tiles.divisor + tile], nullptr, shared);
+      return true;
     }
     if (matrix.is_plain()) return false;
     if (step == kChannels) {
@@ -287,7 +284,6 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
       }
       return true;
     }
-    if (!shared->is_last) return false;
     for (std::uint32_t channel = thread; channel < matrix.channels; channel += kThreads) {
       const auto all = merge_range<InDouble, InDouble>(
           0, matrix.channel_columns(),
@@ -313,12 +309,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     sum.inputs = inputs;
     sum.clear();
     if (task.exists) {
-      if (Accumulator<R>::kNeedsMean) {
-        GLUON_SYNCBN_UNROLL
-        for (int i = 0; i < kVector; ++i) {
-          sum.center[i] = static_cast<R>(mean[matrix.channel(task.column + i)]);
-        }
-      }
+      if (Accumulator<R>::kNeedsMean) set_means(task.column, sum.center);
       auto walk = Walk<ChannelLast, kVector>::of(matrix, task);
       visit(matrix, &walk, &sum);
       visit_rest(matrix, task, &sum);
@@ -326,6 +317,19 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     Result* row = &shared->of_threads[thread / kLanes * kColumns + thread % kLanes];
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kVector; ++i) row[i * static_cast<int>(kLanes)] = sum.result(i);
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE void set_means(std::uint32_t column, R* means) const {
+    const bool plain = matrix.is_plain();
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      if (plain) means[i] = static_cast<R>(mean[column + i]);
+    }
+    if (plain) return;
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      means[i] = static_cast<R>(mean[matrix.channel(column + static_cast<std::uint32_t>(i))]);
+    }
   }
 
   /// Of the rows of a column some that follow each other.
@@ -336,6 +340,24 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     GLUON_SYNCBN_UNROLL
     for (std::uint32_t i = 0; i < kAtOnce; ++i) results[i] = from[i * kColumns];
     shared->merged[thread] = Result::template merged<kAtOnce>(results);
+  }
+
+  /// Leaves what the block has of a column.
+  GLUON_SYNCBN_HOST_DEVICE void leave(std::uint32_t block, std::uint32_t place,
+                                      const Shared& shared) const {
+    const std::uint32_t chunk = matrix.tiles.quotient(block);
+    const std::uint32_t tile = block - chunk * matrix.tiles.divisor;
+    const std::uint32_t column = tile * kColumns + column_of_place(place);
+    if (column >= matrix.columns) return;
+    Result results[kParts];
+    GLUON_SYNCBN_UNROLL
+    for (std::uint32_t i = 0; i < kParts; ++i) results[i] = shared.merged[i * kColumns + place];
+    const Result all = Result::template merged<kParts>(results);
+    if (matrix.chunks > 1) {
+      of_chunks[chunk * std::int64_t{matrix.columns} + column] = all;
+    } else {
+      put_column(column, all);
+    }
   }
 
   template <class From>
@@ -352,14 +374,13 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
   /// Merges what blocks have left of the columns of a tile, into `to` or, if it is null, as that of
   /// all chunks.
   template <class From>
-  GLUON_SYNCBN_HOST_DEVICE bool merge(int step, std::uint32_t tile, std::uint32_t thread,
+  GLUON_SYNCBN_HOST_DEVICE void merge(int step, std::uint32_t tile, std::uint32_t thread,
                                       const Merge& merge, const From* from, std::uint32_t* counter,
                                       InDouble* to, Shared* shared) const {
     if (step == 0) {
       if (thread == 0) shared->is_last = is_last_block(counter, merge.number);
-      return true;
+      return;
     }
-    if (!shared->is_last) return false;
     const std::uint32_t column = tile * kColumns + thread % kColumns;
     if (step == 1) {
       const std::uint32_t begin = thread / kColumns * merge.share;
@@ -371,7 +392,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
         shared->parts[thread] = merge_range<InDouble, From>(
             begin, end, [=](std::uint32_t i) { return load_cg(&of_column[i * distance]); });
       }
-      return true;
+      return;
     }
     if (thread < kColumns && column < matrix.columns) {
       const InDouble* parts = &shared->parts[thread];
@@ -384,7 +405,6 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
         put_column(column, all);
       }
     }
-    return true;
   }
 };
 

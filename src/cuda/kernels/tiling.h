@@ -74,12 +74,12 @@ struct ChannelFirst {
   }
   std::int64_t blocks() const { return groups() * chunks.divisor; }
 
-  /// What one lane does: `size` units from `first`, `lanes` apart, of the units of a channel.
+  /// What one lane does: the units from `first` to `end`, `lanes` apart, of those of a channel.
   struct Task {
     std::uint32_t channel;
     std::uint32_t chunk;
     std::uint32_t first;
-    std::uint32_t size;
+    std::uint32_t end;
     bool exists;
   };
   template <int>
@@ -90,9 +90,9 @@ struct ChannelFirst {
     task.channel = group * channels_at_once() + (thread >> lane_shift);
     task.exists = task.channel < channels;
     const std::uint32_t begin = task.chunk * chunk_units;
-    const std::uint32_t end = units - begin < chunk_units ? units : begin + chunk_units;
     task.first = begin + (thread & (lanes - 1));
-    task.size = task.exists && task.first < end ? (end - task.first + lanes - 1) >> lane_shift : 0;
+    task.end = units - begin < chunk_units ? units : begin + chunk_units;
+    if (!task.exists) task.end = 0;
     return task;
   }
 
@@ -143,30 +143,31 @@ struct ChannelLast {
 
   std::int64_t blocks() const { return std::int64_t{tiles.divisor} * chunks; }
 
-  /// What one thread does: `size` full rows from `row`, and then perhaps the last one in part.
+  /// What one thread does: full rows from `row` to `end`, kRowsAtOnce apart, and perhaps the last
+  /// one in part.
   struct Task {
     std::uint32_t chunk;
-    std::uint32_t tile;
     std::uint32_t column;  // the first of its access
     std::uint32_t row;
-    std::uint32_t size;
-    bool has_last;  // the row behind the full ones is the last of the matrix, filled in part
+    std::uint32_t end;
+    bool has_last;  // of the rows of the matrix, which is filled in part
     bool exists;
   };
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
-    constexpr std::uint32_t kRows = kRowsAtOnce<kVector>;
     Task task;
     task.chunk = tiles.quotient(block);
-    task.tile = block - task.chunk * tiles.divisor;
-    task.column = (task.tile * kLanes<kVector> + thread % kLanes<kVector>)*kVector;
+    const std::uint32_t tile = block - task.chunk * tiles.divisor;
+    task.column = (tile * kLanes<kVector> + thread % kLanes<kVector>)*kVector;
     task.exists = task.column < columns;
     const std::uint32_t begin = task.chunk * chunk_rows;
     const std::uint32_t end = rows - begin < chunk_rows ? rows : begin + chunk_rows;
-    const std::uint32_t full_end = end < full_rows ? end : full_rows;
     task.row = begin + thread / kLanes<kVector>;
-    task.size = task.exists && task.row < full_end ? (full_end - task.row + kRows - 1) / kRows : 0;
-    task.has_last = task.exists && task.row + task.size * kRows < end;
+    task.end = end < full_rows ? end : full_rows;
+    // One thread of each lane has it.
+    task.has_last = end > full_rows && task.exists &&
+                    (full_rows - begin) % kRowsAtOnce<kVector> == thread / kLanes<kVector>;
+    if (!task.exists) task.end = 0;
     return task;
   }
 

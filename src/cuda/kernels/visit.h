@@ -8,7 +8,7 @@
 
 // Walks: how a thread comes by its accesses, one after the other. A walk has
 //
-//   left                       accesses that are still to come
+//   has(tiling, number)        whether as many accesses are still to come
 //   next(tiling)               the next one, of which only some elements may belong to the channel
 //   are_full(tiling)           whether they all do: then next_full(tiling) is where the next begins
 //
@@ -33,15 +33,19 @@ template <int kVector>
 struct Walk<ChannelFirst, kVector> {
   std::int64_t run_begin;
   std::uint32_t unit;  // of the run
-  std::uint32_t left;
+  std::uint32_t next_unit;
+  std::uint32_t end;  // of units
 
   GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelFirst& runs,
                                           const ChannelFirst::Task& task) {
     const std::uint32_t run = runs.run_units.quotient(task.first);
     return {run * runs.run_distance + task.channel * runs.inner,
-            task.first - run * runs.run_units.divisor, task.size};
+            task.first - run * runs.run_units.divisor, task.first, task.end};
   }
   GLUON_SYNCBN_HOST_DEVICE static bool are_full(const ChannelFirst& runs) { return runs.is_even; }
+  GLUON_SYNCBN_HOST_DEVICE bool has(const ChannelFirst& runs, std::uint32_t number) const {
+    return next_unit + (number - 1) * runs.lanes < end;
+  }
 
   /// Where every unit is full.
   GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelFirst& runs) {
@@ -61,7 +65,7 @@ struct Walk<ChannelFirst, kVector> {
 
  private:
   GLUON_SYNCBN_HOST_DEVICE void advance(const ChannelFirst& runs) {
-    --left;
+    next_unit += runs.lanes;
     unit += runs.lane_units;
     run_begin += runs.lane_distance;
     if (unit >= runs.run_units.divisor) {
@@ -73,18 +77,24 @@ struct Walk<ChannelFirst, kVector> {
 
 template <int kVector>
 struct Walk<ChannelLast, kVector> {
+  static constexpr std::uint32_t kRows = ChannelLast::kRowsAtOnce<kVector>;
+
   std::int64_t at;
-  std::uint32_t left;
+  std::uint32_t row;
+  std::uint32_t end;  // of rows
 
   GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelLast& matrix,
                                           const ChannelLast::Task& task) {
-    return {task.row * std::int64_t{matrix.columns} + task.column, task.size};
+    return {task.row * std::int64_t{matrix.columns} + task.column, task.row, task.end};
   }
   GLUON_SYNCBN_HOST_DEVICE static bool are_full(const ChannelLast&) { return true; }
+  GLUON_SYNCBN_HOST_DEVICE bool has(const ChannelLast&, std::uint32_t number) const {
+    return row + (number - 1) * kRows < end;
+  }
 
   GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelLast& matrix) {
     const std::int64_t begin = at;
-    --left;
+    row += kRows;
     at += matrix.row_distance;
     return begin;
   }
@@ -137,13 +147,15 @@ GLUON_SYNCBN_HOST_DEVICE void visit(const Tiling& tiling, Walk<Tiling, Visitor::
   constexpr int kTogether = Visitor::kTogether;
   static_assert(kTogether == 2 || kTogether == 4);
   if (Walk<Tiling, Visitor::kVector>::are_full(tiling)) {
-    while (walk->left >= kTogether) visit_full<kTogether>(tiling, walk, visitor);
-    if (kTogether > 2 && walk->left >= 2) visit_full<2>(tiling, walk, visitor);
-    if (walk->left > 0) visit_full<1>(tiling, walk, visitor);
+    GLUON_SYNCBN_NO_UNROLL
+    while (walk->has(tiling, kTogether)) visit_full<kTogether>(tiling, walk, visitor);
+    if (kTogether > 2 && walk->has(tiling, 2)) visit_full<2>(tiling, walk, visitor);
+    if (walk->has(tiling, 1)) visit_full<1>(tiling, walk, visitor);
   } else {
-    while (walk->left >= kTogether) visit_pieces<kTogether>(tiling, walk, visitor);
-    if (kTogether > 2 && walk->left >= 2) visit_pieces<2>(tiling, walk, visitor);
-    if (walk->left > 0) visit_pieces<1>(tiling, walk, visitor);
+    GLUON_SYNCBN_NO_UNROLL
+    while (walk->has(tiling, kTogether)) visit_pieces<kTogether>(tiling, walk, visitor);
+    if (kTogether > 2 && walk->has(tiling, 2)) visit_pieces<2>(tiling, walk, visitor);
+    if (walk->has(tiling, 1)) visit_pieces<1>(tiling, walk, visitor);
   }
 }
 
