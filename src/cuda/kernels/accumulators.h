@@ -163,14 +163,11 @@ struct Summation {
   R center[kNumber];
   R first[kNumber];
   R second[kNumber];
-  R count;   // elements of each, but for
-  int more;  // the first of these, which have one more
+  R count[kNumber];
 
   GLUON_SYNCBN_HOST_DEVICE void clear() {
     GLUON_SYNCBN_UNROLL
-    for (int n = 0; n < kNumber; ++n) center[n] = first[n] = second[n] = R(0);
-    count = R(0);
-    more = 0;
+    for (int n = 0; n < kNumber; ++n) center[n] = first[n] = second[n] = count[n] = R(0);
   }
 
   template <int N>
@@ -182,9 +179,8 @@ struct Summation {
       for (int k = 0; k < kInputs; ++k) packs[i][k] = load<kVector>(inputs[k] + at[i]);
     }
     if constexpr (!Accumulator<R>::kNeedsMean) {
-      if (count == R(0)) set_pivots<N>(packs);
+      if (count[0] == R(0)) set_pivots<N>(packs);
     }
-    count += R(N * kVector / kNumber);
     // Of one channel few at a time: less is rounded.
     constexpr bool kApart = kNumber == 1;
     R firsts[kNumber];
@@ -207,6 +203,7 @@ struct Summation {
     }
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
+      count[n] += R(N * kVector / kNumber);
       first[n] = kApart ? first[n] + firsts[n] : firsts[n];
       second[n] = kApart ? second[n] + seconds[n] : seconds[n];
     }
@@ -221,19 +218,15 @@ struct Summation {
     for (int n = 0; n < kNumber; ++n) {
       if (n != place) continue;
       if constexpr (!Accumulator<R>::kNeedsMean) {
-        if (count == R(0)) center[n] = elements[0];
+        if (count[n] == R(0)) center[n] = elements[0];
       }
       Accumulator<R>::add(elements, center[n], &first[n], &second[n]);
-    }
-    if (kNumber == 1) {
-      count += R(1);
-    } else {
-      more = column + 1;
+      count[n] += R(1);
     }
   }
 
   GLUON_SYNCBN_HOST_DEVICE typename Accumulator<R>::Result result(int n) const {
-    return Accumulator<R>::result(count + (n < more ? R(1) : R(0)), center[n], first[n], second[n]);
+    return Accumulator<R>::result(count[n], center[n], first[n], second[n]);
   }
 
  private:
@@ -246,14 +239,13 @@ struct Summation {
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
       // Exact where all are equal.
-      const R sample = to_real(packs[0][0].at[n]);
-      R sum = R(0);
+      const auto element = [&](int i) {
+        return to_real(kNumber == 1 ? packs[0][0].at[i % kVector] : packs[i % N][0].at[n]);
+      };
+      const R sample = element(0);
+      R sum = element(kSamples - 1) - sample;
       GLUON_SYNCBN_UNROLL
-      for (int i = 1; i < kSamples; ++i) {
-        const R other =
-            kNumber == 1 ? to_real(packs[0][0].at[i % kVector]) : to_real(packs[i % N][0].at[n]);
-        sum += other - sample;
-      }
+      for (int i = 1; i < kSamples - 1; ++i) sum += element(i) - sample;
       center[n] = sample + sum * (R(1) / R(kSamples));
     }
   }
