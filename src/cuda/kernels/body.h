@@ -10,6 +10,7 @@
 //   Shared                     memory of a block
 //   Thread                     what a thread keeps from step to step
 //   kSteps                     number of steps
+//   kResident                  blocks that registers of a multiprocessor have to suffice for
 //   step(step, block, thread, Thread*, Shared*) const
 //                              false, to all threads of a block alike, where it is done
 //
@@ -26,6 +27,10 @@
 #endif
 
 namespace gluon_syncbn::cuda {
+
+/// As many as hide the time that memory takes, and as leave no register to be spilled.
+template <class R>
+constexpr int kResidentBlocks = sizeof(R) > 4 ? 3 : 6;
 
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {

@@ -218,6 +218,7 @@ struct Channels {
   struct Shared {};
   struct Thread {};
   static constexpr int kSteps = 1;
+  static constexpr int kResident = kResidentBlocks<double>;
 
   std::int64_t blocks() const { return (size + kThreads - 1) / kThreads; }
 

@@ -43,6 +43,7 @@ struct Elementwise {
     bool has_turn;
   };
   static constexpr int kSteps = 4;
+  static constexpr int kResident = kResidentBlocks<R>;
 
   GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread,
                                      Thread* self, Shared* shared) const {

@@ -15,7 +15,7 @@
 namespace gluon_syncbn::cuda {
 
 template <class Body>
-__global__ void __launch_bounds__(kThreads, 6) run(const Body body) {
+__global__ void __launch_bounds__(kThreads, Body::kResident) run(const Body body) {
   __shared__ typename Body::Shared shared;
   typename Body::Thread self;
 #pragma unroll

@@ -95,6 +95,7 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
   struct Thread {};
 
   static constexpr int kSteps = 5;
+  static constexpr int kResident = kResidentBlocks<R>;
 
   GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
                                      Shared* shared) const {
@@ -238,6 +239,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
   static constexpr int kTile = kGroup + 3;
   static constexpr int kChannels = kTile + 3;
   static constexpr int kSteps = kChannels + 2;
+  static constexpr int kResident = kResidentBlocks<R>;
 
   GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
                                      Shared* shared) const {
