@@ -42,10 +42,13 @@ GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
   AlignedVector<T, N> pack;
-  if (add) pack = load<N>(static_cast<const T*>(to));
-  GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < N; ++i) {
-    pack.at[i] = from_real<T>(add ? to_real(pack.at[i]) + values[i] : values[i]);
+  if (add) {
+    pack = load<N>(static_cast<const T*>(to));
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) pack.at[i] = from_real<T>(to_real(pack.at[i]) + values[i]);
+  } else {
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) pack.at[i] = from_real<T>(values[i]);
   }
 #ifdef __CUDA_ARCH__
   if constexpr (sizeof pack == 16) {

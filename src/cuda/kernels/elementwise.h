@@ -39,6 +39,9 @@ struct Elementwise {
   /// The first accesses of a thread, whose loads are under way while it waits for the channels.
   struct Thread {
     typename Tiling::Task task;
+    ChannelRange channels;  // of the block
+    Walk<Tiling, kVectorIn> walk;
+    Piece pieces[kAhead];
     AlignedVector<T, kVectorIn> packs[kAhead][kInputs];
     bool has_turn;
   };
@@ -47,9 +50,8 @@ struct Elementwise {
 
   GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread,
                                      Thread* self, Shared* shared) const {
-    block = last_block - block;
-    if (step == 0) begin(block, thread, self);
-    const ChannelRange channels = tiling.template channels_of<kVectorIn>(block);
+    if (step == 0) begin(last_block - block, thread, self);
+    const ChannelRange& channels = self->channels;
     if (step < 3) {
       if (thread < channels.size) {
         prepare(step, channels.at(thread, tiling.channels), &self->has_turn,
@@ -64,18 +66,16 @@ struct Elementwise {
       const std::uint32_t channel = tiling.channel(self->task, static_cast<std::uint32_t>(i));
       visitor.values[i] = shared->values[channels.index(channel, tiling.channels)];
     }
-    auto walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      if (!walk.has(tiling, 1)) continue;
-      const Piece piece = walk.next(tiling);
+      const Piece& piece = self->pieces[i];
       if (piece.end - piece.begin == kVectorIn) {
         visitor.put(piece.begin, self->packs[i]);
       } else {
         for (std::int64_t at = piece.begin; at < piece.end; ++at) visitor.one(at, 0);
       }
     }
-    visit(tiling, &walk, &visitor);
+    visit(tiling, &self->walk, &visitor);
     visit_rest(tiling, self->task, &visitor);
     return true;
   }
@@ -84,17 +84,27 @@ struct Elementwise {
   GLUON_SYNCBN_HOST_DEVICE void begin(std::uint32_t block, std::uint32_t thread,
                                       Thread* self) const {
     self->task = tiling.template task<kVectorIn>(block, thread);
+    self->channels = tiling.template channels_of<kVectorIn>(block);
     auto walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
+    const bool are_full = Walk<Tiling, kVectorIn>::are_full(tiling);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kAhead; ++i) {
+      Piece& piece = self->pieces[i];
+      piece = {0, 0};
       if (!walk.has(tiling, 1)) continue;
-      const Piece piece = walk.next(tiling);
-      if (piece.end - piece.begin != kVectorIn) continue;
+      if (are_full) {
+        piece.begin = walk.next_full(tiling);
+        piece.end = piece.begin + kVectorIn;
+      } else {
+        piece = walk.next(tiling);
+        if (piece.end - piece.begin != kVectorIn) continue;
+      }
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) {
         self->packs[i][k] = load<kVectorIn>(inputs[k] + piece.begin);
       }
     }
+    self->walk = walk;
   }
 
   /// Each thread for one channel.
