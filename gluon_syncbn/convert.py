@@ -86,7 +86,8 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     """Make every :class:`gluon_syncbn.SyncBatchNorm` what it was before conversion, in place.
 
     Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``. That has no cumulative
-    average: give layers of ``momentum=None`` a number first.
+    average: give layers of ``momentum=None`` a number first. Nor has it an activation; networks
+    with such layers become plain ones by :func:`gluon_syncbn.export`.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     Raises
     ------
     ValueError
-        If a layer has ``momentum=None``. Nothing has changed then.
+        If a layer has ``momentum=None`` or an activation. Nothing has changed then.
 
     See Also
     --------
@@ -113,6 +114,11 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
             raise ValueError(
                 f"{layer.name}: momentum=None, the average over all batches, has no counterpart in "
                 "BatchNorm; set its momentum to a number first"
+            )
+        if layer.activation is not None:
+            raise ValueError(
+                f"{layer.name}: activation={layer.activation!r} has no counterpart in BatchNorm; "
+                "gluon_syncbn.export makes the network one of plain operators"
             )
     reverted = []
     for layer in layers:
