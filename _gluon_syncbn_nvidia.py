@@ -122,7 +122,7 @@ def _find(library: str) -> Path | None:
 
 
 def _require_cuda_11(path: Path) -> None:
-    """Raise where a package for another CUDA has put its own library in the place of this one."""
+    """Raise if a package for another CUDA has put its own library in the place of this one."""
     owners = _owners(path)
     ours = [owner for owner in owners if owner.endswith(_CUDA_11)]
     others = [owner for owner in owners if not owner.endswith(_CUDA_11)]

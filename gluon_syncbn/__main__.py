@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     convert.add_argument(
         "--fold",
         action="store_true",
-        help="fold the norms into the convolution or dense layers before them where that is exact, "
+        help="fold the norms into the convolution or dense layers before them if that is exact, "
         "and print which",
     )
     convert.add_argument(

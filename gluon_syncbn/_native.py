@@ -86,7 +86,11 @@ def _check_cpu_contexts(synchronized: int, message: ctypes.Array, size: int) -> 
 
 
 def set_timeout(seconds: float) -> None:
-    """Set how long a device waits for its peers before every waiting device gets an error.
+    """Set how long a device waits for the others before every waiting device gets an error.
+
+    If a device does not come, a warning names it after a tenth of this time. In the end every
+    device that waits gets an ``MXNetError`` with the layer, the round, who came, who is missing and
+    the usual causes. The process goes on: the next step works.
 
     Parameters
     ----------
@@ -106,19 +110,19 @@ def set_timeout(seconds: float) -> None:
 
 
 def get_timeout() -> float:
-    """Seconds that a device waits for its peers; 0 stands for ever."""
+    """Return how many seconds a device waits for the others; 0 means for ever."""
     return float(_LIBRARY.gluon_syncbn_timeout())
 
 
 def num_keys() -> int:
-    """Count the keys under which imperative operators hold a meeting at present."""
+    """Count the keys under which imperative operators synchronize at present."""
     return int(_LIBRARY.gluon_syncbn_num_keys())
 
 
 def add_process_set(
     allgather: ctypes.c_void_p, process_set: int, rank: int, size: int, ranks: str
 ) -> None:
-    """Let operators name a process set of Horovod.
+    """Make a process set of Horovod known to the operators.
 
     Parameters
     ----------
@@ -164,7 +168,7 @@ def gpu_devices() -> str:
 
 
 def _at_exit() -> None:
-    """End all waiting, in which MXNet would otherwise join: nobody calls the devices any more."""
+    """End all waiting, which MXNet would otherwise join: no device is called any more."""
     expected = (_LIBRARY.gluon_syncbn_retire().decode(), "Horovod has been shut down")
     try:
         mx.nd.waitall()

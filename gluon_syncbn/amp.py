@@ -6,12 +6,12 @@ __all__ = ["amp_fp32_ops"]
 
 
 def amp_fp32_ops() -> list[str]:
-    """MXNet's list of operators that mixed precision keeps in float32, without custom operators.
+    """Return MXNet's list of operators that mixed precision keeps in float32, less custom ones.
 
-    ``mxnet.contrib.amp`` casts the data of every custom operator to float32, SyncBatchNorm among
-    them: right, but with twice the memory and a cast on either side. With this list the data stays
-    float16 through SyncBatchNorm; its parameters and statistics are float32 all the same. The list
-    holds for all custom operators of the process or the network.
+    By default ``mxnet.contrib.amp`` casts the data of every custom operator, and so of
+    SyncBatchNorm, to float32: right, but with twice the memory and a cast on either side. With this
+    list the data stays float16 through SyncBatchNorm; parameters and statistics stay float32. The
+    list holds for all custom operators of the process or the network.
 
     Returns
     -------
@@ -21,6 +21,7 @@ def amp_fp32_ops() -> list[str]:
 
     Examples
     --------
+    >>> import gluon_syncbn
     >>> from mxnet.contrib import amp
     >>> amp.init(fp32_ops=gluon_syncbn.amp_fp32_ops())
     """

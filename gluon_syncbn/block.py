@@ -23,7 +23,7 @@ _ACTIVATIONS = {"relu": ("relu", None), "leaky_relu": ("leaky", 0.01), "elu": ("
 
 
 class _Identity:
-    """A token that no copy shares, so that copied blocks do not meet their originals."""
+    """A token that no copy shares, so that a copied block does not join its original."""
 
     _counters: ClassVar[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
 
@@ -49,29 +49,43 @@ class _Identity:
 
 
 class SyncBatchNorm(nn.BatchNorm):
-    r"""Batch normalization over the whole batch that a network is trained on, on all its devices.
+    """Batch normalization over the whole batch that a network is trained on, on all its devices.
 
     In training, all devices exchange the count, the mean and the sum of squared deviations of every
     channel, and normalize with the merged statistics; backward exchanges the two sums that the
     gradient of the input needs. Output, gradients and running statistics are those that one device
-    computes on the whole batch [1]_, [2]_, [3]_. Each device gives its own share of the gradients
-    of gamma and beta, which ``gluon.Trainer`` sums. Inference, ``use_global_stats=True`` and a
-    single device exchange nothing.
+    computes on the whole batch [1]_, [2]_, [3]_. Each device computes its own share of the
+    gradients of gamma and beta, which ``gluon.Trainer`` sums. Inference, ``use_global_stats=True``
+    and a single device exchange nothing.
+
+    The layer is a ``gluon.nn.BatchNorm`` with the arguments of ``gluon.contrib.nn.SyncBatchNorm``.
+    Parameters have BatchNorm's names, so that each loads the checkpoints of the other. Each
+    training forward updates the running statistics once, with the biased variance (as MXNet), and
+    to the same bits on all devices.
+
+    The input has 2 to 5 dimensions and is float16, float32 or float64; parameters and statistics of
+    float16 data are float32, also after ``net.cast("float16")``. Devices may hold shards of
+    different size. The output has the shape and dtype of the input.
+
+    Call all devices before you read a result of one: ``asnumpy()`` inside the loop over shards
+    waits for devices that have not been called.
 
     ``layer(x)`` is ``act(norm(x))`` and ``layer(x, shortcut)`` is ``act(norm(x) + shortcut)``, in
-    one pass over memory; without `activation`, ``act`` is the identity.
+    one pass over memory; without `activation`, ``act`` is the identity. `shortcut` has the shape,
+    dtype and context of `x`. A hybridized layer is called either always with it or never.
 
     Parameters
     ----------
     in_channels : int, default 0
         Number of channels of the input. Inferred from the first input if 0.
     num_devices : int, optional
-        Number of devices that take part in every training step. By default, the number of contexts
-        that the parameters live on.
+        Number of devices of a training step. By default, the number of contexts that the parameters
+        live on.
     momentum : float or None, default 0.9
-        Weight of the old value in the moving averages, from 0 to 1. None stands for the cumulative
-        average: in the n-th training batch it is ``1 - 1 / n``. The layer then has a parameter
-        `num_batches_tracked` of shape (1,), which counts the batches.
+        Weight of the old value in the running statistics, from 0 to 1. If None, they are the
+        average over all training batches: the weight is ``1 - 1 / n`` in the n-th. The layer then
+        has a parameter `num_batches_tracked` of shape (1,), which counts the batches; to load a
+        checkpoint without it, pass ``allow_missing=True``.
     epsilon : float, default 1e-5
         Added to the variance.
     center : bool, default True
@@ -80,20 +94,21 @@ class SyncBatchNorm(nn.BatchNorm):
         Whether gamma is trained; it is 1 otherwise.
     use_global_stats : bool, default False
         Normalize with the running statistics in training too.
-    beta_initializer, gamma_initializer, running_mean_initializer, running_variance_initializer : \
-str or Initializer
-        Defaults are zeros, ones, zeros and ones.
+    beta_initializer, running_mean_initializer : str or Initializer
+        By default, zeros.
+    gamma_initializer, running_variance_initializer : str or Initializer
+        By default, ones.
     axis : int, default 1
-        Axis of the channels; 1 for NCHW, -1 for NHWC.
+        Axis of the channels: 1 for NCHW, -1 for NHWC.
     sync_group_size : int, optional
-        Synchronize within groups of this many devices, cut from the list of contexts that the
-        parameters live on, in its order: the first `sync_group_size` contexts are the first group.
-        Each group normalizes with, and keeps running statistics of, its own part of the batch.
-        By default, all devices are one group.
+        Synchronize within groups of this many devices. The first `sync_group_size` contexts of the
+        list that the network was initialized on are the first group, and so on. Each group
+        normalizes with the statistics of its own part of the batch and keeps running statistics of
+        its own; a saved checkpoint has their mean. By default, all devices are one group.
     process_set : horovod.mxnet.ProcessSet, optional
         Processes to synchronize with; see :func:`gluon_syncbn.init`. By default, those that
         ``init`` was called with, or this process alone. They know the layer by its prefix and by
-        the order of first calls, so all have to make and call the same network.
+        the order of first calls, so all must make and call the same network.
     activation : {'relu', 'leaky_relu', 'elu'}, optional
         What follows the normalization, computed with it. By default, nothing.
     alpha : float, optional
@@ -115,20 +130,12 @@ str or Initializer
     ImportError, RuntimeError
         If `process_set` is given and there is no Horovod, or it has not been initialized.
     mxnet.base.MXNetError
-        At the call, for data of less than 2 or more than 5 dimensions, of another dtype than
-        float16, float32 and float64, or that does not fit the parameters, and for a `shortcut` of
-        another shape or dtype than `data`. At ``asnumpy()`` or
-        ``wait_to_read()``, where the devices of a step do not fit together or some do not come
-        within :func:`gluon_syncbn.get_timeout` seconds.
-
-    Inputs:
-        - **data**: array of 2 to 5 dimensions, float16, float32 or float64. Parameters and
-          statistics of float16 data are float32. Devices may hold shards of different size.
-        - **shortcut** : array of the shape, dtype and context of `data`, optional. Added before the
-          activation. A hybridized layer is called either always with it or never.
-
-    Outputs:
-        - **out**: array of the shape and dtype of `data`.
+        At the call, if the data has less than 2 or more than 5 dimensions, another dtype than
+        float16, float32 and float64, or does not fit the parameters, or `shortcut` has another
+        shape or dtype. At ``asnumpy()`` or
+        ``wait_to_read()``, if the devices of a step differ in channels, dtype, epsilon or momentum,
+        if one of them fails, or if one does not come within :func:`gluon_syncbn.get_timeout`
+        seconds.
 
     References
     ----------
@@ -140,6 +147,9 @@ str or Initializer
 
     Examples
     --------
+    >>> import gluon_syncbn
+    >>> import mxnet as mx
+    >>> from mxnet import gluon
     >>> contexts = [mx.cpu(0), mx.cpu(1)]
     >>> layer = gluon_syncbn.SyncBatchNorm()
     >>> layer.initialize(ctx=contexts)
@@ -221,7 +231,7 @@ str or Initializer
 
     @property
     def num_devices(self) -> int | None:
-        """Number of devices of a training step, or None for as many as hold the parameters."""
+        """Number of devices of a training step, or None: the contexts that hold the parameters."""
         return self._kwargs["num_devices"]
 
     @num_devices.setter
@@ -293,11 +303,11 @@ str or Initializer
 
     @property
     def momentum(self) -> float | None:
-        """Weight of the old value in the moving averages, or None for the cumulative average.
+        """Weight of the old value in the running statistics, or None: the average over all batches.
 
-        Setting None starts a count of batches at 0, so that the next batch replaces the statistics
-        of all earlier ones; setting a number ends it. Call ``hybridize()`` of a hybridized network
-        again after that.
+        If you set None, a count of batches starts at 0, so that the next batch replaces the
+        statistics of all earlier ones; if you set a number, the count ends. Then call
+        ``hybridize()`` of a hybridized network again.
         """
         momentum: float | None = self._kwargs["momentum"]
         return momentum
@@ -336,13 +346,13 @@ str or Initializer
 
     @property
     def key(self) -> str:
-        """Name under which the devices of this block meet, unique among all blocks."""
+        """Name under which the devices of this block synchronize, unique among all blocks."""
         return f"{self.prefix}{self._identity.token}"
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
 
-        Warns where ``static_shape=True`` can use up the workspaces of CPU contexts.
+        Warns if ``static_shape=True`` can use up the workspaces of CPU contexts.
         """
         if active and kwargs.get("static_shape") and self.num_devices != 1:
             cpu_contexts.warn_of_static_shape()
@@ -409,13 +419,13 @@ str or Initializer
         # Inference may run on fewer contexts than training; then nobody asks who should come.
         if contexts is None or len(contexts) != num_devices:
             return attributes
-        # cpu(0) and gpu(0) have one number; that they cannot meet is what their call is told.
+        # cpu(0) and gpu(0) have one number; their call is told that they cannot synchronize.
         if len({context.device_type for context in contexts}) == 1:
             attributes["device_ids"] = ",".join(str(context.device_id) for context in contexts)
         return attributes
 
     def _among_processes(self, symbolic: bool) -> dict[str, Any]:
-        """Attributes for synchronizing with other processes, none where there is no need to."""
+        """Attributes for synchronizing with other processes; none if this process is alone."""
         number = self._process_set if self._own_process_set else horovod.default()
         if number is None:
             return {}
@@ -461,7 +471,7 @@ def _is_weight(value: Any) -> bool:
 
 
 def _is_slope(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and 0 <= value < math.inf
+    return isinstance(value, numbers.Real) and 0 <= float(value) < math.inf
 
 
 def _contexts_of(parameter: Any) -> list | None:

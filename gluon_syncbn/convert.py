@@ -1,4 +1,4 @@
-"""Exchange the norm layers of a network for synchronized ones, and back."""
+"""Make the norm layers of a network synchronized, and plain again."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def convert_sync_batchnorm(
 ) -> gluon.Block:
     """Make every BatchNorm of a network a :class:`gluon_syncbn.SyncBatchNorm`, in place.
 
-    Converted are the layers whose class is exactly ``gluon.nn.BatchNorm`` or
+    It converts the layers whose class is exactly ``gluon.nn.BatchNorm`` or
     ``gluon.contrib.nn.SyncBatchNorm``. They stay the same objects with the same parameters, so that
-    whatever else refers to them (attributes, lists, a trainer) stays valid, and saved parameters
-    are interchangeable. Layers of subclasses with behaviour of their own, and SymbolBlocks with
-    BatchNorm nodes, are left and named in a warning. Graphs that a hybridized network has built are
-    dropped; the next call builds them anew.
+    attributes, lists and trainers that refer to them stay valid, and saved parameters are
+    interchangeable. Subclasses with behaviour of their own, and SymbolBlocks with BatchNorm nodes,
+    stay as they are, and a warning names them. A hybridized network builds its graph again in the
+    next call. The logger ``gluon_syncbn`` tells what was converted.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def convert_sync_batchnorm(
     Raises
     ------
     ValueError
-        If `num_devices` or `sync_group_size` is not a whole number of at least 1, or the latter
-        does not divide the former.
+        If `num_devices` or `sync_group_size` is not a whole number of at least 1, or if
+        `sync_group_size` does not divide `num_devices`.
 
     See Also
     --------
@@ -85,9 +85,9 @@ def convert_sync_batchnorm(
 def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     """Make every :class:`gluon_syncbn.SyncBatchNorm` what it was before conversion, in place.
 
-    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``. That has no cumulative
-    average: give layers of ``momentum=None`` a number first. Nor has it an activation; networks
-    with such layers become plain ones by :func:`gluon_syncbn.export`.
+    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``, which has no average over
+    all batches: set the `momentum` of layers with ``momentum=None`` to a number first. Nor has it
+    an activation; :func:`gluon_syncbn.export` makes networks with such layers plain ones.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     Raises
     ------
     ValueError
-        If a layer has ``momentum=None`` or an activation. Nothing has changed then.
+        If a layer has ``momentum=None`` or an activation. The network stays as it was.
 
     See Also
     --------

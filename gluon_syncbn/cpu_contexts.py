@@ -1,9 +1,9 @@
-"""Settings of MXNet that CPU contexts need as devices, and proof that they are in effect.
+"""Make the settings of MXNet that several CPU contexts need, and check that they are in effect.
 
-Contexts ``cpu(0)``, ``cpu(1)``, ... run in parallel but share workspaces, and with oneDNN they hold
-arrays in layouts of its own. With MXNet's defaults an operation behind the synchronization on one
-device can hold the workspace that another device needs to get there, and an asynchronous operator
-can be handed a temporary copy of its input. GPU contexts share neither.
+Contexts ``cpu(0)``, ``cpu(1)``, ... run in parallel but share workspaces, and oneDNN keeps arrays
+in layouts of its own. With MXNet's defaults an operation behind the synchronization on one device
+can hold the workspace that another device needs to get there, and MXNet can hand an asynchronous
+operator a temporary copy of its input. GPU contexts share neither.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def uses_gpus() -> bool:
 
 
 def allow_several() -> None:
-    """Set what several CPU contexts need and the user has not set, beside GPUs too.
+    """Set the environment variables of MXNet that several CPU contexts need, unless you have.
 
-    To be called before the first operator of MXNet runs. Where MXNet finds no GPU, importing
-    gluon_syncbn has done it.
+    Call it before the first operator of MXNet runs, on a machine with GPUs. If MXNet finds no GPU,
+    importing gluon_syncbn has done it.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -109,15 +109,15 @@ def prepare(library: ctypes.CDLL) -> None:
 def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:
     """Let several CPU contexts compute with one thread each.
 
-    The OpenBLAS of MXNet's packages waits for ever where one context wants several threads while
-    another has them, which happens in any network with convolutions, synchronized or not, on
+    The OpenBLAS of MXNet's packages waits for ever if one context wants several threads while
+    another has them. That happens in any network with convolutions, synchronized or not, on
     machines with four cores or more, or with ``OMP_NUM_THREADS`` of 2 or more. `SyncBatchNorm`
     calls this by itself.
 
     Parameters
     ----------
     contexts : sequence of mxnet.Context or None
-        Where a network lives. Without effect for less than two contexts, and for GPUs.
+        The contexts of a network. Less than two contexts, and GPUs, stay as they are.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:
 
 
 def warn_of_static_shape() -> None:
-    """Warn where the workspaces of CPU contexts are too few for ``static_shape=True``."""
+    """Warn if CPU contexts have too few workspaces for ``static_shape=True``."""
     if uses_gpus() or _chosen_workspaces() >= STATIC_SHAPE_WORKSPACES:
         return
     warnings.warn(
@@ -158,7 +158,7 @@ def find_problem(synchronized: bool) -> str | None:
     Returns
     -------
     str or None
-        A message that says what to set, or None where all is well.
+        A message that says what to set, or None if all is well.
     """
     with mx.autograd.pause(), mx.engine.bulk(0):
         if _onednn_is_in_effect():

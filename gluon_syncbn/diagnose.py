@@ -35,7 +35,7 @@ def _facts() -> Iterator[tuple[str, object]]:
     yield "gluon_syncbn", __version__
     yield "native library", _native.library_path()
     yield "built as", _native.build_info()
-    yield "GPU half", _native.gpu_build()
+    yield "GPU backend", _native.gpu_build()
     yield "GPUs for it", _native.gpu_devices()
     yield "NVIDIA driver", driver.describe(_native.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"

@@ -16,11 +16,11 @@ class DistributedTrainer(hvd.DistributedTrainer):
 
     Horovod's own exchanges the gradients of the first context only, and updates the other contexts
     with gradients of their own, so that they drift apart. This one sums the gradients over the
-    contexts first, and gives what the processes have averaged to all contexts. With one context in
+    contexts first, and gives all contexts what the processes have averaged. With one context in
     each process the two are the same.
 
-    As with Horovod's, ``step(batch_size)`` divides by the number of processes too: `batch_size` is
-    the size of the whole batch divided by the number of processes, also where their shares differ.
+    As in Horovod's, ``step(batch_size)`` divides by the number of processes too: `batch_size` is
+    the size of the whole batch divided by the number of processes, even if their shares differ.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class DistributedTrainer(hvd.DistributedTrainer):
     Raises
     ------
     ImportError
-        When this module is imported and there is no Horovod that was built for MXNet.
+        At the import of this module, if there is no Horovod that was built for MXNet.
     """
 
     def _allreduce_grads(self) -> None:

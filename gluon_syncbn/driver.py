@@ -87,7 +87,7 @@ def describe_gpus() -> str:
 
 
 def describe(gpu_build: str) -> str:
-    """Say which CUDA the driver knows, and whether that is enough for the GPU half.
+    """Say which CUDA the driver knows, and whether that is enough for the GPU backend.
 
     Parameters
     ----------
@@ -99,11 +99,13 @@ def describe(gpu_build: str) -> str:
         return "none (libcuda.so.1 does not load)"
     text = f"for CUDA up to {version // 1000}.{version % 1000 // 10}"
     built = re.match(r"CUDA (\d+)\.", gpu_build)
-    if built is None or int(built[1]) <= version // 1000:
+    if built is None:
         return text
-    first = FIRST_DRIVERS.get(int(built[1]), "of that version")
+    first = FIRST_DRIVERS.get(int(built[1]), f"for CUDA {built[1]}")
+    if int(built[1]) <= version // 1000:
+        return f"{text}; the GPU backend needs {first} or later"
     return (
-        f"{text}: too old for the GPU half, which CUDA {built[1]} has built. Install driver "
+        f"{text}: too old for the GPU backend, which CUDA {built[1]} has built. Install driver "
         f"{first} or later, or build with nvcc of CUDA {version // 1000}"
     )
 

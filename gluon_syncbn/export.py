@@ -1,4 +1,4 @@
-"""Symbols and files that MXNet loads without this package."""
+"""Make symbols and files that MXNet loads without this package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Converted", "convert_files", "export", "to_batchnorm"]
 
 _logger = logging.getLogger(__name__)
 
-# The operator has one input more where it averages over all batches.
+# The operator has one input more if it averages over all batches.
 _NUM_INPUTS = 5
 _SHORTCUT = 3  # its place among them, if there is one
 _DEFAULT_SLOPE = "0.25"
@@ -28,9 +28,9 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
     """Make every SyncBatchNorm node of a symbol a plain ``BatchNorm`` node.
 
     What it does beside that become nodes behind it: ``elemwise_add`` of a shortcut, and
-    ``Activation`` or ``LeakyReLU``. In inference the two compute the same; in training BatchNorm
-    normalizes each device by itself, and has no cumulative average: nodes of ``momentum=None`` get
-    its default, 0.9.
+    ``Activation`` or ``LeakyReLU``. In inference the two compute the same. In training BatchNorm
+    normalizes each device by itself and has no average over all batches: nodes with
+    ``momentum=None`` get its default, 0.9.
 
     Parameters
     ----------
@@ -40,7 +40,8 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
     Returns
     -------
     Symbol
-        A copy with the same names of nodes, arguments and auxiliary states, less counts of batches.
+        A copy with the same names of nodes, arguments and auxiliary states, without the counts of
+        batches.
     """
     graph = Graph(symbol)
     for index in range(len(graph.nodes)):
@@ -84,7 +85,8 @@ def export(
 ) -> tuple[str, str]:
     """Export a network for MXNet without this package, in any language.
 
-    As ``HybridBlock.export``, but every SyncBatchNorm becomes a plain ``BatchNorm`` node.
+    It does what ``HybridBlock.export`` does, but every SyncBatchNorm becomes a plain ``BatchNorm``
+    node. (``HybridBlock.export`` keeps the synchronized operator, for training on.)
 
     Parameters
     ----------
@@ -95,12 +97,13 @@ def export(
     epoch : int, default 0
         Number in the name of the parameter file.
     fold : bool, default False
-        Fold the norms into the convolution or dense layers before them where that is exact; what
-        was folded is logged. See :func:`gluon_syncbn.fold_batchnorm`.
+        Fold the norms into the convolution or dense layers before them if that is exact, and log
+        what was folded. See :func:`gluon_syncbn.fold_batchnorm`.
 
     Returns
     -------
-    symbol_file, params_file : str
+    symbol_file : str
+    params_file : str
         The names of the files written.
 
     Raises
@@ -135,7 +138,7 @@ def convert_files(
     new_symbol_file, new_params_file : str
         Where to write; may be the same files.
     fold : bool
-        Whether to fold the norms into the layers before them, where that is exact.
+        Whether to fold the norms into the layers before them, if that is exact.
 
     Returns
     -------
@@ -170,7 +173,7 @@ def convert_files(
 
 
 def _load_symbol(name: str) -> mx.sym.Symbol:
-    """Load a symbol file; a ValueError names the file where it holds none."""
+    """Load a symbol file; a ValueError names the file if it holds none."""
     text = Path(name).read_text()
     try:
         return mx.sym.load_json(text)
@@ -179,8 +182,8 @@ def _load_symbol(name: str) -> mx.sym.Symbol:
 
 
 def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
-    """Load arguments and auxiliary states; a ValueError names the file where it holds none."""
-    with Path(name).open("rb"):  # for the usual message where there is no such file
+    """Load arguments and auxiliary states; a ValueError names the file if it holds none."""
+    with Path(name).open("rb"):  # for the usual message if there is no such file
         pass
     try:
         arrays = mx.nd.load(name)

@@ -1,4 +1,4 @@
-"""Fold batch normalization into the layer before it, where that is exact."""
+"""Fold batch normalization into the layer before it, if that is exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FOLDABLE = ("Convolution", "Deconvolution", "FullyConnected")
 
 @dataclass
 class FoldReport:
-    """What was folded.
+    """What was folded. ``str()`` gives it as text, a line for each BatchNorm.
 
     Attributes
     ----------
@@ -41,12 +41,13 @@ def fold_batchnorm(
 ) -> tuple[mx.sym.Symbol, Arrays, Arrays, FoldReport]:
     """Fold the BatchNorm nodes of a symbol into the convolution or dense layer before them.
 
-    With scale ``s = gamma / sqrt(moving_var + eps)``, which is applied per output channel, the
-    weight becomes ``s * weight`` and the bias ``s * (bias - moving_mean) + beta``: in inference the
-    same function (B. Jacob et al., "Quantization and Training of Neural Networks for Efficient
-    Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2). Folded are convolutions,
-    transposed convolutions and dense layers, with or without bias and groups, that feed nothing but
-    the BatchNorm and share their weight with nobody. The rest is left.
+    With scale ``s = gamma / sqrt(moving_var + eps)`` for each output channel, the weight becomes
+    ``s * weight`` and the bias ``s * (bias - moving_mean) + beta``: in inference the same function
+    (B. Jacob et al., "Quantization and Training of Neural Networks for Efficient
+    Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2). The layer before may be a
+    convolution, a transposed convolution or a dense layer, with or without bias and groups. Its
+    output must feed the BatchNorm only, and no other layer may share its weight. Other BatchNorm
+    nodes stay.
 
     Parameters
     ----------
@@ -58,8 +59,9 @@ def fold_batchnorm(
     Returns
     -------
     symbol : Symbol
-    args, aux : dict of str to NDArray
-        New ones; what is given stays as it is.
+    args : dict of str to NDArray
+    aux : dict of str to NDArray
+        New ones; the given ones stay as they are.
     report : FoldReport
         What was folded and what was left, and why.
     """

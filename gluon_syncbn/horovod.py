@@ -1,4 +1,4 @@
-"""Synchronizing over several processes, which Horovod connects."""
+"""Synchronize several processes, which Horovod connects."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _default: int | None = None
 def init(process_set: Any = None) -> None:
     """Synchronize every layer over the devices of all processes, from now on.
 
-    To be called in all processes after ``horovod.mxnet.init()`` and before networks are called for
-    the first time. The devices of each process meet first, and one message for each exchange goes
-    to the other processes. ``num_devices`` stays the number of devices of this process. Layers
-    that were given a `process_set` of their own keep it.
+    Call it in all processes, after ``horovod.mxnet.init()`` and before the first call of a network.
+    The devices of each process synchronize first; then one message for each exchange goes to the
+    other processes. ``num_devices`` stays the number of devices of this process. A layer with a
+    `process_set` of its own keeps it.
 
     Parameters
     ----------
     process_set : horovod.mxnet.ProcessSet, optional
-        The processes to synchronize with; this one has to be among them. By default, all.
+        The processes to synchronize with, this one among them. By default, all.
 
     Raises
     ------
@@ -37,13 +37,6 @@ def init(process_set: Any = None) -> None:
         If Horovod has not been initialized.
     ValueError
         If Horovod does not know `process_set`, or this process is not in it.
-
-    Examples
-    --------
-    >>> import gluon_syncbn
-    >>> import horovod.mxnet as hvd
-    >>> hvd.init()
-    >>> gluon_syncbn.init()
     """
     global _default  # noqa: PLW0603
     _default = join(process_set)
@@ -65,7 +58,7 @@ def join(process_set: Any = None) -> int | None:
     Returns
     -------
     int or None
-        Horovod's number of the set, or None where this process is alone in it.
+        Horovod's number of the set, or None if this process is alone in it.
 
     Raises
     ------

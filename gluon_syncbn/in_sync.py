@@ -14,8 +14,8 @@ __all__ = ["check_in_sync"]
 def check_in_sync(net: gluon.Block) -> dict[str, str]:
     """Compare the parameters and running statistics of a network across its contexts, bit by bit.
 
-    Waits for what the devices are still doing. Layers with `sync_group_size` keep running
-    statistics of each group by itself: they are named, and whether the groups agree within.
+    Waits until all devices are done. With `sync_group_size` each group keeps running statistics of
+    its own: these differ, and the text tells whether the devices of each group agree.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        For each parameter that is not the same everywhere: the contexts that differ from the first
+        For each parameter that is not the same on all contexts: those that differ from the first
         one, and by how much at most. Empty if all devices are in sync.
 
     Raises

@@ -16,15 +16,15 @@ __all__ = ["refuse"]
 def refuse() -> None:
     """Let parameters of all networks refuse GPU contexts that do not exist.
 
-    In MXNet for CUDA the first array on such a context ends the process, and a network's first
-    parameter is hardly ever one of ours, so this is for ``gluon.Parameter`` itself.
+    In MXNet for CUDA the first array on such a context ends the process, and the first parameter of
+    a network is hardly ever one of this package, so this changes ``gluon.Parameter`` itself.
     """
     for name in ("initialize", "reset_ctx", "_load_init"):
         setattr(gluon.Parameter, name, _checked(getattr(gluon.Parameter, name)))
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    # Where the three have `ctx`: initialize(init, ctx), _load_init(data, ctx), reset_ctx(ctx).
+    # The position of `ctx`: initialize(init, ctx), _load_init(data, ctx), reset_ctx(ctx).
     position = 0 if method.__name__ == "reset_ctx" else 1
 
     @functools.wraps(method)

@@ -1,4 +1,4 @@
-"""Plain symbols as ONNX files, by MXNet's own exporter."""
+"""Write plain symbols as ONNX files, with MXNet's own exporter."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_onnx(
     Parameters
     ----------
     symbol : Symbol
-        Without operators of this package; see :func:`gluon_syncbn.to_batchnorm`.
+        A symbol without operators of this package; see :func:`gluon_syncbn.to_batchnorm`.
     args, aux : dict of str to NDArray
         Its parameters and auxiliary states.
     file : str or Path

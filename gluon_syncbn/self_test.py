@@ -1,7 +1,7 @@
 """A training step whose results are known, for a user who doubts an installation.
 
-``python -m gluon_syncbn.self_test gpu`` makes it on all GPU contexts; so a fault that ends the
-process ends no other one.
+``python -m gluon_syncbn.self_test gpu`` makes it on all GPU contexts, in a process of its own,
+because some faults end the process.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def find_failure(device_type: str) -> str | None:
     ----------
     device_type : str
         "cpu" or "gpu". For CPU contexts the process gets the settings that several of them need,
-        unless the user has others.
+        unless the user has set others.
 
     Returns
     -------
     str or None
-        What went wrong, or None where all is well.
+        What went wrong, or None if all is well.
     """
     environment = {**(SETTINGS if device_type == "cpu" else {}), **os.environ}
     folders = [str(Path(__file__).parent.parent), environment.get("PYTHONPATH", "")]

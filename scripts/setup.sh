@@ -16,10 +16,12 @@
 #   GLUON_SYNCBN_MXNET  cpu, cu112 or cu112-toolkit: the MXNet build to install (default: where an
 #                       NVIDIA driver is found, cu112-toolkit if the system has all libraries of
 #                       CUDA 11 that it needs, else cu112, which brings them; cpu elsewhere)
-#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU half (default: AUTO with MXNet for CUDA,
+#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU backend (default: AUTO with MXNet for CUDA,
 #                       else OFF, because compiling it takes minutes and it could not run). Unless
-#                       OFF, and where no nvcc is, nvcc is installed in .venv if the driver is new
-#                       enough for what that builds
+#                       OFF, and where no nvcc is, that of Python's packages is installed in .venv if
+#                       the driver is new enough for what it builds, else Debian's, where apt-get may
+#                       be used, knows it (nvidia-cuda-toolkit in non-free), and would install no
+#                       driver with it
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root="$PWD"
@@ -145,36 +147,56 @@ if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0:
 END
 }
 
-# The packages of nvcc, of the earliest CUDA that has all of it there, which older drivers run too.
-nvcc_packages=(nvidia-cuda-{nvcc,crt}==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
-  nvidia-cuda-cccl==13.0.85)
+# Where the user's nvcc is, if there is one.
+users_nvcc="${CUDACXX:-$(command -v nvcc || true)}"
+if [[ -z "$users_nvcc" && -x /usr/local/cuda/bin/nvcc ]]; then
+  users_nvcc=/usr/local/cuda/bin/nvcc
+fi
 
-# Finds nvcc for the GPU half, and says what the result needs.
+# Installs nvcc from the system's packages if they have one that builds for this driver ("$1", such
+# as 12.4). Not if a driver of theirs comes with it, which would take the place of this one.
+system_nvcc() {
+  local version changes
+  version="$(LC_ALL=C apt-cache policy nvidia-cuda-toolkit 2>/dev/null |
+    sed -n 's/^ *Candidate: \([0-9]*\.[0-9]*\).*/\1/p')"
+  if [[ -z "$version" ]] || ((${version%%.*} > ${1%%.*})) ||
+    [[ "$(printf '%s\n' 11.2 "$version" | sort -V | head -n 1)" != 11.2 ]]; then
+    return 1
+  fi
+  changes="$(LC_ALL=C apt-get install -s --no-install-recommends nvidia-cuda-toolkit 2>/dev/null)" ||
+    return 1
+  if grep -qE '^(Remv|Inst (libcuda1|libnvidia-compute|nvidia-(alternative|driver|kernel)))' \
+    <<<"$changes"; then
+    return 1
+  fi
+  system_packages "nvcc $version, 1.6 GB" nvidia-cuda-toolkit
+}
+
+# Sets CUDACXX to nvcc: the user's, else that of the system's or of Python's packages, whichever
+# builds for this driver. Returns 1, and says what to install, if there is none.
 provide_nvcc() {
-  local known toolkit
-  if [[ "$GLUON_SYNCBN_CUDA" == OFF || -n "${CUDACXX:-}" ]] || command -v nvcc >/dev/null; then
-    return
-  fi
-  if [[ -x /usr/local/cuda/bin/nvcc ]]; then
-    export CUDACXX=/usr/local/cuda/bin/nvcc
-    return
-  fi
+  local known
+  CUDACXX="${CUDACXX:-$users_nvcc}"
+  export CUDACXX
+  if [[ -n "$CUDACXX" ]]; then return; fi
   known="$(driver_cuda)"
-  if ((${known%%.*} + 0 < 13)) && [[ "$GLUON_SYNCBN_CUDA" == AUTO ]]; then
-    say "warning: no nvcc here. That of Python's packages builds for drivers of CUDA 13 (580.65.06" \
-      "and later), and this driver is for CUDA ${known:-unknown}: GPU contexts will be refused." \
-      "Install a newer driver or nvcc of CUDA 11.2 to ${known:-12} (Debian: nvidia-cuda-toolkit in" \
-      "non-free) and run this again"
-    return
+  if ((${known%%.*} + 0 < 13)); then
+    if [[ -n "$known" ]] && system_nvcc "$known"; then
+      users_nvcc="$(command -v nvcc)"
+      CUDACXX="$users_nvcc"
+      return
+    fi
+    if [[ "$GLUON_SYNCBN_CUDA" != ON ]]; then
+      say "warning: no nvcc here. That of Python's packages builds for drivers of CUDA 13" \
+        "(580.65.06 and later), and this driver is for CUDA ${known:-unknown}. Install a newer" \
+        "driver or nvcc of CUDA 11.2 to ${known:-12} (Debian: nvidia-cuda-toolkit in non-free) and" \
+        "run this again"
+      return 1
+    fi
   fi
-  say "installing nvcc 13.0 in .venv; the GPU half that it builds needs driver 580.65.06 or later"
-  logged "${pip[@]}" install --no-deps "${nvcc_packages[@]}"
-  toolkit="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-  toolkit+=/nvidia/cu13
-  # Where nvcc looks, and what CMake takes for a sign of a toolkit.
-  ln -sfn lib "$toolkit/lib64"
-  ln -sfn libcudart.so.13 "$toolkit/lib/libcudart.so"
-  export CUDACXX="$toolkit/bin/nvcc"
+  say "installing nvcc 13.0 in .venv; what it builds runs on GPUs from Turing (sm_75) on"
+  logged scripts/install_nvcc.sh "$venv"
+  CUDACXX="$(tail -n 1 "$log")"
 }
 
 # Prints a hash of the names and contents of the files "$@" (folders: all files in them).
@@ -218,9 +240,13 @@ if [[ "$version" == 3.11 ]]; then
 fi
 
 dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
-project="$version $GLUON_SYNCBN_CUDA ${GLUON_SYNCBN_CUDA_ARCHITECTURES:-}"
-project+=" $(hash_of CMakeLists.txt cmake gluon_syncbn/_version.py gluon_syncbn.pth \
-  pyproject.toml setup.py src)"
+# Of what the project is built from, and by which nvcc.
+project_stamp() {
+  local nvcc=""
+  if [[ "$GLUON_SYNCBN_CUDA" != OFF ]]; then nvcc="${users_nvcc:-that for $(driver_cuda)}"; fi
+  printf '%s ' "$version" "$GLUON_SYNCBN_CUDA" "${GLUON_SYNCBN_CUDA_ARCHITECTURES:-}" "$nvcc"
+  hash_of CMakeLists.txt cmake gluon_syncbn/_version.py gluon_syncbn.pth pyproject.toml setup.py src
+}
 library=gluon_syncbn/libgluon_syncbn.so
 
 ## Installing
@@ -231,7 +257,7 @@ deps=(--no-deps --force-reinstall)
 if ! stamped dependencies "$dependencies"; then
   deps=()
 fi
-if ((!${#deps[@]})) || ! stamped project "$project" || [[ ! -e "$library" ]]; then
+if ((!${#deps[@]})) || ! stamped project "$(project_stamp)" || [[ ! -e "$library" ]]; then
   command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
     die "no C++ compiler found (Debian: apt-get install g++)"
   rm -f "$state/project" "$state/imported"
@@ -246,13 +272,15 @@ if ((!${#deps[@]})) || ! stamped project "$project" || [[ ! -e "$library" ]]; th
     fi
     say "building and installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
   fi
-  provide_nvcc
+  if [[ "$GLUON_SYNCBN_CUDA" != OFF ]] && ! provide_nvcc; then
+    say "warning: built without the GPU backend: GPU contexts will be refused"
+  fi
   # One call for all: pip sees all constraints on NumPy together.
   logged "${pip[@]}" install ${deps[@]+"${deps[@]}"} ${constraints[@]+"${constraints[@]}"} \
     --editable ".[$extras]"
   printf '%s\n' "$mxnet" >"$state/mxnet"
   printf '%s\n' "$dependencies" >"$state/dependencies"
-  printf '%s\n' "$project" >"$state/project"
+  project_stamp >"$state/project"
 fi
 
 # What was installed has to load: the libraries of CUDA, for example, may be another package's.
@@ -285,37 +313,29 @@ fi
 
 ## Horovod
 
-# Horovod has no wheels: it is compiled against the MXNet that is installed. Its gloo names a
-# version of CMake that CMake 4 refuses, and its build does not know later setuptools.
-horovod_version=0.28.1
-with_mpi=0
+with_mpi=
 if ((want_distributed)); then
   if ! command -v mpicxx >/dev/null || ! command -v mpirun >/dev/null; then
     system_packages "Horovod over MPI" openmpi-bin libopenmpi-dev || true
   fi
-  if command -v mpicxx >/dev/null && command -v mpirun >/dev/null; then with_mpi=1; fi
-  horovod="$horovod_version $version $mxnet mpi=$with_mpi"
+  if command -v mpicxx >/dev/null && command -v mpirun >/dev/null; then with_mpi=mpi; fi
+  horovod="$(hash_of scripts/install_horovod.sh) $version $mxnet $with_mpi"
   if ! stamped horovod "$horovod" || ! "$venv/bin/python" -c 'import horovod.mxnet' 2>/dev/null; then
-    say "building Horovod $horovod_version with MXNet, gloo$( ((with_mpi)) && echo ' and MPI');" \
-      "this takes minutes"
-    rm -f "$state/horovod"
-    logged "${pip[@]}" install ${constraints[@]+"${constraints[@]}"} \
-      'setuptools<70' wheel 'cmake>=3.20' cloudpickle psutil pybind11
-    switches=(HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1
-      HOROVOD_WITHOUT_PYTORCH=1 CMAKE_POLICY_VERSION_MINIMUM=3.5 "MAKEFLAGS=-j$(nproc)"
-      "PATH=$venv/bin:$PATH")
-    if ((with_mpi)); then
-      switches+=(HOROVOD_WITH_MPI=1)
-    else
-      switches+=(HOROVOD_WITHOUT_MPI=1)
+    if [[ "$mxnet" != cpu ]] && ! provide_nvcc; then
+      die "Horovod for MXNet for CUDA has kernels of its own, which only nvcc compiles"
     fi
-    logged env "${switches[@]}" "${pip[@]}" install --no-build-isolation --no-deps --no-cache-dir \
-      --force-reinstall "horovod==$horovod_version"
+    say "building Horovod with MXNet, gloo${with_mpi:+ and MPI}; this takes minutes"
+    rm -f "$state/horovod"
+    logged scripts/install_horovod.sh "$venv" $with_mpi
     logged "$venv/bin/python" -W ignore -c 'import horovod.mxnet'
     printf '%s\n' "$horovod" >"$state/horovod"
   fi
 fi
 
-gpu="$("$venv/bin/python" -W ignore -c \
-  'from gluon_syncbn import _native; print(_native.gpu_build().split(";")[0])')"
-say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, GPU half: $gpu"
+facts="$("$venv/bin/python" -W ignore -c '
+from gluon_syncbn import _native, driver
+build = _native.gpu_build()
+print("GPU backend: " + build.split(";")[0])
+if not build.startswith("not built"):
+    print("NVIDIA driver: " + driver.describe(build))')"
+say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, ${facts//$'\n'/, }"

@@ -6,7 +6,8 @@
 #
 #   scripts/test.sh [--python-only | --native-only | --cu112] [options for pytest]
 #
-# --cu112 runs other tests, of GPU contexts: scripts/test_cu112.sh.
+# --cu112 runs other tests, of GPU contexts, and --cu112 --distributed those of several processes:
+# scripts/test_cu112.sh.
 #
 # An option for pytest: --all-networks trains every network of docs/gluoncv.md instead of a few of
 # every kind (10 minutes more), and --write-gluoncv-table with it writes the table there.
@@ -68,7 +69,7 @@ wheel() {
   # What setuptools kept of earlier builds would get into the wheel even if it is gone from here.
   rm -rf "$folder" build/lib build/lib.* build/bdist.*
   mkdir -p "$folder"
-  # With the GPU half where it can be built; for one architecture, as the native build has them all.
+  # With the GPU backend if it can be built; for one architecture, as the native build has them all.
   GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}" \
     "$python" -m pip wheel --disable-pip-version-check --no-deps -w "$folder" . \
     >"$folder/log" 2>&1 </dev/null || { cat "$folder/log" && return 1; }
@@ -84,7 +85,7 @@ if ((native)); then
   export TSAN_OPTIONS="second_deadlock_stack=1:${TSAN_OPTIONS:-}"
   export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
   # "all" compiles the shared library too, so that a warning in any source fails here; with nvcc,
-  # the GPU half for every architecture.
+  # the GPU backend for every architecture.
   native plain Release "" all
   native thread Debug thread test_programs
   native address Debug address test_programs

@@ -65,7 +65,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     } catch (const std::exception&) {
       // A consequence of what the owner is about to hear.
     }
-    tell_when_done(error);
+    // The partial statistics stay: the message with them may still wait for its turn.
+    tell_when_done(error, [] {});
   }
 
  protected:
@@ -121,19 +122,20 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     } catch (const std::exception& caught) {
       if (error.empty()) error = caught.what();
     }
-    tell_when_done(error);
+    tell_when_done(error, [this] { own_.reset(); });
   }
 
-  void tell_when_done(const std::string& error) {
-    gpu_->when_done([self = shared_from_this(), error](const std::string& found) {
+  /// Calls `release` before, because what comes next may need such memory.
+  template <class Release>
+  void tell_when_done(const std::string& error, const Release& release) {
+    gpu_->when_done([self = shared_from_this(), error, release](const std::string& found) {
       // What was computed from a failed operation is its consequence.
       std::string first = error.empty() ? found : error;
       for (const auto& each : self->read_) {
         if (first.empty()) first = each->error();
       }
-      // What comes next may need such memory.
       self->read_.clear();
-      self->own_.reset();
+      release();
       std::exchange(self->done_, nullptr)(first);
     });
   }

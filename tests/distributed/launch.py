@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Collection
 
 import pytest
 
-from ..processes import ROOT, clean_environment
+from tests.support.processes import ROOT, clean_environment
+
+from ..conftest import DEVICE
 
 if TYPE_CHECKING:
     import psutil
@@ -56,7 +58,7 @@ def needs_gpus(contexts: str) -> None:
     if gpus < 2:
         pytest.skip(f"needs 2 GPUs and MXNet for CUDA; MXNet finds {gpus}")
     if _native.gpu_build().startswith("not built"):
-        pytest.skip(f"GPU half {_native.gpu_build()}")
+        pytest.skip(f"GPU backend {_native.gpu_build()}")
 
 
 def notes(folder: Path, processes: int, missing: Collection[int] = ()) -> list[dict]:
@@ -100,7 +102,7 @@ def start(
     timeout : float
         Seconds after which the whole job is killed and the test fails.
     **environment : str
-        Environment variables to add.
+        Environment variables to add; ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or "mixed".
     """
     if mpi:
         needs_mpi()
@@ -108,6 +110,7 @@ def start(
         launcher += ["-np", str(processes)]
     else:
         launcher = [str(BIN / "horovodrun"), "--gloo", "-np", str(processes)]
+    kind = environment.setdefault("SYNCBN_TEST_CONTEXTS", DEVICE)
     marker = f"{os.getpid()}-{time.monotonic_ns()}"
     added = {
         "PYTHONPATH": str(ROOT),
@@ -118,12 +121,11 @@ def start(
         "SYNCBN_TEST_JOB": marker,
         **environment,
     }
-    gpus = environment.get("SYNCBN_TEST_CONTEXTS", "cpu") != "cpu"
     path = program or WORKERS / f"{worker}.py"
     begin = time.monotonic()
     with subprocess.Popen(
         [*launcher, sys.executable, "-W", "ignore", str(path), *arguments],
-        env={**(os.environ if gpus else clean_environment()), **added},
+        env={**(clean_environment() if kind == "cpu" else os.environ), **added},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -43,6 +43,16 @@ def test_fcn_follows_one_device(processes, mpi, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("mpi", "contexts"), [(False, "cpu"), (False, "gpu"), (True, "gpu")], ids=str
+)
+def test_training_follows_one_device(mpi, contexts, tmp_path):
+    needs_gpus(contexts)
+    job = start("trainer", 2, str(tmp_path), mpi=mpi, SYNCBN_TEST_CONTEXTS=contexts)
+    assert job.status == 0, job.output
+    assert len(notes(tmp_path, 2)) == 2
+
+
+@pytest.mark.parametrize(
     ("mpi", "contexts"), [(False, "cpu"), (True, "cpu"), (False, "gpu")], ids=str
 )
 def test_two_groups_in_four_processes(mpi, contexts, tmp_path):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from ..conftest import DEVICE
 from .launch import notes, start
 
 
@@ -27,7 +28,8 @@ def test_processes_that_stay_away_or_differ(mpi, tmp_path):
         assert "processes 0 and 1 differ: channels 3 and 4" in told["channels"]
         missing = "forward waited " if rank == 1 else "failed on process 1: "
         assert missing in told["local"], told["local"]
-        assert "Came: cpu(0)" in told["local"]
+        came = "cpu(0)" if DEVICE == "cpu" else "gpu(2)"
+        assert f"Came: {came}" in told["local"]
         if rank != 1:
             for words in (
                 "SyncBatchNorm 'absent_",

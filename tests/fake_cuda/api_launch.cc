@@ -155,4 +155,15 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
   });
 }
 
+// The same from CUDA 13 on.
+
+cudaError_t __cudaGetKernel(const void** kernel, const void* function) {
+  *kernel = function;
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
+                               size_t shared, cudaStream_t stream) {
+  return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+
 }  // extern "C"

@@ -125,6 +125,19 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
               [=] { return fake_cuda::new_stream(stream, flags); });
 }
 
+// A device without priorities has one, which is 0 (CUDA's manual).
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return call("cudaStreamCreateWithPriority", Needs::kContext,
+              [=] { return fake_cuda::new_stream(stream, flags); });
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return call("cudaDeviceGetStreamPriorityRange", Needs::kContext, [=] {
+    if (least != nullptr) *least = 0;
+    if (greatest != nullptr) *greatest = 0;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   return call("cudaStreamDestroy", Needs::kContext, [=] {
     const auto stream = Streams::all().remove(handle);

@@ -12,14 +12,14 @@ from gluon_syncbn import _native
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from ..layers import Options, check, make_batch
+from tests.support.layers import Options, check, make_batch
 
 GPUS = mx.context.num_gpus()
 BUILT = not _native.gpu_build().startswith("not built")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs and MXNet for CUDA; MXNet finds {GPUS}"),
-    pytest.mark.skipif(not BUILT, reason=f"GPU half {_native.gpu_build()}"),
+    pytest.mark.skipif(not BUILT, reason=f"GPU backend {_native.gpu_build()}"),
 ]
 
 

@@ -35,8 +35,11 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   const OnDevice on_device(stream->ordinal());
   // The last error, which <<<>>> leaves as its only status, may be somebody else's.
   void* arguments[] = {const_cast<Body*>(&body)};
-  const cudaError_t status = cudaLaunchKernel(run<Body>, dim3(static_cast<unsigned>(blocks)),
-                                              dim3(kThreads), arguments, 0, native(*stream));
+  // Before CUDA 12 no overload takes a pointer to a function.
+  void (*const kernel)(Body) = run<Body>;
+  const cudaError_t status =
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
+                       dim3(kThreads), arguments, 0, native(*stream));
   check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
 }
 

@@ -49,6 +49,16 @@ def checksum(net: Any) -> dict[str, int]:
     return found
 
 
+def values(net: Any) -> dict[str, np.ndarray]:
+    """Every parameter, which is the same bits on all contexts."""
+    found = {}
+    for name, parameter in net._collect_params_with_prefix().items():
+        found[name], *others = [array.asnumpy() for array in parameter.list_data()]
+        for other in others:
+            np.testing.assert_array_equal(other, found[name], err_msg=name)
+    return found
+
+
 def agree(what: str, value: dict[str, int], process_set: Any = None) -> None:
     """Fail where the values differ between processes."""
     group = process_set or hvd.global_process_set

@@ -15,8 +15,8 @@ from gluon_syncbn.distributed_trainer import DistributedTrainer
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.distributed.workers.job import agree, bounds, close, contexts, init, report
-from tests.processes import ROOT
+from tests.distributed.workers.job import agree, bounds, close, contexts, init, report, values
+from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from demo.networks import Design, Norm, build, save_initial_weights
@@ -34,15 +34,6 @@ def step(net: Any, trainer: Any, xs: list, ys: list, size: float) -> float:
     autograd.backward(losses)
     trainer.step(size)
     return sum(loss.asscalar() for loss in losses)
-
-
-def values(net: Any) -> dict[str, np.ndarray]:
-    found = {}
-    for name, parameter in net._collect_params_with_prefix().items():
-        found[name], *others = [array.asnumpy() for array in parameter.list_data()]
-        for other in others:
-            np.testing.assert_array_equal(other, found[name], err_msg=name)
-    return found
 
 
 def main() -> None:

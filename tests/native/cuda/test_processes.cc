@@ -184,6 +184,30 @@ TEST_CASE("cuda processes: a process that does not come is reported after the ti
   layer.wire->forget();
 }
 
+TEST_CASE("cuda processes: a message whose turn comes after the timeout of its round is sent") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  Layer layer({2, 1}, 49);
+  Process& here = layer.processes.front();
+  {
+    const ScopedTimeout timeout(0.2);
+    for (int round = 0; round < 3; ++round) {
+      Finishes finishes;
+      for (Shard* shard : here.shards) {
+        shard->forward(&join(here, *shard)->forward(), &finishes);
+      }
+      for (const auto& error : finishes.wait(2)) CHECK(contains(error, " forward waited 0.2"));
+    }
+  }
+  Process& late = layer.processes.back();
+  for (int round = 0; round < 3; ++round) {
+    Finishes finishes;
+    late.shards.front()->forward(&join(late, *late.shards.front())->forward(), &finishes);
+    CHECK(finishes.wait(1) == no_errors(1));
+  }
+  CHECK(step({&layer}) == no_errors(6));
+}
+
 TEST_CASE("cuda processes: by MXNET_ENABLE_GPU_P2P=0 messages leave from where they are") {
   GLUON_SYNCBN_NEEDS_GPU();
   const ShareGpus share;

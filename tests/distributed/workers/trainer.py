@@ -1,0 +1,67 @@
+"""A network without convolutions in several processes against the same on one device."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from typing import Any
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+from gluon_syncbn.distributed_trainer import DistributedTrainer
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.distributed.workers.job import agree, bounds, close, contexts, init, report, values
+
+CHANNELS = 5
+STEPS = 5
+OPTIONS = {"learning_rate": 1e-4, "momentum": 0.9}
+
+
+def build(norm: type, ctx: list[mx.Context]) -> Any:
+    net = nn.HybridSequential()
+    for _ in range(3):
+        net.add(norm(in_channels=CHANNELS, epsilon=1e-2))
+        net.add(nn.HybridLambda(lambda F, x: F.square(x) - x))
+    net.initialize(ctx=ctx)
+    net.cast("float64")
+    net.hybridize()
+    return net
+
+
+def step(net: Any, trainer: Any, xs: list[mx.nd.NDArray], size: float) -> None:
+    with autograd.record():
+        losses = [mx.nd.square(net(x)).sum() for x in xs]
+    autograd.backward(losses)
+    trainer.step(size)
+
+
+def main() -> None:
+    rank, size = init()
+    alone = build(nn.BatchNorm, [mx.cpu()])
+    gluon_syncbn.init()
+    for number in (1, 2):
+        ctx = contexts(number)
+        net = build(gluon_syncbn.SyncBatchNorm, ctx)
+        alone.initialize(force_reinit=True, ctx=[mx.cpu()])
+        trainer = DistributedTrainer(net.collect_params(), "sgd", OPTIONS)
+        whole = gluon.Trainer(alone.collect_params(), "sgd", OPTIONS)
+        mine, total = bounds(rank, size, number)
+        rng = np.random.default_rng(number)
+        for _ in range(STEPS):
+            x = rng.standard_normal((total, CHANNELS, 4, 3))
+            shards = [mx.nd.array(x[part], ctx=c, dtype="float64") for part, c in zip(mine, ctx)]
+            step(net, trainer, shards, total / size)
+            step(alone, whole, [mx.nd.array(x, dtype="float64")], total)
+        ours = values(net)
+        agree("parameters", {name: zlib.crc32(value.tobytes()) for name, value in ours.items()})
+        for name, value in values(alone).items():
+            # MXNet's BatchNorm holds momentum in single precision.
+            close(name, ours[name], value, 1e-6 if "running" in name else 1e-9)
+    report(sys.argv[1], done=True)
+
+
+if __name__ == "__main__":
+    main()
