@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import contexts
-from tests.support.layers import Options, check, make_batch, run
+from tests.conftest import DEVICE, contexts
+from tests.support.layers import Options, add_shortcut, avoid_kinks, check, make_batch, run
 
+# CPU contexts alone have activations and shortcuts.
+ACT_TYPES = [None, None, "relu", "leaky", "elu"] if DEVICE == "cpu" else [None]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 1e-5}
 # Output and input gradient are rounded to the dtype of the data.
 OUT_TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 1e-3}
@@ -41,24 +43,45 @@ def batches(draw: st.DrawFn):
     train_mode=st.sampled_from([True, True, False]),
     momentum=st.sampled_from([0.0, 0.9, 0.99, 1.0]),
     eps=st.sampled_from([1e-5, 1e-3, 0.1]),
-    requests=st.tuples(*[st.sampled_from(["write", "add", "null"])] * 3),
+    requests=st.tuples(*[st.sampled_from(["write", "add", "null"])] * 4),
+    act_type=st.sampled_from(ACT_TYPES),
+    slope=st.sampled_from([0.0, 0.01, 0.25, 1.0, 3.0]),
+    shortcut=st.booleans() if DEVICE == "cpu" else st.just(False),
 )
 def test_any_step_matches_the_oracle(
-    drawn, fix_gamma, use_global_stats, train_mode, momentum, eps, requests
+    drawn,
+    fix_gamma,
+    use_global_stats,
+    train_mode,
+    momentum,
+    eps,
+    requests,
+    act_type,
+    slope,
+    shortcut,
 ):
     batch, dtype = drawn
-    if all(request == "null" for request in requests):
-        requests = ("write", "null", "null")
+    if all(request == "null" for request in requests[:3]):
+        requests = ("write", "null", "null", requests[3])
     options = Options(
         eps=eps,
         momentum=momentum,
         fix_gamma=fix_gamma,
         use_global_stats=use_global_stats,
         train_mode=train_mode,
-        grad_req=dict(zip(("data", "gamma", "beta"), requests)),
+        grad_req=dict(zip(("data", "gamma", "beta", "shortcut"), requests)),
         before=1.0 if "add" in requests else 0.0,
+        act_type=act_type,
+        slope=slope,
     )
-    check(batch, options, TOLERANCE[dtype], OUT_TOLERANCE[dtype])
+    tolerance, out_tolerance = TOLERANCE[dtype], OUT_TOLERANCE[dtype]
+    if shortcut:
+        add_shortcut(np.random.default_rng(batch.x.size), batch)
+        if dtype == "float16" and act_type == "elu":
+            tolerance = out_tolerance  # the output in half precision tells the gradient
+    if act_type is not None:
+        avoid_kinks(batch, options)
+    check(batch, options, tolerance, out_tolerance)
 
 
 @pytest.mark.parametrize("mean", [0, 10, 100, 1e3, 1e4])

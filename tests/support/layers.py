@@ -26,6 +26,7 @@ class Batch:
     running_var: np.ndarray
     shards: tuple[int, ...]
     axis: int = 1
+    shortcut: np.ndarray | None = None
 
     def split(self, array: np.ndarray) -> list[np.ndarray]:
         """Cut along the first axis of samples, which is the batch unless that is the channels."""
@@ -76,6 +77,7 @@ class Result:
     dbeta: list[np.ndarray] | None
     running_mean: list[np.ndarray]
     running_var: list[np.ndarray]
+    dshortcut: np.ndarray | None = None
 
 
 @dataclass
@@ -90,6 +92,8 @@ class Options:
     train_mode: bool = True
     before: float = 0.0  # what gradients hold before backward
     device: str = DEVICE  # type of the contexts
+    act_type: str | None = None
+    slope: float = 0.25
 
     def before_of(self, name: str) -> float:
         """What is left of `before` in the gradient of `name`."""
@@ -101,6 +105,7 @@ class Options:
             "momentum": self.momentum,
             "fix_gamma": self.fix_gamma,
             "use_global_stats": self.use_global_stats,
+            **({} if self.act_type is None else {"act_type": self.act_type, "slope": self.slope}),
         }
 
 
@@ -112,11 +117,16 @@ def run(batch: Batch, options: Options) -> Result:
     def everywhere(array: np.ndarray) -> list[mx.nd.NDArray]:
         return [mx.nd.array(array, ctx=c, dtype=array.dtype) for c in ctx]
 
-    xs = [mx.nd.array(s, ctx=c, dtype=s.dtype) for s, c in zip(batch.split(batch.x), ctx)]
-    dys = [mx.nd.array(s, ctx=c, dtype=s.dtype) for s, c in zip(batch.split(batch.dy), ctx)]
+    def shards(array: np.ndarray) -> list[mx.nd.NDArray]:
+        return [mx.nd.array(s, ctx=c, dtype=s.dtype) for s, c in zip(batch.split(array), ctx)]
+
+    xs, dys = shards(batch.x), shards(batch.dy)
+    shortcuts = [] if batch.shortcut is None else [shards(batch.shortcut)]
     gammas, betas = everywhere(batch.gamma), everywhere(batch.beta)
     means, variances = everywhere(batch.running_mean), everywhere(batch.running_var)
-    for name, arrays in (("data", xs), ("gamma", gammas), ("beta", betas)):
+    marked = [("data", xs), ("gamma", gammas), ("beta", betas)]
+    marked += [("shortcut", arrays) for arrays in shortcuts]
+    for name, arrays in marked:
         for array in arrays:
             array.attach_grad(grad_req=options.grad_req.get(name, "write"))
             if array.grad is not None:
@@ -130,26 +140,42 @@ def run(batch: Batch, options: Options) -> Result:
                 num_devices=len(ctx),
                 axis=batch.axis,
                 **options.attributes(),
+                **({"shortcut": True} if shortcuts else {}),
             )
-            for arrays in zip(xs, gammas, betas, means, variances)
+            for arrays in zip(xs, gammas, betas, *shortcuts, means, variances)
         ]
     mx.autograd.backward(outs, dys, train_mode=options.train_mode)
 
     def gather(arrays: list[mx.nd.NDArray]) -> np.ndarray:
         return np.concatenate([a.asnumpy() for a in arrays], axis=batch.batch_axis)
 
-    def gradients(arrays: list[mx.nd.NDArray]) -> list[mx.nd.NDArray] | None:
+    def gradients(arrays: list[mx.nd.NDArray]) -> list[np.ndarray] | None:
         return None if arrays[0].grad is None else [a.grad.asnumpy() for a in arrays]
 
-    dxs = gradients(xs)
+    def joined(arrays: list[mx.nd.NDArray]) -> np.ndarray | None:
+        parts = gradients(arrays)
+        return None if parts is None else np.concatenate(parts, axis=batch.batch_axis)
+
     return Result(
         out=gather(outs),
-        dx=None if dxs is None else np.concatenate(dxs, axis=batch.batch_axis),
+        dx=joined(xs),
         dgamma=gradients(gammas),
         dbeta=gradients(betas),
         running_mean=[a.asnumpy() for a in means],
         running_var=[a.asnumpy() for a in variances],
+        dshortcut=joined(shortcuts[0]) if shortcuts else None,
     )
+
+
+def add_shortcut(rng: np.random.Generator, batch: Batch) -> None:
+    """Give a batch random shortcuts."""
+    batch.shortcut = rng.standard_normal(batch.x.shape).astype(batch.x.dtype)
+
+
+def avoid_kinks(batch: Batch, options: Options) -> None:
+    """Let no gradient come to where rounding decides on which side of its kink an activation is."""
+    z = expect(batch, options).before_activation
+    batch.dy[np.abs(z) < 1e-2] = 0
 
 
 def expect(batch: Batch, options: Options) -> Expected:
@@ -166,6 +192,9 @@ def expect(batch: Batch, options: Options) -> Expected:
         momentum=options.momentum,
         fix_gamma=options.fix_gamma,
         batch_statistics=options.train_mode and not options.use_global_stats,
+        shortcut=0.0 if batch.shortcut is None else batch.shortcut,
+        act_type=options.act_type,
+        slope=options.slope,
     )
 
 
@@ -181,6 +210,12 @@ def check(batch: Batch, options: Options, tolerance: float, out_tolerance: float
         # dx is a difference of terms of this size, which may cancel.
         size = np.abs(batch.dy).max() * expected.largest_scale + abs(before)
         assert np.abs(result.dx - (expected.dx + before)).max() <= out_tolerance * size
+    if result.dshortcut is not None:
+        before = options.before_of("shortcut")
+        size = np.abs(batch.dy).max() + abs(before)
+        assert (
+            np.abs(result.dshortcut - (expected.dshortcut + before)).max() <= out_tolerance * size
+        )
     for name, parts, whole in (
         ("gamma", result.dgamma, expected.dgamma),
         ("beta", result.dbeta, expected.dbeta),

@@ -22,6 +22,8 @@ class Expected:
     running_mean: np.ndarray
     running_var: np.ndarray
     largest_scale: float  # of |gamma| / std
+    dshortcut: np.ndarray
+    before_activation: np.ndarray
 
 
 def batch_norm(
@@ -37,6 +39,9 @@ def batch_norm(
     momentum: float = 0.9,
     fix_gamma: bool = False,
     batch_statistics: bool = True,
+    shortcut: np.ndarray | float = 0.0,
+    act_type: str | None = None,
+    slope: float = 0.25,
 ) -> Expected:
     """Forward and backward for the gradient `dy` of the output."""
     x, dy, gamma, beta, running_mean, running_var = (
@@ -51,7 +56,9 @@ def batch_norm(
     mean, var = (x.mean(others), x.var(others)) if batch_statistics else (running_mean, running_var)
     centered = x - mean.reshape(shape)
     std = np.sqrt(var + eps).reshape(shape)
-    out = scale.reshape(shape) * (centered / std) + beta.reshape(shape)
+    z = scale.reshape(shape) * (centered / std) + beta.reshape(shape) + np.asarray(shortcut)
+    out, steepness = activate(z, act_type, slope)
+    dy = dy * steepness
 
     dxhat = dy * scale.reshape(shape)
     dx = dxhat / std
@@ -70,7 +77,23 @@ def batch_norm(
         running_mean=running_mean * update + mean * (1 - update),
         running_var=running_var * update + var * (1 - update),
         largest_scale=float(np.abs(scale.reshape(shape) / std).max()),
+        dshortcut=dy,
+        before_activation=z,
     )
+
+
+def activate(z: np.ndarray, act_type: str | None, slope: float) -> tuple[np.ndarray, np.ndarray]:
+    """Value and derivative of an activation, with MXNet's names; at 0 that from below."""
+    z = np.asarray(z, dtype=np.float64)
+    if act_type is None:
+        return z, np.ones_like(z)
+    below = np.minimum(z, 0.0)
+    value, derivative = {
+        "relu": (np.zeros_like(z), np.zeros_like(z)),
+        "leaky": (slope * below, np.full_like(z, slope)),
+        "elu": (slope * np.expm1(below), slope * np.exp(below)),
+    }[act_type]
+    return np.where(z > 0, z, value), np.where(z > 0, 1.0, derivative)
 
 
 def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
