@@ -15,6 +15,8 @@ from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers t
 __all__ = ["SyncBatchNorm"]
 
 OP_TYPE = "SyncBatchNorm"
+# Of the operator's attributes; src/mxnet/attributes.h refuses what a later one has written.
+ATTRIBUTES_VERSION = 1
 
 
 class _Identity:
@@ -343,6 +345,7 @@ class SyncBatchNorm(nn.BatchNorm):
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if symbolic else "key",
+            **({"version": ATTRIBUTES_VERSION} if symbolic else {}),
         )
 
     def _attributes(self, check: bool) -> dict[str, Any]:

@@ -36,6 +36,8 @@ struct Attributes {
   std::string across;               ///< the layer's name among processes; "" for the key
 
   static constexpr int kNoProcessSet = -1;
+  /// Of the attributes: one more when symbols get something that earlier releases would misread.
+  static constexpr int kVersion = 1;
 
   bool crosses_processes() const { return process_set != kNoProcessSet; }
   bool synchronizes() const { return group_size() > 1 || crosses_processes(); }
