@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 
 def test_hooks_are_the_checks_of_lint():

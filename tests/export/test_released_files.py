@@ -17,7 +17,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 DATA = ROOT / "tests" / "data"
 VERSIONS = sorted(path.name[: -len("-symbol.json")] for path in DATA.glob("*-symbol.json"))
