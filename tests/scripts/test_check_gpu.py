@@ -78,7 +78,7 @@ def test_whole_script_goes_on_whatever_fails_or_is_missing(library, tmp_path):
     assert verdicts == {
         "correctness": "passed",
         "native tests": "FAILED: skipped: ",
-        "library on the stand-in for MXNet": "FAILED: status 3",
+        "library on a fake MXNet": "FAILED: status 3",
         "PyTorch": "FAILED: status 1",
         "ncu": "FAILED: ==ERROR==",
         "memcheck": "passed",
