@@ -96,5 +96,6 @@ if ((python)); then
   printf '\ntest: wheel\n'
   wheel
   printf '\ntest: Python tests\n'
-  .venv/bin/pytest "$@"
+  # More processes would take more than 16 GB: each network's workspaces stay with its process.
+  .venv/bin/pytest --numprocesses 2 --dist loadfile "$@"
 fi
