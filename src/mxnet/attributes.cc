@@ -90,7 +90,8 @@ void require_known_version(const std::string& layer, const std::string& value) {
   if (version > Attributes::kVersion) {
     throw Error(layer + ": attribute version=" + shown(value) +
                 " comes from a later gluon_syncbn; this is " GLUON_SYNCBN_VERSION
-                ", which reads up to version " + std::to_string(Attributes::kVersion) +
+                ", which reads up to version " +
+                std::to_string(Attributes::kVersion) +
                 ". Install the later one, or let it write plain BatchNorm "
                 "(gluon_syncbn.export)");
   }
