@@ -211,8 +211,8 @@ TEST_CASE("attributes: what a later version has written is refused before what i
   CHECK(error_of({{"epsilon", "1"}, {"version", later}, {"key", "bn"}}) ==
         "SyncBatchNorm 'bn': attribute version=" + later +
             " comes from a later gluon_syncbn; this is " GLUON_SYNCBN_VERSION
-            ", which reads up to version " + now +
-            ". Install the later one, or let it write plain BatchNorm (gluon_syncbn.export)");
+            ", which reads up to version " +
+            now + ". Install the later one, or let it write plain BatchNorm (gluon_syncbn.export)");
   CHECK(error_of({{"epsilon", "1"}, {"version", now}, {"key", "bn"}})
             .find("SyncBatchNorm 'bn': unknown attribute epsilon") == 0);
   for (const char* value : {"", "0", "-1", "1.0", "0.1.0", "one"}) {
