@@ -56,10 +56,19 @@ if(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET)
     add_library(${target} SHARED "${generated}/${soname}.c")
     set_target_properties(${target} PROPERTIES OUTPUT_NAME "${CMAKE_MATCH_1}"
                                                SUFFIX "${CMAKE_MATCH_2}"
-                                               C_VISIBILITY_PRESET default)
+                                               C_VISIBILITY_PRESET default
+                                               CXX_VISIBILITY_PRESET default)
     add_dependencies(${target} fake_cuda_sources)
     target_link_options(${target} PRIVATE "LINKER:--version-script=${generated}/${soname}.map")
     add_dependencies(fake_cuda_libraries ${target})
+  endforeach()
+  # What networks need of two of them is computed.
+  foreach(library cudnn cublas)
+    file(GLOB sources CONFIGURE_DEPENDS "${fake_cuda_folder}/libraries/${library}/*.cc")
+    target_sources(fake_lib${library} PRIVATE ${sources} "${fake_cuda_folder}/kernels/values.cc"
+                                              "${fake_cuda_folder}/kernels/name.cc")
+    target_include_directories(fake_lib${library} PRIVATE "${fake_cuda_folder}")
+    target_link_libraries(fake_lib${library} PRIVATE gluon_syncbn_flags fake_cuda)
   endforeach()
   # Who asks the driver for the calls that the fake runtime has finds them there.
   target_link_libraries(fake_libcuda PRIVATE -Wl,--no-as-needed fake_cuda)

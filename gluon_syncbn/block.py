@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import numbers
 import uuid
 from collections import defaultdict
 from typing import Any, ClassVar, Iterator
@@ -17,6 +19,9 @@ __all__ = ["SyncBatchNorm"]
 OP_TYPE = "SyncBatchNorm"
 # Of the operator's attributes; src/mxnet/attributes.h refuses what a later one has written.
 ATTRIBUTES_VERSION = 1
+
+# The operator's name of each activation, and its slope by default.
+_ACTIVATIONS = {"relu": ("relu", None), "leaky_relu": ("leaky", 0.01), "elu": ("elu", 1.0)}
 
 
 class _Identity:
@@ -67,6 +72,10 @@ class SyncBatchNorm(nn.BatchNorm):
     Call all devices before you read a result of one: ``asnumpy()`` inside the loop over shards
     waits for devices that have not been called.
 
+    ``layer(x)`` is ``act(norm(x))`` and ``layer(x, shortcut)`` is ``act(norm(x) + shortcut)``, in
+    one pass over memory; without `activation`, ``act`` is the identity. `shortcut` has the shape,
+    dtype and context of `x`. A hybridized layer is called either always with it or never.
+
     Parameters
     ----------
     in_channels : int, default 0
@@ -102,6 +111,11 @@ class SyncBatchNorm(nn.BatchNorm):
         Processes to synchronize with; see :func:`gluon_syncbn.init`. By default, those that
         ``init`` was called with, or this process alone. They know the layer by its prefix and by
         the order of first calls, so all must make and call the same network.
+    activation : {'relu', 'leaky_relu', 'elu'}, optional
+        What follows the normalization, computed with it. By default, nothing.
+    alpha : float, optional
+        Slope of 'leaky_relu' below 0, or what 'elu' tends to below 0, with the sign changed; at
+        least 0. Defaults are 0.01 and 1.
     **kwargs
         ``prefix`` and ``params`` of every Gluon block.
 
@@ -112,12 +126,15 @@ class SyncBatchNorm(nn.BatchNorm):
         at least 1, or not the number of contexts that the parameters live on when training; if
         `sync_group_size` is not a whole number of at least 1 that divides `num_devices`;
         if Horovod does not know `process_set`, or this process is not in it, or it is combined with
-        `sync_group_size`.
+        `sync_group_size`; if there is no such `activation`, or `alpha` is not a number of at least
+        0, or is given without an activation that has it; at the call, if `shortcut` lives on
+        another context than `data`.
     ImportError, RuntimeError
         If `process_set` is given and there is no Horovod, or it has not been initialized.
     mxnet.base.MXNetError
         At the call, if the data has less than 2 or more than 5 dimensions, another dtype than
-        float16, float32 and float64, or does not fit the parameters. At ``asnumpy()`` or
+        float16, float32 and float64, or does not fit the parameters, or `shortcut` has another
+        shape or dtype. At ``asnumpy()`` or
         ``wait_to_read()``, if the devices of a step differ in channels, dtype, epsilon or momentum,
         if one of them fails, or if one does not come within :func:`gluon_syncbn.get_timeout`
         seconds.
@@ -162,6 +179,8 @@ class SyncBatchNorm(nn.BatchNorm):
         axis: int = 1,
         sync_group_size: int | None = None,
         process_set: Any = None,
+        activation: str | None = None,
+        alpha: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -186,6 +205,7 @@ class SyncBatchNorm(nn.BatchNorm):
         self.num_devices = num_devices
         self.sync_group_size = sync_group_size
         self.momentum = momentum
+        self._set_activation(activation, alpha)
 
     @classmethod
     def _convert_in_place(
@@ -255,6 +275,35 @@ class SyncBatchNorm(nn.BatchNorm):
         )
 
     @property
+    def activation(self) -> str | None:
+        """What follows the normalization: 'relu', 'leaky_relu', 'elu' or None."""
+        return self._kwargs.get("activation")
+
+    @property
+    def alpha(self) -> float | None:
+        """Parameter of the activation, if it has one."""
+        return self._kwargs.get("alpha")
+
+    def _set_activation(self, activation: str | None, alpha: float | None) -> None:
+        if activation is not None and activation not in _ACTIVATIONS:
+            raise ValueError(
+                f"{self.name}: activation={activation!r} should be one of "
+                f"{', '.join(map(repr, _ACTIVATIONS))} or None"
+            )
+        default = None if activation is None else _ACTIVATIONS[activation][1]
+        if alpha is not None and default is None:
+            raise ValueError(
+                f"{self.name}: alpha={alpha!r} belongs to 'leaky_relu' and 'elu', but "
+                f"activation={activation!r}"
+            )
+        if alpha is not None and not _is_slope(alpha):
+            raise ValueError(f"{self.name}: alpha={alpha!r} should be a number of at least 0")
+        if activation is not None:
+            self._kwargs["activation"] = activation
+        if default is not None:
+            self._kwargs["alpha"] = default if alpha is None else float(alpha)
+
+    @property
     def momentum(self) -> float | None:
         """Weight of the old value in the running statistics, or None: the average over all batches.
 
@@ -316,13 +365,15 @@ class SyncBatchNorm(nn.BatchNorm):
         self,
         F: Any,  # noqa: N803
         x: Any,
+        shortcut: Any = None,
+        *,
         gamma: Any,
         beta: Any,
         running_mean: Any,
         running_var: Any,
         num_batches_tracked: Any = None,
     ) -> Any:
-        """Normalize `x`; see the class."""
+        """Normalize `x`, add `shortcut` and activate; see the class."""
         if mx.util.is_np_array():
             raise NotImplementedError(
                 f"{self.name}: MXNet's NumPy interface (npx.set_np) is not supported; "
@@ -330,16 +381,23 @@ class SyncBatchNorm(nn.BatchNorm):
             )
         cpu_contexts.use_one_thread_each(_contexts_of(self.running_mean))
         symbolic = F is mx.sym
+        if shortcut is not None and not symbolic and shortcut.context != x.context:
+            raise ValueError(
+                f"{self.name}: shortcut is on {shortcut.context} where {x.context} is expected, "
+                "that of data"
+            )
         return F.Custom(
             x,
             gamma,
             beta,
+            *([] if shortcut is None else [shortcut]),
             running_mean,
             running_var,
             *([] if num_batches_tracked is None else [num_batches_tracked]),
             name="fwd",
             op_type=OP_TYPE,
             **self._attributes(check=not symbolic),
+            **({} if shortcut is None else {"shortcut": True}),
             key=self.key,
             **self._among_processes(symbolic),
             # A graph may be copied or loaded twice, key and all; its operators then find each other
@@ -351,6 +409,11 @@ class SyncBatchNorm(nn.BatchNorm):
     def _attributes(self, check: bool) -> dict[str, Any]:
         num_devices = self._devices_in_use(check)
         attributes = dict(self._kwargs, num_devices=num_devices)
+        activation, alpha = attributes.pop("activation", None), attributes.pop("alpha", None)
+        if activation is not None:
+            attributes["act_type"] = _ACTIVATIONS[activation][0]
+        if alpha is not None:
+            attributes["slope"] = alpha
         if self.sync_group_size is None:
             del attributes["sync_group_size"]
         else:
@@ -408,6 +471,10 @@ def _is_weight(value: Any) -> bool:
         return bool(0 <= value <= 1)
     except TypeError:
         return False
+
+
+def _is_slope(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and 0 <= float(value) < math.inf
 
 
 def _contexts_of(parameter: Any) -> list | None:

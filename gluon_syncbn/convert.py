@@ -86,7 +86,8 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     """Make every :class:`gluon_syncbn.SyncBatchNorm` what it was before conversion, in place.
 
     Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``, which has no average over
-    all batches: set the `momentum` of layers with ``momentum=None`` to a number first.
+    all batches: set the `momentum` of layers with ``momentum=None`` to a number first. Nor has it
+    an activation; :func:`gluon_syncbn.export` makes networks with such layers plain ones.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     Raises
     ------
     ValueError
-        If a layer has ``momentum=None``. The network stays as it was.
+        If a layer has ``momentum=None`` or an activation. The network stays as it was.
 
     See Also
     --------
@@ -113,6 +114,11 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
             raise ValueError(
                 f"{layer.name}: momentum=None, the average over all batches, has no counterpart in "
                 "BatchNorm; set its momentum to a number first"
+            )
+        if layer.activation is not None:
+            raise ValueError(
+                f"{layer.name}: activation={layer.activation!r} has no counterpart in BatchNorm; "
+                "gluon_syncbn.export makes the network one of plain operators"
             )
     reverted = []
     for layer in layers:

@@ -103,7 +103,7 @@ def describe(gpu_build: str) -> str:
         return text
     first = FIRST_DRIVERS.get(int(built[1]), f"for CUDA {built[1]}")
     if int(built[1]) <= version // 1000:
-        return f"{text}; the GPU half needs {first} or later"
+        return f"{text}; the GPU backend needs {first} or later"
     return (
         f"{text}: too old for the GPU backend, which CUDA {built[1]} has built. Install driver "
         f"{first} or later, or build with nvcc of CUDA {version // 1000}"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mxnet as mx
 from mxnet import gluon
 
 from .block import OP_TYPE
 from .fold import Arrays, FoldReport, fold_batchnorm
+from .graph import Graph
 
 __all__ = ["Converted", "convert_files", "export", "to_batchnorm"]
 
@@ -19,14 +19,18 @@ _logger = logging.getLogger(__name__)
 
 # The operator has one input more if it averages over all batches.
 _NUM_INPUTS = 5
+_SHORTCUT = 3  # its place among them, if there is one
+_DEFAULT_SLOPE = "0.25"
 _SHARED_ATTRIBUTES = ("eps", "momentum", "fix_gamma", "use_global_stats", "axis")
 
 
 def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
     """Make every SyncBatchNorm node of a symbol a plain ``BatchNorm`` node.
 
-    In inference the two compute the same. In training BatchNorm normalizes each device by itself
-    and has no average over all batches: nodes with ``momentum=None`` get its default, 0.9.
+    What it does beside that become nodes behind it: ``elemwise_add`` of a shortcut, and
+    ``Activation`` or ``LeakyReLU``. In inference the two compute the same. In training BatchNorm
+    normalizes each device by itself and has no average over all batches: nodes with
+    ``momentum=None`` get its default, 0.9.
 
     Parameters
     ----------
@@ -39,20 +43,41 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
         A copy with the same names of nodes, arguments and auxiliary states, without the counts of
         batches.
     """
-    graph = json.loads(symbol.tojson())
-    for node in graph["nodes"]:
-        attributes = node.get("attrs", {})
-        if node["op"] == "Custom" and attributes.get("op_type") == OP_TYPE:
-            node["op"] = "BatchNorm"
-            del node["inputs"][_NUM_INPUTS:]
-            if attributes.get("momentum") == "None":
-                del attributes["momentum"]
-            node["attrs"] = {
-                name: value
-                for name, value in attributes.items()
-                if name in _SHARED_ATTRIBUTES or name.startswith("__")
-            }
-    return mx.sym.load_json(json.dumps(graph))
+    graph = Graph(symbol)
+    for index in range(len(graph.nodes)):
+        if is_sync_batchnorm(graph.nodes[index]):
+            _make_plain(graph, index)
+    return graph.to_symbol()
+
+
+def is_sync_batchnorm(node: dict[str, Any]) -> bool:
+    """Whether a node of a graph is this package's operator."""
+    return node["op"] == "Custom" and node.get("attrs", {}).get("op_type") == OP_TYPE
+
+
+def _make_plain(graph: Graph, index: int) -> None:
+    """Make the SyncBatchNorm `index` nodes of MXNet's own operators."""
+    name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
+    attributes = graph.nodes[index]["attrs"]
+    shortcuts = [inputs.pop(_SHORTCUT)] if graph.flag(index, "shortcut") else []
+    kept = {
+        key: value
+        for key, value in attributes.items()
+        if key in _SHARED_ATTRIBUTES or key.startswith("__")
+    }
+    if kept.get("momentum") == "None":
+        del kept["momentum"]
+    last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **kept)
+    for shortcut in shortcuts:
+        last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
+    act_type = attributes.get("act_type", "None")
+    if act_type == "relu":
+        graph.add("Activation", f"{name}_relu", [[last, 0, 0]], act_type=act_type)
+    elif act_type != "None":
+        slope = attributes.get("slope", _DEFAULT_SLOPE)
+        graph.add("LeakyReLU", f"{name}_{act_type}", [[last, 0, 0]], act_type=act_type, slope=slope)
+    # The last of them is what others read.
+    graph.nodes[index] = graph.nodes.pop()
 
 
 def export(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any, Dict
+from typing import Dict
 
 import mxnet as mx
 import numpy as np
+
+from .graph import Graph
 
 __all__ = ["FoldReport", "fold_batchnorm"]
 
@@ -64,7 +65,7 @@ def fold_batchnorm(
     report : FoldReport
         What was folded and what was left, and why.
     """
-    graph = _Graph(json.loads(symbol.tojson()))
+    graph = _Graph(symbol)
     args, aux, report = dict(args), dict(aux), FoldReport()
     for index, node in enumerate(graph.nodes):
         if node["op"] != "BatchNorm":
@@ -75,9 +76,9 @@ def fold_batchnorm(
             report.left[node["name"]] = reason
             continue
         _fold_arrays(graph, index, args, aux)
-        graph.bypass(index)
+        graph.redirect(index, node["inputs"][0])
         report.folded[node["name"]] = graph.nodes[source]["name"]
-    folded = mx.sym.load_json(graph.to_json())
+    folded = graph.to_symbol()
     used = {*folded.list_arguments()}
     states = {*folded.list_auxiliary_states()}
     return (
@@ -88,26 +89,8 @@ def fold_batchnorm(
     )
 
 
-class _Graph:
-    """A symbol's JSON. Nodes keep their index until `to_json` sorts and renumbers them."""
-
-    def __init__(self, graph: dict[str, Any]) -> None:
-        self.nodes = graph["nodes"]
-        self.heads = graph["heads"]
-        self._attributes = graph.get("attrs", {})
-
-    def attribute(self, index: int, name: str, default: str) -> str:
-        return str(self.nodes[index].get("attrs", {}).get(name, default))
-
-    def flag(self, index: int, name: str) -> bool:
-        return self.attribute(index, name, "False") in ("True", "true", "1")
-
-    def consumers(self, index: int) -> list[tuple[int, int]]:
-        """(node, output) of everything that reads an output of a node; -1 stands for a head."""
-        read = [(-1, head[1]) for head in self.heads if head[0] == index]
-        for other, node in enumerate(self.nodes):
-            read += [(other, entry[1]) for entry in node["inputs"] if entry[0] == index]
-        return read
+class _Graph(Graph):
+    """A graph of which norms are folded away."""
 
     def why_not(self, index: int) -> str | None:
         """Why the BatchNorm `index` cannot be folded, or None if it can."""
@@ -140,50 +123,13 @@ class _Graph:
         axis = 1 if layout == "None" else layout.index("C")
         return (axis, axis - ndim)
 
-    def bypass(self, index: int) -> None:
-        """Let everything that reads the node `index` read its first input instead."""
-        source = self.nodes[index]["inputs"][0]
-        for entries in [self.heads, *(node["inputs"] for node in self.nodes)]:
-            for entry in entries:
-                if entry[0] == index:
-                    entry[0], entry[1] = source[0], source[1]
-        self.nodes[index]["inputs"] = []  # it reads nothing any more
-
     def add_bias(self, index: int) -> str:
         """Give a layer without bias one; return the name of its variable."""
         node = self.nodes[index]
         name = f"{node['name']}_bias"
-        self.nodes.append({"op": "null", "name": name, "inputs": []})
-        node["inputs"].append([len(self.nodes) - 1, 0, 0])
+        node["inputs"].append([self.add("null", name, []), 0, 0])
         node["attrs"] = {**node.get("attrs", {}), "no_bias": "False"}
         return name
-
-    def to_json(self) -> str:
-        """Only what the heads need, in topological order."""
-        order: dict[int, int] = {}
-        for head in self.heads:
-            stack = [(head[0], False)]
-            while stack:
-                index, inputs_done = stack.pop()
-                if index in order:
-                    continue
-                if inputs_done:
-                    order[index] = len(order)
-                    continue
-                stack.append((index, True))
-                stack += [(entry[0], False) for entry in reversed(self.nodes[index]["inputs"])]
-        nodes = []
-        for index in order:
-            inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]
-            nodes.append({**self.nodes[index], "inputs": inputs})
-        graph = {
-            "nodes": nodes,
-            "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
-            "node_row_ptr": list(range(len(nodes) + 1)),
-            "heads": [[order[head[0]], *head[1:]] for head in self.heads],
-            "attrs": self._attributes,
-        }
-        return json.dumps(graph)
 
 
 def _fold_arrays(graph: _Graph, index: int, args: Arrays, aux: Arrays) -> None:

@@ -1,4 +1,4 @@
-"""Check and time the GPU half on a machine with an NVIDIA GPU, in 10 minutes, with what is there.
+"""Check and time the GPU backend on a machine with a GPU, in 10 minutes, with what is there.
 
 Needs Python 3.8 and nvcc with a C++17 compiler. PyTorch, CMake with doctest's header (in the folder
 DOCTEST, or installed), profilers and compute-sanitizer have a part if they are there. Every check
@@ -300,7 +300,8 @@ class Checks:
 
 def result_of(command: list[str], limit: float, log: Any) -> str:
     """Run a program, and end it with its children after so many seconds."""
-    variables = {**os.environ, "GLUON_SYNCBN_SHARE_GPUS": "1", "PYTHONUNBUFFERED": "1"}
+    tests = {"GLUON_SYNCBN_SHARE_GPUS": "1", "GLUON_SYNCBN_TEST_DEVICE": "gpu"}
+    variables = {**os.environ, **tests, "PYTHONUNBUFFERED": "1"}
     streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
     try:
         program = subprocess.Popen(command, env=variables, start_new_session=True, **streams)
@@ -369,12 +370,11 @@ def main() -> int:
           -DCMAKE_BUILD_TYPE=Release -DGLUON_SYNCBN_CUDA=ON -DGLUON_SYNCBN_BUILD_TESTS=ON \\
           -DGLUON_SYNCBN_CUDA_ARCHITECTURES={needed["architecture"]}-real \\
           -DDOCTEST_INCLUDE_DIR='{doctest}' && cmake --build '{binaries}' -j {os.cpu_count()} \\
-          --target cuda_tests host_scenarios stand_in_cuda gluon_syncbn"""
+          --target cuda_tests mxnet_tests_on_gpus"""
         checks.run("native tests built", ["bash", "-c", script], 200, **needed)
     checks.run("native tests", [binaries / "cuda_tests", "--test-case=cuda*"], 120)
-    scenarios = [binaries / "host_scenarios", "--devices", "gpu", "--host"]
-    scenarios += [binaries / "libstand_in_cuda.so", "--adapter", binaries / "libgluon_syncbn.so"]
-    checks.run("library on the stand-in for MXNet", scenarios, 60)
+    whole = [binaries / "mxnet_tests_on_gpus", "--test-suite-exclude=end"]
+    checks.run("library on a fake MXNet", whole, 60)
     version = "import torch; print(torch.__version__, torch.backends.cudnn.version())"
     torch = checks.run("PyTorch", [sys.executable, "-c", version], 60, torch=find_spec("torch"))
     for number, case in enumerate(TIMED):

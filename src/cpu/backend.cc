@@ -29,11 +29,11 @@ class CpuBackend : public Backend {
     if (pass.y) {
       const auto normalization =
           normalization_of(pass.data, all_channels(pass.data), HostStatistics::of(*statistics),
-                           pass.gamma, pass.beta);
+                           pass.gamma, pass.beta, pass.activation);
       dispatch(pass.data.dtype, [&](auto types) {
         using T = typename decltype(types)::Data;
         cpu::normalize(static_cast<const T*>(pass.x), pass.data.layout, normalization, pass.write,
-                       static_cast<T*>(pass.y));
+                       static_cast<T*>(pass.y), static_cast<const T*>(pass.shortcut));
       });
     }
     pass.done("");

@@ -101,11 +101,11 @@ void move_averages_on_host(const Backend::Data& data, const HostStatistics& batc
 
 cpu::Normalization normalization_of(const Backend::Data& data, ChannelRange channels,
                                     const HostStatistics& statistics, const void* gamma,
-                                    const void* beta) {
+                                    const void* beta, const Activation& activation) {
   return with_parameter_type(data, [&](auto parameter) {
     using P = decltype(parameter);
     cpu::Normalization normalization{some(statistics.mean, channels), gamma_of<P>(gamma, channels),
-                                     to_doubles<P>(beta, channels)};
+                                     to_doubles<P>(beta, channels), activation};
     const double* inv_std = statistics.inv_std.data() + channels.begin;
     for (double& scale : normalization.scale) scale *= *inv_std++;
     return normalization;

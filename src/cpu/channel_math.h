@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cpu/kernels.h"
@@ -41,7 +42,20 @@ void move_averages_on_host(const Backend::Data& data, const HostStatistics& batc
 /// For some channels. `gamma` may be null: 1.
 cpu::Normalization normalization_of(const Backend::Data& data, cpu::ChannelRange channels,
                                     const HostStatistics& statistics, const void* gamma,
-                                    const void* beta);
+                                    const void* beta, const Activation& activation);
+
+/// What the backward pass reads of an activation.
+template <class T>
+cpu::Gate<T> gate_of(const Backend::Backward& pass) {
+  cpu::Gate<T> gate{pass.activation, static_cast<const T*>(pass.y), {}, {}};
+  if (pass.activation.type == ActType::kNone || !pass.beta) return gate;
+  auto normalization =
+      normalization_of(pass.data, all_channels(pass.data), HostStatistics::of(*pass.statistics),
+                       pass.gamma, pass.beta, pass.activation);
+  gate.scale = std::move(normalization.scale);
+  gate.shift = std::move(normalization.shift);
+  return gate;
+}
 
 /// For some channels. `all_devices` may be null, and `count` then without meaning: see
 /// Backend::gradients().

@@ -131,7 +131,10 @@ class Parameters {
     for (std::size_t i = begin; values_.size() < begin + size_; ++i) values_.push_back(values_[i]);
   }
 
-  const R* operator[](std::size_t i) const { return values_.data() + i * size_; }
+  /// Null if that has not been added.
+  const R* operator[](std::size_t i) const {
+    return i * size_ < values_.size() ? values_.data() + i * size_ : nullptr;
+  }
 
  private:
   const std::size_t channels_;
@@ -154,19 +157,38 @@ NormalizationArrays<R> arrays_of_normalization(const Parameters<R>& values) {
   return {values[0], values[1], values[2]};
 }
 
-template <class R>
-Parameters<R> parameters_of(const InputGradient& g, const Layout& layout, const Matrix* matrix) {
-  Parameters<R> values(g.mean.size(), layout, matrix, 4);
+/// Of the gradient, and of the normalization if the gate looks at that; its first channel is
+/// `first`.
+template <class T, class R = Real<T>>
+Parameters<R> parameters_of(const InputGradient& g, const Gate<T>& gate, std::size_t first,
+                            const Layout& layout, const Matrix* matrix) {
+  Parameters<R> values(g.mean.size(), layout, matrix, 6);
   values.add([&](std::size_t c) { return g.mean[c]; });
   values.add([&](std::size_t c) { return g.dy_factor[c]; });
   values.add([&](std::size_t c) { return g.x_factor[c]; });
   values.add([&](std::size_t c) { return g.constant[c] - rest_of<R>(g.mean[c]) * g.x_factor[c]; });
+  if (gate.scale.empty()) return values;
+  values.add([&](std::size_t c) { return gate.scale[first + c]; });
+  values.add([&](std::size_t c) {
+    return gate.shift[first + c] - rest_of<R>(g.mean[c]) * gate.scale[first + c];
+  });
   return values;
 }
 
 template <class R>
+NormalizationArrays<R> arrays_of_gate(const Parameters<R>& values) {
+  return {values[0], values[4], values[5]};
+}
+
+template <class R>
 InputGradientArrays<R> arrays_of_gradient(const Parameters<R>& values) {
-  return {values[0], values[1], values[2], values[3]};
+  return {values[1], values[2], values[3]};
+}
+
+/// `y` moved like the other arrays; null stays null.
+template <class T>
+const T* moved(const T* y, std::int64_t offset) {
+  return y ? y + offset : nullptr;
 }
 
 /// Sums of the columns of all parts of a matrix.
@@ -207,15 +229,23 @@ void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kern
 template <class T>
 void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
                               const Kernels<T>& kernels, const std::vector<double>& mean,
-                              GradientSums* result) {
+                              const Gate<T>& gate, GradientSums* result) {
   ColumnSums sums(matrix);
   const std::vector<std::size_t> channels = matrix.channels();
-  std::vector<double> column_mean;
-  column_mean.reserve(channels.size());
-  for (const std::size_t c : channels) column_mean.push_back(mean[c]);
+  const auto of_columns = [&](const std::vector<double>& numbers) {
+    std::vector<double> values;
+    if (numbers.empty()) return values;
+    values.reserve(channels.size());
+    for (const std::size_t c : channels) values.push_back(numbers[c]);
+    return values;
+  };
+  const auto center = of_columns(mean), scale = of_columns(gate.scale),
+             shift = of_columns(gate.shift);
+  const NormalizationArrays<double> arrays{center.data(), scale.data(), shift.data()};
   parallel_for(matrix.number(), [&](std::int64_t i) {
-    kernels.column_gradient_sums(dy + matrix.begin(i), x + matrix.begin(i), matrix[i],
-                                 column_mean.data(), sums.first_of(i), sums.second_of(i));
+    const std::int64_t begin = matrix.begin(i);
+    kernels.column_gradient_sums(dy + begin, x + begin, moved(gate.y, begin), matrix[i], arrays,
+                                 gate.activation, sums.first_of(i), sums.second_of(i));
   });
   for (std::int64_t part = 0; part < matrix.number(); ++part) {
     for (std::int64_t column = 0; column < matrix[part].columns; ++column) {
@@ -239,13 +269,8 @@ void for_all_parts(const Layout& layout, const Matrix* matrix, const ByChannels&
   }
 }
 
-/// Where the runs of these channels begin in the first row: a kernel that is given this as its
-/// array takes them for the first channels.
-template <class T>
-T* first_of(T* array, const Layout& layout, ChannelRange channels) {
-  return array + channels.begin * layout.inner;
-}
-
+/// The runs of these channels as a kernel takes them whose arrays begin with the first of them in
+/// the first row.
 ChannelRange first_channels(ChannelRange channels) { return {0, channels.end - channels.begin}; }
 
 }  // namespace
@@ -295,15 +320,17 @@ Moments moments(const T* x, const Layout& layout) {
 
 template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
-               StoreMode store, T* y) {
+               StoreMode store, T* y, const T* shortcut) {
   const auto values = parameters_of<Real<T>>(n, layout, nullptr);
-  kernels_in_use<T>().run_normalize(first_of(x, layout, channels), layout, first_channels(channels),
-                                    arrays_of_normalization(values), store,
-                                    first_of(y, layout, channels));
+  const std::int64_t first = channels.begin * layout.inner;
+  kernels_in_use<T>().run_normalize(x + first, moved(shortcut, first), layout,
+                                    first_channels(channels), arrays_of_normalization(values),
+                                    n.activation, store, y + first);
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMode write, T* y) {
+void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMode write, T* y,
+               const T* shortcut) {
   if (is_empty(layout)) return;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
@@ -313,80 +340,118 @@ void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMo
   const Kernels<T>& kernels = kernels_in_use<T>();
   for_all_parts(
       layout, matrix,
-      [&](ChannelRange channels) { kernels.run_normalize(x, layout, channels, arrays, store, y); },
+      [&](ChannelRange channels) {
+        kernels.run_normalize(x, shortcut, layout, channels, arrays, n.activation, store, y);
+      },
       [&](std::int64_t begin, Extent extent) {
-        kernels.column_normalize(x + begin, extent, arrays, store, y + begin);
+        kernels.column_normalize(x + begin, moved(shortcut, begin), extent, arrays, n.activation,
+                                 store, y + begin);
       });
 }
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                   const std::vector<double>& mean, GradientSums* result) {
-  kernels_in_use<T>().run_gradient_sums(dy, x, layout, channels, mean.data(), result->dy.data(),
-                                        result->dy_centered.data());
+                   const std::vector<double>& mean, GradientSums* result, const Gate<T>& gate) {
+  kernels_in_use<T>().run_gradient_sums(
+      dy, x, gate.y, layout, channels, {mean.data(), gate.scale.data(), gate.shift.data()},
+      gate.activation, result->dy.data(), result->dy_centered.data());
 }
 
 template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
-                           const std::vector<double>& mean) {
+                           const std::vector<double>& mean, const Gate<T>& gate) {
   const std::size_t channels = index(layout.channels);
   GradientSums result{std::vector<double>(channels), std::vector<double>(channels)};
   if (is_empty(layout)) return result;
   if (!has_runs(layout)) {
     gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(), mean,
-                             &result);
+                             gate, &result);
     return result;
   }
   const ChannelParts parts(layout.channels, layout.count());
-  parallel_for(parts.number(),
-               [&](std::int64_t i) { gradient_sums(dy, x, layout, parts[i], mean, &result); });
+  parallel_for(parts.number(), [&](std::int64_t i) {
+    gradient_sums(dy, x, layout, parts[i], mean, &result, gate);
+  });
   return result;
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                    const InputGradient& g, StoreMode store, T* dx) {
-  const auto values = parameters_of<Real<T>>(g, layout, nullptr);
+                    const InputGradient& g, StoreMode store, T* dx, const Gate<T>& gate) {
+  const auto values = parameters_of(g, gate, index(channels.begin), layout, nullptr);
+  const std::int64_t first = channels.begin * layout.inner;
   kernels_in_use<T>().run_input_gradient(
-      first_of(dy, layout, channels), first_of(x, layout, channels), layout,
-      first_channels(channels), arrays_of_gradient(values), store, first_of(dx, layout, channels));
+      dy + first, x + first, moved(gate.y, first), layout, first_channels(channels),
+      arrays_of_gate(values), arrays_of_gradient(values), gate.activation, store, dx + first);
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& g,
-                    WriteMode write, T* dx) {
+                    WriteMode write, T* dx, const Gate<T>& gate) {
   if (is_empty(layout)) return;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
-  const auto values = parameters_of<Real<T>>(g, layout, matrix);
+  const auto values = parameters_of(g, gate, 0, layout, matrix);
+  const auto normalization = arrays_of_gate(values);
   const auto arrays = arrays_of_gradient(values);
   const StoreMode store = prepare_output(write, layout, dx);
   const Kernels<T>& kernels = kernels_in_use<T>();
   for_all_parts(
       layout, matrix,
       [&](ChannelRange channels) {
-        kernels.run_input_gradient(dy, x, layout, channels, arrays, store, dx);
+        kernels.run_input_gradient(dy, x, gate.y, layout, channels, normalization, arrays,
+                                   gate.activation, store, dx);
       },
       [&](std::int64_t begin, Extent extent) {
-        kernels.column_input_gradient(dy + begin, x + begin, extent, arrays, store, dx + begin);
+        kernels.column_input_gradient(dy + begin, x + begin, moved(gate.y, begin), extent,
+                                      normalization, arrays, gate.activation, store, dx + begin);
       });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                         \
-  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                       \
-  template Moments moments<T>(const T*, const Layout&);                                     \
-  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                \
-  template void normalize<T>(const T*, const Layout&, const Normalization&, WriteMode, T*); \
-  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&,   \
-                             StoreMode, T*);                                                \
-  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                 \
-                                         const std::vector<double>&);                       \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,           \
-                                 const std::vector<double>&, GradientSums*);                \
-  template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&,  \
-                                  WriteMode, T*);                                           \
-  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,          \
-                                  const InputGradient&, StoreMode, T*);
+template <class T>
+void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels, StoreMode store,
+                       T* dz, const Gate<T>& gate) {
+  const T* y = gate.y ? gate.y : dy;  // without an activation it tells nothing
+  const std::int64_t number = (channels.end - channels.begin) * layout.inner;
+  for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
+    const std::int64_t begin = (outer * layout.channels + channels.begin) * layout.inner;
+    kernels_in_use<T>().shortcut_gradient(dy + begin, y + begin, number, gate.activation, store,
+                                          dz + begin);
+  }
+}
+
+template <class T>
+void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
+                       const Gate<T>& gate) {
+  if (is_empty(layout)) return;
+  // As one long run, whatever its channels.
+  const Layout flat{1, layout.count() * layout.channels, 1};
+  const StoreMode store = prepare_output(write, Layout{1, 1, flat.channels}, dz);
+  const ChannelParts parts(flat.channels, 1);
+  parallel_backwards(parts.number(), [&](std::int64_t i) {
+    shortcut_gradient(dy, flat, parts[i], store, dz, gate);
+  });
+}
+
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                           \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                         \
+  template Moments moments<T>(const T*, const Layout&);                                       \
+  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                  \
+  template void normalize<T>(const T*, const Layout&, const Normalization&, WriteMode, T*,    \
+                             const T*);                                                       \
+  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&,     \
+                             StoreMode, T*, const T*);                                        \
+  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                   \
+                                         const std::vector<double>&, const Gate<T>&);         \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,             \
+                                 const std::vector<double>&, GradientSums*, const Gate<T>&);  \
+  template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&,    \
+                                  WriteMode, T*, const Gate<T>&);                             \
+  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,            \
+                                  const InputGradient&, StoreMode, T*, const Gate<T>&);       \
+  template void shortcut_gradient<T>(const T*, const Layout&, WriteMode, T*, const Gate<T>&); \
+  template void shortcut_gradient<T>(const T*, const Layout&, ChannelRange, StoreMode, T*,    \
+                                     const Gate<T>&);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 

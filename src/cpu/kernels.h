@@ -8,6 +8,7 @@
 #include "common/layout.h"
 #include "common/write_mode.h"
 #include "cpu/simd/isa.h"
+#include "norm/activation.h"
 #include "norm/moments.h"
 
 namespace gluon_syncbn {
@@ -19,14 +20,25 @@ namespace gluon_syncbn {
 /// Internal Covariate Shift", 2015, algorithm 1 and section 3.
 namespace cpu {
 
-/// Per channel: y = (x - mean) * scale + shift.
+/// Per channel: z = (x - mean) * scale + shift. Then y = act(z), or act(z + shortcut).
 struct Normalization {
   std::vector<double> mean;
   std::vector<double> scale;
   std::vector<double> shift;
+  Activation activation = {};
 };
 
-/// Per channel: dx = dy_factor * dy + x_factor * (x - mean) + constant.
+/// What makes dz of dy, the gradient with respect to what the activation was given: the output or,
+/// where that is not at hand, z of all channels as above.
+template <class T>
+struct Gate {
+  Activation activation = {};
+  const T* y = nullptr;
+  std::vector<double> scale = {};
+  std::vector<double> shift = {};
+};
+
+/// Per channel: dx = dy_factor * dz + x_factor * (x - mean) + constant.
 struct InputGradient {
   std::vector<double> mean;
   std::vector<double> dy_factor;
@@ -39,15 +51,21 @@ Moments moments(const T* x, const Layout& layout);
 
 template <class T>
 void normalize(const T* x, const Layout& layout, const Normalization& normalization,
-               WriteMode write, T* y);
+               WriteMode write, T* y, const T* shortcut = nullptr);
 
+/// Of dz.
 template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
-                           const std::vector<double>& mean);
+                           const std::vector<double>& mean, const Gate<T>& gate = {});
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& gradient,
-                    WriteMode write, T* dx);
+                    WriteMode write, T* dx, const Gate<T>& gate = {});
+
+/// dz itself. The gate has an output or no activation.
+template <class T>
+void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
+                       const Gate<T>& gate);
 
 /// Whether some channels can be taken without the others, as below: their elements lie in long
 /// runs. The numbers come out the same.
@@ -76,16 +94,22 @@ void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* r
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                   const std::vector<double>& mean, GradientSums* result);
+                   const std::vector<double>& mean, GradientSums* result, const Gate<T>& gate = {});
+
+template <class T>
+void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels, StoreMode store,
+                       T* dz, const Gate<T>& gate);
 
 /// With the numbers of these channels only.
 template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels,
-               const Normalization& normalization, StoreMode store, T* y);
+               const Normalization& normalization, StoreMode store, T* y,
+               const T* shortcut = nullptr);
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                    const InputGradient& gradient, StoreMode store, T* dx);
+                    const InputGradient& gradient, StoreMode store, T* dx,
+                    const Gate<T>& gate = {});
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

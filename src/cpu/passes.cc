@@ -234,6 +234,7 @@ class ForwardPass : public HostPass {
       : HostPass(pass.data.layout, std::move(pass.post), std::move(pass.done)),
         pass_(std::move(pass)),
         x_(static_cast<const T*>(pass_.x)),
+        shortcut_(static_cast<const T*>(pass_.shortcut)),
         y_(static_cast<T*>(pass_.y)),
         own_{layout().count(), zeros(), zeros()} {}
 
@@ -282,11 +283,13 @@ class ForwardPass : public HostPass {
   }
 
   void output(ChannelRange channels) override {
-    if (y_) cpu::normalize(x_, layout(), channels, normalization(channels), store_, y_);
+    if (!y_) return;
+    cpu::normalize(x_, layout(), channels, normalization(channels), store_, y_, shortcut_);
   }
 
   void output() override {
-    if (y_) cpu::normalize(x_, layout(), normalization(all_channels()), pass_.write, y_);
+    if (!y_) return;
+    cpu::normalize(x_, layout(), normalization(all_channels()), pass_.write, y_, shortcut_);
   }
 
   void conclude() override { move_averages(pass_.merged(statistics_, merged_->count)); }
@@ -299,11 +302,13 @@ class ForwardPass : public HostPass {
   }
 
   cpu::Normalization normalization(ChannelRange channels) const {
-    return normalization_of(pass_.data, channels, *statistics_, pass_.gamma, pass_.beta);
+    return normalization_of(pass_.data, channels, *statistics_, pass_.gamma, pass_.beta,
+                            pass_.activation);
   }
 
   const Backend::Forward pass_;
   const T* const x_;
+  const T* const shortcut_;
   T* const y_;
   cpu::StoreMode store_ = cpu::StoreMode::kAssign;
   Moments own_;
@@ -321,15 +326,17 @@ class BackwardPass : public HostPass {
         statistics_(HostStatistics::of(*pass_.statistics)),
         dy_(static_cast<const T*>(pass_.dy)),
         x_(static_cast<const T*>(pass_.x)),
+        gate_(gate_of<T>(pass_)),
         dx_(static_cast<T*>(pass_.gradients.data)),
+        dshortcut_(static_cast<T*>(pass_.gradients.shortcut)),
         own_{zeros(), zeros()} {}
 
  private:
   void sum(ChannelRange channels) override {
     if (has_runs(layout())) {
-      cpu::gradient_sums(dy_, x_, layout(), channels, statistics_.mean, &own_);
+      cpu::gradient_sums(dy_, x_, layout(), channels, statistics_.mean, &own_, gate_);
     } else {
-      own_ = cpu::gradient_sums(dy_, x_, layout(), statistics_.mean);
+      own_ = cpu::gradient_sums(dy_, x_, layout(), statistics_.mean, gate_);
     }
   }
 
@@ -353,17 +360,27 @@ class BackwardPass : public HostPass {
   }
 
   void prepare_output() override {
-    if (dx_) store_ = cpu::prepare_output(pass_.gradients.write_data, layout(), dx_);
+    const Backend::Gradients& wanted = pass_.gradients;
+    if (dx_) store_ = cpu::prepare_output(wanted.write_data, layout(), dx_);
+    if (!dshortcut_) return;
+    store_shortcut_ = cpu::prepare_output(wanted.write_shortcut, layout(), dshortcut_);
   }
 
   void output(ChannelRange channels) override {
-    if (dx_) cpu::input_gradient(dy_, x_, layout(), channels, gradient(channels), store_, dx_);
+    if (dshortcut_) {
+      cpu::shortcut_gradient(dy_, layout(), channels, store_shortcut_, dshortcut_, gate_);
+    }
+    if (!dx_) return;
+    cpu::input_gradient(dy_, x_, layout(), channels, gradient(channels), store_, dx_, gate_);
   }
 
   void output() override {
+    const Backend::Gradients& wanted = pass_.gradients;
+    if (dshortcut_) {
+      cpu::shortcut_gradient(dy_, layout(), wanted.write_shortcut, dshortcut_, gate_);
+    }
     if (!dx_) return;
-    cpu::input_gradient(dy_, x_, layout(), gradient(all_channels()), pass_.gradients.write_data,
-                        dx_);
+    cpu::input_gradient(dy_, x_, layout(), gradient(all_channels()), wanted.write_data, dx_, gate_);
   }
 
   void conclude() override {
@@ -379,8 +396,11 @@ class BackwardPass : public HostPass {
   const HostStatistics& statistics_;
   const T* const dy_;
   const T* const x_;
+  const cpu::Gate<T> gate_;
   T* const dx_;
+  T* const dshortcut_;
   cpu::StoreMode store_ = cpu::StoreMode::kAssign;
+  cpu::StoreMode store_shortcut_ = cpu::StoreMode::kAssign;
   GradientSums own_;
   std::shared_ptr<GradientSums> merged_;    // of all devices
   std::vector<const GradientSums*> parts_;  // of the pass that merges

@@ -17,6 +17,7 @@ class CudaBackend : public Backend {
   explicit CudaBackend(Gpu* gpu) : gpu_(gpu) {}
 
   std::shared_ptr<DevicePass> forward(Forward pass) override {
+    require_plain(pass);
     return pass_on_gpu(gpu_, std::move(pass));
   }
 
@@ -33,12 +34,18 @@ class CudaBackend : public Backend {
   }
 
   void inference(Normalization pass, const StatisticsPtr& statistics) override {
+    require_plain(pass);
     StreamWorkspace workspace(gpu_);
     launch_normalization(gpu_, pass, GpuStatistics::of(*statistics), {}, nullptr, &workspace);
     gpu_->when_done(std::move(pass.done));
   }
 
  private:
+  static void require_plain(const Normalization& pass) {
+    if (pass.activation.type == ActType::kNone && !pass.shortcut) return;
+    throw Error("activation=... and a shortcut on GPU contexts are not built yet");
+  }
+
   Gpu* const gpu_;
 };
 

@@ -13,8 +13,9 @@ Advice make_advice() {
       "GluonCV's "
       "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); "
       "or, "
-      "on CPU contexts, workspaces ran out (set MXNET_CPU_TEMP_COPY "
-      "to about 5 x norm layers x (devices - 1) or more).";
+      "workspaces ran out (on CPU contexts set MXNET_CPU_TEMP_COPY to about 5 x norm layers x "
+      "(devices - 1) or more; on GPU contexts, which call several networks in orders of their own, "
+      "MXNET_GPU_TEMP_COPY=16).";
   Advice advice;
   advice.timeout = " (gluon_syncbn.set_timeout)";
   advice.more_devices =

@@ -128,6 +128,19 @@ bool parse_ids(const std::string& text, std::vector<int>* ids) {
   return !ids->empty();
 }
 
+bool parse_act_type(const std::string& text, ActType* type) {
+  static constexpr std::pair<const char*, ActType> kTypes[] = {{"None", ActType::kNone},
+                                                               {"relu", ActType::kRelu},
+                                                               {"leaky", ActType::kLeaky},
+                                                               {"elu", ActType::kElu}};
+  for (const auto& [name, value] : kTypes) {
+    if (text != name) continue;
+    *type = value;
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -186,12 +199,24 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     } else if (name == "across") {
       require_short(layer, name, value);
       attributes.across = value;
+    } else if (name == "act_type") {
+      if (!parse_act_type(value, &attributes.activation.type)) {
+        reject(layer, name, value, "'relu', 'leaky', 'elu' or None");
+      }
+    } else if (name == "slope") {
+      if (!parse_number(value, &attributes.activation.slope) || attributes.activation.slope < 0) {
+        reject(layer, name, value, "a finite number, 0 or greater");
+      }
+    } else if (name == "shortcut") {
+      require_flag(layer, name, value, &attributes.shortcut);
     } else {
       throw Error(layer + ": unknown attribute " + shown(name) +
                   "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, "
-                  "sync_group_size, device_ids, key, scope, process_set, across and version");
+                  "sync_group_size, device_ids, key, scope, process_set, across, act_type, slope, "
+                  "shortcut and version");
     }
   }
+  if (attributes.activation.type == ActType::kRelu) attributes.activation.slope = 0;
   const bool meets_by_key = attributes.num_devices > 1 && attributes.scope == Scope::kKey;
   if (attributes.key.empty() && (meets_by_key || attributes.crosses_processes())) {
     throw Error(layer +

@@ -6,12 +6,21 @@
 #include <string>
 #include <vector>
 
+#include "norm/activation.h"
+
 namespace gluon_syncbn::mxnet {
 
 /// Who meets under a key.
 enum class Scope {
   kKey,    ///< every operator of the process that names the key
   kGraph,  ///< the operators made from one node of one graph, whatever its key says
+};
+
+/// What tells the backward pass how steep the activation was.
+enum class GatedBy {
+  kNothing,  ///< no activation
+  kInput,    ///< the normalization, computed again
+  kOutput,   ///< the output, which knows of the shortcut
 };
 
 /// Devices that synchronize with each other and with no others.
@@ -34,11 +43,17 @@ struct Attributes {
   Scope scope = Scope::kKey;
   int process_set = kNoProcessSet;  ///< of Horovod, to synchronize with other processes
   std::string across;               ///< the layer's name among processes; "" for the key
+  Activation activation{ActType::kNone, 0.25};  ///< with the default slope of LeakyReLU
+  bool shortcut = false;  ///< added before the activation; the operator then has four arguments
 
   static constexpr int kNoProcessSet = -1;
   /// Of the attributes: one more when symbols get something that earlier releases would misread.
   static constexpr int kVersion = 1;
 
+  GatedBy gate() const {
+    if (activation.type == ActType::kNone) return GatedBy::kNothing;
+    return shortcut ? GatedBy::kOutput : GatedBy::kInput;
+  }
   bool crosses_processes() const { return process_set != kNoProcessSet; }
   bool synchronizes() const { return group_size() > 1 || crosses_processes(); }
 

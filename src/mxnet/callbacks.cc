@@ -17,10 +17,6 @@ namespace {
 constexpr int kSuccess = 1;
 constexpr int kFailure = 0;
 
-constexpr int kNumArguments = 3;
-constexpr int kNumOutputs = 1;
-constexpr int kCountAt = 6;  // behind arguments, outputs and the other auxiliary states
-
 template <class Function>
 Callback erase_type(Function* function) {
   return reinterpret_cast<Callback>(function);
@@ -54,8 +50,12 @@ struct State {
 using PropertyState = State<Property, 8>;
 using OperatorState = State<Operator, 3>;
 
-int num_auxiliary(void* state) { return PropertyState::get(state).counts_batches() ? 3 : 2; }
-int num_all(void* state) { return kNumArguments + kNumOutputs + num_auxiliary(state); }
+Positions positions_of(void* state) { return PropertyState::get(state).positions(); }
+
+/// Of arguments, output and auxiliary states.
+bool is_number_of_all(int number, const Positions& positions) {
+  return static_cast<std::size_t>(number) == positions.arguments() + 1 + positions.states();
+}
 
 /// MXNet keeps the list it is given no longer than the callback's return, and never writes to it.
 template <std::size_t N>
@@ -64,9 +64,10 @@ int list(char*** names, std::array<const char*, N>& values) {
   return kSuccess;
 }
 
-int list_arguments(char*** names, void*) {
+int list_arguments(char*** names, void* state) {
   static std::array<const char*, 4> values{"data", "gamma", "beta", nullptr};
-  return list(names, values);
+  static std::array<const char*, 5> with_shortcut{"data", "gamma", "beta", "shortcut", nullptr};
+  return positions_of(state).has(kShortcut) ? list(names, with_shortcut) : list(names, values);
 }
 
 int list_outputs(char*** names, void*) {
@@ -83,18 +84,20 @@ int list_auxiliary_states(char*** names, void* state) {
 }
 
 int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
-  if (num_tensors != num_all(state)) return kFailure;
+  const Positions positions = positions_of(state);
+  if (!is_number_of_all(num_tensors, positions)) return kFailure;
   // On entry the auxiliary states follow the arguments; on return the output stands between them.
   std::vector<Shape> given;
-  for (int i = 0; i < kNumArguments + num_auxiliary(state); ++i) {
+  for (std::size_t i = 0; i < positions.arguments() + positions.states(); ++i) {
     given.emplace_back(shapes[i], shapes[i] + (ndims[i] > 0 ? ndims[i] : 0));
   }
   thread_local Property::Shapes inferred;
   inferred = PropertyState::get(state).infer_shapes(given);
-  for (int i = 0; i < num_tensors; ++i) {
-    Shape& shape = i == 0 || i == kNumArguments ? inferred.data
-                   : i == kCountAt              ? inferred.count
-                                                : inferred.parameter;
+  const auto at = positions.forward();
+  for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
+    Shape& shape = positions.is_data(i)   ? inferred.data
+                   : i == at[kNumBatches] ? inferred.count
+                                          : inferred.parameter;
     ndims[i] = static_cast<int>(shape.size());
     shapes[i] = shape.data();
   }
@@ -102,20 +105,31 @@ int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
 }
 
 int infer_dtype(int num_tensors, int* dtypes, void* state) {
-  if (num_tensors != num_all(state)) return kFailure;
+  const Positions positions = positions_of(state);
+  if (!is_number_of_all(num_tensors, positions)) return kFailure;
   const auto inferred =
       PropertyState::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
-  for (int i = 0; i < num_tensors; ++i) {
-    const MXDType dtype = i == 0 || i == kNumArguments ? inferred.data : inferred.parameter;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
+    const MXDType dtype = positions.is_data(i) ? inferred.data : inferred.parameter;
     if (dtype != kUnknownDType) dtypes[i] = dtype;
   }
   return kSuccess;
 }
 
-int declare_backward_dependency(const int* out_grad, const int* in_data, const int* /*out_data*/,
-                                int* num_dependencies, int** dependencies, void*) {
-  thread_local std::array<int, 3> values;
-  values = {out_grad[0], in_data[forward_at::kData], in_data[forward_at::kGamma]};
+int declare_backward_dependency(const int* out_grad, const int* in_data, const int* out_data,
+                                int* num_dependencies, int** dependencies, void* state) {
+  thread_local std::vector<int> values;
+  values = {out_grad[0], in_data[kData], in_data[kGamma]};
+  switch (PropertyState::get(state).gate()) {
+    case GatedBy::kNothing:
+      break;
+    case GatedBy::kInput:
+      values.push_back(in_data[kBeta]);
+      break;
+    case GatedBy::kOutput:
+      values.push_back(out_data[0]);
+      break;
+  }
   *num_dependencies = static_cast<int>(values.size());
   *dependencies = values.data();
   return kSuccess;
@@ -151,11 +165,7 @@ int backward(int size, void** handles, int* /*tags*/, const int* requests, int /
              void* state) {
   return run([&] {
     auto arrays = own(size, handles);
-    std::vector<OpReq> data_requests;
-    for (int i = 0; i < kNumArguments; ++i) {
-      data_requests.push_back(static_cast<OpReq>(requests[i]));
-    }
-    OperatorState::get(state).backward(std::move(arrays), std::move(data_requests));
+    OperatorState::get(state).backward(std::move(arrays), requests);
   });
 }
 

@@ -63,10 +63,8 @@ struct Operator::ForwardCall {
 
 struct Operator::BackwardCall {
   std::vector<NDArray> arrays;
-  std::vector<OpReq> requests;
+  std::vector<OpReq> requests;  // by argument
   std::shared_ptr<const Forward> forward;
-
-  OpReq request(std::size_t position) const { return requests[position - backward_at::kDataGrad]; }
 };
 
 void PendingForwards::begin(const Device& device, const std::shared_ptr<void>& op,
@@ -92,6 +90,7 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend
                    std::shared_ptr<SyncGroup> group, std::shared_ptr<PendingForwards> pending,
                    UpdatePlace update_place)
     : attributes_(std::move(attributes)),
+      positions_(attributes_),
       device_(std::move(device)),
       backend_(std::move(backend)),
       group_(std::move(group)),
@@ -100,18 +99,23 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend
       ticket_(group_ ? group_->announce(device_) : 0) {}
 
 void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train) {
-  using namespace forward_at;
-  std::vector<std::size_t> written{kOut, kMovingMean, kMovingVar};
-  if (!attributes_.momentum) written.push_back(kNumBatches);
+  const auto at = positions_.forward();
+  std::vector<std::size_t> written{at.out(), at[kMovingMean], at[kMovingVar]};
+  if (!attributes_.momentum) written.push_back(at[kNumBatches]);
   push_call(std::make_shared<ForwardCall>(ForwardCall{std::move(arrays), request, is_train}),
             written, "SyncBatchNormForward", &Operator::run_forward);
 }
 
-void Operator::backward(std::vector<NDArray> arrays, std::vector<OpReq> requests) {
-  using namespace backward_at;
-  push_call(
-      std::make_shared<BackwardCall>(BackwardCall{std::move(arrays), std::move(requests), nullptr}),
-      {kDataGrad, kGammaGrad, kBetaGrad}, "SyncBatchNormBackward", &Operator::run_backward);
+void Operator::backward(std::vector<NDArray> arrays, const int* requests) {
+  std::vector<OpReq> of_arguments;
+  std::vector<std::size_t> written;
+  for (std::size_t i = 0; i < positions_.arguments(); ++i) {
+    of_arguments.push_back(static_cast<OpReq>(requests[i]));
+    written.push_back(positions_.backward().gradient(static_cast<Argument>(i)));
+  }
+  push_call(std::make_shared<BackwardCall>(
+                BackwardCall{std::move(arrays), std::move(of_arguments), nullptr}),
+            written, "SyncBatchNormBackward", &Operator::run_backward);
 }
 
 template <class Call>
@@ -160,7 +164,7 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
   if (!group_) return run_alone(pass_of(call, completion));
 
   forward_ = nullptr;
-  const NDArray& x = call->arrays[forward_at::kData];
+  const NDArray& x = call->arrays[positions_.forward()[kData]];
   const Signature signature{data_of(x).layout.channels, dtype_name(x.dtype()), attributes_.eps,
                             attributes_.momentum, device_.type};
   const auto round = group_->join(device_, runs_ == 0 ? ticket_ : Membership::kJustMade);
@@ -181,23 +185,23 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
 
 void Operator::run_inference(const std::shared_ptr<ForwardCall>& call,
                              const Completion& completion) {
-  using namespace forward_at;
+  const auto at = positions_.forward();
   if (group_ && !attributes_.use_global_stats) group_->saw_inference(device_);
   const auto statistics = backend_->running_statistics(
-      data_of(call->arrays[kData]), call->arrays[kMovingMean].data<void>(),
-      call->arrays[kMovingVar].data<void>(), attributes_.eps);
+      data_of(call->arrays[at[kData]]), call->arrays[at[kMovingMean]].data<void>(),
+      call->arrays[at[kMovingVar]].data<void>(), attributes_.eps);
   forward_ = std::make_shared<const Forward>(Forward{statistics, 0, false, nullptr});
   backend_->inference(normalization_of(call, completion), statistics);
 }
 
 void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
                             const Completion& completion) {
-  using namespace backward_at;
+  const auto at = positions_.backward();
   if (!forward_) throw Error("backward without a forward pass that succeeded");
   if (pending_) pending_->end(device_, shared_from_this());
   call->forward = forward_;
   const auto require_gradient = [&] {
-    require_like_data(call->arrays[kOutGrad], call->arrays[kData]);
+    require_like_data(call->arrays[at.out_gradient()], call->arrays[at[kData]]);
   };
   if (!call->forward->round) {
     require_gradient();
@@ -219,16 +223,18 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
 
 Backend::Normalization Operator::normalization_of(const std::shared_ptr<ForwardCall>& call,
                                                   const Completion& completion) {
-  using namespace forward_at;
-  const NDArray& x = call->arrays[kData];
+  const auto at = positions_.forward();
+  const NDArray& x = call->arrays[at[kData]];
   Backend::Normalization pass;
   pass.data = data_of(x);
   pass.x = x.data<void>();
   pass.eps = attributes_.eps;
-  pass.gamma = gamma(call->arrays[kGamma]);
-  pass.beta = call->arrays[kBeta].data<void>();
+  pass.gamma = gamma(call->arrays[at[kGamma]]);
+  pass.beta = call->arrays[at[kBeta]].data<void>();
+  pass.activation = attributes_.activation;
+  if (attributes_.shortcut) pass.shortcut = call->arrays[at[kShortcut]].data<void>();
   pass.write = write_of(call->request);
-  pass.y = call->request == kNull ? nullptr : call->arrays[kOut].data<void>();
+  pass.y = call->request == kNull ? nullptr : call->arrays[at.out()].data<void>();
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
     // Its peers would wait for it in backward.
     if (!error.empty() && call->met) call->round->fail(self->device_, error);
@@ -259,16 +265,20 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<ForwardCall>
 
 std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall>& call,
                                               const Completion& completion) {
-  using namespace backward_at;
+  const auto at = positions_.backward();
   const Forward& forward = *call->forward;
   Backend::Backward pass;
-  pass.data = data_of(call->arrays[kData]);
-  pass.dy = call->arrays[kOutGrad].data<void>();
-  pass.x = call->arrays[kData].data<void>();
+  pass.data = data_of(call->arrays[at[kData]]);
+  pass.dy = call->arrays[at.out_gradient()].data<void>();
+  pass.x = call->arrays[at[kData]].data<void>();
   pass.statistics = forward.statistics;
   pass.of_batch = forward.of_batch;
   pass.count = forward.count;
-  pass.gamma = gamma(call->arrays[kGamma]);
+  pass.gamma = gamma(call->arrays[at[kGamma]]);
+  pass.activation = attributes_.activation;
+  const GatedBy gate = attributes_.gate();
+  if (gate == GatedBy::kInput) pass.beta = call->arrays[at[kBeta]].data<void>();
+  if (gate == GatedBy::kOutput) pass.y = call->arrays[at.out()].data<void>();
   pass.gradients = gradients_of(*call);
   pass.post = posting_to(device_, kInputGradient);
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
@@ -278,12 +288,12 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall
 }
 
 Backend::Update Operator::update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const {
-  using namespace forward_at;
+  const auto at = positions_.forward();
   Backend::Update update;
   update.running.momentum = attributes_.momentum;
-  update.running.mean = call.arrays[kMovingMean].data<void>();
-  update.running.variance = call.arrays[kMovingVar].data<void>();
-  if (!attributes_.momentum) update.running.num_batches = call.arrays[kNumBatches].data<void>();
+  update.running.mean = call.arrays[at[kMovingMean]].data<void>();
+  update.running.variance = call.arrays[at[kMovingVar]].data<void>();
+  if (!attributes_.momentum) update.running.num_batches = call.arrays[at[kNumBatches]].data<void>();
   if (update_place_.order) {
     update.turn = update_place_.order->turn();
     update.batches = update_place_.order->update(update_place_.use, std::move(batch));
@@ -294,15 +304,25 @@ Backend::Update Operator::update_of(const ForwardCall& call, Backend::Statistics
 }
 
 Backend::Gradients Operator::gradients_of(const BackwardCall& call) const {
-  using namespace backward_at;
-  const auto wanted = [&](std::size_t position) -> void* {
-    return call.request(position) == kNull ? nullptr : call.arrays[position].data<void>();
+  const auto write = [&](Argument argument) { return write_of(call.requests[argument]); };
+  const auto wanted = [&](Argument argument) -> void* {
+    if (call.requests[argument] == kNull) return nullptr;
+    return call.arrays[positions_.backward().gradient(argument)].data<void>();
   };
   // The trainer adds up the gradients of parameters over devices, so each gives its own share.
-  return {attributes_.fix_gamma, write_of(call.request(kGammaGrad)),
-          wanted(kGammaGrad),    write_of(call.request(kBetaGrad)),
-          wanted(kBetaGrad),     write_of(call.request(kDataGrad)),
-          wanted(kDataGrad)};
+  Backend::Gradients gradients;
+  gradients.fix_gamma = attributes_.fix_gamma;
+  gradients.write_gamma = write(kGamma);
+  gradients.gamma = wanted(kGamma);
+  gradients.write_beta = write(kBeta);
+  gradients.beta = wanted(kBeta);
+  gradients.write_data = write(kData);
+  gradients.data = wanted(kData);
+  if (attributes_.shortcut) {
+    gradients.write_shortcut = write(kShortcut);
+    gradients.shortcut = wanted(kShortcut);
+  }
+  return gradients;
 }
 
 }  // namespace gluon_syncbn::mxnet

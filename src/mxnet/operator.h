@@ -20,26 +20,48 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// Positions in what MXNet passes to the callbacks of an operator with three arguments, one output
-/// and two auxiliary states, or three where it counts batches.
-namespace forward_at {
-enum : std::size_t { kData, kGamma, kBeta, kOut, kMovingMean, kMovingVar, kNumBatches };
-}
-namespace backward_at {
-enum : std::size_t {
-  kOutGrad,
-  kData,
-  kGamma,
-  kBeta,
-  kOut,
-  kDataGrad,
-  kGammaGrad,
-  kBetaGrad,
-  kMovingMean,
-  kMovingVar,
-  kNumBatches
+/// The operator's arguments, of which the last is there if it adds a shortcut.
+enum Argument : std::size_t { kData, kGamma, kBeta, kShortcut };
+
+/// Its auxiliary states, of which the last is there if it averages over all batches.
+enum State : std::size_t { kMovingMean, kMovingVar, kNumBatches };
+
+/// Where arrays stand in what MXNet passes to the callbacks: in forward the arguments, the output
+/// and the states; in backward the gradient of the output, the arguments, the output, their
+/// gradients and the states.
+class Positions {
+ public:
+  explicit Positions(const Attributes& attributes)
+      : arguments_(attributes.shortcut ? 4 : 3), states_(attributes.momentum ? 2 : 3) {}
+
+  std::size_t arguments() const { return arguments_; }
+  std::size_t states() const { return states_; }
+  bool has(Argument argument) const { return argument < arguments_; }
+  /// Whether what stands there in forward is like the data.
+  bool is_data(std::size_t position) const {
+    return position == kData || position == kShortcut || position == arguments_;
+  }
+
+  struct Forward {
+    std::size_t arguments;
+    std::size_t operator[](Argument argument) const { return argument; }
+    std::size_t out() const { return arguments; }
+    std::size_t operator[](State state) const { return arguments + 1 + state; }
+  };
+  struct Backward {
+    std::size_t arguments;
+    std::size_t out_gradient() const { return 0; }
+    std::size_t operator[](Argument argument) const { return 1 + argument; }
+    std::size_t out() const { return 1 + arguments; }
+    std::size_t gradient(Argument argument) const { return 2 + arguments + argument; }
+  };
+  Forward forward() const { return {arguments_}; }
+  Backward backward() const { return {arguments_}; }
+
+ private:
+  std::size_t arguments_;
+  std::size_t states_;
 };
-}
 
 /// The place of an operator among all that share running statistics on one device.
 struct UpdatePlace {
@@ -79,7 +101,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
 
   /// Both return at once and complete on the engine.
   void forward(std::vector<NDArray> arrays, OpReq request, bool is_train);
-  void backward(std::vector<NDArray> arrays, std::vector<OpReq> requests);
+  /// `requests` has one for each argument.
+  void backward(std::vector<NDArray> arrays, const int* requests);
 
  private:
   /// What a backward pass needs of its forward pass, beside the input.
@@ -121,6 +144,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   Backend::Data data_of(const NDArray& array) const;
 
   const Attributes attributes_;
+  const Positions positions_;
   const Device device_;
   const std::shared_ptr<Backend> backend_;
   const std::shared_ptr<SyncGroup> group_;

@@ -18,13 +18,21 @@ namespace {
 
 constexpr std::size_t kMinDimensions = 2;
 constexpr std::size_t kMaxDimensions = 5;
-constexpr const char* kShapeNames[] = {"data", "gamma", "beta", "moving_mean", "moving_var"};
-constexpr std::size_t kNumPerChannel = 5;
-constexpr const char* kDTypeNames[] = {
-    "data", "gamma", "beta", "out", "moving_mean", "moving_var", "num_batches_tracked"};
+constexpr const char* kArgumentNames[] = {"data", "gamma", "beta", "shortcut"};
+constexpr const char* kStateNames[] = {"moving_mean", "moving_var", "num_batches_tracked"};
 
 std::string to_string(const Shape& shape) {
   return "(" + number_list(shape) + (shape.size() == 1 ? ",)" : ")");
+}
+
+/// Whether `shape` may be `expected`, as far as both are known.
+bool is_compatible(const Shape& shape, const Shape& expected) {
+  if (shape.empty()) return true;
+  if (shape.size() != expected.size()) return false;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] >= 0 && expected[i] >= 0 && shape[i] != expected[i]) return false;
+  }
+  return true;
 }
 
 /// "cpu(1)" as MXNet prints contexts.
@@ -56,21 +64,32 @@ Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
                 " where 2 to 5 dimensions are expected");
   }
   Shapes shapes{data, {data[attributes_.axis_of(data.size())]}};
-  for (std::size_t i = 1; i < kNumPerChannel; ++i) {
-    const Shape& parameter = given[i];
+  const auto positions = this->positions();
+  const auto require_per_channel = [&](const char* name, const Shape& parameter) {
     const bool known = !parameter.empty() && parameter.front() > 0;
     if (known && shapes.parameter.front() < 0 && parameter.size() == 1) {
       shapes.parameter = parameter;
     }
     if (known && shapes.parameter.front() >= 0 && parameter != shapes.parameter) {
-      throw Error(layer + ": " + kShapeNames[i] + " has shape " + to_string(parameter) + " where " +
+      throw Error(layer + ": " + name + " has shape " + to_string(parameter) + " where " +
                   to_string(shapes.parameter) + " is expected, one for each channel of " +
                   "data of shape " + to_string(data) + " along axis " +
                   std::to_string(attributes_.axis));
     }
+  };
+  const auto state = [&](State which) { return given[positions.arguments() + which]; };
+  for (const Argument which : {kGamma, kBeta}) {
+    require_per_channel(kArgumentNames[which], given[which]);
+  }
+  for (const State which : {kMovingMean, kMovingVar}) {
+    require_per_channel(kStateNames[which], state(which));
+  }
+  if (positions.has(kShortcut) && !is_compatible(given[kShortcut], data)) {
+    throw Error(layer + ": shortcut has shape " + to_string(given[kShortcut]) + " where " +
+                to_string(data) + " is expected, that of data");
   }
   if (counts_batches()) {
-    const Shape& count = given[kNumPerChannel];
+    const Shape count = state(kNumBatches);
     if (!count.empty() && count.front() >= 0 && count != shapes.count) {
       throw Error(layer + ": num_batches_tracked has shape " + to_string(count) +
                   " where (1,) is expected");
@@ -81,10 +100,15 @@ Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
 
 Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   const std::string layer = attributes_.layer();
-  constexpr std::size_t kData = 0;
-  constexpr std::size_t kOut = 3;
-  DTypes dtypes{static_cast<MXDType>(given[kData]), kUnknownDType};
-  if (dtypes.data == kUnknownDType) dtypes.data = static_cast<MXDType>(given[kOut]);
+  const auto positions = this->positions();
+  const auto forward = positions.forward();
+  DTypes dtypes{kUnknownDType, kUnknownDType};
+  const auto take_if_unknown = [&](std::size_t position) {
+    if (dtypes.data == kUnknownDType) dtypes.data = static_cast<MXDType>(given[position]);
+  };
+  take_if_unknown(forward[kData]);
+  take_if_unknown(forward.out());
+  if (positions.has(kShortcut)) take_if_unknown(forward[kShortcut]);
   if (dtypes.data == kUnknownDType) return dtypes;
   try {
     static_cast<void>(dtype_of(dtypes.data));
@@ -92,11 +116,16 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
     throw Error(layer + ": " + error.what());
   }
   dtypes.parameter = parameter_dtype(dtypes.data);
-  for (std::size_t i = 1; i < given.size(); ++i) {
-    if (i == kOut || given[i] == kUnknownDType || given[i] == dtypes.parameter) continue;
-    throw Error(layer + ": " + kDTypeNames[i] + " is " + dtype_name(given[i]) + " where " +
-                dtype_name(dtypes.parameter) + " is expected for data of " +
-                dtype_name(dtypes.data));
+  const auto require = [&](const char* name, int dtype, MXDType expected) {
+    if (dtype == kUnknownDType || dtype == expected) return;
+    throw Error(layer + ": " + name + " is " + dtype_name(dtype) + " where " +
+                dtype_name(expected) + " is expected for data of " + dtype_name(dtypes.data));
+  };
+  for (std::size_t i = kGamma; i < positions.arguments(); ++i) {
+    require(kArgumentNames[i], given[i], i == kShortcut ? dtypes.data : dtypes.parameter);
+  }
+  for (std::size_t i = 0; i < positions.states(); ++i) {
+    require(kStateNames[i], given[forward[static_cast<State>(i)]], dtypes.parameter);
   }
   return dtypes;
 }

@@ -29,15 +29,20 @@ class Property {
   /// Whether num_batches_tracked is a third auxiliary state.
   bool counts_batches() const { return !attributes_.momentum; }
 
-  /// -1 stands for a dimension that is not known yet. `given` are the shapes of data, gamma, beta,
-  /// and the auxiliary states; empty where nothing is known.
+  /// Positions among what MXNet passes to the callbacks.
+  Positions positions() const { return Positions(attributes_); }
+
+  GatedBy gate() const { return attributes_.gate(); }
+
+  /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments and
+  /// the auxiliary states; empty where nothing is known.
   Shapes infer_shapes(const std::vector<Shape>& given) const;
 
   struct DTypes {
     MXDType data;
     MXDType parameter;
   };
-  /// `given` are the dtypes of data, gamma, beta, out and the auxiliary states.
+  /// `given` are the dtypes of the arguments, the output and the auxiliary states.
   DTypes infer_dtypes(const std::vector<int>& given) const;
 
   std::shared_ptr<Operator> create_operator(const std::string& context);

@@ -12,6 +12,7 @@
 #include "common/dtype.h"
 #include "common/layout.h"
 #include "common/write_mode.h"
+#include "norm/activation.h"
 #include "norm/device_pass.h"
 #include "norm/statistics.h"
 
@@ -44,13 +45,15 @@ class Backend {
     std::vector<StatisticsPtr> batches;
     std::unique_lock<std::mutex> turn = {};  ///< held until the statistics have moved
   };
-  /// y = (x - mean) / sqrt(variance + eps) * gamma + beta.
+  /// y = act(z), or act(z + shortcut) with z = (x - mean) / sqrt(variance + eps) * gamma + beta.
   struct Normalization {
     Data data;
     const void* x = nullptr;
     double eps = 0;
     const void* gamma = nullptr;  ///< null: 1
     const void* beta = nullptr;
+    Activation activation;
+    const void* shortcut = nullptr;  ///< null: none
     WriteMode write = WriteMode::kAssign;
     void* y = nullptr;  ///< null: not wanted
     Done done;
@@ -64,6 +67,8 @@ class Backend {
     void* beta = nullptr;
     WriteMode write_data = WriteMode::kAssign;
     void* data = nullptr;
+    WriteMode write_shortcut = WriteMode::kAssign;
+    void* shortcut = nullptr;
   };
 
   /// A forward pass in training, by the statistics of the batch.
@@ -86,6 +91,10 @@ class Backend {
     bool of_batch = true;         ///< false if the running statistics were used
     std::int64_t count = 0;       ///< elements of a channel in the batch
     const void* gamma = nullptr;  ///< null: 1
+    Activation activation;
+    // What tells how steep the activation was: the normalization, computed again, or the output.
+    const void* beta = nullptr;
+    const void* y = nullptr;
     Gradients gradients;
     std::function<void(std::function<void()> task)> post;  ///< as in Forward
     Done done;

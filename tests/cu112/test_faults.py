@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ..processes import run_python
+from tests.support.processes import run_python
+
 from .faults import require_that_it_works, struck_by
 
 DEVICES = [0, 1, 2]

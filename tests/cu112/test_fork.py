@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..processes import run_python
+from tests.support.processes import run_python
 
 FORK = """
 import os

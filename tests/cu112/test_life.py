@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from mxnet import gluon
 
+from tests.support.processes import run_python
+
 from ..conftest import contexts
-from ..processes import run_python
 from .faults import arrays, errors, new_layer, outputs, require_right
 from .training import CHANNELS, Branches
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ..processes import run_python
+from tests.support.processes import run_python
+
 from .training import count_wrong
 
 PROGRAM = "from tests.cu112.training import *; print('wrong:', count_wrong(20))"

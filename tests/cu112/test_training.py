@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ..processes import run_python
+from tests.support.processes import run_python
+
 from . import fake_cuda
 from .training import Branches, Twice, compare
 

@@ -10,8 +10,9 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
+from tests.support.layers import Options, check, make_batch
+
 from ..conftest import contexts
-from ..layers import Options, check, make_batch
 
 CHANNELS = 5
 EACH = 2  # samples of every device

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Collection
 
 import pytest
 
+from tests.support.processes import ROOT, clean_environment
+
 from ..conftest import DEVICE
-from ..processes import ROOT, clean_environment
 
 if TYPE_CHECKING:
     import psutil

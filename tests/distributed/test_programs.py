@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from ..processes import ROOT, clean_environment
-from ..test_snippets import program_of
+from tests.docs.test_snippets import program_of
+from tests.support.processes import ROOT, clean_environment
+
 from .launch import start
 
 SCRIPT = ROOT / "scripts" / "train_segmentation.py"

@@ -3,7 +3,7 @@
 ``libraries.py LIBMXNET FOLDER`` writes, for each of them, the C source of every function that
 libmxnet.so leaves to it, and the linker's version script. A function that does no harm by doing
 nothing succeeds; any other ends the process with its name, because nothing that came after it
-could be believed.
+could be believed. All are weak: those of the folder ``libraries`` come before them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ BODIES = {
     "cudnnGetVersion": "unsigned long cudnnGetVersion(void) { return 8101; }",
     "cublasGetMathMode": "int cublasGetMathMode(void* h, int* mode) { *mode = 0; return 0; }",
 }
+WEAK = "__attribute__((weak))"
 
 
 def missing(libmxnet: Path) -> dict[str, list[str]]:
@@ -62,12 +63,12 @@ def missing(libmxnet: Path) -> dict[str, list[str]]:
 def source_of(function: str) -> str:
     """Its definition in C."""
     if function in BODIES:
-        return BODIES[function]
+        return f"{WEAK} {BODIES[function]}"
     if CREATES.match(function):
-        return f"int {function}(void** handle) {{ *handle = &here; return 0; }}"
+        return f"{WEAK} int {function}(void** handle) {{ *handle = &here; return 0; }}"
     if HARMLESS.match(function):
-        return f"int {function}(void) {{ return 0; }}"
-    return f'int {function}(void) {{ missing("{function}"); }}'
+        return f"{WEAK} int {function}(void) {{ return 0; }}"
+    return f'{WEAK} int {function}(void) {{ missing("{function}"); }}'
 
 
 PROLOGUE = """\

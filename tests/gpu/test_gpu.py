@@ -12,7 +12,7 @@ from gluon_syncbn import _native
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from ..layers import Options, check, make_batch
+from tests.support.layers import Options, check, make_batch
 
 GPUS = mx.context.num_gpus()
 BUILT = not _native.gpu_build().startswith("not built")

@@ -6,6 +6,7 @@
 #include "common/dtype.h"
 #include "common/layout.h"
 #include "common/real.h"
+#include "norm/activation.h"
 
 /// The innermost loops, compiled once for each instruction set from one source (loops.h).
 ///
@@ -19,7 +20,7 @@ namespace gluon_syncbn::cpu {
 /// caches, which saves reading an array that no cache could keep before it is overwritten.
 enum class StoreMode { kAssign, kAdd, kStream };
 
-/// y = (x - center) * scale + shift; an array for each.
+/// z = (x - center) * scale + shift; an array for each.
 template <class R>
 struct NormalizationArrays {
   const R* center;
@@ -27,10 +28,9 @@ struct NormalizationArrays {
   const R* shift;
 };
 
-/// dx = dy_factor * dy + x_factor * (x - center) + constant; an array for each.
+/// dx = dy_factor * dz + x_factor * (x - center) + constant; an array for each.
 template <class R>
 struct InputGradientArrays {
-  const R* center;
   const R* dy_factor;
   const R* x_factor;
   const R* constant;
@@ -50,24 +50,37 @@ struct Extent {
 
 /// For arrays in which a channel's elements lie in long runs, all elements of some channels; for
 /// others, matrices in which the columns have statistics of their own. Outputs may be inputs.
+///
+/// y is act(z), or act(z + shortcut) if there is a shortcut. Its gradient with respect to what the
+/// activation is given, dz, is told by y or, if that is null, by z. Without an activation, dz is dy
+/// and z is not looked at.
 template <class T>
 struct Kernels {
   using R = Real<T>;
 
   void (*run_moments)(const T* x, const Layout&, ChannelRange, double* mean, double* m2);
-  void (*run_gradient_sums)(const T* dy, const T* x, const Layout&, ChannelRange,
-                            const double* mean, double* sum_dy, double* sum_dy_centered);
-  void (*run_normalize)(const T* x, const Layout&, ChannelRange, const NormalizationArrays<R>&,
-                        StoreMode, T* y);
-  void (*run_input_gradient)(const T* dy, const T* x, const Layout&, ChannelRange,
-                             const InputGradientArrays<R>&, StoreMode, T* dx);
+  void (*run_gradient_sums)(const T* dy, const T* x, const T* y, const Layout&, ChannelRange,
+                            const NormalizationArrays<double>&, const Activation&, double* sum_dz,
+                            double* sum_dz_centered);
+  void (*run_normalize)(const T* x, const T* shortcut, const Layout&, ChannelRange,
+                        const NormalizationArrays<R>&, const Activation&, StoreMode, T* y);
+  void (*run_input_gradient)(const T* dy, const T* x, const T* y, const Layout&, ChannelRange,
+                             const NormalizationArrays<R>&, const InputGradientArrays<R>&,
+                             const Activation&, StoreMode, T* dx);
 
   void (*column_moments)(const T* x, Extent, double* mean, double* m2);
-  void (*column_gradient_sums)(const T* dy, const T* x, Extent, const double* mean, double* sum_dy,
-                               double* sum_dy_centered);
-  void (*column_normalize)(const T* x, Extent, const NormalizationArrays<R>&, StoreMode, T* y);
-  void (*column_input_gradient)(const T* dy, const T* x, Extent, const InputGradientArrays<R>&,
-                                StoreMode, T* dx);
+  void (*column_gradient_sums)(const T* dy, const T* x, const T* y, Extent,
+                               const NormalizationArrays<double>&, const Activation&,
+                               double* sum_dz, double* sum_dz_centered);
+  void (*column_normalize)(const T* x, const T* shortcut, Extent, const NormalizationArrays<R>&,
+                           const Activation&, StoreMode, T* y);
+  void (*column_input_gradient)(const T* dy, const T* x, const T* y, Extent,
+                                const NormalizationArrays<R>&, const InputGradientArrays<R>&,
+                                const Activation&, StoreMode, T* dx);
+
+  /// dz by y, for elements that lie side by side.
+  void (*shortcut_gradient)(const T* dy, const T* y, std::int64_t number, const Activation&,
+                            StoreMode, T* dz);
 };
 
 /// The kernels of one instruction set for all types of data.

@@ -83,6 +83,17 @@ GLUON_SYNCBN_INLINE auto broadcast(R value) {
   return Reals<R>{} + value;
 }
 
+/// As many of `value` as v has lanes.
+GLUON_SYNCBN_INLINE Floats of_lanes(Floats, double value) {
+  return broadcast(static_cast<float>(value));
+}
+GLUON_SYNCBN_INLINE Doubles of_lanes(Doubles, double value) { return broadcast(value); }
+
+template <class V>
+constexpr std::int64_t lanes_of() {
+  return kBytes / static_cast<std::int64_t>(sizeof(V{}[0]));
+}
+
 GLUON_SYNCBN_INLINE Floats load(const float* from) { return load_bytes<Floats>(from); }
 GLUON_SYNCBN_INLINE Doubles load(const double* from) { return load_bytes<Doubles>(from); }
 GLUON_SYNCBN_INLINE void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof(v)); }
@@ -137,16 +148,18 @@ GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) {
 }
 #else
 GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return Doubles{from[0], from[1]}; }
-// This is the one file that may use the inline functions of half.h.
-GLUON_SYNCBN_INLINE Floats load(const Half* from) {
+// This is the one file that may use the inline functions of half.h. They are long, and so are
+// called rather than copied into every loop.
+#define GLUON_SYNCBN_CALLED __attribute__((noinline))
+GLUON_SYNCBN_CALLED Floats load(const Half* from) {
   Floats v{};
   for (std::int64_t i = 0; i < kReals<Half>; ++i) v[i] = to_float(from[i]);
   return v;
 }
-GLUON_SYNCBN_INLINE void store(Half* to, Floats v) {
+GLUON_SYNCBN_CALLED void store(Half* to, Floats v) {
   for (std::int64_t i = 0; i < kReals<Half>; ++i) to[i] = to_half(v[i]);
 }
-GLUON_SYNCBN_INLINE Doubles load_wide(const Half* from) {
+GLUON_SYNCBN_CALLED Doubles load_wide(const Half* from) {
   Doubles v{};
   for (std::int64_t i = 0; i < kDoubles; ++i) v[i] = to_float(from[i]);
   return v;
@@ -253,6 +266,206 @@ GLUON_SYNCBN_INLINE bool is_far(const Deviations<Doubles>& d, double share) {
   return any != 0;
 }
 
+/// Activations. `value` is what comes out for z, `gradient` what dy is with respect to z, told by
+/// z, and `gradient_by_output` the same told by what came out.
+
+struct Identity {
+  template <class V>
+  GLUON_SYNCBN_INLINE V value(V z) const {
+    return z;
+  }
+};
+
+/// ReLU, leaky or not. Where the slope is 0, what lies below 0 does not come through even if it is
+/// not finite.
+struct Rectifier {
+  double slope;
+
+  template <class V>
+  GLUON_SYNCBN_INLINE V value(V z) const {
+    return z < 0 ? below(z) : z;  // a NaN stays one
+  }
+  template <class V>
+  GLUON_SYNCBN_INLINE V gradient(V dy, V z) const {
+    return z > 0 ? dy : below(dy);
+  }
+  template <class V>
+  GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V y) const {
+    return gradient(dy, y);
+  }
+
+ private:
+  template <class V>
+  GLUON_SYNCBN_INLINE V below(V v) const {
+    using Bits = decltype(v < v);
+    const Bits mask = Bits{} - (slope != 0 ? 1 : 0);
+    return (V)((Bits)(of_lanes(v, slope) * v) & mask);
+  }
+};
+
+GLUON_SYNCBN_INLINE float exp_of(float x) { return __builtin_expf(x); }
+GLUON_SYNCBN_INLINE double exp_of(double x) { return __builtin_exp(x); }
+GLUON_SYNCBN_INLINE float expm1_of(float x) { return __builtin_expm1f(x); }
+GLUON_SYNCBN_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
+
+struct Elu {
+  double slope;
+
+  template <class V>
+  GLUON_SYNCBN_INLINE V value(V z) const {
+    V below = z > 0 ? V{} : z;
+    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = expm1_of(below[i]);
+    return z > 0 ? z : of_lanes(z, slope) * below;
+  }
+  template <class V>
+  GLUON_SYNCBN_INLINE V gradient(V dy, V z) const {
+    V below = z > 0 ? V{} : z;
+    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = exp_of(below[i]);
+    return z > 0 ? dy : dy * (of_lanes(z, slope) * below);
+  }
+  template <class V>
+  GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V y) const {
+    return y > 0 ? dy : dy * (y + of_lanes(y, slope));
+  }
+};
+
+/// Calls visit(activation) with a type of its own for each. Identity is a matter of the caller.
+template <class Visit>
+GLUON_SYNCBN_INLINE void with_activation(const Activation& activation, const Visit& visit) {
+  if (activation.type == ActType::kElu) return visit(Elu{activation.slope});
+  return visit(Rectifier{activation.type == ActType::kNone ? 1 : activation.slope});
+}
+
+/// Gates turn dy into dz = dy * act'(z). Each is made by at(load), where load(array) gives the
+/// numbers of the channels in question.
+
+struct NoGate {
+  static constexpr int kInputs = 2;  // dy and x
+  template <class Load>
+  GLUON_SYNCBN_INLINE NoGate at(const Load&) const {
+    return {};
+  }
+  template <class V>
+  GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/) const {
+    return dy;
+  }
+};
+
+template <class V, class Act>
+struct GateOfInput {
+  V scale;
+  V shift;
+  Act act;
+
+  GLUON_SYNCBN_INLINE V operator()(V dy, V centered) const {
+    return act.gradient(dy, centered * scale + shift);
+  }
+};
+
+template <class R, class Act>
+struct GatesOfInput {
+  static constexpr int kInputs = 2;
+  const R* scale;
+  const R* shift;
+  Act act;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    return GateOfInput<decltype(load(scale)), Act>{load(scale), load(shift), act};
+  }
+};
+
+template <class Act>
+struct GateOfOutput {
+  static constexpr int kInputs = 3;  // dy, x and y
+  Act act;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE GateOfOutput at(const Load&) const {
+    return *this;
+  }
+  template <class V>
+  GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/, V y) const {
+    return act.gradient_by_output(dy, y);
+  }
+};
+
+/// Calls visit(gates) with those of an activation, told by the output if `has_output`.
+template <class R, class Visit>
+GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, bool has_output,
+                                    const NormalizationArrays<R>& p, const Visit& visit) {
+  if (activation.type == ActType::kNone) return visit(NoGate());
+  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
+    using Act = decltype(act);
+    if (has_output) return visit(GateOfOutput<Act>{act});
+    visit(GatesOfInput<R, Act>{p.scale, p.shift, act});
+  });
+}
+
+/// Arrays of which elements at the same place belong together.
+template <class T, int kNumber>
+struct Inputs {
+  const T* arrays[kNumber];
+
+  GLUON_SYNCBN_INLINE Inputs operator+(std::int64_t offset) const {
+    Inputs moved{};
+    for (int i = 0; i < kNumber; ++i) moved.arrays[i] = arrays[i] + offset;
+    return moved;
+  }
+
+  /// function(load(array) for each).
+  template <class Function, class Load>
+  GLUON_SYNCBN_INLINE auto apply(const Function& function, const Load& load) const {
+    if constexpr (kNumber == 1) {
+      return function(load(arrays[0]));
+    } else if constexpr (kNumber == 2) {
+      return function(load(arrays[0]), load(arrays[1]));
+    } else {
+      return function(load(arrays[0]), load(arrays[1]), load(arrays[2]));
+    }
+  }
+};
+
+/// Those that a gate needs.
+template <class Gates, class T>
+GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x, const T* y) {
+  if constexpr (Gates::kInputs == 2) {
+    return {{dy, x}};
+  } else {
+    return {{dy, x, y}};
+  }
+}
+
+struct Terms {
+  Doubles first;
+  Doubles second;
+};
+
+/// How a vector is read and which of its lanes count: all of them; the last n; or the first n,
+/// where there are no more elements to read.
+struct AllLanes {
+  template <class T>
+  GLUON_SYNCBN_INLINE Doubles operator()(const T* from) const {
+    return load_wide(from);
+  }
+  GLUON_SYNCBN_INLINE Terms count(Terms terms) const { return terms; }
+};
+struct LastLanes : AllLanes {
+  std::int64_t n;
+  GLUON_SYNCBN_INLINE explicit LastLanes(std::int64_t number) : n(number) {}
+  GLUON_SYNCBN_INLINE Terms count(Terms terms) const {
+    return {last_lanes(terms.first, n), last_lanes(terms.second, n)};
+  }
+};
+struct FirstLanes {
+  std::int64_t n;
+  template <class T>
+  GLUON_SYNCBN_INLINE Doubles operator()(const T* from) const {
+    return load_wide(from, n);
+  }
+  GLUON_SYNCBN_INLINE Terms count(Terms terms) const { return terms; }
+};
+
 /// Long runs.
 
 /// Part of one channel: runs of equal length, at least a vector, at equal distances.
@@ -332,36 +545,47 @@ void run_moments(const T* x, const Layout& layout, ChannelRange channels, double
 }
 
 struct Products {
-  double dy;
-  double dy_centered;
+  double dz;
+  double dz_centered;
 };
 
-template <class T>
-GLUON_SYNCBN_INLINE Products products(const T* dy, const T* x, const Block& block, double mean) {
+/// The two terms of a vector of elements.
+template <class Gate>
+struct GradientTerms {
+  Doubles mean;
+  Gate gate;
+
+  template <class... Output>
+  GLUON_SYNCBN_INLINE Terms operator()(Doubles dy, Doubles x, Output... y) const {
+    const Doubles centered = x - mean;
+    return {gate(dy, centered, y...), centered};
+  }
+};
+
+template <class T, int kInputs, class Gate>
+GLUON_SYNCBN_INLINE Products products(const Inputs<T, kInputs>& inputs, const Block& block,
+                                      const GradientTerms<Gate>& terms) {
   Doubles plain[kChains] = {};
   Doubles centered[kChains] = {};
-  const auto add = [&](Doubles g, Doubles d, std::int64_t k) {
-    plain[k] += g;
-    centered[k] += g * d;
+  const auto add = [&](const Terms& t, std::int64_t k) {
+    plain[k] += t.first;
+    centered[k] += t.first * t.second;
   };
   for (std::int64_t run = 0; run < block.runs; ++run) {
-    const T* x_run = x + block.begin + run * block.distance;
-    const T* dy_run = dy + block.begin + run * block.distance;
+    const Inputs<T, kInputs> of_run = inputs + (block.begin + run * block.distance);
+    const auto terms_at = [&](std::int64_t i) GLUON_SYNCBN_INLINED {
+      return (of_run + i).apply(terms, [](const T* from) GLUON_SYNCBN_INLINED {
+        return load_wide(from);
+      });
+    };
     std::int64_t i = 0;
     for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
-      for (std::int64_t k = 0; k < kChains; ++k) {
-        const std::int64_t at = i + k * kDoubles;
-        add(load_wide(dy_run + at), load_wide(x_run + at) - mean, k);
-      }
+      for (std::int64_t k = 0; k < kChains; ++k) add(terms_at(i + k * kDoubles), k);
     }
-    for (; i + kDoubles <= block.length; i += kDoubles) {
-      add(load_wide(dy_run + i), load_wide(x_run + i) - mean, 0);
-    }
+    for (; i + kDoubles <= block.length; i += kDoubles) add(terms_at(i), 0);
     if (i < block.length) {
-      const std::int64_t last = block.length - kDoubles;
-      const std::int64_t n = block.length - i;
-      add(last_lanes(load_wide(dy_run + last), n), last_lanes(load_wide(x_run + last) - mean, n),
-          1);
+      const LastLanes last(block.length - i);
+      add(last.count(terms_at(block.length - kDoubles)), 1);
     }
   }
   return {sum_of_lanes((plain[0] + plain[1]) + (plain[2] + plain[3])),
@@ -369,18 +593,26 @@ GLUON_SYNCBN_INLINE Products products(const T* dy, const T* x, const Block& bloc
 }
 
 template <class T>
-void run_gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                       const double* mean, double* sum_dy, double* sum_dy_centered) {
-  for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
-    Products sums{0, 0};
-    for_each_block(layout, channel, [&](const Block& block) {
-      const Products more = products(dy, x, block, mean[channel]);
-      sums.dy += more.dy;
-      sums.dy_centered += more.dy_centered;
-    });
-    sum_dy[channel] = sums.dy;
-    sum_dy_centered[channel] = sums.dy_centered;
-  }
+void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout,
+                       ChannelRange channels, const NormalizationArrays<double>& p,
+                       const Activation& activation, double* sum_dz, double* sum_dz_centered) {
+  with_gates(activation, y != nullptr, p, [&](auto gates) GLUON_SYNCBN_INLINED {
+    const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
+    for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+      const auto of_channel = [&](const double* array)
+                                  GLUON_SYNCBN_INLINED { return broadcast(array[channel]); };
+      const auto gate = gates.at(of_channel);
+      const GradientTerms<decltype(gates.at(of_channel))> terms{of_channel(p.center), gate};
+      Products sums{0, 0};
+      for_each_block(layout, channel, [&](const Block& block) {
+        const Products more = products(inputs, block, terms);
+        sums.dz += more.dz;
+        sums.dz_centered += more.dz_centered;
+      });
+      sum_dz[channel] = sums.dz;
+      sum_dz_centered[channel] = sums.dz_centered;
+    }
+  });
 }
 
 /// Writes value(i), a vector for out[i] and those after it, to out[0, length); value(0, length)
@@ -442,71 +674,143 @@ GLUON_SYNCBN_INLINE void with_store(StoreMode store, const Visit& visit) {
   }
 }
 
-template <class T>
+/// What is computed of each element, made like gates by at(load) for some channels.
+
+template <class V, class Act>
 struct Normalize {
-  Reals<T> center;
-  Reals<T> scale;
-  Reals<T> shift;
+  V center;
+  V scale;
+  V shift;
+  Act act;
 
-  GLUON_SYNCBN_INLINE Reals<T> operator()(Reals<T> x) const { return (x - center) * scale + shift; }
+  GLUON_SYNCBN_INLINE V operator()(V x) const { return act.value((x - center) * scale + shift); }
+  GLUON_SYNCBN_INLINE V operator()(V x, V shortcut) const {
+    return act.value((x - center) * scale + shift + shortcut);
+  }
 };
 
-template <class T>
+template <class R, class Act>
+struct NormalizeBy {
+  const NormalizationArrays<R>& p;
+  Act act;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE Normalize<Reals<R>, Act> at(const Load& load) const {
+    return {load(p.center), load(p.scale), load(p.shift), act};
+  }
+};
+
+template <class V, class Gate>
 struct Differentiate {
-  Reals<T> center;
-  Reals<T> dy_factor;
-  Reals<T> x_factor;
-  Reals<T> constant;
+  V center;
+  V dy_factor;
+  V x_factor;
+  V constant;
+  Gate gate;
 
-  GLUON_SYNCBN_INLINE Reals<T> operator()(Reals<T> dy, Reals<T> x) const {
-    return dy_factor * dy + (x_factor * (x - center) + constant);
+  template <class... Output>
+  GLUON_SYNCBN_INLINE V operator()(V dy, V x, Output... y) const {
+    const V centered = x - center;
+    return dy_factor * gate(dy, centered, y...) + (x_factor * centered + constant);
   }
 };
 
-template <class T, class F>
-struct OfOne {
-  const T* x;
-  const F& f;
-  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const { return f(load(x + i)); }
-  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
-    return f(load(x + i, n));
+template <class R, class Gates>
+struct DifferentiateBy {
+  const R* center;
+  const InputGradientArrays<R>& p;
+  Gates gates;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    return Differentiate<Reals<R>, decltype(gates.at(load))>{
+        load(center), load(p.dy_factor), load(p.x_factor), load(p.constant), gates.at(load)};
   }
 };
 
-template <class T, class F>
-struct OfTwo {
-  const T* dy;
-  const T* x;
+/// Calls visit(inputs, what is computed of them).
+template <class T, class Visit>
+GLUON_SYNCBN_INLINE void with_normalization(const T* x, const T* shortcut,
+                                            const NormalizationArrays<Real<T>>& p,
+                                            const Activation& activation, const Visit& visit) {
+  using R = Real<T>;
+  if (!shortcut && activation.type == ActType::kNone) {
+    return visit(Inputs<T, 1>{{x}}, NormalizeBy<R, Identity>{p, Identity()});
+  }
+  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
+    const NormalizeBy<R, decltype(act)> by{p, act};
+    if (shortcut) return visit(Inputs<T, 2>{{x, shortcut}}, by);
+    visit(Inputs<T, 1>{{x}}, by);
+  });
+}
+
+template <class T, int kInputs, class F>
+struct Computed {
+  const Inputs<T, kInputs>& inputs;
   const F& f;
+
   GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
-    return f(load(dy + i), load(x + i));
+    return (inputs + i).apply(f, [](const T* from) GLUON_SYNCBN_INLINED { return load(from); });
   }
   GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
-    return f(load(dy + i, n), load(x + i, n));
+    return (inputs + i).apply(f, [n](const T* from) GLUON_SYNCBN_INLINED { return load(from, n); });
   }
 };
 
-template <class T>
-void run_normalize(const T* x, const Layout& layout, ChannelRange channels,
-                   const NormalizationArrays<Real<T>>& p, StoreMode how, T* y) {
+template <class T, int kInputs, class By>
+GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layout& layout,
+                                    ChannelRange channels, const By& by, StoreMode how, T* out) {
   with_store(how, [&](auto constant) {
     for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) {
-      const Normalize<T> f{broadcast(p.center[c]), broadcast(p.scale[c]), broadcast(p.shift[c])};
-      write<decltype(constant)::value>(y + begin, layout.inner,
-                                       OfOne<T, Normalize<T>>{x + begin, f});
+      const auto f =
+          by.at([c](const Real<T>* array) GLUON_SYNCBN_INLINED { return broadcast(array[c]); });
+      const Inputs<T, kInputs> of_run = inputs + begin;
+      write<decltype(constant)::value>(out + begin, layout.inner,
+                                       Computed<T, kInputs, decltype(f)>{of_run, f});
     });
   });
 }
 
 template <class T>
-void run_input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                        const InputGradientArrays<Real<T>>& p, StoreMode how, T* dx) {
-  with_store(how, [&](auto constant) {
-    for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) {
-      const Differentiate<T> f{broadcast(p.center[c]), broadcast(p.dy_factor[c]),
-                               broadcast(p.x_factor[c]), broadcast(p.constant[c])};
-      write<decltype(constant)::value>(dx + begin, layout.inner,
-                                       OfTwo<T, Differentiate<T>>{dy + begin, x + begin, f});
+void run_normalize(const T* x, const T* shortcut, const Layout& layout, ChannelRange channels,
+                   const NormalizationArrays<Real<T>>& p, const Activation& activation,
+                   StoreMode how, T* y) {
+  with_normalization(x, shortcut, p, activation,
+                     [&](const auto& inputs, const auto& by) GLUON_SYNCBN_INLINED {
+                       write_runs(inputs, layout, channels, by, how, y);
+                     });
+}
+
+template <class T>
+void run_input_gradient(const T* dy, const T* x, const T* y, const Layout& layout,
+                        ChannelRange channels, const NormalizationArrays<Real<T>>& n,
+                        const InputGradientArrays<Real<T>>& p, const Activation& activation,
+                        StoreMode how, T* dx) {
+  with_gates(activation, y != nullptr, n, [&](auto gates) GLUON_SYNCBN_INLINED {
+    using Gates = decltype(gates);
+    write_runs(inputs_of<Gates>(dy, x, y), layout, channels,
+               DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);
+  });
+}
+
+template <class Act>
+struct GateByOutput {
+  Act act;
+  template <class V>
+  GLUON_SYNCBN_INLINE V operator()(V dy, V y) const {
+    return act.gradient_by_output(dy, y);
+  }
+};
+
+template <class T>
+void shortcut_gradient(const T* dy, const T* y, std::int64_t number, const Activation& activation,
+                       StoreMode how, T* dz) {
+  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
+    const GateByOutput<decltype(act)> f{act};
+    const Inputs<T, 2> inputs{{dy, y}};
+    with_store(how, [&](auto constant) {
+      write<decltype(constant)::value>(dz, number,
+                                       Computed<T, 2, GateByOutput<decltype(act)>>{inputs, f});
     });
   });
 }
@@ -524,36 +828,6 @@ GLUON_SYNCBN_INLINE std::int64_t columns_of_tile(std::int64_t rest) {
 struct TileSums {
   double first[kMostColumns];
   double second[kMostColumns];
-};
-
-struct Terms {
-  Doubles first;
-  Doubles second;
-};
-
-/// How a vector of columns is read and which of its lanes count: all of them; the last n; or the
-/// first n, where there are no more columns to read.
-struct AllLanes {
-  template <class T>
-  GLUON_SYNCBN_INLINE Doubles operator()(const T* from) const {
-    return load_wide(from);
-  }
-  GLUON_SYNCBN_INLINE Terms count(Terms terms) const { return terms; }
-};
-struct LastLanes : AllLanes {
-  std::int64_t n;
-  GLUON_SYNCBN_INLINE explicit LastLanes(std::int64_t number) : n(number) {}
-  GLUON_SYNCBN_INLINE Terms count(Terms terms) const {
-    return {last_lanes(terms.first, n), last_lanes(terms.second, n)};
-  }
-};
-struct FirstLanes {
-  std::int64_t n;
-  template <class T>
-  GLUON_SYNCBN_INLINE Doubles operator()(const T* from) const {
-    return load_wide(from, n);
-  }
-  GLUON_SYNCBN_INLINE Terms count(Terms terms) const { return terms; }
 };
 
 /// Calls visit(i, lanes) for vectors that cover all columns.
@@ -670,97 +944,99 @@ void column_moments(const T* x, Extent extent, double* mean, double* m2) {
 }
 
 template <class T>
-void column_gradient_sums(const T* dy, const T* x, Extent extent, const double* mean,
-                          double* sum_dy, double* sum_dy_centered) {
+void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
+                          const NormalizationArrays<double>& p, const Activation& activation,
+                          double* sum_dz, double* sum_dz_centered) {
   const std::int64_t width = extent.columns;
-  for (std::int64_t i = 0; i < width; ++i) sum_dy[i] = sum_dy_centered[i] = 0;
+  for (std::int64_t i = 0; i < width; ++i) sum_dz[i] = sum_dz_centered[i] = 0;
   TileSums sums;
-  for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
-    const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
-    for (std::int64_t tile = 0; tile < width;) {
-      const std::int64_t columns = columns_of_tile(width - tile);
-      const T* dy_tile = dy + row * width + tile;
-      const T* x_tile = x + row * width + tile;
-      sum_rows<T>(
-          rows, columns, &sums,
-          [&](std::int64_t r, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
-            const Doubles g = lanes(dy_tile + r * width + i);
-            return Terms{g, g * (lanes(x_tile + r * width + i) - lanes(mean + tile + i))};
-          },
-          [&](std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
-            fetch(dy_tile + r * width + i);
-            fetch(x_tile + r * width + i);
-          });
-      for (std::int64_t i = 0; i < columns; ++i) {
-        sum_dy[tile + i] += sums.first[i];
-        sum_dy_centered[tile + i] += sums.second[i];
+  with_gates(activation, y != nullptr, p, [&](auto gates) GLUON_SYNCBN_INLINED {
+    const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
+    for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
+      const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
+      for (std::int64_t tile = 0; tile < width;) {
+        const std::int64_t columns = columns_of_tile(width - tile);
+        const auto of_tile = inputs + (row * width + tile);
+        sum_rows<T>(
+            rows, columns, &sums,
+            [&](std::int64_t r, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+              const auto of_columns = [&](const double* array)
+                                          GLUON_SYNCBN_INLINED { return lanes(array + tile + i); };
+              const GradientTerms<decltype(gates.at(of_columns))> terms{of_columns(p.center),
+                                                                        gates.at(of_columns)};
+              const Terms t = (of_tile + (r * width + i)).apply(terms, lanes);
+              return Terms{t.first, t.first * t.second};
+            },
+            [&](std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
+              for (const T* array : of_tile.arrays) fetch(array + r * width + i);
+            });
+        for (std::int64_t i = 0; i < columns; ++i) {
+          sum_dz[tile + i] += sums.first[i];
+          sum_dz_centered[tile + i] += sums.second[i];
+        }
+        tile += columns;
       }
-      tile += columns;
     }
-  }
+  });
 }
 
-/// Parameters that change from element to element.
-template <class T>
-struct NormalizeColumns {
-  const T* x;
-  const NormalizationArrays<Real<T>>& p;
+/// As Computed, by numbers that change from element to element.
+template <class T, int kInputs, class By>
+struct ComputedColumns {
+  const Inputs<T, kInputs>& inputs;
+  const By& by;
 
   GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
-    return Normalize<T>{load(p.center + i), load(p.scale + i), load(p.shift + i)}(load(x + i));
+    const auto f =
+        by.at([i](const Real<T>* array) GLUON_SYNCBN_INLINED { return load(array + i); });
+    return Computed<T, kInputs, decltype(f)>{inputs, f}(i);
   }
   GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
-    return Normalize<T>{load(p.center + i, n), load(p.scale + i, n),
-                        load(p.shift + i, n)}(load(x + i, n));
+    const auto f =
+        by.at([i, n](const Real<T>* array) GLUON_SYNCBN_INLINED { return load(array + i, n); });
+    return Computed<T, kInputs, decltype(f)>{inputs, f}(i, n);
   }
 };
 
-template <class T>
-struct DifferentiateColumns {
-  const T* dy;
-  const T* x;
-  const InputGradientArrays<Real<T>>& p;
-
-  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
-    return Differentiate<T>{load(p.center + i), load(p.dy_factor + i), load(p.x_factor + i),
-                            load(p.constant + i)}(load(dy + i), load(x + i));
-  }
-  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
-    return Differentiate<T>{load(p.center + i, n), load(p.dy_factor + i, n),
-                            load(p.x_factor + i, n),
-                            load(p.constant + i, n)}(load(dy + i, n), load(x + i, n));
-  }
-};
-
-template <class T>
-void column_normalize(const T* x, Extent extent, const NormalizationArrays<Real<T>>& p,
-                      StoreMode how, T* y) {
+template <class T, int kInputs, class By>
+GLUON_SYNCBN_INLINE void write_rows(const Inputs<T, kInputs>& inputs, Extent extent, const By& by,
+                                    StoreMode how, T* out) {
   with_store(how, [&](auto constant) {
     for (std::int64_t row = 0; row < extent.rows; ++row) {
       const std::int64_t begin = row * extent.columns;
-      write<decltype(constant)::value>(y + begin, extent.columns,
-                                       NormalizeColumns<T>{x + begin, p});
+      const Inputs<T, kInputs> of_row = inputs + begin;
+      write<decltype(constant)::value>(out + begin, extent.columns,
+                                       ComputedColumns<T, kInputs, By>{of_row, by});
     }
   });
 }
 
 template <class T>
-void column_input_gradient(const T* dy, const T* x, Extent extent,
-                           const InputGradientArrays<Real<T>>& p, StoreMode how, T* dx) {
-  with_store(how, [&](auto constant) {
-    for (std::int64_t row = 0; row < extent.rows; ++row) {
-      const std::int64_t begin = row * extent.columns;
-      write<decltype(constant)::value>(dx + begin, extent.columns,
-                                       DifferentiateColumns<T>{dy + begin, x + begin, p});
-    }
+void column_normalize(const T* x, const T* shortcut, Extent extent,
+                      const NormalizationArrays<Real<T>>& p, const Activation& activation,
+                      StoreMode how, T* y) {
+  with_normalization(x, shortcut, p, activation,
+                     [&](const auto& inputs, const auto& by)
+                         GLUON_SYNCBN_INLINED { write_rows(inputs, extent, by, how, y); });
+}
+
+template <class T>
+void column_input_gradient(const T* dy, const T* x, const T* y, Extent extent,
+                           const NormalizationArrays<Real<T>>& n,
+                           const InputGradientArrays<Real<T>>& p, const Activation& activation,
+                           StoreMode how, T* dx) {
+  with_gates(activation, y != nullptr, n, [&](auto gates) GLUON_SYNCBN_INLINED {
+    using Gates = decltype(gates);
+    write_rows(inputs_of<Gates>(dy, x, y), extent,
+               DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);
   });
 }
 
 template <class T>
 constexpr Kernels<T> kernels_of() {
-  return {&run_moments<T>,        &run_gradient_sums<T>,    &run_normalize<T>,
-          &run_input_gradient<T>, &column_moments<T>,       &column_gradient_sums<T>,
-          &column_normalize<T>,   &column_input_gradient<T>};
+  return {&run_moments<T>,        &run_gradient_sums<T>,     &run_normalize<T>,
+          &run_input_gradient<T>, &column_moments<T>,        &column_gradient_sums<T>,
+          &column_normalize<T>,   &column_input_gradient<T>, &shortcut_gradient<T>};
 }
 
 #define GLUON_SYNCBN_KERNELS(T) kernels_of<T>(),

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 
 from tests.distributed.workers.job import agree, bounds, checksum, close, contexts, init, report
-from tests.oracle import batch_norm
+from tests.support.oracle import batch_norm
 
 MODES: dict[str, Any] = {
     "imperative": None,

@@ -16,7 +16,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.distributed.workers.job import agree, bounds, close, contexts, init, report, values
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from demo.networks import Design, Norm, build, save_initial_weights

@@ -20,8 +20,14 @@ std::vector<Values> values(const Launch& launch, std::size_t first) {
   return all;
 }
 
+/// Pairs of float16 are two elements each.
+int number_of_elements(const Launch& launch) {
+  const bool pairs = launch.name.arguments[1].element() == "half2_t";
+  return launch.argument<int>(0) * (pairs ? 2 : 1);
+}
+
 Task map(const Launch& launch, const Operator& function, int request) {
-  const auto size = launch.argument<int>(0);
+  const int size = number_of_elements(launch);
   const Values out(launch.name.arguments[1], launch.arguments[1]);
   const std::vector<Values> in = values(launch, 2);
   if (in.size() > kMostInputs) die("an elementwise kernel with too many inputs");
@@ -36,7 +42,7 @@ Task map(const Launch& launch, const Operator& function, int request) {
 
 /// Sum(out, request, inputs...)
 Task sum(const Launch& launch) {
-  const auto size = launch.argument<int>(0);
+  const int size = number_of_elements(launch);
   const Values out(launch.name.arguments[1], launch.arguments[1]);
   const auto request = launch.argument<int>(2);
   const std::vector<Values> in = values(launch, 3);

@@ -24,28 +24,60 @@ std::size_t aligned(std::size_t bytes, std::size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-/// Rows of an array: its address, and the elements from row to row if it has more than one.
+/// Rows of an array, or of a slice of one: its address, and the elements from row to row if it has
+/// more than one.
 struct Rows {
   Values values;
-  std::int64_t stride;
+  std::int64_t stride = 0;
+  std::size_t bytes;
+  // In a slice: rows of each of the lengths that are cut, where the cut begins, their number before
+  // the cut and after it; and the same for an axis within rows.
+  std::int64_t height = 1, first = 0, before = 1, after = 1, first_column = 0;
 
-  Rows(const Name& tensor, const char* memory)
-      : values({tensor.arguments[2].head + "*", {}}, memory), stride(0) {
-    if (tensor.arguments[1].head == "1") return;
-    std::int32_t length = 0;
-    std::memcpy(&length, memory + sizeof(void*), sizeof length);
-    stride = length;
+  static bool can_be(const Name& expression) {
+    return expression.head == "Tensor" ||
+           (expression.head == "SliceExp" && expression.arguments[0].head == "Tensor");
   }
-  std::int64_t index(int y, int x) const { return y * stride + x; }
+
+  Rows(const Name& expression, const char* memory)
+      : values({tensor_of(expression).arguments[2].head + "*", {}}, memory) {
+    const bool is_row = tensor_of(expression).arguments[1].head == "1";
+    bytes = is_row ? 8 : 16;
+    if (!is_row) stride = integer(memory + sizeof(void*));
+    if (expression.head != "SliceExp") return;
+    if (expression.arguments[4].head == "1") {
+      first_column = integer(memory + bytes);
+      bytes += 8;
+    } else {
+      height = integer(memory + bytes);
+      first = integer(memory + bytes + 4);
+      before = integer(memory + bytes + 8);
+      after = integer(memory + bytes + 12);
+      bytes += 16;
+    }
+  }
+  std::int64_t index(int y, int x) const {
+    const std::int64_t cut = y / height;
+    const std::int64_t row = (cut / after * before + cut % after + first) * height + y % height;
+    return row * stride + x + first_column;
+  }
+
+ private:
+  static const Name& tensor_of(const Name& expression) {
+    return expression.head == "SliceExp" ? expression.arguments[0] : expression;
+  }
+  static std::int64_t integer(const char* memory) {
+    std::int32_t value = 0;
+    std::memcpy(&value, memory, sizeof value);
+    return value;
+  }
 };
 
 std::optional<Plan> plan_of(const Name& expression, const char* memory) {
   const auto& arguments = expression.arguments;
-  if (expression.head == "Tensor") {
-    const bool is_row = arguments[1].head == "1";
-    return Plan{is_row ? 8u : 16u, 8, [rows = Rows(expression, memory)](int y, int x) {
-                  return rows.values.get(rows.index(y, x));
-                }};
+  if (Rows::can_be(expression)) {
+    const Rows rows(expression, memory);
+    return Plan{rows.bytes, 8, [rows](int y, int x) { return rows.values.get(rows.index(y, x)); }};
   }
   if (expression.head == "ScalarExp") {
     const Values scalar(arguments[0], memory);
@@ -99,7 +131,7 @@ Task expression(const Launch& launch) {
   const Name& to = arguments[large ? 3 : 2].arguments[0];
   const Name& from = arguments[large ? 4 : 3].arguments[0];
   const Operator save = saver(arguments[0].head);
-  if (!save || to.head != "Tensor") return {};
+  if (!save || !Rows::can_be(to)) return {};
   const auto plan = plan_of(from, static_cast<const char*>(launch.arguments[3]));
   if (!plan) return {};
   const Rows out(to, static_cast<const char*>(launch.arguments[0]));

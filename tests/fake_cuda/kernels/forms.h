@@ -1,6 +1,8 @@
 #ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_
 #define GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_
 
+#include <cuda_runtime_api.h>
+
 #include <cstring>
 #include <functional>
 
@@ -12,6 +14,7 @@ namespace fake_cuda {
 /// A kernel that is to be launched: its name taken apart, and pointers to its arguments.
 struct Launch {
   Name name;
+  dim3 grid;
   void** arguments;
 
   template <class T>
@@ -31,6 +34,8 @@ Task optimizer(const Launch& launch);
 Task reduction(const Launch& launch);  ///< sums over axes
 Task broadcasting(const Launch& launch);
 Task expression(const Launch& launch);  ///< of mshadow
+Task dense(const Launch& launch);       ///< the bias of dense layers
+Task random(const Launch& launch);
 
 /// A function of numbers, by MXNet's name for it; empty where it is not known.
 using Operator = std::function<double(const double*)>;

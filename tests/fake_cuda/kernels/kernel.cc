@@ -21,9 +21,10 @@ const Name& parsed(const char* mangled) {
 
 }  // namespace
 
-std::function<void()> kernel(const char* name, dim3, dim3, void** arguments) {
-  const Launch launch{parsed(name), arguments};
-  for (const auto form : {elementwise, optimizer, reduction, broadcasting, expression}) {
+std::function<void()> kernel(const char* name, dim3 grid, dim3, void** arguments) {
+  const Launch launch{parsed(name), grid, arguments};
+  for (const auto form :
+       {elementwise, optimizer, reduction, broadcasting, expression, dense, random}) {
     if (Task task = form(launch)) return task;
   }
   die("MXNet's kernel is not imitated: " + readable(name));

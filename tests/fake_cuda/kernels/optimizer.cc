@@ -1,4 +1,5 @@
-// MXNet's optimizers, by the formulas in src/operator/optimizer_op-inl.h.
+// MXNet's optimizers, by the formulas in src/operator/optimizer_op-inl.h, and what asks whether
+// gradients overflowed.
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "die.h"
+#include "common/half.h"
 #include "kernels/forms.h"
 
 namespace fake_cuda {
@@ -80,7 +81,13 @@ Task adam(const Launch& launch) {
   };
 }
 
-/// The argument of MultiSGDKernel, as it lies in memory; Real is float or double.
+/// A float16 among the scalars of MultiSGDKernel.
+struct HalfScalar {
+  gluon_syncbn::Half value;
+  operator double() const { return gluon_syncbn::to_float(value); }
+};
+
+/// The argument of MultiSGDKernel, as it lies in memory; Real is float, double or HalfScalar.
 template <class Real>
 struct ManyWeights {
   static constexpr int kMost = 60;
@@ -128,9 +135,33 @@ Task many_sgd(const Launch& launch) {
   };
 }
 
+/// The argument of MultiAllFiniteGPUKernel, as it lies in memory.
+struct ManyArrays {
+  static constexpr int kMost = 200;
+  int count;
+  std::size_t max_size;
+  std::size_t sizes[kMost];
+  void* arrays[kMost];
+};
+
+/// MultiAllFiniteGPUKernel<type>(arrays, out): 0 if a number is not finite, else what is there
+Task all_finite(const Launch& launch) {
+  const Name type{launch.name.arguments[0].head + "*", {}};
+  const Values out({"float*", {}}, launch.arguments[1]);
+  return [=, of = launch.argument<ManyArrays>(0)] {
+    for (int k = 0; k < of.count; ++k) {
+      const Values array(type, &of.arrays[k]);
+      for (std::size_t i = 0; i < of.sizes[k]; ++i) {
+        if (!std::isfinite(array.get(static_cast<std::int64_t>(i)))) out.set(0, 0);
+      }
+    }
+  };
+}
+
 }  // namespace
 
 Task optimizer(const Launch& launch) {
+  if (launch.name.head == "MultiAllFiniteGPUKernel") return all_finite(launch);
   if (launch.name.head != "mxnet_generic_kernel") return {};
   const Name& op = launch.name.arguments[0];
   if (op.head == "SGDKernel") return sgd(launch);
@@ -139,6 +170,7 @@ Task optimizer(const Launch& launch) {
   if (op.head != "MultiSGDKernel") return {};
   if (op.arguments[0].head == "float") return many_sgd<float>(launch);
   if (op.arguments[0].head == "double") return many_sgd<double>(launch);
+  if (op.arguments[0].head == "half_t") return many_sgd<HalfScalar>(launch);
   return {};
 }
 

@@ -46,10 +46,15 @@ const Values::Type* Values::find(const Name& type) {
     #T, { sizeof(T), load<T>, store<T> } \
   }
   static const std::map<std::string, Type> types = {
-      FAKE_CUDA_TYPE(float),       FAKE_CUDA_TYPE(double),
-      FAKE_CUDA_TYPE(int),         FAKE_CUDA_TYPE(long),
-      FAKE_CUDA_TYPE(signed char), FAKE_CUDA_TYPE(unsigned char),
-      FAKE_CUDA_TYPE(bool),        {"half_t", {2, load_half, store_half}},
+      FAKE_CUDA_TYPE(float),
+      FAKE_CUDA_TYPE(double),
+      FAKE_CUDA_TYPE(int),
+      FAKE_CUDA_TYPE(long),
+      FAKE_CUDA_TYPE(signed char),
+      FAKE_CUDA_TYPE(unsigned char),
+      FAKE_CUDA_TYPE(bool),
+      {"half_t", {2, load_half, store_half}},
+      {"half2_t", {2, load_half, store_half}},
   };
 #undef FAKE_CUDA_TYPE
   const auto found = types.find(type.element());

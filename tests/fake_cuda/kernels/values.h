@@ -13,7 +13,7 @@ constexpr int kNullOp = 0;
 constexpr int kAddTo = 3;
 
 /// An array or a scalar of any type that MXNet has, as doubles, which hold them all exactly (but
-/// integers beyond 2^53).
+/// integers beyond 2^53). Of MXNet's half2_t, which are two float16, an element is one of these.
 class Values {
  public:
   /// An argument of a kernel: a pointer, or the scalar itself, which is copied.

@@ -16,6 +16,7 @@
 #include "cpu/thread_pool.h"
 #include "norm/moments.h"
 #include "support/arrays.h"
+#include "support/isa_cases.h"
 #include "support/outputs.h"
 #include "support/values.h"
 
@@ -76,46 +77,6 @@ bool spoils_its_channels(const std::vector<double>& values, const std::vector<do
 const Layout kSpoiledLayouts[] = {{5, 6, 1}, {3, 6, 7}, {2, 6, 49}, {40, 6, 1}, {1, 6, 2049}};
 
 }  // namespace
-
-/// A type of data and the instruction set that kernels use for it.
-template <class DataType, cpu::Isa kTheIsa>
-struct Case {
-  using Type = DataType;
-  static constexpr cpu::Isa kIsa = kTheIsa;
-};
-
-/// Uses an instruction set for as long as it lives, or the best where the machine lacks it.
-class UseIsa {
- public:
-  explicit UseIsa(cpu::Isa isa) : before_(cpu::isa()) {
-    cpu::use_isa(isa);
-    if (!cpu::has_isa(isa)) MESSAGE("not on this machine: " << cpu::isa_name(isa));
-  }
-  ~UseIsa() { cpu::use_isa(before_); }
-  UseIsa(const UseIsa&) = delete;
-  UseIsa& operator=(const UseIsa&) = delete;
-
- private:
-  cpu::Isa before_;
-};
-
-using FloatBaseline = Case<float, cpu::Isa::kBaseline>;
-using FloatAvx2 = Case<float, cpu::Isa::kAvx2>;
-using FloatAvx512 = Case<float, cpu::Isa::kAvx512>;
-using DoubleBaseline = Case<double, cpu::Isa::kBaseline>;
-using DoubleAvx2 = Case<double, cpu::Isa::kAvx2>;
-using DoubleAvx512 = Case<double, cpu::Isa::kAvx512>;
-using HalfBaseline = Case<Half, cpu::Isa::kBaseline>;
-using HalfAvx2 = Case<Half, cpu::Isa::kAvx2>;
-using HalfAvx512 = Case<Half, cpu::Isa::kAvx512>;
-
-#ifdef __SANITIZE_THREAD__  // which is slow, and cannot tell these apart
-#define GLUON_SYNCBN_CASES FloatAvx512, DoubleAvx512, HalfAvx512
-#else
-#define GLUON_SYNCBN_CASES                                                                       \
-  FloatBaseline, FloatAvx2, FloatAvx512, DoubleBaseline, DoubleAvx2, DoubleAvx512, HalfBaseline, \
-      HalfAvx2, HalfAvx512
-#endif
 
 TEST_CASE_TEMPLATE("kernels: moments", Given, GLUON_SYNCBN_CASES) {
   using T = typename Given::Type;

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +18,7 @@
 #include "cpu/channel_math.h"
 #include "norm/backend.h"
 #include "norm/device_pass.h"
+#include "support/activations.h"
 #include "support/arrays.h"
 #include "support/outputs.h"
 #include "support/ranks.h"
@@ -39,8 +42,11 @@ struct Worker {
   using P = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
   Worker(const Layout& layout, WriteMode write_in, std::uint32_t seed)
-      : x(layout, 3, 1, seed), dy(layout, 0, 1, seed + 1), write(write_in) {
-    y = dx = Data<T>(layout, 7, 1, seed + 2).elements;
+      : x(layout, 3, 1, seed),
+        dy(layout, 0, 1, seed + 1),
+        shortcut(layout, 0, 1, seed + 3),
+        write(write_in) {
+    y = dx = dshortcut = Data<T>(layout, 7, 1, seed + 2).elements;
     for (const double value : parameters(layout, 1, 5)) gamma.push_back(static_cast<P>(value));
     for (const double value : parameters(layout, 0, 6)) beta.push_back(static_cast<P>(value));
     mean = variance = gamma_gradient = beta_gradient = beta;
@@ -48,7 +54,15 @@ struct Worker {
 
   Backend::Data data() const { return {dtype_of_type<T>(), x.layout}; }
   Backend::Gradients gradients() {
-    return {false, write, gamma_gradient.data(), write, beta_gradient.data(), write, dx.data()};
+    return {false,
+            write,
+            gamma_gradient.data(),
+            write,
+            beta_gradient.data(),
+            write,
+            dx.data(),
+            write,
+            adds_shortcut ? dshortcut.data() : nullptr};
   }
   Backend::Update update(Backend::StatisticsPtr batch) {
     return {{mean.data(), variance.data(), kMomentum, nullptr}, {std::move(batch)}, {}};
@@ -56,8 +70,11 @@ struct Worker {
 
   Data<T> x;
   Data<T> dy;
+  Data<T> shortcut;
   WriteMode write;
-  std::vector<T> y, dx;
+  Activation activation;
+  bool adds_shortcut = false;
+  std::vector<T> y, dx, dshortcut;
   std::vector<P> gamma, beta, mean, variance, gamma_gradient, beta_gradient;
   Backend::StatisticsPtr statistics;
   std::int64_t count = 0;
@@ -86,6 +103,8 @@ Backend::Forward forward_pass(Worker<T>* w) {
   pass.eps = kEps;
   pass.gamma = w->gamma.data();
   pass.beta = w->beta.data();
+  pass.activation = w->activation;
+  if (w->adds_shortcut) pass.shortcut = w->shortcut.data();
   pass.write = w->write;
   pass.y = w->y.data();
   pass.merged = [w](const Backend::StatisticsPtr& batch, std::int64_t count) {
@@ -107,6 +126,12 @@ Backend::Backward backward_pass(Worker<T>* w) {
   pass.statistics = w->statistics;
   pass.count = w->count;
   pass.gamma = w->gamma.data();
+  pass.activation = w->activation;
+  if (w->adds_shortcut) {
+    pass.y = w->y.data();
+  } else {
+    pass.beta = w->beta.data();
+  }
   pass.gradients = w->gradients();
   pass.post = run_at_once;
   pass.done = [w](const std::string& error) { w->told.push_back(error); };
@@ -196,6 +221,7 @@ void check_same(const Workers<T>& a, const Workers<T>& b) {
     CAPTURE(i);
     CHECK(same(a[i].y, b[i].y));
     CHECK(same(a[i].dx, b[i].dx));
+    CHECK(same(a[i].dshortcut, b[i].dshortcut));
     CHECK(same(a[i].mean, b[i].mean));
     CHECK(same(a[i].variance, b[i].variance));
     CHECK(same(a[i].gamma_gradient, b[i].gamma_gradient));
@@ -223,7 +249,7 @@ const std::vector<std::vector<Layout>> kDevices = {
 TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T, float, double,
                    Half) {
   for (const auto& layouts : kDevices) {
-    const auto fresh = make_workers<T>(layouts, WriteMode::kAssign);
+    auto fresh = make_workers<T>(layouts, WriteMode::kAssign);
     const auto check = [&](WriteMode write, std::size_t last, int step) {
       CAPTURE(layouts.front().channels);
       CAPTURE(layouts.size());
@@ -237,7 +263,82 @@ TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T, f
       check_same(workers, expected);
     };
     check(WriteMode::kAdd, 0, 3);
+    for (const Activation& activation : kActivations) {
+      for (const bool adds_shortcut : {false, true}) {
+        for (auto& w : fresh) w.activation = activation, w.adds_shortcut = adds_shortcut;
+        check(adds_shortcut ? WriteMode::kAdd : WriteMode::kAssign, 0, 3);
+      }
+    }
+    for (auto& w : fresh) w.activation = {}, w.adds_shortcut = false;
     for (const int step : {0, 3, 1000}) check(WriteMode::kAssign, layouts.size() - 1, step);
+  }
+}
+
+TEST_CASE_TEMPLATE("passes: an activation and a shortcut in them, or behind them", T, float, double,
+                   Half) {
+  const auto value = [](const std::vector<T>& array, std::size_t i) {
+    return static_cast<double>(Type<T>::value(array[i]));
+  };
+  const std::vector<std::vector<Layout>> devices = {
+      {{2, 5, 49}, {3, 5, 49}}, {{40, 6, 1}, {7, 6, 3}}, {{2, 67, 16000}}};
+  for (const auto& layouts : devices) {
+    for (const Activation& activation : kActivations) {
+      for (const bool adds_shortcut : {false, true}) {
+        CAPTURE(layouts.front().channels);
+        CAPTURE(static_cast<int>(activation.type));
+        CAPTURE(adds_shortcut);
+        auto fused = make_workers<T>(layouts, WriteMode::kAssign);
+        auto plain = fused;
+        for (auto& w : fused) {
+          w.activation = activation;
+          w.adds_shortcut = adds_shortcut;
+        }
+        step_together(&fused, 0, 3);
+
+        pass_apart(passes_of(&plain, make_forward<T>));
+        double wrong = 0;
+        for (std::size_t d = 0; d < plain.size(); ++d) {
+          for (std::size_t i = 0; i < plain[d].y.size(); ++i) {
+            const double shortcut = adds_shortcut ? value(plain[d].shortcut.elements, i) : 0;
+            const long double z = value(plain[d].y, i) + shortcut;
+            // Where rounding decides on which side of the kink it is, the fused pass has decided.
+            const bool near = std::fabs(z) < 0.01L;
+            const auto y =
+                near ? value(fused[d].y, i) : static_cast<double>(activated(activation, z));
+            wrong = std::max(wrong, std::fabs(y - value(fused[d].y, i)) / (1 + std::fabs(y)));
+            if (near) fused[d].dy.elements[i] = plain[d].dy.elements[i] = T{};
+            plain[d].dy.elements[i] =
+                Type<T>::of(static_cast<double>(plain[d].dy.at(i) * steepness(activation, z)));
+          }
+        }
+        const double tolerance = std::is_same_v<T, Half>    ? 0.01
+                                 : std::is_same_v<T, float> ? 1e-5
+                                                            : 1e-12;
+        CHECK(wrong <= tolerance);
+        pass_apart(passes_of(&plain, make_backward<T>));
+        pass_apart(passes_of(&fused, make_backward<T>));
+        for (std::size_t d = 0; d < plain.size(); ++d) {
+          double dx = 0, dshortcut = 0, dgamma = 0, dbeta = 0;
+          for (std::size_t i = 0; i < plain[d].dx.size(); ++i) {
+            dx = std::max(dx, std::fabs(value(plain[d].dx, i) - value(fused[d].dx, i)));
+            if (!adds_shortcut) continue;
+            dshortcut = std::max(dshortcut, std::fabs(value(plain[d].dy.elements, i) -
+                                                      value(fused[d].dshortcut, i)));
+          }
+          const double count = static_cast<double>(layouts[d].count());
+          for (std::size_t c = 0; c < plain[d].gamma.size(); ++c) {
+            dgamma = std::max(dgamma, std::fabs(static_cast<double>(plain[d].gamma_gradient[c] -
+                                                                    fused[d].gamma_gradient[c])));
+            dbeta = std::max(dbeta, std::fabs(static_cast<double>(plain[d].beta_gradient[c] -
+                                                                  fused[d].beta_gradient[c])));
+          }
+          CHECK(dx <= 10 * tolerance);
+          CHECK(dshortcut <= 10 * tolerance);
+          CHECK(dgamma <= tolerance * count);
+          CHECK(dbeta <= tolerance * count);
+        }
+      }
+    }
   }
 }
 

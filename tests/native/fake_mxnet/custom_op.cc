@@ -1,333 +1,219 @@
+// As src/operator/custom/custom.cc and custom-inl.h of MXNet 1.9.1 call the callbacks of an
+// operator with one output: their order, arguments and threads, who owns what, and how an error
+// gets from the operation that the library pushes to the operator's.
+
 #include "fake_mxnet/custom_op.h"
 
-#include <condition_variable>
-#include <map>
-#include <mutex>
-#include <queue>
-#include <thread>
+#include <numeric>
+#include <optional>
 
-#include "fake_mxnet/imperative.h"
-
-namespace gluon_syncbn::host {
+namespace gluon_syncbn::fake_mxnet {
 namespace {
 
-// Tells the frontend what an array is (custom.cc, ForwardEx and BackwardEx).
-enum Tag : int { kInput = 0, kOutput = 1, kInputGrad = 2, kOutputGrad = 3, kAuxiliary = 4 };
+using mxnet::CallbackList;
 
-/// custom-inl.h, CustomOperator.
-class CustomOps {
- public:
-  static CustomOps& get() {
-    static CustomOps ops;
-    return ops;
-  }
-
-  void add(const std::string& op_type, PropertyCreator creator) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    creators_[op_type] = creator;
-  }
-
-  PropertyCreator find(const std::string& op_type) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = creators_.find(op_type);
-    if (found == creators_.end()) throw Error("Cannot find custom operator " + op_type);
-    return found->second;
-  }
-
-  /// Threads are added where calls wait and none is free: a call may keep its thread for as long as
-  /// it likes.
-  void push(std::function<void()> call) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    calls_.push(std::move(call));
-    for (; free_ < calls_.size(); ++free_) threads_.emplace_back([this] { work(); });
-    wake_.notify_all();
-  }
-
-  void stop() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stop_ = true;
-      wake_.notify_all();
-    }
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-  }
-
-  /// What a callback answered 0 for belongs to no operation in particular: whichever completes next
-  /// gets it (CustomOperator::exception_).
-  void keep(std::exception_ptr error) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    error_ = std::move(error);
-  }
-  void rethrow() {
-    std::exception_ptr error;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      std::swap(error, error_);
-    }
-    if (error) std::rethrow_exception(error);
-  }
-
- private:
-  void work() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (true) {
-      wake_.wait(lock, [this] { return stop_ || !calls_.empty(); });
-      if (calls_.empty()) return;
-      auto call = std::move(calls_.front());
-      calls_.pop();
-      --free_;
-      lock.unlock();
-      call();
-      call = nullptr;
-      lock.lock();
-      ++free_;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::map<std::string, PropertyCreator> creators_;
-  std::queue<std::function<void()>> calls_;
-  std::size_t free_ = 0;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
-  std::exception_ptr error_;
+namespace property_at {
+enum : std::size_t {
+  kDelete,
+  kListArguments,
+  kListOutputs,
+  kListAuxiliaryStates,
+  kInferShape,
+  kDeclareBackwardDependency,
+  kCreateOperator,
+  kInferType
 };
-
-void check(int answer, const char* what) {
-  if (!answer) throw Error(std::string("Check failed: callback ") + what);
+}
+namespace operator_at {
+enum : std::size_t { kDelete, kForward, kBackward };
 }
 
-std::size_t count(const CallbackList& property, int place) {
-  char** names = nullptr;
-  check(call<ListFunction>(property, place, &names), "list");
-  std::size_t size = 0;
-  while (names[size]) ++size;
-  return size;
-}
+// What each array is; the library knows that by their order.
+constexpr int* kNoTags = nullptr;
 
-/// Sets what is unknown and compares what is known (SHAPE_ASSIGN_CHECK, TYPE_ASSIGN_CHECK).
-void assign(Shape* known, const int* dims, int ndim) {
-  const Shape shape(dims, dims + (ndim > 0 ? ndim : 0));
-  if (known->empty()) *known = shape;
-  if (*known != shape) throw Error("Shape inconsistent");
-}
+mxnet::PropertyCreator the_creator = nullptr;
 
-void assign(int* known, int dtype) {
-  if (*known == kNoDType) *known = dtype;
-  if (*known != dtype) throw Error("Type inconsistent");
-}
-
-/// The arrays of one call. The callback owns the handles; `copies` keep the memory's variables
-/// until the operation is over.
-struct Arrays {
-  std::vector<void*> handles;
-  std::vector<int> tags;
-  std::vector<NDArray> copies;
-
-  void* copy(const NDArray& array, int device) {
-    copies.push_back(array.alias(device));
-    return new NDArray(copies.back());
+/// Calls the callback at `at` with the context that belongs to it. What it throws passes through.
+template <class... Arguments>
+void call(const CallbackList& list, std::size_t at, Arguments... arguments) {
+  const auto callback = reinterpret_cast<int (*)(Arguments..., void*)>(list.callbacks[at]);
+  if (!callback(arguments..., list.contexts[at])) {
+    throw Error("Check failed: callback " + std::to_string(at));
   }
-  void add(const NDArray& array, int device, Tag tag) {
-    handles.push_back(copy(array, device));
-    tags.push_back(tag);
-  }
-};
+}
 
-/// custom-inl.h, CustomOperator::Push.
-void push_call(const std::shared_ptr<CustomState>& state, int place, Arrays arrays,
-               const std::vector<OpReq>& requests, const OpContext& context) {
-  auto run = [callbacks = state->callbacks(), node = state->node(), place, arrays, requests,
-              context]() mutable {
-    const Recording recording(false, context.is_train);
-    try {
-      const std::vector<int> numbers(requests.begin(), requests.end());
-      check(call<RunFunction>(*callbacks, place, static_cast<int>(arrays.handles.size()),
-                              arrays.handles.data(), arrays.tags.data(), numbers.data(),
-                              static_cast<int>(context.is_train)),
-            place == operator_at::kForward ? "forward" : "backward");
-    } catch (const Error&) {
-      CustomOps::get().keep(std::current_exception());
-    }
-    // Read dependencies on the copies: it runs when whatever the callback pushed on them is over.
-    std::vector<Variable*> variables;
-    for (const NDArray& copy : arrays.copies) variables.push_back(copy.variable());
-    Engine::get().push_sync(
-        [copies = arrays.copies, context](const RunContext&) {
-          try {
-            CustomOps::get().rethrow();
-            for (const NDArray& copy : copies) Engine::get().rethrow(copy.variable());
-          } catch (const Error& error) {
-            context.on_complete(&error);
-            return;
-          }
-          context.on_complete();
-        },
-        context.run_context.context, std::move(variables), {}, Property::kNoSkip);
-  };
-  CustomOps::get().push(std::move(run));
+/// Calls the deleter, which stands first, whatever the library has left in the list.
+std::shared_ptr<CallbackList> make_list() {
+  return {new CallbackList(), [](CallbackList* list) {
+            if (list->num_callbacks > 0) call(*list, 0);
+            delete list;
+          }};
+}
+
+void add_variables(const std::vector<NDArray>& arrays, std::vector<VariablePtr>* variables) {
+  for (const NDArray& array : arrays) {
+    if (array.variable()) variables->push_back(array.variable());
+  }
 }
 
 }  // namespace
 
-void register_custom_op(const std::string& op_type, PropertyCreator creator) {
-  CustomOps::get().add(op_type, creator);
-}
+void register_custom_op(mxnet::PropertyCreator creator) { the_creator = creator; }
 
-CustomNode CustomNode::parse(const std::vector<std::pair<std::string, std::string>>& attributes) {
-  std::string op_type;
+Node::Node(const Attributes& attributes) : property_(make_list()) {
   std::vector<const char*> keys;
   std::vector<const char*> values;
   for (const auto& [key, value] : attributes) {
-    if (key == "op_type") {
-      op_type = value;
-    } else {
-      keys.push_back(key.c_str());
-      values.push_back(value.c_str());
-    }
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
   }
-  if (op_type.empty()) throw Error("Required argument `op_type` is missing.");
-  const PropertyCreator creator = CustomOps::get().find(op_type);
-
-  CustomNode node;
-  // The deleter is called for whatever the creator has left in the list, also where it has failed.
-  node.property.reset(new CallbackList(), [](CallbackList* list) {
-    call<DeleteFunction>(*list, property_at::kDelete);
-    delete list;
-  });
-  check(creator(op_type.c_str(), static_cast<int>(keys.size()), keys.data(), values.data(),
-                node.property.get()),
-        "create property");
-  const CallbackList& property = *node.property;
-  node.num_arguments = count(property, property_at::kListArguments);
-  node.num_outputs = count(property, property_at::kListOutputs);
-  node.num_auxiliary = count(property, property_at::kListAuxiliaryStates);
-
-  int number = 0;
-  const auto numbers = [&number](std::size_t size) {
-    std::vector<int> next(size);
-    for (int& value : next) value = number++;
-    return next;
-  };
-  const auto out_grad = numbers(node.num_outputs);
-  const auto in_data = numbers(node.num_arguments);
-  const auto out_data = numbers(node.num_outputs);
-  int size = 0;
-  int* dependencies = nullptr;
-  check(call<DependencyFunction>(property, property_at::kDeclareBackwardDependency, out_grad.data(),
-                                 in_data.data(), out_data.data(), &size, &dependencies),
-        "declare backward dependency");
-  node.backward_inputs.assign(dependencies, dependencies + size);
-  return node;
+  if (!the_creator("SyncBatchNorm", static_cast<int>(keys.size()), keys.data(), values.data(),
+                   property_.get())) {
+    throw Error("Check failed: create property");
+  }
 }
 
-void CustomNode::infer_shapes(std::vector<Shape>* inputs, std::vector<Shape>* outputs) const {
-  const std::size_t total = num_inputs() + num_outputs;
-  std::vector<Shape> buffers = *inputs;
-  std::vector<int*> shapes(total, nullptr);
-  std::vector<int> ndims(total, 0);
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    shapes[i] = buffers[i].data();
-    // An empty shape is unknown, which is -1 dimensions in the callback.
-    ndims[i] = buffers[i].empty() ? -1 : static_cast<int>(buffers[i].size());
+std::size_t Node::count(std::size_t callback) const {
+  char** names = nullptr;
+  call(*property_, callback, &names);
+  std::size_t number = 0;
+  while (names[number]) ++number;
+  return number;
+}
+
+void Node::infer(const std::vector<NDArray>& inputs) const {
+  const std::size_t arguments = count(property_at::kListArguments);
+  const std::size_t total = inputs.size() + 1;
+  if (arguments + count(property_at::kListAuxiliaryStates) != inputs.size()) {
+    throw Error("Operator Custom expects another number of inputs");
   }
-  check(call<InferShapeFunction>(*property, property_at::kInferShape, static_cast<int>(total),
-                                 ndims.data(), shapes.data()),
-        "infer shape");
-  // Auxiliary states come behind the arguments on entry, and behind the outputs on return.
+  // Auxiliary states come behind the arguments on entry, and behind the output on return.
+  std::vector<Shape> shapes;
+  std::vector<int*> dims(total, nullptr);
+  std::vector<int> ndims(total, -1);
+  std::vector<int> dtypes(total, mxnet::kUnknownDType);
+  for (const NDArray& input : inputs) shapes.push_back(input.shape());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    dims[i] = shapes[i].data();
+    ndims[i] = static_cast<int>(shapes[i].size());
+    dtypes[i < arguments ? i : i + 1] = inputs[i].dtype();
+  }
+  call(*property_, property_at::kInferShape, static_cast<int>(total), ndims.data(), dims.data());
+  call(*property_, property_at::kInferType, static_cast<int>(total), dtypes.data());
   for (std::size_t i = 0; i < total; ++i) {
-    const bool is_output = i >= num_arguments && i < num_arguments + num_outputs;
-    const std::size_t input = i < num_arguments ? i : i - num_outputs;
-    assign(is_output ? &(*outputs)[i - num_arguments] : &(*inputs)[input], shapes[i], ndims[i]);
+    const NDArray& input = i == arguments ? inputs.front() : inputs[i < arguments ? i : i - 1];
+    if (Shape(dims[i], dims[i] + ndims[i]) != input.shape()) throw Error("Shape inconsistent");
+    if (dtypes[i] != input.dtype()) throw Error("Type inconsistent");
   }
 }
 
-void CustomNode::infer_types(std::vector<int>* inputs, std::vector<int>* outputs) const {
-  const auto arguments = static_cast<std::ptrdiff_t>(num_arguments);
-  std::vector<int> types(inputs->begin(), inputs->begin() + arguments);
-  types.insert(types.end(), outputs->begin(), outputs->end());
-  types.insert(types.end(), inputs->begin() + arguments, inputs->end());
-  check(call<InferTypeFunction>(*property, property_at::kInferType, static_cast<int>(types.size()),
-                                types.data()),
-        "infer type");
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    const bool is_output = i >= num_arguments && i < num_arguments + num_outputs;
-    const std::size_t input = i < num_arguments ? i : i - num_outputs;
-    assign(is_output ? &(*outputs)[i - num_arguments] : &(*inputs)[input], types[i]);
-  }
+std::shared_ptr<CustomOp> Node::create_operator(const mxnet::Context& context,
+                                                const std::vector<NDArray>& inputs) const {
+  infer(inputs);
+  const std::size_t arguments = count(property_at::kListArguments);
+  const int out_grad = 0;
+  std::vector<int> in_data(arguments);
+  std::iota(in_data.begin(), in_data.end(), out_grad + 1);
+  const int out_data = in_data.back() + 1;
+  int number = 0;
+  int* dependencies = nullptr;
+  call(*property_, property_at::kDeclareBackwardDependency, &out_grad,
+       static_cast<const int*>(in_data.data()), &out_data, &number, &dependencies);
+  const std::vector<int> backward_inputs(dependencies, dependencies + number);
+
+  const std::string name = (context.dev_type == mxnet::kGPUContext ? "gpu(" : "cpu(") +
+                           std::to_string(context.dev_id) + ")";
+  auto callbacks = make_list();
+  // The library does not look at the inputs here.
+  call(*property_, property_at::kCreateOperator, name.c_str(), 0, static_cast<unsigned**>(nullptr),
+       static_cast<const int*>(nullptr), static_cast<const int*>(nullptr), callbacks.get());
+  return std::make_shared<CustomOp>(std::move(callbacks), context, arguments, backward_inputs);
 }
 
-// custom.cc, CreateState.
-CustomState::CustomState(const CustomNode& node, const Context& context,
-                         const std::vector<Shape>& shapes, const std::vector<int>& dtypes)
-    : node_{nullptr, node.num_arguments, node.num_outputs, node.num_auxiliary,
-            node.backward_inputs} {
-  std::vector<std::vector<unsigned>> buffers;
-  for (const Shape& shape : shapes) buffers.emplace_back(shape.begin(), shape.end());
-  std::vector<unsigned*> pointers;
-  std::vector<int> ndims;
-  for (auto& buffer : buffers) {
-    pointers.push_back(buffer.data());
-    ndims.push_back(static_cast<int>(buffer.size()));
-  }
-  auto list = std::make_unique<CallbackList>();
-  check(call<CreateFunction>(*node.property, property_at::kCreateOperator, context.name().c_str(),
-                             static_cast<int>(pointers.size()), pointers.data(), ndims.data(),
-                             dtypes.data(), list.get()),
-        "create operator");
-  callbacks_.reset(list.release(), [](CallbackList* callbacks) {
-    call<DeleteFunction>(*callbacks, operator_at::kDelete);
-    delete callbacks;
-  });
-  variable_ = Engine::get().new_variable();
+void CustomOp::push(std::size_t callback, std::vector<NDArray> arrays,
+                    const std::vector<mxnet::OpReq>& requests, bool is_train,
+                    std::vector<VariablePtr> reads, std::vector<VariablePtr> writes) {
+  writes.push_back(variable_);
+  auto run = [self = shared_from_this(), callback, requests, is_train,
+              arrays](const mxnet::OnComplete& on_complete) mutable {
+    std::string failure;
+    // The callback owns the handles.
+    std::vector<void*> handles;
+    for (const NDArray& array : arrays) handles.push_back(make_handle(array));
+    try {
+      const std::vector<int> numbers(requests.begin(), requests.end());
+      call(*self->callbacks_, callback, static_cast<int>(handles.size()), handles.data(), kNoTags,
+           numbers.data(), static_cast<int>(is_train));
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+    // Runs when whatever the callback has pushed on the arrays is over.
+    std::vector<VariablePtr> variables;
+    add_variables(arrays, &variables);
+    Engine::get().push(
+        [failure, variables, on_complete](const mxnet::OnComplete& of_this) {
+          std::optional<std::string> message;
+          if (!failure.empty()) message = failure;
+          for (const auto& variable : variables) {
+            const auto left = variable->failure();
+            if (left && !message) message = left->take();
+          }
+          if (message) {
+            const Error error(*message);
+            complete(on_complete, &error);
+          } else {
+            complete(on_complete);
+          }
+          complete(of_this);
+        },
+        self->context_, variables, {}, mxnet::kNormal, true);
+  };
+  // A thread for such calls, which a worker of the engine hands them to.
+  Engine::get().push(
+      [run](const mxnet::OnComplete& on_complete) {
+        Engine::get().custom_operators().push([run, on_complete]() mutable { run(on_complete); });
+      },
+      context_, std::move(reads), std::move(writes), mxnet::kAsync);
 }
 
-// op_attr_types.h, OpStatePtr: the variable outlives the state, until the last operation is over.
-CustomState::~CustomState() {
-  if (variable_) Engine::get().delete_variable([] {}, {}, variable_);
+void CustomOp::forward(const std::vector<NDArray>& inputs, const NDArray& output,
+                       mxnet::OpReq request, bool is_train, bool in_static_graph) {
+  std::vector<NDArray> arrays;
+  std::vector<VariablePtr> reads;
+  std::vector<VariablePtr> writes{output.variable()};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (i == num_arguments_) arrays.push_back(output.alias());
+    const bool is_written = i >= num_arguments_ && !in_static_graph;
+    arrays.push_back(inputs[i].alias());
+    (is_written ? writes : reads).push_back(inputs[i].variable());
+  }
+  push(operator_at::kForward, std::move(arrays), {request}, is_train, std::move(reads),
+       std::move(writes));
 }
 
-void run_forward(const std::shared_ptr<CustomState>& state, const OpContext& context,
-                 const std::vector<NDArray>& inputs, const std::vector<OpReq>& requests,
-                 const std::vector<NDArray>& outputs) {
-  const CustomNode& node = state->node();
-  const int device = context.run_context.context.dev_id;
-  Arrays arrays;
-  for (std::size_t i = 0; i < node.num_arguments; ++i) arrays.add(inputs[i], device, kInput);
-  for (const NDArray& output : outputs) arrays.add(output, device, kOutput);
-  for (std::size_t i = 0; i < node.num_auxiliary; ++i) {
-    arrays.add(inputs[node.num_arguments + i], device, kAuxiliary);
+void CustomOp::backward(const NDArray& output_gradient, const std::vector<NDArray>& inputs,
+                        const std::vector<NDArray>& gradients,
+                        const std::vector<mxnet::OpReq>& requests) {
+  // All that a backward pass can depend on. What it does not is there all the same, and empty.
+  std::vector<NDArray> all{output_gradient};
+  const auto auxiliary = inputs.begin() + static_cast<std::ptrdiff_t>(num_arguments_);
+  all.insert(all.end(), inputs.begin(), auxiliary);
+  std::vector<NDArray> arrays(all.size() + 1);
+  std::vector<VariablePtr> reads;
+  for (const int needed : backward_inputs_) {
+    const auto i = static_cast<std::size_t>(needed);
+    arrays[i] = all.at(i).alias();
+    reads.push_back(all[i].variable());
   }
-  push_call(state, operator_at::kForward, std::move(arrays), requests, context);
+  for (const NDArray& gradient : gradients) arrays.push_back(gradient.alias());
+  for (auto input = auxiliary; input != inputs.end(); ++input) {
+    arrays.push_back(input->alias());
+    reads.push_back(input->variable());
+  }
+  std::vector<VariablePtr> writes;
+  add_variables(gradients, &writes);
+  push(operator_at::kBackward, std::move(arrays), requests, true, std::move(reads),
+       std::move(writes));
 }
 
-void run_backward(const std::shared_ptr<CustomState>& state, const OpContext& context,
-                  const std::vector<NDArray>& inputs, const std::vector<OpReq>& requests,
-                  const std::vector<NDArray>& outputs) {
-  const CustomNode& node = state->node();
-  const int device = context.run_context.context.dev_id;
-  Arrays arrays;
-  arrays.tags.insert(arrays.tags.end(), node.num_outputs, kOutputGrad);
-  arrays.tags.insert(arrays.tags.end(), node.num_arguments, kInput);
-  arrays.tags.insert(arrays.tags.end(), node.num_outputs, kOutput);
-  arrays.handles.assign(arrays.tags.size(), nullptr);
-  for (std::size_t i = 0; i < node.backward_inputs.size(); ++i) {
-    const auto place = static_cast<std::size_t>(node.backward_inputs[i]);
-    arrays.handles[place] = arrays.copy(inputs[i], device);
-  }
-  // What the operator does not depend on is there all the same, and empty.
-  for (void*& handle : arrays.handles) {
-    if (!handle) handle = new NDArray();
-  }
-  for (const NDArray& output : outputs) arrays.add(output, device, kInputGrad);
-  for (std::size_t i = inputs.size() - node.num_auxiliary; i < inputs.size(); ++i) {
-    arrays.add(inputs[i], device, kAuxiliary);
-  }
-  push_call(state, operator_at::kBackward, std::move(arrays), requests, context);
-}
-
-void stop_custom_ops() { CustomOps::get().stop(); }
-
-}  // namespace gluon_syncbn::host
+}  // namespace gluon_syncbn::fake_mxnet

@@ -1,6 +1,7 @@
 #ifndef GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_CUSTOM_OP_H_
 #define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_CUSTOM_OP_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,71 +9,62 @@
 
 #include "fake_mxnet/engine.h"
 #include "fake_mxnet/ndarray.h"
-#include "fake_mxnet/types.h"
+#include "mxnet/c_api.h"
 
-namespace gluon_syncbn::host {
+namespace gluon_syncbn::fake_mxnet {
 
-/// Operators of C callbacks: custom.cc and custom-inl.h. Sparse arrays, inferring storage types and
-/// profiling are left out.
-void register_custom_op(const std::string& op_type, PropertyCreator creator);
+using Attributes = std::vector<std::pair<std::string, std::string>>;
 
-/// One node: its attributes, as the operator's property understood them (custom.cc, CustomParam and
-/// AttrParser). Copies share the property, which is deleted with the last of them.
-struct CustomNode {
-  std::shared_ptr<CallbackList> property;
-  std::size_t num_arguments = 0;
-  std::size_t num_outputs = 0;
-  std::size_t num_auxiliary = 0;
-  std::vector<int> backward_inputs;
+void register_custom_op(mxnet::PropertyCreator creator);
 
-  static CustomNode parse(const std::vector<std::pair<std::string, std::string>>& attributes);
-
-  std::size_t num_inputs() const { return num_arguments + num_auxiliary; }
-  /// Fill in what is empty of the outputs; throw Error where something contradicts. Inputs are the
-  /// arguments and the auxiliary states.
-  void infer_shapes(std::vector<Shape>* inputs, std::vector<Shape>* outputs) const;
-  void infer_types(std::vector<int>* inputs, std::vector<int>* outputs) const;
-};
-
-/// An operator of a node on one device (OpStatePtr). The engine runs one call of it at a time. Does
-/// not keep the node's property.
-class CustomState {
+/// An operator with one output on one device. The engine runs one call of it at a time.
+class CustomOp : public std::enable_shared_from_this<CustomOp> {
  public:
-  CustomState(const CustomNode& node, const Context& context, const std::vector<Shape>& shapes,
-              const std::vector<int>& dtypes);
-  ~CustomState();
-  CustomState(const CustomState&) = delete;
-  CustomState& operator=(const CustomState&) = delete;
+  CustomOp(std::shared_ptr<mxnet::CallbackList> callbacks, const mxnet::Context& context,
+           std::size_t num_arguments, std::vector<int> backward_inputs)
+      : callbacks_(std::move(callbacks)),
+        context_(context),
+        num_arguments_(num_arguments),
+        backward_inputs_(std::move(backward_inputs)) {}
 
-  Variable* variable() const { return variable_; }
-  const CustomNode& node() const { return node_; }
-  const std::shared_ptr<CallbackList>& callbacks() const { return callbacks_; }
+  /// Both return before it is done. `inputs` are the arguments and the auxiliary states; in a
+  /// static graph MXNet puts no order between two operators with the same of these.
+  void forward(const std::vector<NDArray>& inputs, const NDArray& output, mxnet::OpReq request,
+               bool is_train, bool in_static_graph);
+  /// `gradients` are those of the arguments.
+  void backward(const NDArray& output_gradient, const std::vector<NDArray>& inputs,
+                const std::vector<NDArray>& gradients, const std::vector<mxnet::OpReq>& requests);
 
  private:
-  const CustomNode node_;  // without its property
-  Variable* variable_ = nullptr;
-  std::shared_ptr<CallbackList> callbacks_;
+  void push(std::size_t callback, std::vector<NDArray> arrays,
+            const std::vector<mxnet::OpReq>& requests, bool is_train,
+            std::vector<VariablePtr> reads, std::vector<VariablePtr> writes);
+
+  const std::shared_ptr<mxnet::CallbackList> callbacks_;
+  const mxnet::Context context_;
+  const std::size_t num_arguments_;
+  const std::vector<int> backward_inputs_;
+  const VariablePtr variable_ = std::make_shared<Variable>();
 };
 
-/// What an operation of the engine hands on (OpContext).
-struct OpContext {
-  bool is_train;
-  RunContext run_context;
-  OnComplete on_complete;
+/// A node of a graph, with the property that the library has made for its attributes. Devices that
+/// run one graph share it; an imperative call has one of its own.
+class Node {
+ public:
+  /// Throws what the library throws, as does create_operator().
+  explicit Node(const Attributes& attributes);
+
+  /// Infers shapes and dtypes as MXNet does before.
+  std::shared_ptr<CustomOp> create_operator(const mxnet::Context& context,
+                                            const std::vector<NDArray>& inputs) const;
+
+ private:
+  std::size_t count(std::size_t callback) const;
+  void infer(const std::vector<NDArray>& inputs) const;
+
+  std::shared_ptr<mxnet::CallbackList> property_;
 };
 
-/// Both call the operator's callback on a thread made for such calls, and complete on a worker of
-/// the device when what the callback has pushed to write its arrays is over.
-void run_forward(const std::shared_ptr<CustomState>& state, const OpContext& context,
-                 const std::vector<NDArray>& inputs, const std::vector<OpReq>& requests,
-                 const std::vector<NDArray>& outputs);
-void run_backward(const std::shared_ptr<CustomState>& state, const OpContext& context,
-                  const std::vector<NDArray>& inputs, const std::vector<OpReq>& requests,
-                  const std::vector<NDArray>& outputs);
-
-/// Ends the threads when they have run all calls.
-void stop_custom_ops();
-
-}  // namespace gluon_syncbn::host
+}  // namespace gluon_syncbn::fake_mxnet
 
 #endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_CUSTOM_OP_H_

@@ -1,127 +1,142 @@
 #ifndef GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_ENGINE_H_
 #define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_ENGINE_H_
 
+#include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
-#include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "fake_mxnet/types.h"
+#include "mxnet/c_api.h"
 
-namespace gluon_syncbn::host {
+namespace gluon_syncbn::fake_mxnet {
+
+/// As dmlc::Error: a std::runtime_error that adds nothing.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Threads that work off one queue, started when there is something to do.
+class Workers {
+ public:
+  explicit Workers(std::size_t number) : number_(number) {}
+  ~Workers() { stop(); }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  void push(std::function<void()> task);
+  /// Ends the threads when they have worked off the queue. The next task starts others.
+  void stop();
+
+ private:
+  void work();
+
+  const std::size_t number_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  std::vector<std::thread> threads_;
+  bool stop_ = false;
+};
+
+/// What an operation left to whoever reads what it wrote. All that got it from one operation share
+/// it, so that whoever takes it takes it from all.
+class Failure {
+ public:
+  explicit Failure(std::string message) : message_(std::move(message)) {}
+  bool is_taken();
+  std::optional<std::string> take();
+
+ private:
+  std::mutex mutex_;
+  std::optional<std::string> message_;
+};
 
 struct Operation;
 
-/// What an operation left to whoever reads what it wrote. All that got it from one operation share
-/// it, so that throwing it once clears it for all (threaded_engine.h, ExceptionRef).
-using ErrorRef = std::shared_ptr<std::exception_ptr>;
-
-/// What operations depend on: one writer, or any number of readers, in the order of the pushes
-/// (threaded_engine.cc, ThreadedVar).
+/// What operations depend on: one writer, or any number of readers, in the order of the pushes. It
+/// keeps the memory, if it was given any, until the last operation on it is over.
 class Variable {
  public:
-  /// Both return whether `operation` may go on at once; otherwise it is told later.
-  bool append_read(Operation* operation);
-  bool append_write(Operation* operation);
-  /// Both return who may go on now.
-  std::vector<Operation*> complete_read();
-  /// `gone`: the variable was marked and is of no use any more.
-  std::vector<Operation*> complete_write(bool* gone);
+  explicit Variable(std::shared_ptr<void> memory = nullptr) : memory_(std::move(memory)) {}
 
-  void set_to_delete();
+  /// Whether `operation` may go on at once; otherwise it is told later.
+  bool append(Operation* operation, bool write);
+  /// Returns who may go on now. A writer leaves `failure`, or nothing.
+  std::vector<Operation*> complete(bool write, const std::shared_ptr<Failure>& failure);
+
   bool ready_to_read();
-
-  ErrorRef error;  ///< guarded by the engine
+  /// Null if there is none, or if it was taken.
+  std::shared_ptr<Failure> failure();
 
  private:
   struct Pending {
     Operation* operation;
     bool write;
   };
+  std::vector<Operation*> next();
 
+  const std::shared_ptr<void> memory_;
   std::mutex mutex_;
   std::deque<Pending> waiting_;
   int reading_ = 0;
   bool writing_ = false;
-  bool to_delete_ = false;
+  std::shared_ptr<Failure> failure_;
 };
 
-/// MXNet's ThreadedEnginePerDevice: what it runs, when, and on which thread.
+using VariablePtr = std::shared_ptr<Variable>;
+
+/// As MXNet's ThreadedEnginePerDevice: what it runs, when, and on which thread. Like it, it has no
+/// lock that all operations take, which would hide races from the thread sanitizer.
 class Engine {
  public:
-  using AsyncFunction = std::function<void(const RunContext&, const OnComplete&)>;
+  using Function = std::function<void(const mxnet::OnComplete&)>;
 
   static Engine& get();
-  Engine();
-  ~Engine();
 
-  Variable* new_variable() { return new Variable(); }
-
-  /// Runs `function` once `reads` and `writes` allow, skipped where an error comes in through one
-  /// of them, unless `property` is kNoSkip or `wait` is set. No variable may be named twice.
-  void push_async(AsyncFunction function, const Context& context, std::vector<Variable*> reads,
-                  std::vector<Variable*> writes, Property property = Property::kNormal,
-                  bool wait = false);
-  /// The same for what is over when it returns.
-  void push_sync(const std::function<void(const RunContext&)>& function, const Context& context,
-                 std::vector<Variable*> reads, std::vector<Variable*> writes,
-                 Property property = Property::kNormal);
-  /// Destroys `variable` and calls `release` when all that uses it is over.
-  void delete_variable(std::function<void()> release, const Context& context, Variable* variable);
-
-  /// Both throw what operations left.
-  void wait_for(Variable* variable);
+  /// Runs `function` once `reads` and `writes` allow; unless `always`, not if one of them holds a
+  /// failure. No variable may be named twice.
+  void push(Function function, const mxnet::Context& context, std::vector<VariablePtr> reads,
+            std::vector<VariablePtr> writes, mxnet::EngineProperty property = mxnet::kNormal,
+            bool always = false);
+  /// Throws what operations left.
+  void wait_for(const VariablePtr& variable);
   void wait_for_all();
-  void rethrow(Variable* variable);
 
-  /// Operations that have not begun are dropped from here on.
-  void notify_shutdown();
+  /// Where callbacks of custom operators are called.
+  Workers& custom_operators() { return custom_operators_; }
 
  private:
-  struct Worker {
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::deque<Operation*> queue;
-    bool stop = false;
-    std::vector<std::thread> threads;
-  };
-
+  Engine();
   static void on_complete(void* engine, void* operation, const void* error);
-
+  void stop();
   void to_execute(Operation* operation, bool on_pushing_thread);
-  void execute(const RunContext& run_context, Operation* operation);
-  void complete(Operation* operation);
+  void execute(Operation* operation);
   void dispatch(const std::vector<Operation*>& operations);
-  void work(const Context& context, Worker& worker);
-  /// Those of a context that wait for other workers than the rest.
-  enum class Line { kUsual, kCopies, kPrioritized };
-  static Line line_of(const Operation& operation);
-  Worker& worker_of(const Operation& operation);
-  void remember(const ErrorRef& error);  // errors_mutex_ is held
 
-  std::mutex workers_mutex_;
-  std::map<std::pair<Context, Line>, std::unique_ptr<Worker>> workers_;
-
-  std::mutex finished_mutex_;
-  std::condition_variable finished_;
-  long pending_ = 0;
-  bool shutdown_ = false;
-
-  std::mutex errors_mutex_;
-  std::vector<ErrorRef> global_errors_;
-  std::vector<Operation*> never_deleted_;  // skipped deletions; guarded as the errors
+  std::deque<Workers> cpus_;
+  std::deque<Workers> gpus_;
+  Workers prioritized_{4};  // MXNET_CPU_PRIORITY_NTHREADS
+  Workers custom_operators_{4};
+  std::atomic<long> pending_{0};
 };
 
-/// What is written is not also listed as read (engine.h, DeduplicateVarHandle).
-void deduplicate(std::vector<Variable*>* reads, std::vector<Variable*>* writes);
+inline void complete(const mxnet::OnComplete& on_complete, const Error* error = nullptr) {
+  on_complete.callback(on_complete.engine, on_complete.param, error);
+}
 
-}  // namespace gluon_syncbn::host
+/// How often a worker was told to compute with one thread.
+long limited_threads();
+
+}  // namespace gluon_syncbn::fake_mxnet
 
 #endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_ENGINE_H_

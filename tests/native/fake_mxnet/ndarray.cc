@@ -1,84 +1,126 @@
 #include "fake_mxnet/ndarray.h"
 
-#include <utility>
+#include <cstdint>
+#include <cstring>
+#include <new>
 
-#include "fake_mxnet/device_kind.h"
+#include "cuda/runtime.h"
+#include "support/arrays.h"
 
-namespace gluon_syncbn::host {
+namespace gluon_syncbn::fake_mxnet {
+namespace {
 
-Chunk::Chunk(const Context& context, std::size_t bytes)
-    : context_(context), bytes_(bytes), owned_(true) {}
+/// Contexts share GPUs if there are fewer of these, as the library does with
+/// GLUON_SYNCBN_SHARE_GPUS.
+int gpu_of(const mxnet::Context& context) { return context.dev_id % cuda::device_count(); }
 
-Chunk::Chunk(void* data, const Context& context)
-    : context_(DeviceKind::of(context.dev_type).context_of_memory(context.dev_id)),
-      owned_(false),
-      data_(data) {}
-
-// ndarray.cc, NDArray::Chunk::~Chunk.
-Chunk::~Chunk() {
-  Engine::get().delete_variable(
-      [context = context_, data = owned_ ? data_ : nullptr] {
-        if (data) DeviceKind::of(context.dev_type).release(context.dev_id, data);
-      },
-      context_, variable_);
+std::shared_ptr<void> allocate(const mxnet::Context& context, std::size_t bytes) {
+  if (context.dev_type == mxnet::kCPUContext) {
+    return {::operator new(bytes), [](void* data) { ::operator delete(data); }};
+  }
+  // An array without elements has a place too.
+  const auto memory = std::make_shared<cuda::Memory>(cuda::Memory::Place::kDevice, gpu_of(context),
+                                                     bytes > 0 ? bytes : 1);
+  return {memory, memory->data()};
 }
 
-void* Chunk::data() {
-  if (!data_) data_ = DeviceKind::of(context_.dev_type).allocate(context_.dev_id, bytes_);
-  return data_;
+void copy(const mxnet::Context& context, void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (context.dev_type == mxnet::kCPUContext) {
+    std::memcpy(to, from, bytes);
+  } else {
+    cuda::Stream stream(gpu_of(context));
+    stream.copy(to, from, bytes);
+    stream.synchronize();
+  }
 }
 
-NDArray NDArray::make(const Shape& shape, int dtype, const Context& context) {
-  NDArray array{nullptr, shape, dtype, {}};
-  array.chunk = std::make_shared<Chunk>(context, array.size() * size_of(dtype));
-  return array;
+/// Calls visit() with a null pointer to the type of the elements.
+template <class Visit>
+auto with_type(int dtype, const Visit& visit) {
+  switch (dtype) {
+    case mxnet::kFloat32:
+      return visit(static_cast<float*>(nullptr));
+    case mxnet::kFloat64:
+      return visit(static_cast<double*>(nullptr));
+    case mxnet::kFloat16:
+      return visit(static_cast<Half*>(nullptr));
+    case mxnet::kInt64:
+      return visit(static_cast<std::int64_t*>(nullptr));
+    default:
+      throw Error("no arrays of dtype " + std::to_string(dtype));
+  }
 }
 
-NDArray NDArray::alias(int device) const {
-  const Context here{context().dev_type, device};
-  return {std::make_shared<Chunk>(chunk->data(), here), shape, dtype, {}};
+std::vector<unsigned char> to_bytes(const Values& values, int dtype) {
+  return with_type(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    std::vector<unsigned char> bytes(values.size() * sizeof(T));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const T element = tests::Type<T>::of(static_cast<double>(values[i]));
+      std::memcpy(bytes.data() + i * sizeof(T), &element, sizeof(T));
+    }
+    return bytes;
+  });
+}
+
+Values to_values(const std::vector<unsigned char>& bytes, int dtype) {
+  return with_type(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Values values;
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {
+      T element;
+      std::memcpy(&element, bytes.data() + at, sizeof(T));
+      values.push_back(tests::Type<T>::value(element));
+    }
+    return values;
+  });
+}
+
+std::size_t size_of(int dtype) {
+  return with_type(dtype, [](auto* type) { return sizeof(*type); });
+}
+
+}  // namespace
+
+NDArray::NDArray(Shape shape, int dtype, const mxnet::Context& context)
+    : shape_(std::move(shape)), dtype_(dtype), context_(context) {
+  constexpr unsigned char kNaN = 0xff;  // all bits set, in every type of floating point
+  const std::vector<unsigned char> bytes(size() * size_of(dtype), kNaN);
+  auto memory = allocate(context, bytes.size());
+  data_ = memory.get();
+  copy(context, data_, bytes.data(), bytes.size());
+  variable_ = std::make_shared<Variable>(std::move(memory));
+}
+
+NDArray::NDArray(Shape shape, int dtype, const mxnet::Context& context, const Values& values)
+    : NDArray(std::move(shape), dtype, context) {
+  if (values.size() != size()) throw Error("one value for each element is expected");
+  const auto bytes = to_bytes(values, dtype);
+  copy(context, data_, bytes.data(), bytes.size());
+}
+
+NDArray NDArray::alias() const {
+  NDArray other = *this;
+  other.variable_ = std::make_shared<Variable>();
+  return other;
 }
 
 std::size_t NDArray::size() const {
   std::size_t size = 1;
-  for (const int dim : shape) size *= static_cast<std::size_t>(dim);
+  for (const int dim : shape_) size *= static_cast<std::size_t>(dim);
   return size;
 }
 
-// ndarray.h, WaitToWrite: an empty operation, on a worker of cpu(0), that waits for all readers.
-void NDArray::wait_to_write() const {
-  Engine::get().push_sync([](const RunContext&) {}, {}, {}, {variable()});
-  wait_to_read();
+Values NDArray::read() const {
+  Engine::get().wait_for(variable_);
+  std::vector<unsigned char> bytes(size() * size_of(dtype_));
+  copy(context_, bytes.data(), data_, bytes.size());
+  return to_values(bytes, dtype_);
 }
 
-// ndarray.cc, SyncCopyFromCPU and SyncCopyToCPU: on the calling thread for CPU contexts, else an
-// operation of the device.
-void NDArray::copy_from_host(const void* data) const {
-  const auto copy = [&](const RunContext&) {
-    DeviceKind::of(context().dev_type)
-        .copy_from_host(context().dev_id, chunk->data(), data, size() * size_of(dtype));
-  };
-  if (context().dev_type == kCPU) {
-    wait_to_write();
-    copy({});
-  } else {
-    Engine::get().push_sync(copy, context(), {}, {variable()}, Property::kCopyToGPU);
-    wait_to_read();
-  }
+Values rounded(const Values& values, int dtype) {
+  return to_values(to_bytes(values, dtype), dtype);
 }
 
-void NDArray::copy_to_host(void* data) const {
-  const auto copy = [&](const RunContext&) {
-    DeviceKind::of(context().dev_type)
-        .copy_to_host(context().dev_id, data, chunk->data(), size() * size_of(dtype));
-  };
-  if (context().dev_type == kCPU) {
-    wait_to_read();
-    copy({});
-  } else {
-    Engine::get().push_sync(copy, context(), {variable()}, {}, Property::kCopyFromGPU);
-    wait_to_write();
-  }
-}
-
-}  // namespace gluon_syncbn::host
+}  // namespace gluon_syncbn::fake_mxnet

@@ -2,70 +2,55 @@
 #define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_NDARRAY_H_
 
 #include <cstddef>
-#include <memory>
 #include <vector>
 
 #include "fake_mxnet/engine.h"
-#include "fake_mxnet/types.h"
+#include "mxnet/c_api.h"
+#include "mxnet/dtype.h"
 
-namespace gluon_syncbn::host {
+namespace gluon_syncbn::fake_mxnet {
 
-struct Node;
-
-/// What an array is in a recorded graph: output `index` of `node` (nnvm::NodeEntry).
-struct Entry {
-  std::shared_ptr<Node> node;
-  std::size_t index = 0;
-};
-
-/// Memory and the variable that orders its uses (ndarray.h, NDArray::Chunk). Memory of its own is
-/// allocated when first asked for, and goes when the last operation on it is over.
-class Chunk {
- public:
-  Chunk(const Context& context, std::size_t bytes);
-  /// Of memory that somebody else owns. Its context is what memory of that type tells.
-  Chunk(void* data, const Context& context);
-  ~Chunk();
-  Chunk(const Chunk&) = delete;
-  Chunk& operator=(const Chunk&) = delete;
-
-  Variable* variable() const { return variable_; }
-  const Context& context() const { return context_; }
-  void* data();
-
- private:
-  Variable* const variable_ = Engine::get().new_variable();
-  const Context context_;
-  const std::size_t bytes_ = 0;
-  const bool owned_;
-  void* data_ = nullptr;
-};
+using Shape = std::vector<int>;
+using Values = std::vector<long double>;
 
 /// A handle of the C interface points to one of these. Copies share memory and variable.
-struct NDArray {
-  std::shared_ptr<Chunk> chunk;
-  Shape shape;
-  int dtype = kNoDType;
-  Entry entry;
+class NDArray {
+ public:
+  NDArray() = default;  // what a custom operator gets for an array that it does not depend on
+  /// Holds NaN before something is written.
+  NDArray(Shape shape, int dtype, const mxnet::Context& context);
+  NDArray(Shape shape, int dtype, const mxnet::Context& context, const Values& values);
 
-  static NDArray make(const Shape& shape, int dtype, const Context& context);
-  /// Another array of the same memory with a variable of its own, as a custom operator gets it
-  /// (custom.cc, AllocateNDArrayCopy).
-  NDArray alias(int device) const;
-  /// Without its place in the graph.
-  NDArray detach() const { return {chunk, shape, dtype, {}}; }
+  /// Another array of the same memory with a variable of its own, as a custom operator gets it. It
+  /// does not keep the memory.
+  NDArray alias() const;
 
-  bool is_none() const { return !chunk; }
+  const VariablePtr& variable() const { return variable_; }
+  void* data() const { return data_; }
+  const Shape& shape() const { return shape_; }
+  int dtype() const { return dtype_; }
+  const mxnet::Context& context() const { return context_; }
   std::size_t size() const;
-  Variable* variable() const { return chunk->variable(); }
-  const Context& context() const { return chunk->context(); }
 
-  void wait_to_read() const { Engine::get().wait_for(variable()); }
-  void wait_to_write() const;
-  void copy_from_host(const void* data) const;
-  void copy_to_host(void* data) const;
+  /// Waits, and throws what operations left in the array.
+  Values read() const;
+
+ private:
+  VariablePtr variable_;
+  void* data_ = nullptr;
+  Shape shape_;
+  int dtype_ = mxnet::kUnknownDType;
+  mxnet::Context context_{mxnet::kCPUContext, 0};
 };
 
-}  // namespace gluon_syncbn::host
+/// A handle for the library under test, which gives it back by MXNDArrayFree.
+void* make_handle(const NDArray& array);
+/// Those that were not given back yet.
+long handles_given_out();
+
+/// `values` as an array of `dtype` holds them.
+Values rounded(const Values& values, int dtype);
+
+}  // namespace gluon_syncbn::fake_mxnet
 
 #endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_NDARRAY_H_

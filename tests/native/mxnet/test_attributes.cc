@@ -14,6 +14,7 @@ namespace gluon_syncbn::tests {
 namespace {
 
 using mxnet::Attributes;
+using mxnet::GatedBy;
 using mxnet::Scope;
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
@@ -34,9 +35,10 @@ class Garbage {
 
   Pairs pairs() {
     static const std::vector<std::string> names = {
-        "eps",  "momentum",    "fix_gamma",       "use_global_stats",
-        "axis", "num_devices", "sync_group_size", "device_ids",
-        "key",  "scope",       "version"};
+        "eps",      "momentum",    "fix_gamma",       "use_global_stats",
+        "axis",     "num_devices", "sync_group_size", "device_ids",
+        "key",      "scope",       "act_type",        "slope",
+        "shortcut", "version"};
     Pairs result;
     for (std::size_t i = up_to(6); i > 0; --i) {
       result.emplace_back(up_to(9) == 0 ? value() : names[up_to(names.size() - 1)], value());
@@ -52,7 +54,7 @@ class Garbage {
         "+1",   " 1",    "1 ",         "1,5",        "True",        "False",
         "true", "graph", "key",        "",           "-",           ".",
         "e5",   "1e",    "--1",        "2",          "0,1,2,3",     "(7, 5)",
-        "[,]",  "3,3"};
+        "[,]",  "3,3",   "relu",       "elu"};
     std::string text = numbers[up_to(numbers.size() - 1)];
     switch (up_to(9)) {
       case 0:
@@ -156,6 +158,36 @@ TEST_CASE("attributes: momentum is a number, or None for the average over all ba
           "SyncBatchNorm 'bn': attribute momentum='" + std::string(value) +
               "' should be a number from 0 to 1, or None for the average over all batches");
   }
+}
+
+TEST_CASE("attributes: an activation and a shortcut") {
+  const auto plain = Attributes::parse({});
+  CHECK(plain.activation.type == ActType::kNone);
+  CHECK_FALSE(plain.shortcut);
+  CHECK(plain.gate() == GatedBy::kNothing);
+  const auto relu = Attributes::parse({{"slope", "0.5"}, {"act_type", "relu"}});
+  CHECK(relu.activation.type == ActType::kRelu);
+  CHECK(relu.activation.slope == 0);
+  CHECK(relu.gate() == GatedBy::kInput);
+  const auto leaky = Attributes::parse({{"act_type", "leaky"}, {"shortcut", "True"}});
+  CHECK(leaky.activation.type == ActType::kLeaky);
+  CHECK(leaky.activation.slope == 0.25);
+  CHECK(leaky.gate() == GatedBy::kOutput);
+  const auto elu = Attributes::parse({{"act_type", "elu"}, {"slope", "1"}});
+  CHECK(elu.activation.type == ActType::kElu);
+  CHECK(elu.activation.slope == 1);
+  CHECK(Attributes::parse({{"act_type", "None"}, {"shortcut", "1"}}).gate() == GatedBy::kNothing);
+
+  CHECK(error_of({{"key", "bn"}, {"act_type", "gelu"}}) ==
+        "SyncBatchNorm 'bn': attribute act_type='gelu' should be 'relu', 'leaky', 'elu' or None");
+  for (const char* value : {"-0.1", "nan", "inf", "", "None"}) {
+    CHECK(error_of({{"key", "bn"}, {"slope", value}}) == "SyncBatchNorm 'bn': attribute slope='" +
+                                                             std::string(value) +
+                                                             "' should be a finite number, 0 or "
+                                                             "greater");
+  }
+  CHECK(error_of({{"key", "bn"}, {"shortcut", "data"}}) ==
+        "SyncBatchNorm 'bn': attribute shortcut='data' should be True or False");
 }
 
 TEST_CASE("attributes: groups are cut from the devices in their order") {

@@ -1,0 +1,80 @@
+"""Symbols as graphs that can be edited."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import mxnet as mx
+
+__all__ = ["Graph"]
+
+
+class Graph:
+    """A symbol's JSON. Nodes keep their index until `to_symbol` sorts and renumbers them."""
+
+    def __init__(self, symbol: mx.sym.Symbol) -> None:
+        graph = json.loads(symbol.tojson())
+        self.nodes: list[dict[str, Any]] = graph["nodes"]
+        self.heads = graph["heads"]
+        self._attributes = graph.get("attrs", {})
+
+    def attribute(self, index: int, name: str, default: str) -> str:
+        """Return an attribute of a node."""
+        return str(self.nodes[index].get("attrs", {}).get(name, default))
+
+    def flag(self, index: int, name: str) -> bool:
+        """Return an attribute of a node that is True or False."""
+        return self.attribute(index, name, "False") in ("True", "true", "1")
+
+    def consumers(self, index: int) -> list[tuple[int, int]]:
+        """(node, output) of everything that reads an output of a node; -1 stands for a head."""
+        read = [(-1, head[1]) for head in self.heads if head[0] == index]
+        for other, node in enumerate(self.nodes):
+            read += [(other, entry[1]) for entry in node["inputs"] if entry[0] == index]
+        return read
+
+    def add(self, op: str, name: str, inputs: list[list[int]], **attributes: Any) -> int:
+        """Add a node; return its index."""
+        attrs = {key: str(value) for key, value in attributes.items()}
+        self.nodes.append({"op": op, "name": name, "inputs": inputs, "attrs": attrs})
+        return len(self.nodes) - 1
+
+    def redirect(self, index: int, source: list[int]) -> None:
+        """Let everything that reads the node `index` read `source` instead; it reads nothing."""
+        for entries in [self.heads, *(node["inputs"] for node in self.nodes)]:
+            for entry in entries:
+                if entry[0] == index:
+                    entry[:2] = source[:2]
+        self.nodes[index]["inputs"] = []
+
+    def to_symbol(self) -> mx.sym.Symbol:
+        """Return the symbol of what the heads need."""
+        return mx.sym.load_json(self._to_json())
+
+    def _to_json(self) -> str:
+        """Only what the heads need, in topological order."""
+        order: dict[int, int] = {}
+        for head in self.heads:
+            stack = [(head[0], False)]
+            while stack:
+                index, inputs_done = stack.pop()
+                if index in order:
+                    continue
+                if inputs_done:
+                    order[index] = len(order)
+                    continue
+                stack.append((index, True))
+                stack += [(entry[0], False) for entry in reversed(self.nodes[index]["inputs"])]
+        nodes = []
+        for index in order:
+            inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]
+            nodes.append({**self.nodes[index], "inputs": inputs})
+        graph = {
+            "nodes": nodes,
+            "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
+            "node_row_ptr": list(range(len(nodes) + 1)),
+            "heads": [[order[head[0]], *head[1:]] for head in self.heads],
+            "attrs": self._attributes,
+        }
+        return json.dumps(graph)

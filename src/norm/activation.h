@@ -1,0 +1,22 @@
+#ifndef GLUON_SYNCBN_NORM_ACTIVATION_H_
+#define GLUON_SYNCBN_NORM_ACTIVATION_H_
+
+namespace gluon_syncbn {
+
+/// What follows the normalization z, with MXNet's names.
+enum class ActType {
+  kNone,   ///< z
+  kRelu,   ///< max(z, 0)
+  kLeaky,  ///< z if z > 0, otherwise slope * z
+  kElu,    ///< z if z > 0, otherwise slope * (exp(z) - 1)
+};
+
+/// At 0 the derivative is that from below, as in MXNet.
+struct Activation {
+  ActType type = ActType::kNone;
+  double slope = 0;  ///< 0 or greater, so that the sign of the output is that of z; 0 for ReLU
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_NORM_ACTIVATION_H_

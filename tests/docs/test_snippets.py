@@ -1,0 +1,192 @@
+"""Every snippet of the pages runs; every command, link and source that they name exists.
+
+The Python snippets of a page are one program, from top to bottom, in a process and an empty folder
+of its own. Commands are checked word by word, not run: what they do has tests of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+
+import gluon_syncbn.__main__ as command_line
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from tests.distributed.launch import why_not
+from tests.support.processes import ROOT, run_python
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+OF_NCCL = ("src/graph/tuning.cc", "src/graph/topo.h")
+
+
+def snippets(page: Path, language: str) -> list[tuple[int, str]]:
+    """(number of the first line, text) of the page's fenced code blocks in `language`."""
+    tokens = MarkdownIt().parse(page.read_text())
+    fences = [token for token in tokens if token.type == "fence"]
+    assert all(token.info.strip() for token in fences), f"{page.name}: a fence names no language"
+    return [(t.map[0] + 2, t.content) for t in fences if t.info.split()[0] == language]
+
+
+def program_of(page: Path) -> str:
+    """All Python of a page, each line at its number there, for the tracebacks."""
+    lines = [""] * len(page.read_text().splitlines())
+    for first, text in snippets(page, "python"):
+        code = text.splitlines()
+        lines[first - 1 : first - 1 + len(code)] = code
+    return "\n".join(lines)
+
+
+def commands() -> list[str]:
+    """The lines of all shell snippets."""
+    return [
+        line
+        for page in PAGES
+        for _, text in snippets(page, "bash")
+        for line in text.replace("\\\n", " ").splitlines()
+        if shlex.split(line, comments=True)
+    ]
+
+
+def inline(page: Path) -> list[Token]:
+    """What the paragraphs and tables of the page consist of."""
+    tokens = MarkdownIt().enable("table").parse(page.read_text())
+    return [child for token in tokens for child in token.children or ()]
+
+
+def links(page: Path) -> list[str]:
+    """Where links and pictures lead, but for those to other sites."""
+    found = [str(t.attrs.get("href") or t.attrs.get("src") or "") for t in inline(page)]
+    return [link for link in found if link and "://" not in link]
+
+
+def sources(page: Path) -> list[str]:
+    """Files and folders of the repository that the text names."""
+    name = re.compile(r"(src|tests|scripts|gluon_syncbn|cmake)/[\w./-]+|docs/[\w./-]+\.md")
+    codes = [token.content for token in inline(page) if token.type == "code_inline"]
+    return [code for code in codes if name.fullmatch(code) and code not in OF_NCCL]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    tokens = MarkdownIt().parse(page.read_text())
+    titles = [
+        after.content for token, after in zip(tokens, tokens[1:]) if token.type == "heading_open"
+    ]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links(page):
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_sources(page):
+    for name in sources(page):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if snippets(p, "python")], ids=lambda p: p.name)
+def test_python(page, tmp_path):
+    runner = (
+        "import os, sys\n"
+        "os.chdir(sys.argv[2])\n"
+        "exec(compile(sys.stdin.read(), sys.argv[1], 'exec'), {'__name__': '__main__'})\n"
+    )
+    program = program_of(page)
+    if "import horovod" in program and (reason := why_not()):
+        pytest.skip(reason)
+    run_python(runner, page.name, str(tmp_path), stdin=program)
+
+
+def test_a_snippet_that_fails_is_found_at_its_line(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Title\n\n```python\nx = 1\n```\n\nText\n\n- item\n\n  ```python\n  x / 0\n  ```\n"
+    )
+    program = "import sys; exec(compile(sys.stdin.read(), 'page.md', 'exec'))"
+    result = run_python(program, status=1, stdin=program_of(page))
+    assert 'File "page.md", line 12' in result.stderr
+    assert "ZeroDivisionError" in result.stderr
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command(command, monkeypatch, capsys):
+    words = shlex.split(command, comments=True)
+    while re.match(r"\w+=", words[0]):
+        words.pop(0)
+    words[0] = Path(words[0]).name
+    if words[:3] == ["python", "-m", "gluon_syncbn"]:
+        check_own(words[3:], monkeypatch)
+    elif words[:2] == ["pip", "install"]:
+        check_install(words[2:])
+    elif words[0] in ("python", "bash") and words[1].startswith("scripts/"):
+        check_script(words[0], words[1], words[2:])
+    else:
+        pytest.fail(f"no test knows this command: {command}")
+
+
+def check_own(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser takes it; what comes after the parser is left out."""
+    monkeypatch.setattr(command_line, "_convert", lambda options: 0)
+    monkeypatch.setattr(command_line.diagnose, "main", lambda: 0)
+    assert command_line.main(arguments) == 0
+
+
+def check_install(arguments: list[str]) -> None:
+    extras = metadata("gluon_syncbn").get_all("Provides-Extra")
+    for argument in arguments:
+        name, _, wanted = argument.partition("[")
+        assert name in (".", "gluon_syncbn")
+        assert not wanted or {e.strip() for e in wanted.rstrip("]").split(",")} <= {*extras}
+
+
+def check_script(interpreter: str, script: str, arguments: list[str]) -> None:
+    assert (ROOT / script).is_file()
+    options = {word.split("=")[0] for word in arguments if word.startswith("--")}
+    if script == "scripts/demo.sh":  # passes them on
+        interpreter, script = "python", "scripts/train_segmentation.py"
+    if options - {"--help"}:
+        command = [sys.executable if interpreter == "python" else interpreter, script, "--help"]
+        result = subprocess.run(
+            command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
+        )
+        known = set(re.findall(r"--[a-z][a-z0-9-]*", result.stdout))
+        assert options <= known, f"{script} does not know {options - known}"
+
+
+def test_wrong_links_and_sources_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A title\n\n| see |\n| --- |\n| [here](#a-title), `src/none.cc` |\n")
+    test_links(page)
+    with pytest.raises(AssertionError, match=r"names src/none\.cc"):
+        test_sources(page)
+    page.write_text("# A title\n\n[here](#title)\n")
+    with pytest.raises(AssertionError, match="links to #title"):
+        test_links(page)
+
+
+def test_wrong_commands_are_found(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        check_own(["convert", "a", "b", "c", "--flod"], monkeypatch)
+    with pytest.raises(SystemExit):
+        check_own(["diagnoze"], monkeypatch)
+    with pytest.raises(AssertionError):
+        check_install([".[cpu,gluoncvx]"])
+    check_script("bash", "scripts/test.sh", ["--python-only"])
+    with pytest.raises(AssertionError, match=r"does not know \{'--phyton-only'\}"):
+        check_script("bash", "scripts/test.sh", ["--phyton-only"])
+    with pytest.raises(AssertionError):
+        check_script("bash", "scripts/damo.sh", [])

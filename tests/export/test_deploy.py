@@ -1,0 +1,69 @@
+"""Exported networks run in MXNet without this package."""
+
+from __future__ import annotations
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+from tests.support.processes import run_python
+
+
+@pytest.fixture
+def net():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, in_channels=3, layout="NCHW"), gluon_syncbn.SyncBatchNorm())
+    net.add(nn.Activation("relu"), gluon_syncbn.SyncBatchNorm(axis=-1, scale=False, epsilon=0.01))
+    net.initialize(mx.init.Xavier(), ctx=contexts(2))
+    net.hybridize()
+    with autograd.record():  # running statistics that are not the initial ones
+        outs = [net(mx.nd.random.normal(1, 2, shape=(2, 3, 6, 6), ctx=c)) for c in contexts(2)]
+    for out in outs:
+        out.wait_to_read()
+    return net
+
+
+def test_stock_mxnet_gives_the_same_numbers(net, tmp_path):
+    x = mx.nd.random.normal(shape=(2, 3, 6, 6))
+    np.save(tmp_path / "x.npy", x.asnumpy())
+    np.save(tmp_path / "y.npy", net(x).asnumpy())
+    files = gluon_syncbn.export(net, tmp_path / "net", epoch=7)
+    assert files == (f"{tmp_path}/net-symbol.json", f"{tmp_path}/net-0007.params")
+    program = """
+import sys, mxnet as mx, numpy as np
+from mxnet import gluon
+symbol_file, params_file, folder = sys.argv[1:]
+net = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file)
+out = net(mx.nd.array(np.load(folder + "/x.npy"))).asnumpy()
+np.testing.assert_allclose(out, np.load(folder + "/y.npy"), rtol=1e-4, atol=1e-5)
+assert "gluon_syncbn" not in sys.modules
+"""
+    run_python(program, *files, str(tmp_path))
+
+
+def test_symbols_keep_their_names(net):
+    _, symbol = net._cached_graph
+    plain = gluon_syncbn.to_batchnorm(symbol)
+    assert plain.list_arguments() == symbol.list_arguments()
+    assert plain.list_auxiliary_states() == symbol.list_auxiliary_states()
+    assert plain.list_outputs() == symbol.list_outputs()
+    assert "SyncBatchNorm" in symbol.tojson()
+    assert "SyncBatchNorm" not in plain.tojson()
+    again = gluon_syncbn.to_batchnorm(plain)
+    assert again.tojson() == plain.tojson()
+
+
+def test_symbols_without_our_layer_stay_as_they_are():
+    symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
+    assert gluon_syncbn.to_batchnorm(symbol).tojson() == symbol.tojson()
+
+
+def test_a_network_that_was_never_called_cannot_be_exported(tmp_path):
+    net = nn.HybridSequential()
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))
+    with pytest.raises(RuntimeError):
+        gluon_syncbn.export(net, tmp_path / "net")

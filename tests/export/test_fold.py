@@ -1,0 +1,142 @@
+"""Folding changes the graph and not the function."""
+
+from __future__ import annotations
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+
+
+class TwoReaders(gluon.HybridBlock):
+    """A convolution whose output is read by the norm and by somebody else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.conv, self.norm = nn.Conv2D(4, 1), gluon_syncbn.SyncBatchNorm()
+
+    def hybrid_forward(self, F, x):
+        x = self.conv(x)
+        return self.norm(x) + x
+
+
+class SharedWeight(gluon.HybridBlock):
+    """A convolution that is used twice, once in front of the norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.conv, self.norm = nn.Conv2D(3, 1), gluon_syncbn.SyncBatchNorm()
+
+    def hybrid_forward(self, F, x):
+        return self.norm(self.conv(self.conv(x)))
+
+
+def sequential(*layers) -> nn.HybridSequential:
+    net = nn.HybridSequential()
+    net.add(*layers)
+    return net
+
+
+def with_norm(layer, **options) -> nn.HybridSequential:
+    return sequential(layer, gluon_syncbn.SyncBatchNorm(**options), nn.Activation("relu"))
+
+
+FOLDED = {
+    "convolution": lambda: with_norm(nn.Conv2D(4, 3)),
+    "no bias": lambda: with_norm(nn.Conv2D(4, 3, use_bias=False)),
+    "groups": lambda: with_norm(nn.Conv2D(6, 3, groups=3)),
+    "negative axis": lambda: with_norm(nn.Conv2D(4, 3), axis=-3),
+    "fixed gamma": lambda: with_norm(nn.Conv2D(4, 3), scale=False),
+    "no beta": lambda: with_norm(nn.Conv2D(4, 3), center=False, epsilon=0.1),
+    "transposed": lambda: with_norm(nn.Conv2DTranspose(4, 3, strides=2)),
+    "transposed, groups": lambda: with_norm(nn.Conv2DTranspose(6, 3, groups=3, use_bias=False)),
+    "dense": lambda: with_norm(nn.Dense(5)),
+    "dense, not flat": lambda: with_norm(nn.Dense(5, flatten=False, use_bias=False), axis=-1),
+    "two in a row": lambda: sequential(
+        nn.Conv2D(4, 1), gluon_syncbn.SyncBatchNorm(), gluon_syncbn.SyncBatchNorm()
+    ),
+    "a network": lambda: sequential(
+        nn.Conv2D(4, 3), gluon_syncbn.SyncBatchNorm(), nn.Conv2D(4, 3, use_bias=False),
+        gluon_syncbn.SyncBatchNorm(), nn.Dense(3), nn.BatchNorm(),
+    ),
+}  # fmt: skip
+
+LEFT = {
+    "first": (lambda: sequential(gluon_syncbn.SyncBatchNorm()), "no convolution or dense layer"),
+    "after relu": (
+        lambda: sequential(nn.Conv2D(4, 1, activation="relu"), gluon_syncbn.SyncBatchNorm()),
+        "no convolution or dense layer",
+    ),
+    "two readers": (TwoReaders, "is used elsewhere too"),
+    "shared weight": (SharedWeight, "weight is shared"),
+    "other axis": (lambda: with_norm(nn.Conv2D(4, 1), axis=2), "not that of the channels"),
+    "dense, not flat": (
+        lambda: with_norm(nn.Dense(5, flatten=False), axis=1),
+        "not that of the channels",
+    ),
+}
+
+
+def trace(net):
+    """Symbol and parameters of an initialized network with statistics that are not the initial."""
+    rng = np.random.default_rng(0)
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.array(rng.standard_normal((2, 3, 6, 6)))
+    net(x)
+    for name, parameter in net.collect_params().items():
+        values = rng.standard_normal(parameter.shape)
+        parameter.set_data(mx.nd.array(values**2 + 0.1 if name.endswith("var") else values))
+    symbol = gluon_syncbn.to_batchnorm(net(mx.sym.var("data")))
+    arrays = {name: parameter.data() for name, parameter in net.collect_params().items()}
+    args = {name: arrays[name] for name in symbol.list_arguments() if name != "data"}
+    aux = {name: arrays[name] for name in symbol.list_auxiliary_states()}
+    return symbol, args, aux, x, net(x).asnumpy()
+
+
+def assert_computes(symbol, args, aux, x, expected) -> None:
+    executor = symbol.bind(contexts(1)[0], {**args, "data": x}, aux_states=aux)
+    out = executor.forward(is_train=False)[0].asnumpy()
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_folded(name):
+    symbol, args, aux, x, expected = trace(FOLDED[name]())
+    before = {key: value.asnumpy() for key, value in args.items()}
+    folded, new_args, new_aux, report = gluon_syncbn.fold_batchnorm(symbol, args, aux)
+    assert not report.left
+    assert len(report.folded) == symbol.tojson().count('"BatchNorm"')
+    assert "BatchNorm" not in folded.tojson()
+    assert not new_aux
+    assert set(new_args) == set(folded.list_arguments()) - {"data"}
+    assert_computes(folded, new_args, new_aux, x, expected)
+    for key, value in before.items():
+        np.testing.assert_array_equal(args[key].asnumpy(), value)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_left(name):
+    make, reason = LEFT[name]
+    symbol, args, aux, x, expected = trace(make())
+    folded, new_args, new_aux, report = gluon_syncbn.fold_batchnorm(symbol, args, aux)
+    assert not report.folded
+    assert all(reason in why for why in report.left.values())
+    assert reason in str(report)
+    assert_computes(folded, new_args, new_aux, x, expected)
+
+
+def test_export_folded(tmp_path):
+    net = FOLDED["a network"]()
+    _, _, _, x, expected = trace(net)
+    net.hybridize()
+    net(x)
+    files = gluon_syncbn.export(net, tmp_path / "net", fold=True)
+    loaded = gluon.SymbolBlock.imports(files[0], ["data"], files[1], ctx=contexts(1))
+    assert not any("running" in name for name in loaded.collect_params())
+    np.testing.assert_allclose(loaded(x).asnumpy(), expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,157 @@
+"""Exported networks go through MXNet's exporter to ONNX and give the same answers there."""
+
+from __future__ import annotations
+
+import sys
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from gluon_syncbn.__main__ import main
+from gluoncv.model_zoo import FCN
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+
+
+def small() -> nn.HybridSequential:
+    """Norms with and without scale, with and without a layer to fold them into."""
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, groups=2, in_channels=4), gluon_syncbn.SyncBatchNorm(epsilon=0.01))
+    net.add(nn.Activation("relu"), gluon_syncbn.SyncBatchNorm(scale=False))
+    net.add(nn.Conv2DTranspose(6, 2, strides=2), gluon_syncbn.SyncBatchNorm(center=False))
+    net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(5), gluon_syncbn.SyncBatchNorm())
+    return net
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """Export a trained network; return the beginning of the file names, an input, the outputs."""
+
+    def export(net, shape):
+        net.initialize(mx.init.Xavier(), ctx=contexts(2))
+        net.hybridize()
+        rng = np.random.default_rng(0)
+        with autograd.record():  # running statistics that are not the initial ones
+            outs = [net(mx.nd.array(rng.normal(1, 2, shape), ctx=ctx)) for ctx in contexts(2)]
+        mx.nd.waitall()
+        del outs
+        x = rng.standard_normal(shape).astype("float32")
+        outs = net(mx.nd.array(x))
+        net.export(str(tmp_path / "net"))
+        outs = outs if isinstance(outs, (list, tuple)) else [outs]
+        return tmp_path, x, [out.asnumpy() for out in outs]
+
+    return export
+
+
+def convert(folder, *options) -> int:
+    files = [f"{folder}/net-symbol.json", f"{folder}/net-0000.params", f"{folder}/plain"]
+    return main(["convert", *files, *options])
+
+
+def answers(file, x) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (data,) = session.get_inputs()
+    names = [output.name for output in session.get_outputs()]
+    # Outputs are in the order of their names.
+    return [value for _, value in sorted(zip(names, session.run(None, {data.name: x})))]
+
+
+@pytest.mark.parametrize("fold", [[], ["--fold"]])
+def test_small_network(exported, fold, capsys):
+    folder, x, expected = exported(small(), (2, 4, 7, 7))
+    file = folder / "net.onnx"
+    assert convert(folder, *fold, "--onnx", str(file), "--input-shape", "2,4,7,7") == 0
+    assert f"written: {file}" in capsys.readouterr().out
+    model = onnx.load(str(file))
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 13)]
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds.count("BatchNormalization") == (1 if fold else 4)
+    np.testing.assert_allclose(answers(file, x)[0], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_gluoncv_network(exported):
+    """FCN-ResNet50 with its auxiliary output."""
+    net = FCN(nclass=3, backbone="resnet50", pretrained_base=False, crop_size=32, ctx=contexts(2))
+    gluon_syncbn.convert_sync_batchnorm(net)
+    folder, x, expected = exported(net, (1, 3, 32, 32))
+    file = folder / "fcn.onnx"
+    assert convert(folder, "--fold", "--onnx", str(file), "--input-shape", "1,3,32,32") == 0
+    actual = answers(file, x)
+    assert len(actual) == len(expected) == 2
+    for mine, theirs in zip(actual, expected):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+
+
+class Pooled(gluon.HybridBlock):
+    """What PSPNet and FastSCNN do."""
+
+    def hybrid_forward(self, F, x):
+        return F.contrib.AdaptiveAvgPooling2D(x, output_size=2)
+
+
+def test_operators_that_the_exporter_does_not_know(exported, capsys):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), gluon_syncbn.SyncBatchNorm(), Pooled())
+    folder, _, _ = exported(net, (1, 3, 8, 8))
+    file = folder / "net.onnx"
+    assert convert(folder, "--onnx", str(file), "--input-shape", "1,3,8,8") == 1
+    assert "cannot write this network: _contrib_AdaptiveAvgPooling2D" in capsys.readouterr().err
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (["2,5,7,7"], "the input shapes do not fit (data (2, 5, 7, 7))"),
+        (["2,4,7,7", "2,3"], "2 input shapes were given for 1 inputs: data"),
+    ],
+)
+def test_wrong_shapes(exported, shapes, message, capsys):
+    folder, _, _ = exported(small(), (2, 4, 7, 7))
+    options = [option for shape in shapes for option in ("--input-shape", shape)]
+    assert convert(folder, "--onnx", str(folder / "net.onnx"), *options) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--onnx", "net.onnx"], "--onnx and --input-shape (such as 1,3,480,480) need each other"),
+        (["--input-shape", "1,3"], "--onnx and --input-shape"),
+        (["--onnx", "net.onnx", "--input-shape", "1,x"], "'1,x' should be whole numbers"),
+        (["--onnx", "net.onnx", "--input-shape", "1,0"], "'1,0' should be whole numbers"),
+    ],
+)
+def test_wrong_options(tmp_path, options, message, capsys):
+    with pytest.raises(SystemExit):
+        convert(tmp_path, *options)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [("onnx", "need the package onnx"), ("onnx.mapping", "does not work with onnx 1.")],
+)
+def test_missing_package(tmp_path, missing, message, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    if missing == "onnx.mapping":
+        monkeypatch.delattr(onnx, "mapping", raising=False)
+    assert convert(tmp_path, "--onnx", "net.onnx", "--input-shape", "1,3,8,8") == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "pip install 'gluon_syncbn[onnx]'" in error
+
+
+def test_half_precision_is_refused(exported, capsys):
+    folder, _, _ = exported(small(), (2, 4, 7, 7))
+    params = folder / "net-0000.params"
+    arrays = {name: array.astype("float16") for name, array in mx.nd.load(str(params)).items()}
+    mx.nd.save(str(params), arrays)
+    assert convert(folder, "--onnx", "net.onnx", "--input-shape", "2,4,7,7") == 1
+    assert "handles float32 parameters; these are float16" in capsys.readouterr().err

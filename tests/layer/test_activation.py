@@ -1,0 +1,356 @@
+"""The layer with an activation and a shortcut in it does what layers behind it would do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import onnxruntime
+import pytest
+from gluon_syncbn.onnx import write_onnx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+from tests.layer.test_modes import MODES
+from tests.support.layers import Options, add_shortcut, check, make_batch, run
+from tests.support.oracle import activate
+from tests.support.processes import run_python
+
+# Arguments of the layer, and MXNet's operator for the same.
+ACTIVATIONS = {
+    "none": ({}, None, 0),
+    "relu": ({"activation": "relu"}, "relu", 0),
+    "leaky": ({"activation": "leaky_relu"}, "leaky", 0.01),
+    "leaky 0.3": ({"activation": "leaky_relu", "alpha": 0.3}, "leaky", 0.3),
+    "elu": ({"activation": "elu"}, "elu", 1.0),
+    "elu 0.5": ({"activation": "elu", "alpha": 0.5}, "elu", 0.5),
+}
+
+
+class Residual(gluon.HybridBlock):
+    """Two norms: one with an activation, and one with a shortcut and an activation."""
+
+    def __init__(self, fused: bool, kind: str = "relu", **norm) -> None:
+        super().__init__()
+        options, self.act_type, self.slope = ACTIVATIONS[kind]
+        self.fused = fused
+        norm = {**norm, **(options if fused else {})}
+        with self.name_scope():
+            self.first = nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=3)
+            self.norm1 = gluon_syncbn.SyncBatchNorm(in_channels=4, **norm)
+            self.second = nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=4)
+            self.norm2 = gluon_syncbn.SyncBatchNorm(in_channels=4, **norm)
+
+    def activate(self, F, x):
+        if self.act_type is None:
+            return x
+        if self.act_type == "elu":
+            return F.LeakyReLU(x, act_type="elu", slope=self.slope)
+        # LeakyReLU computes in single precision.
+        return F.relu(x) - self.slope * F.relu(-x) if self.slope else F.relu(x)
+
+    def hybrid_forward(self, F, x):
+        x = self.first(x)
+        if self.fused:
+            x = self.norm1(x)
+            return self.norm2(self.second(x), x)
+        x = self.activate(F, self.norm1(x))
+        return self.activate(F, self.norm2(self.second(x)) + x)
+
+
+class Training:
+    """Steps of a network in double precision on `number` contexts, with uneven shards."""
+
+    def __init__(self, net, number: int, mode: str | None) -> None:
+        self.ctx = contexts(number)
+        self.net = net
+        net.initialize(mx.init.Zero(), ctx=self.ctx)
+        net.cast("float64")
+        rng = np.random.default_rng(3)
+        for _, parameter in sorted(net._collect_params_with_prefix().items()):
+            if parameter.grad_req != "null":
+                parameter.set_data(
+                    mx.nd.array(rng.standard_normal(parameter.shape), dtype="float64")
+                )
+        if MODES[mode] is not None:
+            net.hybridize(**MODES[mode])
+        self.x = rng.standard_normal((7, 3, 5, 5))
+        self.weight = rng.standard_normal((7, 4, 5, 5))
+
+    def step(self) -> dict[str, np.ndarray]:
+        """Loss, gradients and running statistics of a step, and the output in inference."""
+        cuts = [7 * i // len(self.ctx) for i in range(1, len(self.ctx))]
+        shards = [
+            [
+                mx.nd.array(part, ctx=c, dtype="float64")
+                for part, c in zip(np.split(a, cuts), self.ctx)
+            ]
+            for a in (self.x, self.weight)
+        ]
+        with autograd.record():
+            losses = [(self.net(x) * w).sum() for x, w in zip(*shards)]
+        autograd.backward(losses)
+        values = {"loss": np.array(sum(loss.asscalar() for loss in losses))}
+        for name, parameter in self.net._collect_params_with_prefix().items():
+            if parameter.grad_req == "null":
+                values[name], *others = [array.asnumpy() for array in parameter.list_data()]
+                assert all(other.tobytes() == values[name].tobytes() for other in others)
+            else:
+                values[name] = sum(array.asnumpy() for array in parameter.list_grad())
+        x = mx.nd.array(self.x, ctx=self.ctx[0], dtype="float64")
+        values["inference"] = self.net(x).asnumpy()
+        return values
+
+
+def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        size = np.abs(value).max() + 1e-3
+        np.testing.assert_allclose(actual[name], value, rtol=0, atol=1e-10 * size, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("mode", MODES)
+def test_training_equals_layers_behind_the_norm(kind, mode):
+    expected = Training(Residual(False, kind), 1, "imperative")
+    actual = Training(Residual(True, kind), 3, mode)
+    for _ in range(2):
+        assert_same(actual.step(), expected.step())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum": None},
+        {"use_global_stats": True},
+        {"scale": False},
+        {"center": False, "epsilon": 0.1},
+        {"sync_group_size": 2},
+    ],
+)
+def test_options_of_the_layer(options):
+    expected = Training(Residual(False, "elu", **options), 2, "imperative")
+    actual = Training(Residual(True, "elu", **options), 2, "static_alloc")
+    assert_same(actual.step(), expected.step())
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize("with_shortcut", [False, True])
+def test_at_the_kink_the_slope_is_that_from_below(kind, dtype, axis, with_shortcut):
+    """Constant channels with beta 0 are normalized to 0 everywhere."""
+    _, act_type, slope = ACTIVATIONS[kind]
+    batch = make_batch(np.random.default_rng(1), (4, 18, 18), (1, 3), axis, dtype)
+    batch.x[:] = np.arange(18, dtype=dtype).reshape((18, 1) if axis == 1 else (18,))
+    batch.dy[:] = 1
+    batch.beta[:] = 0
+    if with_shortcut:
+        add_shortcut(np.random.default_rng(2), batch)
+        batch.shortcut[:] = 0
+    result = run(batch, Options(act_type=act_type, slope=slope))
+    steepness = activate(np.zeros(1), act_type, slope)[1]
+    assert np.abs(result.out).max() == 0
+    np.testing.assert_allclose(sum(result.dbeta), np.full(18, 72 * steepness), rtol=1e-6)
+    assert np.abs(result.dx).max() <= 1e-3  # nothing is left of a constant dz
+    if with_shortcut:
+        np.testing.assert_allclose(result.dshortcut, np.full(batch.x.shape, steepness, dtype))
+
+
+def test_what_is_far_below_or_not_finite():
+    batch = make_batch(np.random.default_rng(4), (4, 3, 5, 5), (2, 2))
+    add_shortcut(np.random.default_rng(5), batch)
+    batch.shortcut[0, 0, 0, :3] = [np.nan, np.inf, -np.inf]
+    batch.shortcut[1, 1] = -200
+    for act_type, lowest in (("relu", 0.0), ("elu", -1.0)):
+        out = run(batch, Options(act_type=act_type, slope=1)).out
+        np.testing.assert_equal(out[0, 0, 0, :3], [np.nan, np.inf, lowest])
+        np.testing.assert_array_equal(out[1, 1], np.full((5, 5), lowest))
+
+
+def test_the_same_array_as_data_and_shortcut():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, activation="relu")
+    layer.initialize()
+    x = mx.nd.random.normal(shape=(4, 3, 8))
+    gradients = []
+    for arrays in ((x.copy(),) * 2, (x.copy(), x.copy())):
+        for array in arrays:
+            array.attach_grad()
+        with autograd.record():
+            loss = (layer(*arrays) * x).sum()
+        loss.backward()
+        gradients.append(sum(array.grad.asnumpy() for array in {id(a): a for a in arrays}.values()))
+    np.testing.assert_allclose(*gradients, atol=1e-6)
+
+
+def test_add_requests_of_the_shortcut():
+    batch = make_batch(np.random.default_rng(6), (6, 3, 40), (2, 4))
+    add_shortcut(np.random.default_rng(7), batch)
+    for request in ("add", "write", "null"):
+        options = Options(grad_req={"shortcut": request, "data": "add"}, before=2, act_type="elu")
+        check(batch, options, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"activation": "gelu"}, "activation='gelu' should be one of 'relu', 'leaky_relu', 'elu'"),
+        ({"alpha": 0.1}, "alpha=0.1 belongs to 'leaky_relu' and 'elu', but activation=None"),
+        ({"activation": "relu", "alpha": 0.1}, "alpha=0.1 belongs to.*but activation='relu'"),
+        ({"activation": "elu", "alpha": -1}, "alpha=-1 should be a number of at least 0"),
+        ({"activation": "elu", "alpha": float("nan")}, "alpha=nan should be a number"),
+        ({"activation": "elu", "alpha": "1"}, "alpha='1' should be a number of at least 0"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=r"syncbatchnorm\d+: " + message):
+        gluon_syncbn.SyncBatchNorm(**arguments)
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_shortcuts_that_do_not_fit(hybridize):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, activation="relu")
+    layer.initialize(ctx=contexts(2))
+    if hybridize:
+        layer.hybridize()
+    x = mx.nd.ones((2, 3, 4))
+    for shortcut, message in (
+        (mx.nd.ones((2, 3, 1)), r"shortcut has shape \(2, 3, 1\) where \(2, 3, 4\) is expected"),
+        (mx.nd.ones((2, 3)), r"shortcut has shape \(2, 3\) where \(2, 3, 4\) is expected"),
+        (x.astype("float64"), "shortcut is float64 where float32 is expected for data of float32"),
+    ):
+        with pytest.raises(mx.base.MXNetError, match=r"SyncBatchNorm 'syncbatchnorm.*" + message):
+            layer(x, shortcut).asnumpy()
+    message = r"shortcut is on cpu\(1\) where cpu\(0\) is expected" if not hybridize else "context"
+    with pytest.raises(ValueError, match=message):
+        layer(x, x.as_in_context(contexts(2)[1]))
+    np.testing.assert_array_equal(layer(x, x).asnumpy(), layer(x, x).asnumpy())
+
+
+def test_names_and_representation():
+    layer = gluon_syncbn.SyncBatchNorm(activation="elu", alpha=2, prefix="bn_")
+    assert (layer.activation, layer.alpha) == ("elu", 2)
+    assert "activation='elu', alpha=2.0" in repr(layer)
+    assert "activation" not in repr(gluon_syncbn.SyncBatchNorm())
+    symbol = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", shortcut=True)
+    assert symbol.list_arguments() == ["data", "bn_gamma", "bn_beta", "bn_shortcut"]
+    shapes = symbol.infer_shape(data=(2, 3, 4, 4))
+    assert shapes[0] == [(2, 3, 4, 4), (3,), (3,), (2, 3, 4, 4)]
+    assert symbol.infer_type(bn_shortcut=np.float16)[0] == [np.float16, np.float32] * 2 or (
+        symbol.infer_type(bn_shortcut=np.float16)[0]
+        == [np.float16, np.float32, np.float32, np.float16]
+    )
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_revert(kind):
+    net = Residual(True, kind)
+    if kind == "none":
+        gluon_syncbn.revert_sync_batchnorm(net)
+        assert type(net.norm1) is nn.BatchNorm
+        return
+    with pytest.raises(
+        ValueError, match=r"norm0: activation='\w+' has no counterpart in BatchNorm"
+    ):
+        gluon_syncbn.revert_sync_batchnorm(net)
+    assert type(net.norm1) is gluon_syncbn.SyncBatchNorm, "nothing has changed"
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("fold", [False, True])
+def test_export(kind, fold, tmp_path):
+    """To plain operators, with the norms folded or not, and to ONNX."""
+    training = Training(Residual(True, kind), 2, "hybridized")
+    training.step()
+    training.net.cast("float32")
+    x = mx.nd.array(training.x)
+    expected = training.net(x).asnumpy()
+    symbol, params = gluon_syncbn.export(training.net, str(tmp_path / "plain"), fold=fold)
+    plain = gluon.SymbolBlock.imports(symbol, ["data"], params)
+    kinds = [node["op"] for node in json.loads(Path(symbol).read_text())["nodes"]]
+    assert "Custom" not in kinds
+    assert kinds.count("BatchNorm") == (0 if fold else 2)
+    assert kinds.count("elemwise_add") == 1
+    np.testing.assert_allclose(plain(x).asnumpy(), expected, rtol=1e-4, atol=1e-4)
+    arrays = mx.nd.load(params)
+    args, aux = (
+        {name[4:]: array for name, array in arrays.items() if name.startswith(of)}
+        for of in ("arg:", "aux:")
+    )
+    file = str(tmp_path / "net.onnx")
+    write_onnx(mx.sym.load(symbol), args, aux, file, [x.shape])
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (out,) = session.run(None, {"data": x.asnumpy()})
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_exported_network_trains_on(tmp_path):
+    training = Training(Residual(True, "elu"), 2, "hybridized")
+    training.step()
+    training.net.export(str(tmp_path / "net"))
+    net = gluon.SymbolBlock.imports(
+        f"{tmp_path}/net-symbol.json", ["data"], f"{tmp_path}/net-0000.params", ctx=contexts(2)
+    )
+    net.hybridize()
+    x = [mx.nd.array(training.x, ctx=c, dtype="float64") for c in contexts(2)]
+    losses = []
+    for each in (net, training.net):
+        with autograd.record():
+            outs = [(each(data) ** 2).sum() for data in x]
+        autograd.backward(outs)
+        losses.append([out.asscalar() for out in outs])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-10)
+
+
+def test_check_in_sync():
+    training = Training(Residual(True, "leaky"), 3, "hybridized")
+    training.step()
+    assert gluon_syncbn.check_in_sync(training.net) == {}
+
+
+@pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
+def test_mixed_precision(mode):
+    """float16 data and shortcuts stay that under amp."""
+    program = """
+import sys
+import gluon_syncbn, mxnet as mx, numpy as np
+from mxnet.contrib import amp
+amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())
+from tests.conftest import contexts
+from tests.layer.test_activation import MODES, Residual
+
+class Pooled(Residual):
+    def hybrid_forward(self, F, x):
+        x = F.Pooling(self.first(x), kernel=(2, 2), stride=(2, 2), pool_type="avg")
+        if self.fused:
+            return self.norm2(x, self.norm1(x))
+        return self.activate(F, self.norm2(x) + self.activate(F, self.norm1(x)))
+
+ctx = contexts(2)
+data = np.random.default_rng(0).standard_normal((2, 3, 3, 8, 8))
+results = []
+for fused in (True, False):
+    net = Pooled(fused, "relu")
+    net.initialize(mx.init.One(), ctx=ctx)
+    net.first.weight.set_data(mx.nd.array(np.random.default_rng(1).normal(0, 0.2, (4, 3, 3, 3))))
+    if MODES[sys.argv[1]] is not None:
+        net.hybridize(**MODES[sys.argv[1]])
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    amp.init_trainer(trainer)
+    with mx.autograd.record():
+        outs = [net(mx.nd.array(x, ctx=c)) for x, c in zip(data, ctx)]
+        losses = [(out.astype("float32") ** 2).mean() / 64 for out in outs]
+        with amp.scale_loss(losses, trainer) as scaled:
+            mx.autograd.backward(scaled)
+    assert all(out.dtype == np.float16 for out in outs)
+    trainer.step(1, ignore_stale_grad=True)
+    arrays = [outs[0], *(p.data() for p in net.collect_params().values())]
+    results.append([array.asnumpy() for array in arrays])
+for ours, theirs in zip(*results):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2 * np.abs(theirs).max())
+"""
+    run_python(program, mode)

@@ -1,0 +1,158 @@
+"""Networks made of plain layers become synchronized ones, and back, in place."""
+
+from __future__ import annotations
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluoncv.model_zoo import FCN
+from mxnet import autograd, gluon
+from mxnet.gluon import contrib, nn
+
+from tests.conftest import contexts
+
+
+class Nested(gluon.HybridBlock):
+    """Norm layers as attributes, in a Sequential, in a list registered by hand, and shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.first = nn.BatchNorm(momentum=0.7, epsilon=1e-4)
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Dense(4, flatten=False), nn.BatchNorm(axis=-1, scale=False))
+            self.listed = [nn.BatchNorm(), contrib.nn.SyncBatchNorm(num_devices=1)]
+            for index, layer in enumerate(self.listed):
+                self.register_child(layer, f"listed{index}")
+            self.again = self.first
+
+    def hybrid_forward(self, F, x):
+        x = self.again(self.body(self.first(x)))
+        for layer in self.listed:
+            x = layer(x)
+        return x
+
+
+def sync_layers(net) -> list:
+    found = []
+    net.apply(lambda block: found.append(block) if isinstance(block, nn.BatchNorm) else None)
+    return found
+
+
+def train(net, ctx) -> np.ndarray:
+    x = mx.nd.array(np.random.default_rng(0).standard_normal((4, 4, 4)) * 3 + 1)
+    with autograd.record():
+        outs = [net(part) for part in gluon.utils.split_and_load(x, ctx)]
+    return np.concatenate([out.asnumpy() for out in outs])
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize("initialized", [False, True])
+def test_convert_and_revert(hybridize, initialized):
+    one, many = Nested(), Nested()
+    if hybridize:
+        many.hybridize()
+    if initialized:
+        many.initialize(ctx=contexts(2))
+        many(mx.nd.ones((2, 4, 4)))  # builds graphs with the plain layers in them
+    parameters = dict(many.collect_params().items())
+    classes = [type(layer) for layer in sync_layers(many)]
+    assert gluon_syncbn.convert_sync_batchnorm(many) is many
+    assert all(type(layer) is gluon_syncbn.SyncBatchNorm for layer in sync_layers(many))
+    assert many.again is many.first
+    assert many.listed[0] in many._children.values()
+    after = many.collect_params()
+    assert list(after.keys()) == list(parameters)
+    assert all(after[name] is parameter for name, parameter in parameters.items())
+    assert "momentum=0.7" in repr(many.first)
+
+    one.initialize(mx.init.One())
+    many.initialize(mx.init.One(), ctx=contexts(2), force_reinit=True)
+    np.testing.assert_allclose(train(many, contexts(2)), train(one, contexts(1)), atol=1e-4)
+
+    keys = [layer.key for layer in sync_layers(many)]
+    gluon_syncbn.convert_sync_batchnorm(many)
+    assert [layer.key for layer in sync_layers(many)] == keys, "converting again changes nothing"
+    gluon_syncbn.revert_sync_batchnorm(many)
+    gluon_syncbn.revert_sync_batchnorm(many)
+    assert [type(layer) for layer in sync_layers(many)] == classes
+    many(mx.nd.ones((2, 4, 4)))
+
+
+def test_parameter_settings_and_files_stay(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=3), nn.BatchNorm(in_channels=3))
+    net.initialize(mx.init.Uniform(1))
+    net[0].gamma.grad_req = "null"
+    net[1].beta.lr_mult = 10
+    net.save_parameters(str(tmp_path / "before.params"))
+    gluon_syncbn.convert_sync_batchnorm(net)
+    assert net[0].gamma.grad_req == "null"
+    assert net[1].beta.lr_mult == 10
+    net.load_parameters(str(tmp_path / "before.params"))
+    net.save_parameters(str(tmp_path / "after.params"))
+    gluon_syncbn.revert_sync_batchnorm(net)
+    net.load_parameters(str(tmp_path / "after.params"))
+
+
+def test_freezing_survives_revert():
+    layer = gluon_syncbn.convert_sync_batchnorm(nn.BatchNorm(in_channels=3))
+    layer._kwargs["use_global_stats"] = True
+    gluon_syncbn.revert_sync_batchnorm(layer)
+    assert type(layer) is nn.BatchNorm
+    assert layer._kwargs["use_global_stats"] is True
+
+
+def test_layers_of_other_classes_are_left_and_named():
+    class Special(nn.BatchNorm):
+        pass
+
+    net = nn.HybridSequential()
+    net.add(Special(), nn.BatchNormReLU(), nn.BatchNorm())
+    with pytest.warns(UserWarning, match="is no plain BatchNorm") as caught:
+        gluon_syncbn.convert_sync_batchnorm(net)
+    assert [str(warning.message).split(" is left")[0] for warning in caught] == [
+        net[0].name,
+        net[1].name,
+    ]
+    assert [type(layer) for layer in net] == [Special, nn.BatchNormReLU, gluon_syncbn.SyncBatchNorm]
+
+
+def test_symbols_are_left_and_named(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=3), contrib.nn.SyncBatchNorm(in_channels=3, num_devices=1))
+    net.initialize()
+    net.hybridize()
+    net(mx.nd.ones((2, 3)))
+    net.export(str(tmp_path / "net"))
+    traced = gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"])
+    whole = nn.HybridSequential()
+    whole.add(traced)
+    with pytest.warns(UserWarning, match=f"{traced.name} is left as it is: 2 BatchNorm nodes"):
+        gluon_syncbn.convert_sync_batchnorm(whole)
+
+
+def test_wrong_num_devices_changes_nothing():
+    net = nn.BatchNorm()
+    with pytest.raises(ValueError, match="num_devices=0"):
+        gluon_syncbn.convert_sync_batchnorm(net, num_devices=0)
+    assert type(net) is nn.BatchNorm
+
+
+def test_what_was_done_is_logged(caplog):
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(), nn.Dense(2), nn.BatchNorm())
+    with caplog.at_level("INFO", logger="gluon_syncbn"):
+        gluon_syncbn.convert_sync_batchnorm(net)
+    assert f"2 layers: {net[0].name}, {net[2].name}" in caplog.text
+
+
+def test_gluoncv_network():
+    net = FCN(nclass=3, backbone="resnet50", pretrained_base=False, ctx=mx.cpu(), crop_size=32)
+    number = len(sync_layers(net))
+    gluon_syncbn.convert_sync_batchnorm(net, num_devices=2)
+    layers = sync_layers(net)
+    assert number == len(layers) > 50
+    assert {type(layer) for layer in layers} == {gluon_syncbn.SyncBatchNorm}
+    assert {layer.num_devices for layer in layers} == {2}

@@ -1,0 +1,323 @@
+"""momentum=None: running statistics are the plain average over all training batches."""
+
+from __future__ import annotations
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import DEVICE, contexts
+from tests.layer.test_modes import MODES
+
+CHANNELS = 3
+LIKE_BATCH_NORM = {"gamma", "beta", "running_mean", "running_var"}
+
+
+def make_batches(number: int, seed: int = 0) -> list[np.ndarray]:
+    """Batches of different sizes, means and deviations."""
+    rng = np.random.default_rng(seed)
+    shapes = [(4 + 3 * i, CHANNELS, 5) for i in range(number)]
+    return [
+        (rng.standard_normal(s) * rng.uniform(0.5, 3) + rng.normal()).astype("float32")
+        for s in shapes
+    ]
+
+
+def averages(batches: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Means over batches of mean and biased variance, in float64."""
+    batches = [batch.astype("float64") for batch in batches]
+    means = [batch.mean((0, 2)) for batch in batches]
+    variances = [batch.var((0, 2)) for batch in batches]
+    return np.mean(means, axis=0), np.mean(variances, axis=0)
+
+
+def make_layer(number: int = 2, mode: str = "imperative", **options) -> gluon_syncbn.SyncBatchNorm:
+    layer = gluon_syncbn.SyncBatchNorm(momentum=None, **options)
+    layer.initialize(ctx=contexts(number))
+    if MODES[mode] is not None:
+        layer.hybridize(**MODES[mode])
+    return layer
+
+
+def train(net, batches, ctx) -> None:
+    for batch in batches:
+        data = mx.nd.array(batch, dtype=batch.dtype)
+        with autograd.record():
+            outs = [net(x) for x in gluon.utils.split_and_load(data, ctx, even_split=False)]
+        for out in outs:
+            out.backward()
+        mx.nd.waitall()
+
+
+def state(layer) -> list[np.ndarray]:
+    """Running mean, running variance and count, on whose bits all devices agree."""
+    assert gluon_syncbn.check_in_sync(layer) == {}
+    parameters = (layer.running_mean, layer.running_var, layer.num_batches_tracked)
+    return [parameter.list_data()[0].asnumpy() for parameter in parameters]
+
+
+def check(layer, batches: list[np.ndarray], rtol: float = 1e-6) -> None:
+    mean, variance, count = state(layer)
+    expected_mean, expected_variance = averages(batches)
+    np.testing.assert_allclose(mean, expected_mean, rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(variance, expected_variance, rtol=rtol)
+    assert count == [len(batches)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_every_batch_counts_the_same(number, mode):
+    layer = make_layer(number, mode)
+    batches = make_batches(7)
+    for done in range(len(batches)):
+        train(layer, batches[done : done + 1], contexts(number))
+        check(layer, batches[: done + 1])
+    layer(mx.nd.array(batches[0])).wait_to_read()  # inference counts nothing
+    check(layer, batches)
+
+
+def test_double_precision():
+    layer = make_layer(3)
+    layer.cast("float64")
+    batches = [batch.astype("float64") for batch in make_batches(20)]
+    train(layer, batches, contexts(3))
+    check(layer, batches, rtol=1e-14)
+
+
+def test_half_precision_counts_in_single():
+    layer = make_layer(2, in_channels=CHANNELS)
+    layer.cast("float16")
+    batches = [batch.astype("float16") for batch in make_batches(5)]
+    train(layer, batches, contexts(2))
+    assert np.dtype(layer.num_batches_tracked.dtype) == np.float32
+    check(layer, batches)
+
+
+class Twice(gluon.HybridBlock):
+    """One layer used twice in a forward, on branches that no data connects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.norm = gluon_syncbn.SyncBatchNorm(momentum=None)
+
+    def hybrid_forward(self, F, x):
+        return self.norm(x) + self.norm(x * 3 + 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_calls_in_one_forward_are_two_batches(mode):
+    net = Twice()
+    net.initialize(ctx=contexts(3))
+    if MODES[mode] is not None:
+        net.hybridize(**MODES[mode])
+    batches = make_batches(4)
+    train(net, batches, contexts(3))
+    check(net.norm, [part for batch in batches for part in (batch, batch * 3 + 1)])
+
+
+def test_saved_and_resumed_on_other_devices(tmp_path):
+    batches = make_batches(6)
+    whole, first = make_layer(3), make_layer(3)
+    train(whole, batches, contexts(3))
+    train(first, batches[:4], contexts(3))
+    first.save_parameters(str(tmp_path / "layer.params"))
+    second = gluon_syncbn.SyncBatchNorm(momentum=None)
+    second.load_parameters(str(tmp_path / "layer.params"), ctx=contexts(3))
+    assert state(second)[2] == [4]
+    train(second, batches[4:], contexts(3))
+    for mine, expected in zip(state(second), state(whole)):
+        np.testing.assert_array_equal(mine, expected)
+    second.collect_params().reset_ctx(contexts(2))
+    train(second, batches[:1], contexts(2))
+    check(second, [*batches, batches[0]])
+    second.initialize(ctx=contexts(2), force_reinit=True)
+    assert state(second)[2] == [0]
+
+
+def test_checkpoints_of_batch_norm(tmp_path):
+    """Gluon has no parameter that a file may lack, unless it is told so."""
+    plain, ours = nn.BatchNorm(in_channels=CHANNELS), make_layer(2, in_channels=CHANNELS)
+    plain.initialize()
+    plain.running_mean.set_data(mx.nd.array([1, 2, 3]))
+    plain.save_parameters(str(tmp_path / "plain.params"))
+    with pytest.raises(AssertionError, match="num_batches_tracked"):
+        ours.load_parameters(str(tmp_path / "plain.params"), ctx=contexts(2))
+    ours.load_parameters(str(tmp_path / "plain.params"), ctx=contexts(2), allow_missing=True)
+    np.testing.assert_array_equal(state(ours)[0], [1, 2, 3])
+    batches = make_batches(2)
+    train(ours, batches, contexts(2))
+    check(ours, batches)  # the count was 0: what was loaded has no weight
+    ours.save_parameters(str(tmp_path / "ours.params"))
+    plain.load_parameters(str(tmp_path / "ours.params"), ignore_extra=True)
+    np.testing.assert_array_equal(plain.running_mean.data().asnumpy(), state(ours)[0])
+
+
+def test_other_layers_have_no_count():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS)
+    assert set(layer._collect_params_with_prefix()) == LIKE_BATCH_NORM
+
+
+def test_statistics_measured_anew_after_training():
+    """Setting momentum to None and back, as PyTorch's ``update_bn`` does."""
+    net = nn.HybridSequential()
+    net.add(gluon_syncbn.SyncBatchNorm())
+    net.initialize(ctx=contexts(2))
+    net.hybridize()
+    batches = make_batches(5)
+    train(net, batches, contexts(2))
+    net[0].momentum = None
+    net.hybridize()
+    train(net, batches[:3], contexts(2))
+    check(net[0], batches[:3])
+    net[0].momentum = 0.5
+    net.hybridize()
+    mean = averages(batches[:3])[0]
+    train(net, batches[3:4], contexts(2))
+    expected = 0.5 * mean + 0.5 * batches[3].mean((0, 2))
+    np.testing.assert_allclose(
+        net[0].running_mean.data(mx.Context(DEVICE, 1)).asnumpy(), expected, rtol=1e-5
+    )
+    assert set(net[0]._collect_params_with_prefix()) == LIKE_BATCH_NORM
+
+
+def test_momentum_set_before_the_first_call_and_shared_parameters():
+    layer = gluon_syncbn.SyncBatchNorm()
+    layer.initialize(ctx=contexts(2))
+    layer.momentum = None
+    twin = gluon_syncbn.SyncBatchNorm(momentum=None, params=layer.params)
+    batches = make_batches(4)
+    for batch in batches:
+        train(twin if len(batch) > 9 else layer, [batch], contexts(2))
+    check(layer, batches)
+    check(twin, batches)
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.1, float("nan"), "0.9", "None"])
+def test_momentum_must_be_a_weight_or_none(momentum):
+    message = r"momentum=.* should be a number from 0 to 1, or None"
+    with pytest.raises(ValueError, match=message):
+        gluon_syncbn.SyncBatchNorm(momentum=momentum)
+    layer = gluon_syncbn.SyncBatchNorm()
+    with pytest.raises(ValueError, match=message):
+        layer.momentum = momentum
+    assert layer.momentum == 0.9
+
+
+def test_devices_must_agree():
+    gluon_syncbn.set_timeout(5)
+    arrays = [[mx.nd.ones(s, ctx=c) for s in ((2, 3), 3, 3, 3, 3)] for c in contexts(2)]
+    arrays[1].append(mx.nd.zeros(1, ctx=contexts(2)[1]))
+    with autograd.record():
+        outs = [
+            mx.nd.Custom(*inputs, op_type="SyncBatchNorm", key="agree", num_devices=2, momentum=m)
+            for inputs, m in zip(arrays, (0.9, None))
+        ]
+    messages = []
+    for out in outs:
+        with pytest.raises(mx.base.MXNetError) as error:
+            out.wait_to_read()
+        messages.append(str(error.value))
+    assert all("differ: momentum" in m and "None" in m for m in messages), messages
+    assert arrays[1][-1].asscalar() == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_that_fails_does_not_count(mode):
+    layer = make_layer(2, mode, in_channels=CHANNELS)
+    batches = make_batches(3)
+    train(layer, batches[:1], contexts(2))
+    gluon_syncbn.set_timeout(0.2)
+    with autograd.record():
+        out = layer(mx.nd.array(batches[1]))
+    with pytest.raises(mx.base.MXNetError, match="forward waited"):
+        out.wait_to_read()
+    gluon_syncbn.set_timeout(60)
+    train(layer, batches[2:], contexts(2))
+    check(layer, [batches[0], batches[2]])
+
+
+def test_symbols_and_wrong_counts():
+    symbol = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", momentum=None)
+    names = ["bn_moving_mean", "bn_moving_var", "bn_num_batches_tracked"]
+    assert symbol.list_auxiliary_states() == names
+    assert symbol.infer_shape(data=(2, 3, 4))[2] == [(3,), (3,), (1,)]
+    assert symbol.infer_type(data="float16")[2] == [np.float32] * 3
+    arrays = [mx.nd.ones(s) for s in ((2, 3), 3, 3, 3, 3, 3)]
+    message = r"SyncBatchNorm 'bn'.*num_batches_tracked has shape \(3,\) where \(1,\)"
+    with pytest.raises(mx.base.MXNetError, match=message):
+        mx.nd.Custom(*arrays, op_type="SyncBatchNorm", key="bn", momentum=None)
+    arrays[-1] = mx.nd.ones(1, dtype="int64")
+    with pytest.raises(mx.base.MXNetError, match="num_batches_tracked is int64 where float32"):
+        mx.nd.Custom(*arrays, op_type="SyncBatchNorm", key="bn", momentum=None)
+
+
+@pytest.fixture
+def net():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(CHANNELS, 1, in_channels=CHANNELS), gluon_syncbn.SyncBatchNorm(momentum=None))
+    net.add(nn.Activation("relu"), gluon_syncbn.SyncBatchNorm(momentum=None))
+    net.initialize(mx.init.Xavier(), ctx=contexts(2))
+    net.hybridize()
+    train(net, [batch[..., None] for batch in make_batches(3)], contexts(2))
+    return net
+
+
+def test_exported_and_trained_on(net, tmp_path):
+    path = str(tmp_path / "net")
+    net.export(path)
+    files = (f"{path}-symbol.json", ["data"], f"{path}-0000.params")
+    again = gluon.SymbolBlock.imports(*files, ctx=contexts(2))
+    again.hybridize()
+    more = [batch[..., None] for batch in make_batches(2, seed=1)]
+    for each in (net, again):
+        train(each, more, contexts(2))
+    expected = {p.name: p.list_data() for p in net.collect_params().values()}
+    actual = {p.name: p.list_data() for p in again.collect_params().values()}
+    assert actual.keys() == expected.keys()
+    assert sum(name.endswith("num_batches_tracked") for name in actual) == 2
+    for name, values in expected.items():
+        for mine, theirs in zip(actual[name], values):
+            np.testing.assert_array_equal(mine.asnumpy(), theirs.asnumpy())
+        if name.endswith("num_batches_tracked"):
+            assert values[0].asscalar() == 5
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_exported_for_mxnet_alone(net, fold, tmp_path):
+    x = mx.nd.random.normal(shape=(2, CHANNELS, 4, 4))
+    symbol_file, params_file = gluon_syncbn.export(net, tmp_path / "net", fold=fold)
+    symbol = mx.sym.load(symbol_file)
+    assert "SyncBatchNorm" not in symbol.tojson()
+    assert "momentum" not in symbol.tojson()
+    names = [*symbol.list_arguments(), *symbol.list_auxiliary_states(), *mx.nd.load(params_file)]
+    assert not [name for name in names if "num_batches_tracked" in name]
+    plain = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=contexts(1))
+    np.testing.assert_allclose(plain(x).asnumpy(), net(x).asnumpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_revert_needs_a_number(net):
+    with pytest.raises(ValueError, match=r"syncbatchnorm\d+: momentum=None.*no counterpart"):
+        gluon_syncbn.revert_sync_batchnorm(net)
+    assert type(net[1]) is gluon_syncbn.SyncBatchNorm
+    net[1].momentum = net[3].momentum = 0.9
+    gluon_syncbn.revert_sync_batchnorm(net)
+    assert type(net[1]) is nn.BatchNorm
+    assert set(net[1]._collect_params_with_prefix()) == LIKE_BATCH_NORM
+    train(net, [batch[..., None] for batch in make_batches(1)], contexts(2))
+
+
+def test_converted_layers_can_average_over_all_batches():
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(momentum=0.8))
+    net.hybridize()
+    net.initialize(ctx=contexts(2))
+    train(net, make_batches(1), contexts(2))
+    gluon_syncbn.convert_sync_batchnorm(net)
+    net[0].momentum = None
+    batches = make_batches(3)
+    train(net, batches, contexts(2))
+    check(net[0], batches)

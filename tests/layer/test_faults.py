@@ -1,0 +1,335 @@
+"""Devices that do not come, fail, or do not fit together are reported to all, and life goes on."""
+
+from __future__ import annotations
+
+import ctypes
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_syncbn import _native
+
+from tests.conftest import DEVICE, contexts
+from tests.layer.test_modes import MODES
+
+CAUSES = (
+    "a device got no data",
+    "num_devices is larger",
+    "asnumpy",
+    "branch",
+    "DataParallelModel",
+    "MXNET_CPU_TEMP_COPY",
+)
+
+
+def make_layer(mode: str = "imperative", number: int = 2) -> gluon_syncbn.SyncBatchNorm:
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts(number))
+    if MODES[mode] is not None:
+        layer.hybridize(**MODES[mode])
+    return layer
+
+
+@pytest.fixture
+def layer() -> gluon_syncbn.SyncBatchNorm:
+    return make_layer()
+
+
+def normal(shape, device: int) -> mx.nd.NDArray:
+    values = np.random.default_rng(device).standard_normal(shape)
+    return mx.nd.array(values, ctx=mx.Context(DEVICE, device))
+
+
+def train(layer, devices, shape=(2, 3, 4)):
+    with mx.autograd.record():
+        return [layer(normal(shape, i)) for i in devices]
+
+
+def check_step(layer, devices) -> None:
+    """A whole step works, and its numbers are those of all devices together."""
+    gluon_syncbn.set_timeout(60)
+    xs = [mx.nd.full((2, 3), 1 + i, ctx=mx.Context(DEVICE, i)) for i in devices]
+    with mx.autograd.record():
+        outs = [layer(x) for x in xs]
+    mx.autograd.backward(outs)
+    values = np.array([out.asnumpy()[0, 0] for out in outs])
+    expected = np.array([1.0 + i for i in devices])
+    expected = (expected - expected.mean()) / np.sqrt(expected.var() + 1e-5)
+    np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6)
+
+
+def error_of(call) -> str:
+    with pytest.raises(mx.base.MXNetError) as error:
+        call()
+    return str(error.value)
+
+
+class Custom:
+    """Direct calls of the operator under one key."""
+
+    def __init__(self, key: str, **attributes) -> None:
+        self.attributes = {"op_type": "SyncBatchNorm", "key": key, "num_devices": 2, **attributes}
+
+    def __call__(self, device, channels=3, dtype="float32", **attributes):
+        arrays = [mx.nd.ones((2, channels), ctx=mx.Context(DEVICE, device), dtype=dtype)]
+        arrays += [
+            mx.nd.ones((channels,), ctx=mx.Context(DEVICE, device), dtype=dtype) for _ in range(4)
+        ]
+        with mx.autograd.record():
+            return mx.nd.Custom(*arrays, **{**self.attributes, **attributes})
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_device_that_never_calls(mode, first, known, capfd):
+    layer = make_layer(mode)
+    if known:
+        check_step(layer, [0, 1])
+    gluon_syncbn.set_timeout(0.3)
+    (out,) = train(layer, [0])
+    message = error_of(out.asnumpy)
+    # Nobody knows a device whose calls are all forgotten, as imperative ones are in time.
+    missing = [f"Missing: {DEVICE}(1) (1 training forward)"] if known else []
+    missing += (
+        [f"Missing: {DEVICE}(1) (never called in training)"]
+        if not known or mode == "imperative"
+        else []
+    )
+    for words in (
+        layer.prefix,
+        "round",
+        "forward waited",
+        "num_devices=2",
+        f"Came: {DEVICE}(0)",
+        *CAUSES,
+    ):
+        assert words in message
+    assert any(words in message for words in missing)
+    # The warning came before, once.
+    warnings = [line for line in capfd.readouterr().err.splitlines() if layer.prefix in line]
+    assert len(warnings) == 1
+    for words in ("warning", "forward has waited", "fails at 0.3 s", f"Came: {DEVICE}(0)"):
+        assert words in warnings[0]
+    del out
+    for _ in range(3):
+        check_step(layer, [first, 1 - first])
+
+
+@pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
+def test_a_call_that_comes_too_late_fails_at_once(mode):
+    """It was made in time, but its input was not ready."""
+    layer = make_layer(mode)
+    check_step(layer, [0, 1])
+    x = mx.nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, 1))
+    x.wait_to_read()
+    gluon_syncbn.set_timeout(0.3)
+    hold = ctypes.c_void_p(_native._LIBRARY.gluon_syncbn_hold(x.handle))
+    with mx.autograd.record():
+        late = layer(x)
+    (out,) = train(layer, [0])
+    message = error_of(out.asnumpy)
+    gluon_syncbn.set_timeout(60)
+    _native._LIBRARY.gluon_syncbn_release(hold)
+    assert error_of(late.asnumpy) == message
+    del out, late
+    for _ in range(3):
+        check_step(layer, [0, 1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_backward_on_one_device(mode):
+    layer = make_layer(mode)
+    outs = train(layer, [0, 1])
+    gluon_syncbn.set_timeout(0.3)
+    x = mx.nd.ones((2, 3, 4))
+    x.attach_grad()
+    with mx.autograd.record():
+        outs = [layer(x), *train(layer, [1])]
+    outs[0].backward()
+    message = error_of(x.grad.asnumpy)
+    for words in (
+        "backward waited",
+        f"Came: {DEVICE}(0). Missing: {DEVICE}(1).",
+        "autograd.backward",
+    ):
+        assert words in message
+    del outs
+    for _ in range(2):
+        check_step(layer, [0, 1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_training_on_one_device_and_inference_on_the_other(mode):
+    layer = make_layer(mode)
+    check_step(layer, [0, 1])
+    gluon_syncbn.set_timeout(0.3)
+    (out,) = train(layer, [0])
+    assert np.isfinite(layer(mx.nd.ones((2, 3), ctx=mx.Context(DEVICE, 1))).asnumpy()).all()
+    message = error_of(out.asnumpy)
+    assert (
+        f"Called in inference mode, without autograd.record() or train_mode: {DEVICE}(1)" in message
+    )
+    del out
+    check_step(layer, [0, 1])
+
+
+def test_unequal_numbers_of_calls(layer):
+    gluon_syncbn.set_timeout(0.3)
+    outs = train(layer, [0, 1, 0, 1, 0])
+    message = error_of(outs[-1].asnumpy)
+    assert (
+        f"Came: {DEVICE}(0) (3 training forwards). Missing: {DEVICE}(1) (2 training forwards)."
+        in message
+    )
+    assert "more often on one than on another" in message
+    assert all(np.isfinite(out.asnumpy()).all() for out in outs[:-1])
+    check_step(layer, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ({"channels": 4}, "channels [34] and [34]"),
+        ({"dtype": "float64"}, "dtype float(32|64) and float(32|64)"),
+        ({"eps": 0.5}, "eps 0[.][0-9]+ and 0[.][0-9]+"),
+        ({"momentum": 0.25}, "momentum 0[.][0-9]+ and 0[.][0-9]+"),
+    ],
+)
+def test_devices_that_differ(other, difference):
+    custom = Custom(f"differs in {difference}")
+    outs = [custom(0), custom(1, **other)]
+    for out in outs:
+        with pytest.raises(
+            mx.base.MXNetError,
+            match=rf"devices {DEVICE}\([01]\) and {DEVICE}\([01]\) differ: {difference}",
+        ):
+            out.asnumpy()
+    mx.nd.waitall()
+    outs = [custom(0), custom(1)]
+    assert all(np.isfinite(out.asnumpy()).all() for out in outs)
+
+
+def test_devices_that_name_different_num_devices():
+    custom = Custom("differs in num_devices")
+    gluon_syncbn.set_timeout(0.3)
+    outs = [custom(0), custom(1, num_devices=3)]
+    messages = [error_of(out.asnumpy) for out in outs]
+    assert any("wait with num_devices=" in message for message in messages), messages
+
+
+def test_a_device_that_fails_fails_its_peer_at_once():
+    """One whose static_shape network is called twice before backward, which is refused."""
+    layer = make_layer("static_shape")
+    check_step(layer, [0, 1])
+    held = train(layer, [0, 1], shape=(2, 3))
+    mx.nd.waitall()
+    calls = train(layer, [0], shape=(2, 3))
+    assert f"called twice on {DEVICE}(0)" in error_of(calls[0].asnumpy)
+    with mx.autograd.record():
+        calls += train(layer, [1], shape=(2, 3))
+    message = error_of(calls[1].asnumpy)
+    assert f"called twice on {DEVICE}(" in message
+    assert "waited" not in message
+    del held, calls
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_error_is_read_on_all_devices_by_waitall(mode):
+    """MXNet keeps an error at what it should have written, until somebody reads it."""
+    layer = make_layer(mode)
+    check_step(layer, [0, 1])
+    gluon_syncbn.set_timeout(0.3)
+    outs = [out * 2 for out in train(layer, [0])]
+    error_of(mx.nd.waitall)
+    del outs
+    check_step(layer, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (mx.nd.ones((2, 3, 4), dtype="float64"), "float64 of shape (2, 3, 4)"),
+        (mx.nd.ones((2, 3, 4), dtype="float16"), "float16 of shape (2, 3, 4)"),
+        (mx.nd.ones((2, 3, 3)), "float32 of shape (2, 3, 3)"),
+        (mx.nd.ones((2, 4, 3)), "float32 of shape (2, 4, 3)"),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_gradients_of_the_output_that_do_not_fit(number, wrong, words):
+    layer = make_layer(number=number)
+    xs = [normal((2, 3, 4), i) for i in range(number)]
+    for x in xs:
+        x.attach_grad()
+    with mx.autograd.record():
+        outs = [layer(x) for x in xs]
+    heads = [mx.nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
+    heads[-1] = wrong.as_in_context(mx.cpu(number - 1))
+    mx.autograd.backward(outs, heads)
+    for x in xs:
+        message = error_of(x.grad.asnumpy)
+        assert layer.prefix in message
+        assert f"the gradient of the output is {words}" in message
+        assert "but the output is float32 of shape (2, 3, 4)" in message
+    if number == 2:
+        check_step(layer, [0, 1])
+
+
+@pytest.mark.parametrize("momentum", [0.9, None])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_batch_without_elements_moves_no_average(number, momentum):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=momentum)
+    layer.initialize(ctx=contexts(number))
+    with mx.util.np_shape(True):
+        xs = [mx.nd.zeros((0, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
+        with mx.autograd.record():
+            outs = [layer(x) for x in xs]
+        mx.autograd.backward(outs)
+        assert [out.shape for out in outs] == [(0, 3, 4)] * number
+        mx.nd.waitall()
+    for parameter, expected in (
+        (layer.running_mean, 0),
+        (layer.running_var, 1),
+        (getattr(layer, "num_batches_tracked", None), 0),
+    ):
+        for array in parameter.list_data() if parameter else ():
+            np.testing.assert_array_equal(array.asnumpy(), expected)
+    for parameter in (layer.gamma, layer.beta):
+        for gradient in parameter.list_grad():
+            np.testing.assert_array_equal(gradient.asnumpy(), 0)
+
+
+def test_more_devices_than_num_devices():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=2)
+    layer.initialize(ctx=contexts(3))
+    with pytest.raises(ValueError, match="num_devices=2, but the parameters live on 3 contexts"):
+        train(layer, [0])
+    layer.hybridize()
+    outs = train(layer, [0, 1])
+    mx.nd.waitall()
+    (third,) = train(layer, [2])
+    with pytest.raises(mx.base.MXNetError, match=rf"synchronizes .*was called on {DEVICE}\(2\)"):
+        third.asnumpy()
+    assert all(np.isfinite(out.asnumpy()).all() for out in outs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_reaches_all_devices_and_only_its_channel(layer, value):
+    xs = [normal((2, 3, 4), i) for i in range(2)]
+    special = xs[1].asnumpy()
+    special[0, 1, 2] = value
+    xs[1] = mx.nd.array(special, ctx=xs[1].context)
+    with mx.autograd.record():
+        outs = [layer(x) for x in xs]
+    for out in outs:
+        finite = np.isfinite(out.asnumpy())
+        assert not finite[:, 1].any()
+        assert finite[:, [0, 2]].all()
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "soon"])
+def test_timeouts_that_make_no_sense(seconds):
+    with pytest.raises(ValueError):
+        gluon_syncbn.set_timeout(seconds)
+    assert gluon_syncbn.get_timeout() == 60

@@ -1,0 +1,59 @@
+"""check_in_sync finds what differs between devices, and nothing else."""
+
+from __future__ import annotations
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import DEVICE, contexts
+
+
+def train(norm) -> nn.HybridSequential:
+    ctx = contexts(3)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), norm(), nn.Dense(2))
+    net.initialize(ctx=ctx)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    data = mx.nd.array(np.random.default_rng(0).standard_normal((6, 3, 5, 5)))
+    for _ in range(3):
+        with autograd.record():
+            losses = [net(x).sum() ** 2 for x in gluon.utils.split_and_load(data, ctx)]
+        autograd.backward(losses)
+        trainer.step(6)
+    return net
+
+
+def test_synchronized_training_keeps_devices_in_sync():
+    assert gluon_syncbn.check_in_sync(train(gluon_syncbn.SyncBatchNorm)) == {}
+
+
+def test_unsynchronized_statistics_are_named():
+    net = train(nn.BatchNorm)
+    differences = gluon_syncbn.check_in_sync(net)
+    assert set(differences) == {net[1].running_mean.name, net[1].running_var.name}
+    assert differences[net[1].running_mean.name].startswith(f"from {DEVICE}(0): {DEVICE}(1) by ")
+
+
+def test_a_single_bit_counts():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts(2))
+    values = np.array([1, np.nextafter(np.float32(1), np.float32(2)), 1], dtype="float32")
+    layer.gamma.data(mx.Context(DEVICE, 1))[:] = mx.nd.array(values)
+    assert list(gluon_syncbn.check_in_sync(layer)) == [layer.gamma.name]
+    assert f"{DEVICE}(1) by 1.19e-07" in gluon_syncbn.check_in_sync(layer)[layer.gamma.name]
+
+
+def test_nan_is_in_sync_with_nan():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(mx.init.Constant(np.nan), ctx=contexts(2))
+    layer.gamma.set_data(mx.nd.full((3,), np.nan))
+    assert gluon_syncbn.check_in_sync(layer) == {}
+
+
+def test_an_uninitialized_network():
+    with pytest.raises(RuntimeError):
+        gluon_syncbn.check_in_sync(gluon_syncbn.SyncBatchNorm(in_channels=3))

@@ -1,0 +1,282 @@
+"""What happens to networks and processes besides training steps."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_syncbn import _native
+from mxnet import autograd
+from mxnet.gluon import nn
+
+from tests.conftest import DEVICE, contexts
+from tests.layer.test_modes import MODES, Shared, Training
+from tests.support.processes import run_python
+
+LAYER = f"""
+import sys
+import gluon_syncbn
+import mxnet as mx
+contexts = [mx.Context("{DEVICE}", i) for i in range(2)]
+layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+layer.initialize(ctx=contexts)
+def train(devices=(0, 1)):
+    with mx.autograd.record():
+        outs = [layer(mx.nd.random.normal(shape=(2, 3), ctx=contexts[i])) for i in devices]
+    mx.autograd.backward(outs)
+    return [out.asnumpy() for out in outs]
+"""
+
+
+def small_network(mode: str = "imperative") -> nn.HybridSequential:
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, in_units=3), gluon_syncbn.SyncBatchNorm(in_channels=4))
+    if MODES[mode] is not None:
+        net.hybridize(**MODES[mode])
+    return net
+
+
+def step(net, number: int) -> list[np.ndarray]:
+    xs = [mx.nd.full((2, 3), 1 + i, ctx=c) for i, c in enumerate(contexts(number))]
+    with autograd.record():
+        outs = [net(x) for x in xs]
+    autograd.backward(outs)
+    values = [out.asnumpy() for out in outs]
+    # Normalized over all devices, every channel has mean 0.
+    np.testing.assert_allclose(np.concatenate(values).mean(0), 0, atol=1e-5)
+    return values
+
+
+@pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
+def test_training_forwards_without_backward(mode):
+    net = small_network(mode)
+    net.initialize(ctx=contexts(2))
+    kept = []
+    for _ in range(20):
+        with autograd.record():
+            kept.append([net(mx.nd.random.normal(shape=(2, 3), ctx=c)) for c in contexts(2)])
+    assert all(np.isfinite(out.asnumpy()).all() for outs in kept for out in outs)
+    step(net, 2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_other_contexts_and_numbers_of_devices(mode):
+    net = small_network(mode)
+    net.initialize(ctx=contexts(2))
+    step(net, 2)
+    for number in (3, 1, 4, 2):
+        net.initialize(ctx=contexts(number), force_reinit=True)
+        net.hybridize(MODES[mode] is not None, **(MODES[mode] or {}))
+        step(net, number)
+        step(net, number)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_num_devices_changes_between_steps(mode):
+    net = small_network(mode)
+    net.initialize(ctx=contexts(2))
+    step(net, 2)
+    net[1].num_devices = 2
+    net.hybridize(MODES[mode] is not None, **(MODES[mode] or {}))
+    step(net, 2)
+    net.collect_params().reset_ctx(contexts(3))
+    net[1].num_devices = 3
+    net.hybridize(MODES[mode] is not None, **(MODES[mode] or {}))
+    step(net, 3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_deepcopy(mode):
+    """Gluon copies hybridized networks only before their first call."""
+    net = small_network(mode)
+    net.initialize(ctx=contexts(2))
+    expected = step(net, 2) if mode == "imperative" else None
+    twin = copy.deepcopy(net)
+    twin.collect_params().reset_ctx(contexts(2))  # Gluon copies no gradients
+    copied = step(twin, 2)
+    np.testing.assert_array_equal(step(net, 2), copied)
+    if expected is not None:
+        np.testing.assert_array_equal(copied, expected)
+
+
+def test_pickle():
+    net = small_network()
+    net.initialize(ctx=contexts(2))
+    expected = step(net, 2)
+    twin = pickle.loads(pickle.dumps(net))
+    assert twin[1].key != net[1].key
+    twin.collect_params().reset_ctx(contexts(2))  # Gluon pickles the values of one context
+    np.testing.assert_array_equal(step(twin, 2), expected)
+    np.testing.assert_array_equal(step(net, 2), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_checkpoints_of_networks(tmp_path, mode):
+    path = str(tmp_path / "net.params")
+    plain = nn.HybridSequential()
+    plain.add(nn.Dense(4, in_units=3), nn.BatchNorm(in_channels=4))
+    plain.initialize(mx.init.Uniform(1))
+    plain.save_parameters(path)
+    net = small_network(mode)
+    net.load_parameters(path, ctx=contexts(2))
+    step(net, 2)
+    for name, value in plain._collect_params_with_prefix().items():
+        if "running" not in name:
+            loaded = net._collect_params_with_prefix()[name].data(contexts(2)[1])
+            np.testing.assert_array_equal(loaded.asnumpy(), value.data().asnumpy())
+    net.save_parameters(path)
+    plain.load_parameters(path)
+    x = mx.nd.random.normal(shape=(2, 3))
+    np.testing.assert_allclose(plain(x).asnumpy(), net(x).asnumpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_keys_of_dead_blocks_are_released():
+    before = _native.num_keys()
+    for _ in range(10):
+        net = small_network()
+        net.initialize(ctx=contexts(2))
+        step(net, 2)
+    del net
+    mx.nd.waitall()
+    assert _native.num_keys() <= before + 1
+
+
+def test_two_networks_in_two_threads():
+    expected = []
+    for _ in range(2):
+        one = Training(Shared, 2, "hybridized", gluon_syncbn.SyncBatchNorm)
+        expected.append([one.step() for _ in range(5)])
+    results: dict[int, list[float]] = {}
+
+    def train(number: int) -> None:
+        # Built here: the order of random numbers is all that threads would share.
+        results[number] = [trainings[number].step() for _ in range(5)]
+
+    trainings = [Training(Shared, 2, "hybridized", gluon_syncbn.SyncBatchNorm) for _ in range(2)]
+    threads = [threading.Thread(target=train, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(2):
+        assert results[number] == pytest.approx(expected[number], rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["imperative", "hybridized"])
+@pytest.mark.parametrize("sync", [False, True])
+def test_data_parallel_model(sync, mode):
+    """With sync=True GluonCV calls each device on a thread of its own, which waits for its output.
+
+    Gluon builds the graph of a hybridized network in its first call, and threads that make it at
+    once would each build one of their own, so the first call is made before.
+    """
+    from gluoncv.utils.parallel import DataParallelModel
+
+    net = small_network(mode)
+    net.initialize(ctx=contexts(2))
+    model = DataParallelModel(net, contexts(2), sync=sync)
+    x = mx.nd.random.normal(shape=(6, 3))
+    net(x)
+    for _ in range(3):
+        with autograd.record():
+            outs = [out for (out,) in model(x)]
+        autograd.backward(outs)
+        whole = np.concatenate([out.asnumpy() for out in outs])
+        np.testing.assert_allclose(whole.mean(0), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("timeout", ["0", "300"])
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "raise RuntimeError"])
+def test_exit_with_a_round_pending(timeout, end):
+    status = {"": 0, "raise SystemExit(3)": 3}.get(end, 1)
+    program = (
+        LAYER
+        + "with mx.autograd.record():\n    out = layer(mx.nd.ones((2, 3), ctx=contexts[0]))\n"
+        + end
+    )
+    errors = run_python(program, status=status, GLUON_SYNCBN_TIMEOUT=timeout).stderr
+    assert "atexit" not in errors
+
+
+def test_exit_does_not_hide_errors():
+    program = LAYER + (
+        "gluon_syncbn.set_timeout(0.2)\n"
+        "with mx.autograd.record():\n    out = layer(mx.nd.ones((2, 3), ctx=contexts[0]))\n"
+        "import time; time.sleep(1)\n"
+    )
+    assert "forward waited" in run_python(program).stderr
+
+
+@pytest.mark.parametrize("first", ["", "train()"])
+def test_fork(first):
+    """The child has no thread of the parent's, and waits and fails by itself."""
+    program = LAYER + (
+        "import os\n"
+        "gluon_syncbn.set_timeout(77)\n"
+        f"{first}\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    assert gluon_syncbn.get_timeout() == 77\n"
+        "    train()\n"
+        "    gluon_syncbn.set_timeout(0.3)\n"
+        "    try:\n"
+        "        train([0])\n"
+        "    except mx.base.MXNetError as error:\n"
+        "        os._exit(0 if 'forward waited' in str(error) else 4)\n"
+        "    os._exit(5)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "train()\n"
+    )
+    run_python(program)
+
+
+def test_workers_of_a_data_loader():
+    program = LAYER + (
+        "import numpy as np\n"
+        "from mxnet import gluon\n"
+        "data = gluon.data.ArrayDataset(np.ones((32, 3), dtype='float32'))\n"
+        "for _ in range(2):\n"
+        "    for batch in gluon.data.DataLoader(data, batch_size=8, num_workers=2):\n"
+        "        with mx.autograd.record():\n"
+        "            shards = gluon.utils.split_and_load(batch, contexts)\n"
+        "            outs = [layer(shard) for shard in shards]\n"
+        "        mx.autograd.backward(outs)\n"
+        "        assert sum(abs(out.asnumpy()).max() for out in outs) < 1e-2\n"
+    )
+    run_python(program)
+
+
+MIRROR = f"""
+import gluon_syncbn
+import mxnet as mx
+def train(**attributes):
+    with mx.AttrScope(**attributes):
+        bn = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="mirror",
+                           num_devices=2)
+    contexts = [mx.Context("{DEVICE}", i) for i in range(2)]
+    module = mx.mod.Module(bn, label_names=[], context=contexts)
+    module.bind([("data", (4, 3))])
+    module.init_params(mx.init.Load({{"bn_gamma": mx.nd.ones(3), "bn_beta": mx.nd.zeros(3),
+                                     "bn_moving_mean": mx.nd.zeros(3),
+                                     "bn_moving_var": mx.nd.ones(3)}}))
+    module.forward(mx.io.DataBatch([mx.nd.ones((4, 3))], []), is_train=True)
+    module.get_outputs()[0].wait_to_read()
+def refused(word, **attributes):
+    try:
+        train(**attributes)
+    except mx.base.MXNetError as error:
+        assert word in str(error) and "twice" in str(error), error
+    else:
+        raise SystemExit("not refused")
+"""
+
+
+def test_mirroring_is_refused():
+    """MXNet would run the layer again in backward, and update the running statistics again."""
+    run_python(MIRROR + "train()\nrefused('__force_mirroring__', force_mirroring='True')")
+    run_python(MIRROR + "refused('MXNET_BACKWARD_DO_MIRROR=1')", MXNET_BACKWARD_DO_MIRROR="1")

@@ -1,0 +1,214 @@
+"""float16 data goes through the layer as float16; its parameters and statistics are float32.
+
+MXNet computes no convolution and no dense layer in float16 on a CPU, so that other operators stand
+for them here. ``amp.init`` changes the process, hence processes of their own.
+"""
+
+from __future__ import annotations
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+from tests.support.oracle import batch_norm, relative_error
+from tests.support.processes import run_python
+
+HALF = 2.0**-11  # relative rounding error of float16
+
+PREPARE = """
+import sys
+import gluon_syncbn, mxnet as mx, numpy as np
+from mxnet import autograd, gluon
+from mxnet.contrib import amp
+from mxnet.gluon import nn
+from tests.conftest import contexts
+from tests.support.oracle import batch_norm, relative_error
+
+ctx = contexts(2)
+rng = np.random.default_rng(0)
+data = [mx.nd.array(rng.normal(1, 2, (n, 3, 8, 8)), ctx=c) for n, c in zip((1, 3), ctx)]
+
+def make():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, in_channels=3), nn.AvgPool2D(2))
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=4))
+    net.initialize(mx.init.Xavier(), ctx=ctx)
+    for parameter in net.collect_params().values():
+        parameter.set_data(parameter.data(ctx[0]))
+    return net
+"""
+
+TRAIN = """
+hybridized, dtype = sys.argv[1] == "hybridized", sys.argv[2]
+net = make()
+if hybridized:
+    net.hybridize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+amp.init_trainer(trainer)
+scale = trainer._amp_loss_scaler.loss_scale
+pooled = np.concatenate([net[1](net[0](x)).asnumpy() for x in data])
+before = net[0].weight.data(ctx[0]).asnumpy()
+with autograd.record():
+    outs = [net(x) for x in data]
+    losses = [out.astype("float32").square().sum() / 4096 for out in outs]
+    with amp.scale_loss(losses, trainer) as scaled:
+        autograd.backward(scaled)
+assert {out.dtype for out in outs} == {np.dtype(dtype).type}, outs[0].dtype
+assert {p.dtype for p in net.collect_params().values()} <= {"float32", np.float32}
+
+out = np.concatenate([out.asnumpy() for out in outs])
+dy = (scale * 2 / 4096 * out.astype("float64")).astype(dtype)
+zeros, ones = np.zeros(4), np.ones(4)
+expected = batch_norm(pooled, dy, ones, zeros, zeros, ones)
+tolerance = 2**-10 if dtype == "float16" else 1e-5
+assert relative_error(out, expected.out) < tolerance
+norm = net[2]
+for mine, theirs in (
+    (norm.running_mean.list_data(), expected.running_mean),
+    (norm.running_var.list_data(), expected.running_var),
+):
+    assert {array.dtype for array in mine} == {np.float32}
+    # In a graph with a cast in front, what is rounded to float16 is not what was here.
+    assert all(relative_error(array.asnumpy(), theirs) < 1e-5 for array in mine)
+for grads, theirs in (
+    (norm.gamma.list_grad(), expected.dgamma),
+    (norm.beta.list_grad(), expected.dbeta),
+):
+    total = sum(grad.asnumpy().astype("float64") for grad in grads)
+    assert np.abs(total - theirs).max() < 1e-2 * np.abs(expected.dgamma).max()
+trainer.step(1)
+assert not np.array_equal(net[0].weight.data(ctx[0]).asnumpy(), before), "an overflow"
+np.testing.assert_array_equal(*[array.asnumpy() for array in net[0].weight.list_data()])
+"""
+
+
+@pytest.mark.parametrize("mode", ["imperative", "hybridized"])
+def test_amp_keeps_float16(mode):
+    init = 'amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())\n'
+    run_python(PREPARE + init + TRAIN, mode, "float16")
+
+
+def test_amp_without_the_list_computes_in_float32():
+    """MXNet's own list makes the data of custom operators float32, in graphs."""
+    init = 'amp.init(target_precision_ops=["Pooling"])\n'
+    run_python(PREPARE + init + TRAIN, "hybridized", "float32")
+
+
+def test_amp_with_its_default_lists():
+    """The check of CPU contexts, which is a convolution, is not made float16."""
+    program = """
+amp.init()
+layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+layer.initialize(ctx=ctx)
+with autograd.record():
+    outs = [layer(x) for x in data]
+whole = np.concatenate([x.asnumpy() for x in data])
+zeros, ones = np.zeros(3), np.ones(3)
+expected = batch_norm(whole, np.zeros_like(whole), ones, zeros, zeros, ones)
+assert relative_error(np.concatenate([out.asnumpy() for out in outs]), expected.out) < 1e-5
+"""
+    run_python(PREPARE + program)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_convert_hybrid_block(ours):
+    program = """
+ours = sys.argv[1] == "True"
+net = make()
+net.hybridize()
+with autograd.record():
+    outs = [net(x) for x in data]
+mx.nd.waitall()
+expected = net(data[0])
+lists = {"fp32_ops": gluon_syncbn.amp_fp32_ops()} if ours else {}
+converted = amp.convert_hybrid_block(net, target_dtype_ops=["Pooling"], ctx=ctx, **lists)
+out = converted(data[0])
+internals = converted._cached_graph[1].get_internals()
+_, types, _ = internals.infer_type(data=np.float32)
+types = dict(zip(internals.list_outputs(), types))
+assert types["pool0_fwd_output"] is np.float16
+assert types["syncbatchnorm0_fwd_output"] is (np.float16 if ours else np.float32)
+assert relative_error(out.asnumpy(), expected.asnumpy()) < 2**-9
+assert {np.dtype(p.dtype).name for p in converted.collect_params().values()} == {"float32"}
+"""
+    run_python(PREPARE + program, str(ours))
+
+
+class Scaled(gluon.HybridBlock):
+    """A layer with a weight that MXNet computes in float16 on a CPU."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.weight = self.params.get("weight", shape=(1, channels, 1, 1), init=mx.init.One())
+
+    def hybrid_forward(self, F, x, weight):
+        return F.broadcast_mul(x, weight)
+
+
+def half_network() -> nn.HybridSequential:
+    net = nn.HybridSequential()
+    net.add(Scaled(3), gluon_syncbn.SyncBatchNorm(in_channels=3), nn.Activation("relu"), Scaled(3))
+    net.initialize(ctx=contexts(2))
+    net.cast("float16")
+    net.hybridize()
+    return net
+
+
+DTYPES = {"weight": "float16", "gamma": "float32", "beta": "float32", "running": "float32"}
+
+
+def expected_dtype(name: str) -> str:
+    return next(dtype for part, dtype in DTYPES.items() if part in name)
+
+
+def test_cast_network_trains_with_multi_precision():
+    net = half_network()
+    options = {"learning_rate": 0.05, "momentum": 0.9, "multi_precision": True}
+    trainer = gluon.Trainer(net.collect_params(), "sgd", options)
+    rng = np.random.default_rng(0)
+    x = rng.normal(5, 2, (5, 3, 6, 6)).astype("float16")
+    wanted = np.maximum(x.astype("float32") - 4, 0).astype("float16")
+    mean, var, losses = np.zeros(3), np.ones(3), []
+    for _ in range(10):
+        weight = net[0].weight.data(contexts(1)[0]).asnumpy()
+        gamma, beta = (p.data(contexts(1)[0]).asnumpy() for p in (net[1].gamma, net[1].beta))
+        with autograd.record():
+            parts = []
+            for part in (slice(0, 2), slice(2, 5)):
+                ctx = contexts(2)[len(parts)]
+                out = net(mx.nd.array(x[part], ctx=ctx, dtype="float16"))
+                assert out.dtype == np.float16
+                target = mx.nd.array(wanted[part], ctx=ctx, dtype="float16")
+                parts.append((out - target).astype("float32").square().sum())
+        autograd.backward(parts)
+        trainer.step(x.size)
+        losses.append(sum(part.asscalar() for part in parts))
+        inputs = x * weight  # float16, as in the network
+        expected = batch_norm(inputs, np.zeros_like(inputs), gamma, beta, mean, var)
+        mean, var = expected.running_mean, expected.running_var
+    assert losses[-1] < 0.7 * losses[0]
+    for mine, theirs in ((net[1].running_mean, mean), (net[1].running_var, var)):
+        for array in mine.list_data():
+            assert array.dtype == np.float32
+            assert relative_error(array.asnumpy(), theirs) < 1e-5
+    for name, parameter in net.collect_params().items():
+        assert np.dtype(parameter.dtype).name == expected_dtype(name), name
+    assert gluon_syncbn.check_in_sync(net) == {}
+
+
+def test_export_of_a_cast_network(tmp_path):
+    net = half_network()
+    x = mx.nd.random.normal(5, 2, shape=(2, 3, 6, 6)).astype("float16")
+    expected = net(x).asnumpy()
+    symbol_file, params_file = gluon_syncbn.export(net, tmp_path / "half")
+    for name, array in mx.nd.load(params_file).items():
+        assert np.dtype(array.dtype).name == expected_dtype(name), name
+    loaded = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=contexts(1))
+    out = loaded(x)
+    assert out.dtype == np.float16
+    assert relative_error(out.asnumpy(), expected) <= HALF

@@ -1,0 +1,141 @@
+"""The operator as MXNet's users call it: nd, sym, Module; and what it answers to wrong input."""
+
+from __future__ import annotations
+
+import gluon_syncbn  # noqa: F401  (registers the operator)
+import mxnet as mx
+import numpy as np
+import pytest
+
+from tests.conftest import contexts
+from tests.support.layers import make_batch
+from tests.support.oracle import batch_norm, relative_error
+
+
+def test_defaults_are_those_of_batch_norm():
+    """eps=1e-3, momentum=0.9, fix_gamma=True, axis=1."""
+    rng = np.random.default_rng(0)
+    arrays = [mx.nd.array(rng.standard_normal(s) ** 2) for s in ((4, 3, 5), 3, 3, 3, 3)]
+    ours = [a.copy() for a in arrays]
+    # On a CPU also where the others have GPUs: cuDNN divides running variances by n - 1.
+    theirs = [a.copyto(mx.cpu()) for a in arrays]
+    for inputs in (ours, theirs):
+        inputs[0].attach_grad()
+    with mx.autograd.record():
+        out = mx.nd.Custom(*ours, op_type="SyncBatchNorm")
+        expected = mx.nd.BatchNorm(*theirs)
+    out.backward(arrays[0])
+    expected.backward(arrays[0].as_in_context(mx.cpu()))
+    for mine, reference in (
+        (out, expected),
+        (ours[0].grad, theirs[0].grad),
+        (ours[3], theirs[3]),
+        (ours[4], theirs[4]),
+    ):
+        np.testing.assert_allclose(mine.asnumpy(), reference.asnumpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_symbol_names_its_parameters_like_batch_norm():
+    symbol = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn")
+    assert symbol.list_arguments() == ["data", "bn_gamma", "bn_beta"]
+    assert symbol.list_auxiliary_states() == ["bn_moving_mean", "bn_moving_var"]
+    shapes = symbol.infer_shape(data=(2, 3, 4, 4))
+    assert shapes == ([(2, 3, 4, 4), (3,), (3,)], [(2, 3, 4, 4)], [(3,), (3,)])
+    dtypes = symbol.infer_type(data=np.float16)
+    assert dtypes == ([np.float16, np.float32, np.float32], [np.float16], [np.float32] * 2)
+
+
+@pytest.mark.parametrize("shards", [(4, 4), (2, 2, 2, 2)])
+def test_module_over_several_contexts(shards):
+    batch = make_batch(np.random.default_rng(1), (sum(shards), 3, 5, 5), shards)
+    bn = mx.sym.Custom(
+        mx.sym.var("data"),
+        op_type="SyncBatchNorm",
+        name="bn",
+        key="module",
+        num_devices=len(shards),
+        fix_gamma=False,
+        eps=1e-5,
+    )
+    # The gradient of this output is the label, as for the oracle.
+    symbol = mx.sym.MakeLoss(bn * mx.sym.var("label"))
+    module = mx.mod.Module(symbol, label_names=["label"], context=contexts(len(shards)))
+    module.bind([("data", batch.x.shape)], [("label", batch.x.shape)], inputs_need_grad=True)
+    module.init_params(
+        arg_params={"bn_gamma": mx.nd.array(batch.gamma), "bn_beta": mx.nd.array(batch.beta)},
+        aux_params={
+            "bn_moving_mean": mx.nd.array(batch.running_mean),
+            "bn_moving_var": mx.nd.array(batch.running_var),
+        },
+    )
+    module.init_optimizer(optimizer_params={"learning_rate": 0.0})
+    data = mx.io.DataBatch([mx.nd.array(batch.x)], [mx.nd.array(batch.dy)])
+    module.forward(data, is_train=True)
+    module.backward()
+    module.update()  # tells Module that get_params() has to ask the devices
+
+    expected = batch_norm(
+        batch.x, batch.dy, batch.gamma, batch.beta, batch.running_mean, batch.running_var
+    )
+    out = module.get_outputs()[0].asnumpy()
+    assert relative_error(out, expected.out * batch.dy) < 1e-5
+    assert relative_error(module.get_input_grads()[0].asnumpy(), expected.dx) < 1e-5
+    _, auxiliary = module.get_params()
+    assert relative_error(auxiliary["bn_moving_mean"].asnumpy(), expected.running_mean) < 1e-5
+    assert relative_error(auxiliary["bn_moving_var"].asnumpy(), expected.running_var) < 1e-5
+
+    module.forward(data, is_train=False)
+    inference = batch_norm(
+        batch.x,
+        batch.dy,
+        batch.gamma,
+        batch.beta,
+        expected.running_mean,
+        expected.running_var,
+        batch_statistics=False,
+    )
+    out = module.get_outputs()[0].asnumpy()
+    assert relative_error(out, inference.out * batch.dy) < 1e-5
+
+
+def _call(data=(2, 3, 4), dtype="float32", parameter="float32", channels=3, **attributes):
+    arrays = [mx.nd.ones(data, dtype=dtype)]
+    arrays += [mx.nd.ones((channels,), dtype=parameter) for _ in range(4)]
+    with mx.autograd.record():
+        out = mx.nd.Custom(*arrays, op_type="SyncBatchNorm", key="stage1_bn", **attributes)
+    return out.asnumpy()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"data": (3,)}, r"data has shape \(3,\) where 2 to 5 dimensions"),
+        ({"data": (1, 3, 1, 1, 1, 1)}, "2 to 5 dimensions"),
+        ({"dtype": "int32"}, "data of int32 where float16, float32 or float64"),
+        ({"dtype": "float16", "parameter": "float16"}, "gamma is float16 where float32"),
+        ({"dtype": "float64"}, "gamma is float32 where float64"),
+        ({"channels": 4}, r"gamma has shape \(4,\) where \(3,\) is expected"),
+        ({"axis": 3}, "attribute axis=3 should be from -3 to 2"),
+        ({"axis": "x"}, "attribute axis='x' should be a whole number"),
+        ({"num_devices": 0}, "num_devices='0' should be a whole number from 1"),
+        ({"num_devices": -2}, "num_devices='-2' should be a whole number from 1"),
+        ({"num_devices": 2.5}, "num_devices='2.5' should be a whole number from 1"),
+        ({"num_devices": 10**12}, "num_devices='1000000000000' should be a whole number from 1"),
+        ({"eps": -1}, "eps='-1' should be a finite number"),
+        ({"eps": "nan"}, "eps='nan' should be a finite number"),
+        ({"momentum": 2}, "momentum='2' should be a number from 0 to 1"),
+        ({"fix_gamma": "maybe"}, "fix_gamma='maybe' should be True or False"),
+        ({"scope": "world"}, "scope='world' should be 'key' or 'graph'"),
+        ({"epsilon": 1}, "unknown attribute epsilon"),
+    ],
+)
+def test_wrong_input_is_named_and_leaves_the_process_usable(call, message):
+    with pytest.raises(mx.base.MXNetError, match="SyncBatchNorm 'stage1_bn'.*" + message):
+        _call(**call)
+    assert np.isfinite(_call()).all()
+
+
+def test_several_devices_need_a_key():
+    arrays = [mx.nd.ones((2, 3))] + [mx.nd.ones((3,)) for _ in range(4)]
+    with pytest.raises(mx.base.MXNetError, match="attribute key is required where num_devices > 1"):
+        mx.nd.Custom(*arrays, op_type="SyncBatchNorm", num_devices=2)

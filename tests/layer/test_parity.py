@@ -1,0 +1,145 @@
+"""K devices give what one device gives on the whole batch."""
+
+from __future__ import annotations
+
+import itertools
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import DEVICE, contexts
+from tests.support.layers import Options, add_shortcut, avoid_kinks, check, make_batch, run
+
+# CPU contexts alone have activations and shortcuts.
+ACT_TYPES = [None, None, "relu", "leaky", "elu"] if DEVICE == "cpu" else [None]
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 1e-5}
+# Output and input gradient are rounded to the dtype of the data.
+OUT_TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 1e-3}
+
+
+@st.composite
+def batches(draw: st.DrawFn):
+    shards = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    ndim = draw(st.integers(2, 5))
+    axis = draw(st.integers(-ndim, ndim - 1))
+    shape = [draw(st.integers(1, 9 if ndim < 4 else 5)) for _ in range(ndim)]
+    if draw(st.booleans()):  # a run long enough for the vectorized path
+        shape[-1] = draw(st.sampled_from([16, 17, 33, 49]))
+    shape[1 if axis % ndim == 0 else 0] = sum(shards)
+    dtype = draw(st.sampled_from(["float32", "float64", "float16"]))
+    seed = draw(st.integers(0, 2**32 - 1))
+    return make_batch(np.random.default_rng(seed), tuple(shape), shards, axis, dtype), dtype
+
+
+@settings(max_examples=500)
+@given(
+    drawn=batches(),
+    fix_gamma=st.booleans(),
+    use_global_stats=st.sampled_from([False, False, True]),
+    train_mode=st.sampled_from([True, True, False]),
+    momentum=st.sampled_from([0.0, 0.9, 0.99, 1.0]),
+    eps=st.sampled_from([1e-5, 1e-3, 0.1]),
+    requests=st.tuples(*[st.sampled_from(["write", "add", "null"])] * 4),
+    act_type=st.sampled_from(ACT_TYPES),
+    slope=st.sampled_from([0.0, 0.01, 0.25, 1.0, 3.0]),
+    shortcut=st.booleans() if DEVICE == "cpu" else st.just(False),
+)
+def test_any_step_matches_the_oracle(
+    drawn,
+    fix_gamma,
+    use_global_stats,
+    train_mode,
+    momentum,
+    eps,
+    requests,
+    act_type,
+    slope,
+    shortcut,
+):
+    batch, dtype = drawn
+    if all(request == "null" for request in requests[:3]):
+        requests = ("write", "null", "null", requests[3])
+    options = Options(
+        eps=eps,
+        momentum=momentum,
+        fix_gamma=fix_gamma,
+        use_global_stats=use_global_stats,
+        train_mode=train_mode,
+        grad_req=dict(zip(("data", "gamma", "beta", "shortcut"), requests)),
+        before=1.0 if "add" in requests else 0.0,
+        act_type=act_type,
+        slope=slope,
+    )
+    tolerance, out_tolerance = TOLERANCE[dtype], OUT_TOLERANCE[dtype]
+    if shortcut:
+        add_shortcut(np.random.default_rng(batch.x.size), batch)
+        if dtype == "float16" and act_type == "elu":
+            tolerance = out_tolerance  # the output in half precision tells the gradient
+    if act_type is not None:
+        avoid_kinks(batch, options)
+    check(batch, options, tolerance, out_tolerance)
+
+
+@pytest.mark.parametrize("mean", [0, 10, 100, 1e3, 1e4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_data_far_from_zero(mean, dtype, axis):
+    shape = (8, 6, 30, 31) if axis == 1 else (8, 30, 31, 6)
+    batch = make_batch(np.random.default_rng(1), shape, (3, 1, 4), axis, dtype, mean)
+    check(batch, Options(), 1e-5 if dtype == "float32" else 1e-10)
+
+
+@pytest.mark.parametrize("shards", [(1, 5), (5, 1), (1, 1, 1, 13), (2, 3, 4, 5)])
+def test_uneven_shards(shards):
+    batch = make_batch(np.random.default_rng(2), (sum(shards), 3, 7, 5), shards)
+    check(batch, Options(), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("channels", "spatial"),
+    [
+        *itertools.product([1, 3, 65, 2048], [(1, 1), (1, 7), (7, 7)]),
+        *itertools.product([1, 3], [(60, 60), (119, 119)]),
+    ],
+)
+def test_shapes_of_networks(channels, spatial):
+    batch = make_batch(np.random.default_rng(3), (8, channels, *spatial), (4, 4))
+    check(batch, Options(), 1e-5)
+
+
+def test_published_numbers():
+    """Two devices with three 1s and three 2s."""
+    ctx = contexts(2)
+    layer = gluon_syncbn.SyncBatchNorm(epsilon=1e-3, momentum=0.9)
+    layer.initialize(ctx=ctx)
+    with mx.autograd.record():
+        outs = [layer(mx.nd.full((3, 1), value, ctx=c)) for value, c in zip((1, 2), ctx)]
+    np.testing.assert_allclose(outs[0].asnumpy(), np.full((3, 1), -0.998006), rtol=1e-6)
+    np.testing.assert_allclose(outs[1].asnumpy(), np.full((3, 1), 0.998006), rtol=1e-6)
+    for c in ctx:
+        np.testing.assert_allclose(layer.running_mean.data(c).asnumpy(), [0.15], rtol=1e-6)
+        np.testing.assert_allclose(layer.running_var.data(c).asnumpy(), [0.925], rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_stay_in_their_channel(value):
+    batch = make_batch(np.random.default_rng(4), (4, 3, 5, 5), (2, 2))
+    batch.x[3, 1, 2, 2] = value
+    result = run(batch, Options())
+    assert np.isnan(result.out[:, 1]).all(), "every device of the round sees it"
+    assert np.isfinite(result.out[:, [0, 2]]).all()
+    assert np.isfinite(result.dx[:, [0, 2]]).all()
+
+
+def test_the_same_bits_every_time():
+    batch = make_batch(np.random.default_rng(5), (8, 5, 33, 33), (1, 2, 2, 3))
+    first = run(batch, Options())
+    for _ in range(5):
+        again = run(batch, Options())
+        assert again.out.tobytes() == first.out.tobytes()
+        assert again.dx.tobytes() == first.dx.tobytes()
+        assert again.running_var[0].tobytes() == first.running_var[0].tobytes()

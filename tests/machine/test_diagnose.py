@@ -1,0 +1,124 @@
+"""python -m gluon_syncbn diagnose: says what it tested, and raises no false alarm."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import pytest
+from gluon_syncbn import driver, self_test
+
+from tests.support.processes import run_python
+
+DIAGNOSE = "import sys; from gluon_syncbn.__main__ import main; sys.exit(main(['diagnose']))"
+# For the processes of the self-tests too. MXNet for CUDA would be asked in another way.
+TWO_GPUS = """
+import mxnet
+mxnet.context.num_gpus = lambda: 2
+mxnet.runtime.Features.is_enabled = lambda self, name: False
+"""
+ENDS = """
+import os, sys
+if "gluon_syncbn.self_test" in open("/proc/self/cmdline").read():
+    print("no kernel image", file=sys.stderr, flush=True)
+    os.abort()
+"""
+
+
+def test_without_gpus():
+    report = run_python(DIAGNOSE).stdout
+    for words in (
+        "native library",
+        "MXNET_CPU_TEMP_COPY                 1024",
+        "several CPU contexts                safe",
+        "self-test on cpu(0), cpu(1)         passed",
+        "self-test on GPU contexts           not run: MXNet finds no GPU",
+    ):
+        assert words in report
+    run_python(DIAGNOSE.replace("diagnose", "diagnosis"), status=2)
+
+
+@pytest.fixture
+def beside_gpus(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(TWO_GPUS)
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def test_cpu_contexts_beside_gpus(beside_gpus):
+    """The test of CPU contexts makes their settings; the GPUs here are made up, and fail."""
+    report = run_python(DIAGNOSE, status=1, **beside_gpus).stdout
+    assert "one CPU context                     safe" in report
+    assert "several CPU contexts                refused: several CPU contexts need" in report
+    assert "self-test on cpu(0), cpu(1)         passed" in report
+    assert "self-test on gpu(0), gpu(1)         FAILED: " in report
+
+
+def test_a_driver_that_refuses_mxnet():
+    """As one that is too old for MXNet's CUDA does; MXNet raises an error when asked for GPUs."""
+    program = """
+import mxnet as mx
+def refuse():
+    raise mx.base.MXNetError("Traceback:\\nCUDA: driver version is insufficient")
+mx.context.num_gpus = refuse
+"""
+    report = run_python(program + DIAGNOSE).stdout
+    assert "GPUs for MXNet                      none: CUDA: driver version is insu" in report
+    assert "several CPU contexts                safe" in report
+
+
+def test_settings_of_the_user_that_fail():
+    report = run_python(DIAGNOSE, status=1, MXNET_ENGINE_TYPE="NaiveEngine").stdout
+    assert "self-test on cpu(0), cpu(1)         FAILED: " in report
+    assert "NaiveEngine runs one operation after the other" in report
+
+
+def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
+    """As MXNet ends it for a GPU that does not work."""
+    (tmp_path / "sitecustomize.py").write_text(ENDS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert self_test.find_failure("cpu") == "the process ended with status -6: no kernel image"
+
+
+@pytest.mark.parametrize(
+    ("version", "build", "text"),
+    [
+        (None, "CUDA 13.0.88 for 75", "none (libcuda.so.1 does not load)"),
+        (12020, "not built; install it", "for CUDA up to 12.2"),
+        (
+            12020,
+            "CUDA 12.4.131 for 70",
+            "for CUDA up to 12.2; the GPU backend needs 525.60.13 or later",
+        ),
+        (
+            13010,
+            "CUDA 11.8.89 for 70",
+            "for CUDA up to 13.1; the GPU backend needs 450.80.02 or later",
+        ),
+        (
+            11020,
+            "CUDA 13.0.88 for 75",
+            "for CUDA up to 11.2: too old for the GPU backend, which CUDA 13 has built. Install "
+            "driver 580.65.06 or later, or build with nvcc of CUDA 11",
+        ),
+    ],
+)
+def test_driver_and_gpu_backend(version, build, text, monkeypatch):
+    monkeypatch.setattr(driver, "_version", lambda: version)
+    assert driver.describe(build) == text
+
+
+def test_driver_is_asked(tmp_path, monkeypatch):
+    source = "int cuDriverGetVersion(int* version) { *version = 11040; return 0; }"
+    path = tmp_path / "library.so"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
+    subprocess.run(command, input=source, text=True, check=True)
+    library = ctypes.CDLL(str(path))
+    asked = []
+
+    def load(name: str) -> ctypes.CDLL:
+        asked.append(name)
+        return library
+
+    monkeypatch.setattr(driver.ctypes, "CDLL", load)
+    assert driver.describe("not built") == "for CUDA up to 11.4"
+    assert asked == ["libcuda.so.1"]

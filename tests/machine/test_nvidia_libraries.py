@@ -1,0 +1,208 @@
+"""Importing MXNet for CUDA where NVIDIA's libraries are in Python packages, or nowhere.
+
+MXNet and the libraries are made up here: small ones of the same names that need each other alike.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT, run_python
+
+IMPORT = "import mxnet; print(mxnet.LIBRARY.answer())"
+MXNET = """
+import ctypes, os
+LIBRARY = ctypes.CDLL(os.path.join(os.path.dirname(__file__), "libmxnet.so"))
+"""
+
+
+class Machine:
+    """Folders of a machine: the system's libraries, and a place for Python's packages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.system = folder / "system"
+        self.site = folder / "site"
+        self.links = folder / "links"  # for the linker alone
+        for made in (self.system, self.site / "mxnet", self.links):
+            made.mkdir(parents=True)
+        (self.site / "mxnet" / "__init__.py").write_text(MXNET)
+        for library in ("libcuda.so.1", "libcublas.so.11", "libcudnn.so.8"):
+            self.compile(self.links / library)
+        self.compile(self.links / "libcusolver.so.11", "libcublas.so.11")
+        needed = ("libcudnn.so.8", "libcuda.so.1", "libcusolver.so.11")
+        self.compile(self.site / "mxnet" / "libmxnet.so", *needed)
+
+    def compile(self, path: Path, *needed: str, answer: int = 42) -> None:
+        source = "" if path.name != "libmxnet.so" else f"int answer() {{ return {answer}; }}"
+        command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
+        command += [f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed", f"-L{self.links}"]
+        command += [f"-Wl,-rpath-link,{self.links}", *(f"-l:{name}" for name in needed)]
+        subprocess.run(command, input=source, text=True, check=True)
+
+    def to_system(self, *libraries: str) -> None:
+        for library in libraries:
+            (self.system / library).write_bytes((self.links / library).read_bytes())
+
+    def package(self, name: str, library: str, extra: bytes = b"") -> None:
+        """Install a package as pip does, over what is there; `extra` makes it another file."""
+        part = name.split("-")[1]
+        path = self.site / "nvidia" / part / "lib" / library
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((self.links / library).read_bytes() + extra)
+        info = self.site / f"{name.replace('-', '_')}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        record = f"nvidia/{part}/lib/{library},sha256=x,{path.stat().st_size}\n"
+        (info / "RECORD").write_text(record)
+
+    def packages(self) -> None:
+        self.package("nvidia-cublas-cu11", "libcublas.so.11")
+        self.package("nvidia-cudnn-cu11", "libcudnn.so.8")
+        self.package("nvidia-cusolver-cu11", "libcusolver.so.11")
+
+    def run(self, program: str = IMPORT, status: int = 0) -> str:
+        """What a Python says that reads gluon_syncbn.pth, and does not have our own MXNet."""
+        hook = (
+            "import os, site, sys\n"
+            f"here = {str(self.site)!r}\n"
+            "others = [f for f in sys.path if not os.path.exists(f + '/nvidia')]\n"
+            "sys.path[:] = [here, *others]\n"
+            "site.addsitedir(here)\n"
+        )
+        (self.site / "gluon_syncbn.pth").write_text((ROOT / "gluon_syncbn.pth").read_text())
+        result = run_python(
+            hook + program,
+            status=status,
+            PYTHONPATH=os.pathsep.join((str(self.site), str(ROOT))),
+            LD_LIBRARY_PATH=str(self.system),
+        )
+        return result.stderr if status else result.stdout
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def loaded(machine: Machine) -> str:
+    return machine.run(IMPORT + "; print(open('/proc/self/maps').read())")
+
+
+def test_only_a_driver(machine):
+    machine.to_system("libcuda.so.1")
+    machine.packages()
+    maps = loaded(machine)
+    assert maps.startswith("42")
+    for part in ("cublas", "cudnn", "cusolver"):
+        assert f"{machine.site}/nvidia/{part}/lib/" in maps
+
+
+def test_libraries_of_the_system_come_first(machine):
+    machine.to_system("libcuda.so.1", "libcudnn.so.8", "libcublas.so.11")
+    machine.packages()
+    maps = loaded(machine)
+    assert f"{machine.system}/libcudnn.so.8" in maps
+    assert f"{machine.system}/libcublas.so.11" in maps
+    assert f"{machine.site}/nvidia/cusolver/lib/" in maps
+    assert f"{machine.site}/nvidia/cudnn/lib/" not in maps
+
+
+def test_a_toolkit_and_no_packages(machine):
+    needed = ("libcuda.so.1", "libcudnn.so.8", "libcublas.so.11", "libcusolver.so.11")
+    machine.to_system(*needed)
+    assert machine.run() == "42\n"
+
+
+@pytest.mark.parametrize("packages", [True, False])
+def test_no_driver(machine, packages):
+    if packages:
+        machine.packages()
+    for program in (IMPORT, "import gluon_syncbn"):
+        message = machine.run(program, status=1)
+        assert "there is no NVIDIA driver here" in message
+        assert "pip install 'gluon_syncbn[cpu]'" in message
+        assert "in one call" not in message  # that is about NumPy
+
+
+def test_a_driver_and_nothing_else(machine):
+    machine.to_system("libcuda.so.1")
+    message = machine.run(status=1)
+    assert "needs libcudnn.so.8, which is neither among the system's libraries" in message
+    assert "pip install 'gluon_syncbn[cu112]'" in message
+
+
+def test_a_library_that_a_library_needs(machine):
+    machine.to_system("libcuda.so.1", "libcudnn.so.8", "libcusolver.so.11")
+    assert "needs libcublas.so.11, which is neither" in machine.run(status=1)
+
+
+def test_a_package_for_another_cuda_in_the_same_place(machine):
+    """For example beside PyTorch for CUDA 12."""
+    machine.to_system("libcuda.so.1")
+    machine.packages()
+    machine.package("nvidia-cusolver-cu12", "libcusolver.so.11", b"another")
+    message = machine.run(status=1)
+    assert "is the library of nvidia-cusolver-cu12" in message
+    assert "nvidia-cusolver-cu11" in message
+
+
+def test_a_package_for_another_cuda_that_came_first(machine):
+    machine.to_system("libcuda.so.1")
+    machine.package("nvidia-cusolver-cu12", "libcusolver.so.11", b"another")
+    machine.packages()
+    assert machine.run() == "42\n"
+
+
+def test_a_package_for_another_cuda_alone(machine):
+    machine.to_system("libcuda.so.1", "libcublas.so.11", "libcudnn.so.8")
+    machine.package("nvidia-cusolver-cu12", "libcusolver.so.11")
+    assert "MXNet for CUDA 11 needs that of nvidia-cusolver-cu11" in machine.run(status=1)
+
+
+def test_a_failed_import_can_be_repeated(machine):
+    machine.to_system("libcuda.so.1")
+    machine.packages()
+    hidden = machine.system / "libcuda.so.1"
+    program = f"""
+import os
+from _gluon_syncbn_nvidia import LibraryError
+os.rename({str(hidden)!r}, {str(hidden) + ".away"!r})
+for attempt in range(2):
+    try:
+        import mxnet
+    except LibraryError:
+        os.rename({str(hidden) + ".away"!r}, {str(hidden)!r})
+print(mxnet.LIBRARY.answer())
+"""
+    assert machine.run(program) == "42\n"
+
+
+def test_looking_for_mxnet_loads_nothing(machine):
+    program = "import importlib.util; print(importlib.util.find_spec('mxnet').origin)"
+    assert str(machine.site) in machine.run(program)
+
+
+def test_the_hook_imports_nothing_itself():
+    program = """
+import sys
+before = set(sys.modules)
+sys.path.insert(0, sys.argv[1])
+import _gluon_syncbn_nvidia
+assert set(sys.modules) - before <= {"_gluon_syncbn_nvidia", "__future__"}
+before = len(sys.meta_path)
+_gluon_syncbn_nvidia.before_mxnet()
+assert len(sys.meta_path) == before
+"""
+    command = ["-S", "-c", program, str(ROOT)]
+    subprocess.run([sys.executable, *command], check=True)
+
+
+def test_installed_with_the_package():
+    """Python reads it in every place where it reads what installs the package."""
+    program = "import sys; print([type(f).__name__ for f in sys.meta_path])"
+    assert "_BeforeMxnet" in run_python(program).stdout

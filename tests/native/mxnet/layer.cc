@@ -1,0 +1,246 @@
+#include "mxnet/layer.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "cuda/runtime.h"
+#include "mxnet/dtype.h"
+#include "support/values.h"
+#include "sync/sync_group.h"
+
+// library.cc
+extern "C" const char* gluon_syncbn_register(const char* libmxnet, void (*)(int, char*, int));
+
+namespace gluon_syncbn::tests {
+namespace {
+
+constexpr long double kBefore = 0.5;  // in gradients that are added to, or that nobody wants
+
+Values random_values(std::size_t size, int dtype, std::uint32_t seed, double mean,
+                     double deviation = 1) {
+  Normal normal(seed);
+  Values values;
+  for (std::size_t i = 0; i < size; ++i) values.push_back(normal(mean, deviation));
+  return fake_mxnet::rounded(values, dtype);
+}
+
+std::string to_text(double value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
+}
+
+}  // namespace
+
+Library::Library() {
+  if (device(0).dev_type == mxnet::kGPUContext && cuda::device_count() == 0) {
+    throw Error("skipped: GPUs: " + cuda::describe_devices());
+  }
+  static const char* const error = gluon_syncbn_register(nullptr, nullptr);
+  REQUIRE(error == nullptr);
+}
+
+Library::~Library() {
+  fake_mxnet::Engine::get().wait_for_all();
+  // What the last operations held goes a little after they are over.
+  const auto is_left = [this] {
+    return fake_mxnet::handles_given_out() > handles_before_ || SyncGroup::count_named() > 0;
+  };
+  for (int i = 0; i < 5000 && is_left(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(fake_mxnet::handles_given_out() == handles_before_);
+  CHECK(SyncGroup::count_named() == 0);
+}
+
+mxnet::Context device(int index) {
+  const char* type = std::getenv("GLUON_SYNCBN_TEST_DEVICE");
+  const bool gpu = type && std::string(type) == "gpu";
+  return {gpu ? mxnet::kGPUContext : mxnet::kCPUContext, index};
+}
+
+std::string name_of(int index) {
+  const bool gpu = device(index).dev_type == mxnet::kGPUContext;
+  return (gpu ? "gpu(" : "cpu(") + std::to_string(index) + ")";
+}
+
+Batch::Batch(const std::vector<Shape>& shapes, int dtype, std::uint32_t seed, double mean)
+    : values{shapes, {}} {
+  for (std::size_t d = 0; d < shapes.size(); ++d) {
+    std::size_t size = 1;
+    for (const int dim : shapes[d]) size *= static_cast<std::size_t>(dim);
+    const auto shard = static_cast<std::uint32_t>(d);
+    values.values.push_back(random_values(size, dtype, seed * 16 + shard, mean));
+    arrays.emplace_back(shapes[d], dtype, device(static_cast<int>(d)), values.values.back());
+  }
+}
+
+void Call::backward(const NDArray& dy, const Requests& wanted) {
+  requests = wanted;
+  const std::vector<mxnet::OpReq> all{wanted.data, wanted.gamma, wanted.beta};
+  gradients.clear();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const NDArray& like = inputs[i];
+    gradients.emplace_back(like.shape(), like.dtype(), like.context());
+    if (all[i] == mxnet::kWrite) continue;
+    const Values before(like.size(), kBefore);
+    gradients.back() = NDArray(like.shape(), like.dtype(), like.context(), before);
+  }
+  op->backward(dy, inputs, gradients, all);
+}
+
+Layer::Layer(const std::string& key, int channels, int dtype, int num_devices,
+             const Options& options_in, const Attributes& more)
+    : options(options_in),
+      attributes{{"key", key},
+                 {"num_devices", std::to_string(num_devices)},
+                 {"eps", to_text(options.eps)},
+                 {"momentum", options.momentum ? to_text(*options.momentum) : "None"},
+                 {"fix_gamma", options.fix_gamma ? "True" : "False"},
+                 {"use_global_stats", options.use_global_stats ? "True" : "False"},
+                 {"axis", std::to_string(options.axis)}} {
+  // What comes later counts.
+  attributes.insert(attributes.end(), more.begin(), more.end());
+  const int parameter_dtype = mxnet::parameter_dtype(static_cast<mxnet::MXDType>(dtype));
+  const auto size = static_cast<std::size_t>(channels);
+  expected.gamma = random_values(size, parameter_dtype, 1, 1, 0.3);
+  expected.beta = random_values(size, parameter_dtype, 2, 0);
+  expected.running_mean = random_values(size, parameter_dtype, 3, 0);
+  expected.running_var = random_values(size, parameter_dtype, 4, 1, 0.1);
+  for (int d = 0; d < num_devices; ++d) {
+    parameters.emplace_back();
+    for (const Values& values :
+         {expected.gamma, expected.beta, expected.running_mean, expected.running_var}) {
+      parameters.back().emplace_back(Shape{channels}, parameter_dtype, device(d), values);
+    }
+    if (!options.momentum) {
+      parameters.back().emplace_back(Shape{1}, parameter_dtype, device(d), Values{0});
+    }
+  }
+}
+
+std::vector<NDArray> Layer::inputs(int index, const NDArray& data) const {
+  std::vector<NDArray> all{data};
+  const auto& own = parameters[static_cast<std::size_t>(index)];
+  all.insert(all.end(), own.begin(), own.end());
+  return all;
+}
+
+Call Layer::call(int index, const NDArray& data, bool is_train) const {
+  const auto all = inputs(index, data);
+  Call call{fake_mxnet::Node(attributes).create_operator(device(index), all), all,
+            NDArray(data.shape(), data.dtype(), data.context())};
+  call.op->forward(all, call.out, mxnet::kWrite, is_train, false);
+  return call;
+}
+
+std::vector<Call> Layer::call(const std::vector<NDArray>& data, std::vector<int> order,
+                              bool is_train) const {
+  for (std::size_t d = 0; order.size() < data.size(); ++d) order.push_back(static_cast<int>(d));
+  std::vector<Call> calls(data.size());
+  for (const int d : order) {
+    const auto at = static_cast<std::size_t>(d);
+    calls[at] = call(d, data[at], is_train);
+  }
+  return calls;
+}
+
+Normalized Layer::check_outputs(const Tensor& x, const std::vector<Call>& calls, bool is_train,
+                                int processes) {
+  auto forward = normalize(repeated(x, processes), options, is_train, &expected);
+  for (std::size_t d = 0; d < calls.size(); ++d) {
+    check_close("output", calls[d].out, forward.out.values[d]);
+  }
+  return forward;
+}
+
+void Layer::check_gradients(const Normalized& forward, const Tensor& dy,
+                            const std::vector<Call>& calls, int processes) const {
+  const auto gradients = differentiate(forward, repeated(dy, processes), options);
+  const auto check = [](const std::string& what, const NDArray& actual, mxnet::OpReq request,
+                        Values values) {
+    for (long double& value : values) {
+      value = (request == mxnet::kNull ? 0 : value) + (request == mxnet::kWrite ? 0 : kBefore);
+    }
+    check_close("gradient of " + what, actual, values);
+  };
+  for (std::size_t d = 0; d < calls.size(); ++d) {
+    const Call& call = calls[d];
+    check("the data", call.gradients[0], call.requests.data, gradients.x.values[d]);
+    check("gamma", call.gradients[1], call.requests.gamma, gradients.gamma[d]);
+    check("beta", call.gradients[2], call.requests.beta, gradients.beta[d]);
+  }
+}
+
+void Layer::check_running() const {
+  constexpr std::size_t kMean = 2;
+  constexpr std::size_t kVar = 3;
+  for (const auto& own : parameters) {
+    check_close("running mean", own[kMean], expected.running_mean);
+    check_close("running variance", own[kVar], expected.running_var);
+    CHECK(own[kMean].read() == parameters.front()[kMean].read());
+    CHECK(own[kVar].read() == parameters.front()[kVar].read());
+    if (!options.momentum) CHECK(own[kVar + 1].read().front() == expected.batches);
+  }
+}
+
+void Layer::expect_running_as_they_are() {
+  expected.running_mean = parameters[0][2].read();
+  expected.running_var = parameters[0][3].read();
+}
+
+void run_step(Layer* layer, const std::vector<Shape>& shapes, int dtype, std::uint32_t seed,
+              const Step& step) {
+  const Batch x(shapes, dtype, seed, step.mean);
+  const Batch dy(shapes, dtype, seed + 1);
+  auto calls = layer->call(x.arrays, step.order, step.is_train);
+  for (std::size_t d = 0; d < calls.size(); ++d) calls[d].backward(dy.arrays[d], step.requests);
+  const auto forward = layer->check_outputs(x.values, calls, step.is_train, step.processes);
+  layer->check_gradients(forward, dy.values, calls, step.processes);
+  layer->check_running();
+}
+
+void check_close(const std::string& what, const NDArray& actual, const Values& expected) {
+  const double unit = actual.dtype() == mxnet::kFloat16   ? 4e-3
+                      : actual.dtype() == mxnet::kFloat32 ? 2e-5
+                                                          : 1e-12;
+  long double largest = 1;
+  for (const long double value : expected) largest = std::max(largest, std::fabs(value));
+  const Values values = actual.read();
+  REQUIRE(values.size() == expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::fabs(values[i] - expected[i]) <= unit * largest) continue;
+    FAIL_CHECK(what << " on device " << actual.context().dev_id << " at " << i << " is "
+                    << static_cast<double>(values[i]) << " but " << static_cast<double>(expected[i])
+                    << " is expected");
+    return;
+  }
+}
+
+void check_error(const std::function<void()>& read, const std::vector<std::string>& parts) {
+  try {
+    read();
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    CAPTURE(message);
+    for (const std::string& part : parts) {
+      CAPTURE(part);
+      CHECK(contains(message, part));
+    }
+    return;
+  }
+  FAIL_CHECK("no error, but one with '" << parts.front() << "' is expected");
+}
+
+void check_error(const NDArray& array, const std::vector<std::string>& parts) {
+  check_error([&] { static_cast<void>(array.read()); }, parts);
+}
+
+}  // namespace gluon_syncbn::tests

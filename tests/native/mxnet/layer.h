@@ -1,0 +1,114 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_MXNET_LAYER_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_MXNET_LAYER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fake_mxnet/custom_op.h"
+#include "fake_mxnet/ndarray.h"
+#include "mxnet/c_api.h"
+#include "mxnet/oracle.h"
+#include "support/ranks.h"
+
+namespace gluon_syncbn::tests {
+
+using fake_mxnet::Attributes;
+using fake_mxnet::NDArray;
+
+/// For TEST_CASE_FIXTURE: the library on the fake MXNet, which gets back all that it gives to it.
+class Library {
+ public:
+  Library();
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+ private:
+  const ScopedTimeout timeout_{60};
+  const long handles_before_ = fake_mxnet::handles_given_out();
+};
+
+/// gpu(index) if GLUON_SYNCBN_TEST_DEVICE is gpu.
+mxnet::Context device(int index);
+std::string name_of(int index);
+
+/// Random values of standard deviation 1 about `mean`: shard i is on device i.
+struct Batch {
+  Batch(const std::vector<Shape>& shapes, int dtype, std::uint32_t seed, double mean = 0);
+
+  Tensor values;  ///< as the devices hold them
+  std::vector<NDArray> arrays;
+};
+
+struct Requests {
+  mxnet::OpReq data = mxnet::kWrite;
+  mxnet::OpReq gamma = mxnet::kWrite;
+  mxnet::OpReq beta = mxnet::kWrite;
+};
+
+/// One call of a layer on one device.
+struct Call {
+  std::shared_ptr<fake_mxnet::CustomOp> op;
+  std::vector<NDArray> inputs;
+  NDArray out;
+  Requests requests{};
+  std::vector<NDArray> gradients{};  ///< of data, gamma and beta, after backward
+
+  void backward(const NDArray& dy, const Requests& wanted = {});
+};
+
+/// A layer with parameters of its own on every device.
+class Layer {
+ public:
+  /// `dtype` is that of the data.
+  Layer(const std::string& key, int channels, int dtype, int num_devices,
+        const Options& options = {}, const Attributes& more = {});
+
+  std::vector<NDArray> inputs(int index, const NDArray& data) const;
+  /// As an imperative call does: with a property and an operator that nothing else keeps.
+  Call call(int index, const NDArray& data, bool is_train = true) const;
+  /// On all devices, in the order given, or in theirs.
+  std::vector<Call> call(const std::vector<NDArray>& data, std::vector<int> order = {},
+                         bool is_train = true) const;
+
+  /// Checks the outputs, and expects the running statistics to have moved.
+  Normalized check_outputs(const Tensor& x, const std::vector<Call>& calls, bool is_train = true,
+                           int processes = 1);
+  void check_gradients(const Normalized& forward, const Tensor& dy, const std::vector<Call>& calls,
+                       int processes = 1) const;
+  /// That they are those expected, and the same bits on all devices.
+  void check_running() const;
+  /// What a step that failed has left is where the next ones start from.
+  void expect_running_as_they_are();
+
+  const Options options;
+  Attributes attributes;
+  Parameters expected;
+  std::vector<std::vector<NDArray>> parameters;  ///< by device: gamma, beta, auxiliary states
+};
+
+/// How one step is made.
+struct Step {
+  std::vector<int> order;  ///< of the devices
+  bool is_train = true;
+  Requests requests{};
+  int processes = 1;  ///< that all bring this batch
+  double mean = 0;
+};
+
+/// Forward and backward on all devices, with all checks.
+void run_step(Layer* layer, const std::vector<Shape>& shapes, int dtype, std::uint32_t seed,
+              const Step& step = {});
+
+void check_close(const std::string& what, const NDArray& actual, const Values& expected);
+/// That reading throws a message with all of these parts.
+void check_error(const std::function<void()>& read, const std::vector<std::string>& parts);
+void check_error(const NDArray& array, const std::vector<std::string>& parts);
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_MXNET_LAYER_H_

@@ -1,0 +1,67 @@
+// What changes the whole process: in a process of their own, in this order
+// (tests/native/CMakeLists).
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "common/watchdog.h"
+#include "mxnet/layer.h"
+
+// library.cc
+extern "C" const char* gluon_syncbn_retire() noexcept;
+
+TEST_SUITE_BEGIN("end");
+
+namespace gluon_syncbn::tests {
+namespace {
+
+constexpr int kDType = mxnet::kFloat32;
+const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Library, "end: parent and child of a fork train on") {
+  if (device(0).dev_type == mxnet::kGPUContext) return;  // CUDA itself does not work in the child
+  const auto results = [] {
+    const Layer layer("bn", 3, kDType, 2);
+    const Batch x(kTwo, kDType, 1);
+    auto calls = layer.call(x.arrays);
+    Values all;
+    for (std::size_t d = 0; d < 2; ++d) calls[d].backward(x.arrays[d]);
+    for (const Call& call : calls) {
+      for (const NDArray& array : {call.out, call.gradients.front()}) {
+        for (const long double value : array.read()) all.push_back(value);
+      }
+    }
+    fake_mxnet::Engine::get().wait_for_all();
+    return all;
+  };
+  const Values before = results();
+  CHECK(fake_mxnet::limited_threads() == 2);  // one for each context
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  // In both, other threads work for the contexts.
+  const bool works = results() == before && fake_mxnet::limited_threads() == 4;
+  if (child == 0) _exit(works ? 0 : 1);
+  CHECK(works);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST_CASE_FIXTURE(Library, "end: what waits for devices is told that the process ends") {
+  const Layer layer("bn", 3, kDType, 2);
+  const Batch x(kTwo, kDType, 1);
+  const Call waiting = layer.call(0, x.arrays[0]);
+  const std::string reason = gluon_syncbn_retire();
+  CHECK(reason == Watchdog::kRetired);
+  check_error(waiting.out, {reason});
+  check_error(layer.call(1, x.arrays[1]).out, {reason});
+}
+
+}  // namespace gluon_syncbn::tests
+
+TEST_SUITE_END();

@@ -1,0 +1,154 @@
+// The layer as one of several processes. In the place of Horovod stands a function that answers as
+// if every other process had sent what this one sends: all have the same batch.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mxnet/horovod.h"
+#include "mxnet/layer.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+constexpr int kProcesses = 3;
+constexpr int kProcessSet = 5;
+const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
+
+/// What takes the place of the other processes.
+class Others {
+ public:
+  static Others& get() {
+    static Others others;
+    return others;
+  }
+
+  /// The next exchange ends with this error.
+  void fail(const std::string& error) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    error_ = error;
+  }
+  /// They do not answer before they are let go.
+  void hold() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hold_ = true;
+  }
+  void let_go() {
+    std::vector<mxnet::OnComplete> held;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      hold_ = false;
+      held.swap(held_);
+    }
+    for (const auto& on_complete : held) fake_mxnet::complete(on_complete);
+  }
+
+  /// As horovod_mxnet_allgather_async, for messages that are all of one length. Roll calls, which
+  /// the stall inspector makes, are refused.
+  static int allgather(void** inputs, void** outputs, const char* name, int /*priority*/,
+                       int process_set, int number) {
+    if (std::string(name) == "SyncBatchNorm.roll-call") return -1;
+    if (process_set != kProcessSet || number != 1) return -1;
+    const NDArray input = *static_cast<NDArray*>(inputs[0]);
+    const auto* output = static_cast<NDArray*>(outputs[0]);  // Horovod keeps the handle itself
+    fake_mxnet::Engine::get().push(
+        [input, output](const mxnet::OnComplete& on_complete) {
+          const auto* message = static_cast<const std::int64_t*>(input.data());
+          auto* answer = static_cast<std::int64_t*>(output->data());
+          for (int i = 0; i < kProcesses; ++i) {
+            answer = std::copy(message, message + input.size(), answer);
+          }
+          get().answer(on_complete);
+        },
+        {mxnet::kCPUContext, 0}, {input.variable()}, {output->variable()}, mxnet::kCPUPrioritized);
+    return 0;
+  }
+
+ private:
+  void answer(const mxnet::OnComplete& on_complete) {
+    std::optional<std::string> error;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (hold_) return held_.push_back(on_complete);
+      error.swap(error_);
+    }
+    if (!error) return fake_mxnet::complete(on_complete);
+    const fake_mxnet::Error told(*error);
+    fake_mxnet::complete(on_complete, &told);
+  }
+
+  std::mutex mutex_;
+  std::optional<std::string> error_;
+  bool hold_ = false;
+  std::vector<mxnet::OnComplete> held_;
+};
+
+class Processes : public Library {
+ public:
+  Processes() {
+    mxnet::add_process_set({&Others::allgather, kProcessSet, 0, kProcesses, "0, 1, 2"});
+  }
+
+  static Layer make(int dtype) {
+    return Layer("bn", 3, dtype, 2, {}, {{"process_set", std::to_string(kProcessSet)}});
+  }
+  static void check_steps(Layer* layer, int dtype) {
+    layer->expect_running_as_they_are();
+    std::uint32_t seed = 0;
+    for (const auto& order : {std::vector<int>{0, 1}, {1, 0}, {0, 1}}) {
+      Step step;
+      step.order = order;
+      step.processes = kProcesses;
+      run_step(layer, kTwo, dtype, seed += 10, step);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Processes, "processes: steps are those of one device with the batch of all") {
+  for (const int dtype : {mxnet::kFloat32, mxnet::kFloat16, mxnet::kFloat64}) {
+    CAPTURE(dtype);
+    Layer layer = make(dtype);
+    check_steps(&layer, dtype);
+  }
+}
+
+TEST_CASE_FIXTURE(Processes, "processes: an exchange that fails") {
+  Layer layer = make(mxnet::kFloat32);
+  const Batch x(kTwo, mxnet::kFloat32, 1);
+  Others::get().fail("connection closed by peer");
+  {
+    const auto calls = layer.call(x.arrays);
+    for (const Call& call : calls) {
+      check_error(call.out, {"SyncBatchNorm 'bn'", "the exchange with other processes has failed: ",
+                             "connection closed by peer"});
+    }
+  }
+  check_steps(&layer, mxnet::kFloat32);
+}
+
+TEST_CASE_FIXTURE(Processes, "processes: others that are late") {
+  Layer layer = make(mxnet::kFloat32);
+  const Batch x(kTwo, mxnet::kFloat32, 1);
+  Others::get().hold();
+  {
+    const ScopedTimeout timeout(0.2);
+    const auto calls = layer.call(x.arrays);
+    for (const Call& call : calls) {
+      check_error(call.out, {"SyncBatchNorm 'bn'", "forward waited", "for the other processes",
+                             "process 0 of 3 (Horovod's ranks 0, 1, 2)"});
+    }
+  }
+  Others::get().let_go();
+  check_steps(&layer, mxnet::kFloat32);
+}
+
+}  // namespace gluon_syncbn::tests

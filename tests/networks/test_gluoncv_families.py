@@ -1,0 +1,222 @@
+"""Every family of GluonCV's networks trains on two contexts as on one, hybridized.
+
+What holds is the table in docs/gluoncv.md: each of its cells is the outcome of a test here.
+``pytest --all-networks`` runs all of them, otherwise a few of every kind; together with
+``--write-gluoncv-table`` the outcomes become the table.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluoncv.model_zoo.rcnn.faster_rcnn.faster_rcnn import custom_faster_rcnn_fpn
+from gluoncv.utils import freeze_bn
+from mxnet import autograd
+from mxnet.gluon import contrib, nn
+
+from tests.conftest import contexts
+from tests.support import gluoncv_table
+from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
+from tests.support.gluoncv_table import HYBRIDIZED, table
+from tests.support.whole_batch import Step, compare, load, randomize, train_step
+
+DEVICES = 2
+
+
+class OneDevice:
+    """The whole batch on one device with plain layers: parameters before, results after."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.values: dict[str, np.ndarray] = {}
+        self._steps: dict[bool, Step] = {}
+
+    def step(self, frozen: bool) -> Step:
+        if frozen not in self._steps:
+            net = self.network.build(self.network.plain, 1)
+            if self.values:
+                load(net, 1, self.values)
+            else:
+                self.values = randomize(net, self.network.size, self.network.loss)
+            if frozen:
+                freeze_bn(net)
+            net.hybridize()
+            self._steps[frozen] = train_step(net, 1, self.network.size, self.network.loss)
+        return self._steps[frozen]
+
+
+def norm_layers(net: Any) -> list:
+    found: list = []
+    net.apply(lambda block: found.append(block) if isinstance(block, nn.BatchNorm) else None)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _free_networks():
+    """Blocks refer to each other in circles, and these are large."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """What the tests of this module found, by network and way."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def network(request):
+    if not request.param.by_default and not request.config.getoption("--all-networks"):
+        pytest.skip("needs --all-networks")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def one_device(network):
+    return OneDevice(network)
+
+
+def every(way: str) -> Any:
+    """Parametrize with the networks that GluonCV offers this way."""
+    chosen = [network for network in NETWORKS if way not in network.impossible]
+    return pytest.mark.parametrize(
+        "network", chosen, ids=[network.name for network in chosen], indirect=True, scope="module"
+    )
+
+
+def train_and_compare(network: Network, net: Any, one_device: OneDevice, frozen: bool) -> None:
+    expected = one_device.step(frozen)
+    load(net, DEVICES, one_device.values)
+    net.hybridize()
+    ours = train_step(net, DEVICES, network.size, network.loss)
+    compare(ours, expected, network.tolerance)
+
+
+def converted(network: Network) -> Any:
+    num_devices = {"num_devices": 1} if network.convertible is contrib.nn.SyncBatchNorm else {}
+    net = network.build(network.convertible, DEVICES, **num_devices)
+    return gluon_syncbn.convert_sync_batchnorm(net)
+
+
+@every("norm_layer")
+def test_norm_layer(network, one_device, outcomes):
+    net = network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
+    assert {type(layer) for layer in norm_layers(net)} <= {gluon_syncbn.SyncBatchNorm}
+    train_and_compare(network, net, one_device, frozen=False)
+    outcomes[network.name, "norm_layer"] = HYBRIDIZED
+
+
+@every("convert")
+def test_convert(network, one_device, outcomes):
+    net = converted(network)
+    assert {type(layer) for layer in norm_layers(net)} == {gluon_syncbn.SyncBatchNorm}
+    train_and_compare(network, net, one_device, frozen=False)
+    outcomes[network.name, "convert"] = HYBRIDIZED
+
+
+@every("freeze_bn")
+def test_freeze_bn(network, one_device, outcomes):
+    net = converted(network)
+    freeze_bn(net)
+    train_and_compare(network, net, one_device, frozen=True)
+    for name, value in one_device.step(frozen=True).running.items():
+        np.testing.assert_array_equal(value, one_device.values[name], err_msg=name)
+    outcomes[network.name, "freeze_bn"] = HYBRIDIZED
+
+
+def witness(network: Network, way: str) -> str:
+    """How GluonCV fails with its own layers, or how many of them this way does not reach."""
+    try:
+        net = network.build(network.plain, 1)
+        net.initialize(mx.init.Zero(), ctx=mx.cpu(), force_reinit=True)
+        with autograd.record():
+            network.loss(net, mx.nd.zeros((1, 3, network.size, network.size), dtype="float64"), 0)
+    except (ValueError, mx.base.MXNetError) as error:
+        return str(error)
+    if way == "norm_layer":
+        marked = norm_layers(network.build(Marked, 1))
+        left = len(norm_layers(net)) - sum(type(layer) is Marked for layer in marked)
+    else:
+        scales = {name for name in net.collect_params() if name.endswith("gamma")}
+        left = len(scales - {layer.gamma.name for layer in norm_layers(net)})
+    return f"{left} layers" if left else ""
+
+
+class Marked(nn.BatchNorm):
+    """Tells the layers that GluonCV makes of norm_layer."""
+
+
+IMPOSSIBLE = [(network, way) for network in NETWORKS for way in network.impossible]
+
+
+@pytest.mark.parametrize(
+    ("network", "way"),
+    IMPOSSIBLE,
+    ids=[f"{network.name}-{way}" for network, way in IMPOSSIBLE],
+    indirect=["network"],
+)
+def test_where_gluoncv_does_not(network, way, outcomes):
+    """With its own layers as witness."""
+    assert witness(network, way)
+    outcomes[network.name, way] = network.impossible[way]
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_whole_faster_rcnn(hybridize):
+    """It trains on two devices, which keep the same running statistics."""
+    net = custom_faster_rcnn_fpn(
+        ["0", "1"],
+        pretrained_base=False,
+        norm_layer=gluon_syncbn.SyncBatchNorm,
+        norm_kwargs={"num_devices": DEVICES},
+        num_fpn_filters=8,
+        num_box_head_conv=1,
+        num_box_head_conv_filters=8,
+        num_box_head_dense_filters=8,
+        per_device_batch_size=1,
+        num_sample=8,
+        rpn_train_post_nms=16,
+        rpn_channel=8,
+    )
+    net.initialize(ctx=contexts(DEVICES))
+    net.target_generator.collect_params().reset_ctx(contexts(DEVICES))
+    for active in {False, hybridize}:  # a graph cannot complete the shapes, with any norm layer
+        net.hybridize(active)
+        with autograd.record():
+            losses = [
+                sum(out.astype("float32").square().mean() for out in net(*arguments))
+                for arguments in (rcnn_arguments(ctx) for ctx in contexts(DEVICES))
+            ]
+        autograd.backward(losses)
+        mx.nd.waitall()
+    running = dict(net.collect_params(".*running").items())
+    assert len(running) > 30
+    assert not running.keys() & gluon_syncbn.check_in_sync(net).keys()
+    for name, parameter in running.items():
+        start = 0 if "mean" in name else 1
+        assert (parameter.data(mx.cpu(0)).asnumpy() != start).any(), name
+
+
+def rcnn_arguments(ctx: mx.Context) -> list[mx.nd.NDArray]:
+    """An image, the box of an object in it, and its class."""
+    boxes, classes = mx.nd.array([[[8, 8, 40, 48]]], ctx=ctx), mx.nd.array([[[1]]], ctx=ctx)
+    return [mx.nd.random.normal(shape=(1, 3, 64, 64), ctx=ctx), boxes, classes]
+
+
+def test_the_table_is_in_step(outcomes, request):
+    """The last test: every outcome is what docs/gluoncv.md says."""
+    claimed = {
+        (network.name, way): network.impossible.get(way, HYBRIDIZED)
+        for network in NETWORKS
+        for way in WAYS
+    }
+    assert outcomes.items() <= claimed.items()
+    if request.config.getoption("--write-gluoncv-table"):
+        assert outcomes == claimed, "some networks have not been tested: add --all-networks"
+        gluoncv_table.write(table(NETWORKS, outcomes))
+    assert gluoncv_table.read() == table(NETWORKS, claimed)

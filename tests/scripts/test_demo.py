@@ -1,0 +1,45 @@
+"""The main job on a small scale: three ways, curves, predictions, a table, and its own checks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.support.processes import ROOT, clean_environment
+
+
+def run_demo(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "scripts" / "train_segmentation.py"), *arguments]
+    return subprocess.run(
+        command, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_three_ways(tmp_path):
+    sizes = ("--scenes", "24", "--valid-scenes", "4", "--epochs", "1")
+    out = tmp_path / "run"
+    result = run_demo(*sizes, "--data", str(tmp_path / "data"), "--out", str(out))
+    assert result.returncode == 0, result.stdout + result.stderr
+    table = json.loads((out / "table.json").read_text())
+    assert [row["title"] for row in table["table"]] == [
+        "1 device, BatchNorm",
+        "4 devices, SyncBatchNorm",
+        "4 devices, BatchNorm",
+    ]
+    assert "follows one device: step 1 differs by" in result.stdout
+    assert "export: loaded on one context it predicts the same" in result.stdout
+    for name in ("curves.png", "predictions.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_options_are_named():
+    for arguments, message in (
+        (("--model", "unet"), "--model unet: choose from fcn"),
+        (("--batch-size", "2"), "--batch-size 2 leaves some of 4 devices without a scene"),
+        (("--gpus", "0"), "MXNet sees 0 GPUs here"),
+        (("--norm", "group"), "--norm group: give all, or some of"),
+    ):
+        result = run_demo(*arguments)
+        assert result.returncode == 2
+        assert message in result.stderr

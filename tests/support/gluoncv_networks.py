@@ -1,0 +1,301 @@
+"""GluonCV's networks on small images, in double precision, and how to compute a loss of each."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, Callable
+from unittest import mock
+
+import mxnet as mx
+import numpy as np
+from gluoncv.loss import YOLOV3Loss
+from gluoncv.model_zoo import FCN, DeepLabV3, FastSCNN, PSPNet
+from gluoncv.model_zoo.danet import DANet
+from gluoncv.model_zoo.deeplabv3_plus import DeepLabV3Plus
+from gluoncv.model_zoo.deeplabv3b_plus import DeepLabWV3Plus
+from gluoncv.model_zoo.icnet import ICNet
+from gluoncv.model_zoo.rcnn.mask_rcnn import mask_rcnn
+from gluoncv.model_zoo.rcnn.rcnn import custom_rcnn_fpn
+from gluoncv.model_zoo.yolo import yolo3
+from gluoncv.nn.dropblock import set_drop_prob
+from mxnet import gluon
+from mxnet.gluon import contrib, nn
+
+from tests.support.whole_batch import Loss
+
+CLASSES = 3
+
+WAYS = ("norm_layer", "convert", "freeze_bn")
+
+BACKBONES = ("resnet50", "resnest50")
+
+BY_DEFAULT = {
+    ("FCN", "resnest50", "yes"),
+    ("PSPNet", "resnet50", "no"),
+    ("DeepLabV3", "resnet50", "no"),
+    ("ICNet", "resnet50", "-"),
+    ("DANet", "resnet50", "-"),
+}
+
+Make = Callable[[Any, dict, list], Any]
+
+
+@dataclass(frozen=True)
+class Network:
+    """One row of the table in docs/gluoncv.md.
+
+    Attributes
+    ----------
+    family, backbone, aux : str
+        What the row says; `aux` is ``-`` where the family takes no notice of that argument.
+    make : callable
+        Makes the network from norm_layer, norm_kwargs and contexts.
+    loss : callable
+        Gives the loss from the network, a shard and the place of the shard in the batch.
+    size : int
+        Height and width of the images.
+    by_default : bool
+        Whether every run of the tests includes it.
+    impossible : dict of str to str
+        Ways (see `WAYS`) that GluonCV itself does not offer, and why.
+    tolerance : float
+        For gradients; random networks magnify rounding errors with every layer.
+    plain, convertible : type
+        What to give GluonCV as norm_layer for one device, and before conversion.
+    """
+
+    family: str
+    backbone: str
+    aux: str
+    make: Make
+    loss: Loss
+    size: int
+    by_default: bool = False
+    impossible: dict[str, str] = field(default_factory=dict)
+    tolerance: float = 1e-7
+    plain: Any = nn.BatchNorm
+    convertible: Any = nn.BatchNorm
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}-{self.backbone}" + ("-aux" if self.aux == "yes" else "")
+
+    def build(self, norm_layer: Any, number: int, **norm_kwargs: Any) -> Any:
+        """Make the network for `number` contexts, without dropout, which no two runs share."""
+        with _quietly(), mx.name.NameManager():  # the same names every time
+            net = self.make(norm_layer, norm_kwargs, [mx.cpu(i) for i in range(number)])
+        net.apply(_without_dropout)
+        net.cast("float64")
+        return net
+
+
+@contextlib.contextmanager
+def _quietly() -> Any:
+    """Without what GluonCV's constructors print, and warn of because of what they initialize."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _without_dropout(block: Any) -> None:
+    if isinstance(block, nn.Dropout):
+        block._rate = 0
+    set_drop_prob(0, block)
+
+
+def _outputs(out: Any) -> list[mx.nd.NDArray]:
+    return list(out) if isinstance(out, (list, tuple)) else [out]
+
+
+def _pixels_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
+    """Cross entropy of every output with random labels of its size."""
+    criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
+    losses = []
+    for out in _outputs(net(x)):
+        rng = np.random.default_rng(out.shape[2])
+        labels = rng.integers(0, CLASSES, (first + out.shape[0], *out.shape[2:]))[first:]
+        losses.append(criterion(out, mx.nd.array(labels, ctx=out.context)).sum())
+    return sum(losses)
+
+
+def _features_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
+    """Every output times random weights."""
+    losses = []
+    for out in _outputs(net(x)):
+        rng = np.random.default_rng(out.size // out.shape[0])
+        weights = rng.standard_normal((first + out.shape[0], *out.shape[1:]))[first:]
+        losses.append((out * mx.nd.array(weights, ctx=out.context, dtype="float64")).sum())
+    return sum(losses)
+
+
+def _masks_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
+    """Mask R-CNN's head adds an axis in front, for the images that the regions belong to."""
+    return _features_loss(lambda data: net(data)[0], x, first)
+
+
+class _Predictions(YOLOV3Loss):
+    """In place of YOLO3's loss, which casts to single precision: its predictions as they are."""
+
+    def hybrid_forward(self, F: Any, objectness: Any, *predictions_and_targets: Any) -> Any:
+        return [objectness, *predictions_and_targets[:3]]
+
+
+def _yolo_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
+    """YOLO3's predictions in training, which it makes only where it is given targets."""
+    count = sum(3 * (x.shape[2] // stride) ** 2 for stride in (8, 16, 32))
+    sizes = [(1, 4), (count, 1), (count, 2), (count, 2), (count, 2), (count, CLASSES)]
+    targets = [mx.nd.ones((x.shape[0], *size), ctx=x.context, dtype="float64") for size in sizes]
+    return _features_loss(lambda data: net(data, *targets), x, first)
+
+
+def _segmentation(make: Any, size: int, **fixed: Any) -> Make:
+    def build(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
+        return make(
+            nclass=CLASSES,
+            crop_size=size,
+            norm_layer=norm_layer,
+            norm_kwargs=norm_kwargs,
+            ctx=ctx,
+            pretrained_base=False,
+            **fixed,
+        )
+
+    return build
+
+
+class _RcnnFeatures(gluon.HybridBlock):
+    """What holds the norm layers of Faster and Mask R-CNN: the pyramid of features, the box head.
+
+    The rest draws proposals at random, which no two runs share, and has no norm layer.
+    """
+
+    def __init__(self, backbone: str, norm_layer: Any, norm_kwargs: dict) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.features, _, self.box_features = custom_rcnn_fpn(
+                pretrained_base=False,
+                base_network_name=backbone,
+                norm_layer=norm_layer,
+                norm_kwargs=norm_kwargs,
+                num_fpn_filters=8,
+                num_box_head_conv=2,
+                num_box_head_conv_filters=8,
+                num_box_head_dense_filters=8,
+            )
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        features = self.features(x)
+        return [*features, self.box_features(features[0])]
+
+
+def _rcnn(backbone: str) -> Make:
+    def build(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
+        return _RcnnFeatures(backbone, norm_layer, norm_kwargs)
+
+    return build
+
+
+def _yolo(make: Any) -> Make:
+    def build(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
+        classes = [str(number) for number in range(CLASSES)]
+        net = make(classes, pretrained_base=False, norm_layer=norm_layer, norm_kwargs=norm_kwargs)
+        net._loss = _Predictions()
+        return net
+
+    return build
+
+
+class _NotFrozen(nn.BatchNorm):
+    """GluonCV makes other networks, with frozen statistics, where the layer is BatchNorm itself."""
+
+    def _alias(self) -> str:
+        return "batchnorm"
+
+
+def _mask_head(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
+    kwargs = {"num_fcn_convs": 2, "norm_layer": norm_layer, "norm_kwargs": norm_kwargs}
+    if norm_layer is nn.BatchNorm:
+        # MXNet's own, for which alone GluonCV makes norm layers here, knows no double precision.
+        with mock.patch.object(mask_rcnn, "SyncBatchNorm", norm_layer):
+            return mask_rcnn.Mask(1, range(CLASSES), 8, **kwargs)
+    return mask_rcnn.Mask(1, range(CLASSES), 8, **kwargs)
+
+
+_CHANNELS = "GluonCV's heads expect 2048 channels from the backbone, and this one has 512"
+_UNKNOWN = "GluonCV's segmentation networks do not know this backbone"
+_HEAD_ONLY = "GluonCV hands norm_layer to the head only and makes the backbone with BatchNorm"
+_SYMBOL = (
+    "GluonCV traces the backbone into a symbol, which has no layers that could be exchanged, and "
+    "freezes BatchNorm there"
+)
+_MASK = "GluonCV makes norm layers here for MXNet's own SyncBatchNorm only (which can be converted)"
+
+
+def _everything() -> list[Network]:
+    networks = []
+
+    def add(
+        family: str, backbone: str, aux: str, make: Make, loss: Loss, size: int, **more: Any
+    ) -> None:
+        networks.append(Network(family, backbone, aux, make, loss, size, **more))
+
+    for family, make, size, auxes in (
+        ("FCN", FCN, 16, ("no", "yes")),
+        ("PSPNet", PSPNet, 16, ("no", "yes")),
+        ("DeepLabV3", DeepLabV3, 16, ("no", "yes")),
+        ("ICNet", ICNet, 64, ("-",)),
+        ("DANet", DANet, 16, ("-",)),
+    ):
+        for backbone in BACKBONES:
+            for aux in auxes:
+                built = _segmentation(make, size, backbone=backbone, aux=aux == "yes")
+                by_default = (family, backbone, aux) in BY_DEFAULT
+                add(family, backbone, aux, built, _pixels_loss, size, by_default=by_default)
+    for backbone in ("resnet101", "resnet152", "resnest101", "resnest200", "resnest269"):
+        built = _segmentation(FCN, 32, backbone=backbone, aux=True)
+        tolerance = 1e-5 if backbone in ("resnest200", "resnest269") else 1e-7
+        add("FCN", backbone, "yes", built, _pixels_loss, 32, tolerance=tolerance)
+    for backbone, why in (
+        ("resnet18", _CHANNELS),
+        ("resnet34", _CHANNELS),
+        ("mobilenet1.0", _UNKNOWN),
+        ("wideresnet", _UNKNOWN),
+    ):
+        built = _segmentation(FCN, 32, backbone=backbone, aux=True)
+        impossible = dict.fromkeys(WAYS, why)
+        more = {"by_default": True, "impossible": impossible}
+        add("FCN", backbone, "yes", built, _pixels_loss, 32, **more)
+    for aux in ("no", "yes"):
+        built = _segmentation(DeepLabV3Plus, 32, aux=aux == "yes")
+        add("DeepLabV3+", "xception", aux, built, _pixels_loss, 32)
+    built = _segmentation(DeepLabWV3Plus, 32)
+    impossible = {"norm_layer": _HEAD_ONLY}
+    add("DeepLabV3b+", "wideresnet", "-", built, _pixels_loss, 32, impossible=impossible)
+    for aux in ("no", "yes"):
+        built = _segmentation(FastSCNN, 64, aux=aux == "yes")
+        add("FastSCNN", "own (MobileNetV2)", aux, built, _pixels_loss, 64, by_default=True)
+    for backbone, make in (
+        ("mobilenet0.25", yolo3.yolo3_mobilenet0_25_custom),
+        ("mobilenet1.0", yolo3.yolo3_mobilenet1_0_custom),
+        ("darknet53", yolo3.yolo3_darknet53_custom),
+    ):
+        more = {"by_default": backbone == "mobilenet0.25"}
+        add("YOLO3", backbone, "-", _yolo(make), _yolo_loss, 64, **more)
+    for backbone in ("resnet18_v1b", "resnet50_v1b", "resnet101_v1d", "resnest50"):
+        impossible = {"convert": _SYMBOL, "freeze_bn": _SYMBOL}
+        more = {"by_default": backbone == "resnet18_v1b", "impossible": impossible}
+        more["plain"] = _NotFrozen
+        add("Faster/Mask R-CNN, FPN", backbone, "-", _rcnn(backbone), _features_loss, 64, **more)
+    more = {
+        "by_default": True,
+        "convertible": contrib.nn.SyncBatchNorm,
+        "impossible": {"norm_layer": _MASK},
+    }
+    add("Mask R-CNN, mask head", "-", "-", _mask_head, _masks_loss, 14, **more)
+    return networks
+
+
+NETWORKS = _everything()

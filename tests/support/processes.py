@@ -1,0 +1,45 @@
+"""Programs in interpreters of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from gluon_syncbn.cpu_contexts import SETTINGS
+
+from tests.conftest import DEVICE
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+# What importing gluon_syncbn sets depends on whether there are GPUs.
+NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "FAKE_CUDA_DEVICES": "0"}
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment of a machine where nobody has imported gluon_syncbn.
+
+    It is one without GPUs, but where GPU contexts are tested.
+    """
+    given = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    return given if DEVICE == "gpu" else {**given, **NO_GPUS}
+
+
+def run_python(
+    program: str, *arguments: str, status: int = 0, stdin: str | None = None, **environment: str
+) -> subprocess.CompletedProcess:
+    """Run `program` in a clean environment and expect it to exit with `status`."""
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**clean_environment(), **environment},
+        cwd=ROOT,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == status, result.stdout + result.stderr
+    return result

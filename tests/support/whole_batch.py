@@ -1,0 +1,109 @@
+"""One training step of a network on any number of contexts, and how two of them compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from tests.conftest import contexts
+
+BATCH = 3  # two devices get one image and two
+
+# Of a network, its input and the place of that in the batch.
+Loss = Callable[[Any, mx.nd.NDArray, int], mx.nd.NDArray]
+
+
+@dataclass
+class Step:
+    """Loss and arrays after a step, the latter by the names of the parameters."""
+
+    loss: float
+    gradients: dict[str, np.ndarray]
+    running: dict[str, np.ndarray]
+
+
+def _named(net: Any) -> dict[str, Any]:
+    """Parameters by their place in the network. In a traced graph, their names tell the layer."""
+    parameters = net._collect_params_with_prefix()
+    return {name.replace("syncbatchnorm", "batchnorm"): p for name, p in parameters.items()}
+
+
+def randomize(net: Any, size: int, loss: Loss) -> dict[str, np.ndarray]:
+    """Give a network on one context random parameters and running statistics; return them.
+
+    With the initial values of BatchNorm some statistics would be zero but for rounding.
+    """
+    net.initialize(mx.init.Zero(), ctx=contexts(1), force_reinit=True)
+    with autograd.record():  # completes the shapes
+        loss(net, mx.nd.zeros((1, 3, size, size), dtype="float64"), 0)
+    rng = np.random.default_rng(1)
+    values = {}
+    for name, parameter in _named(net).items():
+        value = rng.standard_normal(parameter.shape)
+        if value.ndim > 1:
+            value *= np.sqrt(2 / value[0].size)  # keeps the size of activations: He et al. 2015
+        elif name.endswith("gamma"):
+            value = 1 + 0.2 * value
+        elif name.endswith("running_var"):
+            value = np.exp(0.3 * value)
+        else:
+            value *= 0.3
+        parameter.set_data(mx.nd.array(value, dtype="float64"))
+        values[name] = value
+    return values
+
+
+def load(net: Any, number: int, values: dict[str, np.ndarray]) -> None:
+    """Give a network on `number` contexts these values."""
+    parameters = _named(net)
+    assert parameters.keys() == values.keys()
+    for name, parameter in parameters.items():
+        parameter.shape = values[name].shape
+        parameter.initialize(mx.init.Zero(), ctx=contexts(number), force_reinit=True)
+        parameter.set_data(mx.nd.array(values[name], dtype="float64"))
+
+
+def train_step(net: Any, number: int, size: int, loss: Loss) -> Step:
+    """Forward and backward on `number` contexts."""
+    rng = np.random.default_rng(2)
+    data = mx.nd.array(rng.standard_normal((BATCH, 3, size, size)), dtype="float64")
+    shards = gluon.utils.split_and_load(data, contexts(number), even_split=False)
+    first, losses = 0, []
+    with autograd.record():
+        for shard in shards:
+            losses.append(loss(net, shard, first))
+            first += shard.shape[0]
+    autograd.backward(losses)
+    gradients, running = {}, {}
+    for name, parameter in _named(net).items():
+        if parameter.grad_req == "null":
+            running[name], *others = [array.asnumpy() for array in parameter.list_data()]
+            for other in others:
+                np.testing.assert_array_equal(other, running[name], err_msg=name)
+        else:
+            gradients[name] = sum(array.asnumpy() for array in parameter.list_grad())
+    return Step(sum(value.asscalar() for value in losses), gradients, running)
+
+
+def compare(ours: Step, expected: Step, tolerance: float) -> None:
+    """Fail where two steps differ by more than rounding, `tolerance` for gradients.
+
+    Gradients that are zero in exact arithmetic (of a bias in front of a norm, say) are sums of
+    terms as large as the other gradients.
+    """
+    np.testing.assert_allclose(ours.loss, expected.loss, rtol=1e-8)
+    assert ours.gradients.keys() == expected.gradients.keys()
+    largest = max(np.abs(gradient).max() for gradient in expected.gradients.values())
+    for name, gradient in expected.gradients.items():
+        size = np.abs(gradient).max()
+        difference = np.abs(ours.gradients[name] - gradient).max()
+        allowed = tolerance * (size + 1e-4 * largest)
+        assert difference <= allowed, f"{name}: {difference} > {allowed}, size {size} of {largest}"
+    assert ours.running.keys() == expected.running.keys()
+    for name, value in expected.running.items():
+        # MXNet's BatchNorm holds momentum in single precision.
+        assert np.abs(ours.running[name] - value).max() <= 1e-6 * np.abs(value).max(), name
