@@ -70,7 +70,9 @@ wheel() {
   rm -rf "$folder" build/lib build/lib.* build/bdist.*
   mkdir -p "$folder"
   # With the GPU backend if it can be built; for one architecture, as the native build has them all.
-  GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}" \
+  # Portable, as scripts/build_wheels.sh makes it.
+  CMAKE_ARGS="${CMAKE_ARGS:-} -DGLUON_SYNCBN_PORTABLE=ON" \
+    GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}" \
     "$python" -m pip wheel --disable-pip-version-check --no-deps -w "$folder" . \
     >"$folder/log" 2>&1 </dev/null || { cat "$folder/log" && return 1; }
   name="$(cd "$folder" && echo gluon_syncbn-*-py3-none-*.whl)"
