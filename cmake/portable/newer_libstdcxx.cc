@@ -4,12 +4,9 @@
 #include <pthread.h>
 
 #include <cstdarg>
-#include <cstddef>
 #include <cstdio>
 #include <memory>
-#include <new>
 #include <stdexcept>
-#include <string>
 #include <system_error>
 #include <thread>
 
@@ -18,10 +15,6 @@ extern "C" {
 extern char __libc_single_threaded;
 char __libc_single_threaded = 0;
 }
-
-// Of C++14; the other is libstdc++'s, where both do the same.
-#pragma GCC diagnostic ignored "-Wsized-deallocation"
-void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
 
 namespace std {
 
