@@ -31,7 +31,8 @@ file(CONFIGURE OUTPUT "${portable_build}/renames.txt" CONTENT "${renames}" @ONLY
 target_compile_definitions(gluon_syncbn_flags INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
 target_compile_options(gluon_syncbn_flags INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${portable_build}/portable.h>"
-                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sized-deallocation>)
+                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sized-deallocation>
+                       $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fno-sized-deallocation>)
 
 # Sets `variable` to a copy of a static library that `target` is to be linked with. What is compiled
 # already asks for the older versions by name: "pthread_create@GLIBC_2.2.5".
