@@ -57,9 +57,9 @@ CUDAHOSTCXX to a g++ of at most 11, or give --any-cuda or --no-cuda"
     die "$nvcc is of CUDA $version, whose code no driver before $driver runs; a release needs $wanted"
   fi
   export GLUON_SYNCBN_CUDA=ON CUDACXX="$nvcc"
-  # What MXNet's package has code for, Pascal and later, and PTX for GPUs to come.
+  # What MXNet's package has code for, with sm_75, and PTX for GPUs to come.
   if [[ $version == 11.* ]]; then
-    export GLUON_SYNCBN_CUDA_ARCHITECTURES="60-real;70-real;75-real;80-real;86-real;86-virtual"
+    export GLUON_SYNCBN_CUDA_ARCHITECTURES="50-real;60-real;70-real;75-real;80-real;86-real;86-virtual"
   fi
   say "GPU backend by CUDA $version"
 fi
