@@ -49,12 +49,12 @@ function(make_portable_archive target library variable)
   set(${variable} "${portable_build}/${name}" PARENT_SCOPE)
 endfunction()
 
-# Makes the shared library `target` portable. What is defined here is for this library alone, hence
-# the list of exported symbols. Before glibc 2.34 threads and dlopen were libraries of their own.
+# Makes the shared library `target` portable; it must not export what is defined here. Before
+# glibc 2.34 threads and dlopen were libraries of their own.
 function(make_portable target)
   target_sources(${target} PRIVATE "${portable_folder}/newer_libstdcxx.cc")
   target_link_options(
-    ${target} PRIVATE "LINKER:--version-script,${portable_folder}/exports.map"
+    ${target} PRIVATE
     "SHELL:LINKER:--push-state,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -l:librt.so.1"
     LINKER:--pop-state)
 endfunction()

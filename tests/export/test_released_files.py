@@ -1,6 +1,7 @@
 """What every release has exported loads, predicts and trains as it did.
 
-``python -m tests.export.test_released_files`` writes the files of this version, once, when it is released.
+``python -m tests.export.test_released_files`` writes the files of this version, once, when it is
+released.
 """
 
 from __future__ import annotations
