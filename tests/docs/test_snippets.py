@@ -155,6 +155,8 @@ def check_install(arguments: list[str]) -> None:
 
 def check_script(interpreter: str, script: str, arguments: list[str]) -> None:
     assert (ROOT / script).is_file()
+    for word in arguments:
+        assert not word.startswith("tests/") or (ROOT / word.partition("::")[0]).exists(), word
     options = {word.split("=")[0] for word in arguments if word.startswith("--")}
     if script == "scripts/demo.sh":  # passes them on
         interpreter, script = "python", "scripts/train_segmentation.py"
@@ -190,3 +192,5 @@ def test_wrong_commands_are_found(monkeypatch, capsys):
         check_script("bash", "scripts/test.sh", ["--phyton-only"])
     with pytest.raises(AssertionError):
         check_script("bash", "scripts/damo.sh", [])
+    with pytest.raises(AssertionError, match="no_such_test"):
+        check_script("bash", "scripts/test.sh", ["--python-only", "tests/no_such_test.py"])
