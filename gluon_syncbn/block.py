@@ -17,6 +17,8 @@ from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers t
 __all__ = ["SyncBatchNorm"]
 
 OP_TYPE = "SyncBatchNorm"
+# Of the operator's attributes; src/mxnet/attributes.h refuses what a later one has written.
+ATTRIBUTES_VERSION = 1
 
 # The operator's name of each activation, and its slope by default.
 _ACTIVATIONS = {"relu": ("relu", None), "leaky_relu": ("leaky", 0.01), "elu": ("elu", 1.0)}
@@ -401,6 +403,7 @@ class SyncBatchNorm(nn.BatchNorm):
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if symbolic else "key",
+            **({"version": ATTRIBUTES_VERSION} if symbolic else {}),
         )
 
     def _attributes(self, check: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Check and time the GPU backend on a machine with an NVIDIA GPU, in 10 minutes, with what is there.
+"""Check and time the GPU backend on a machine with a GPU, in 10 minutes, with what is there.
 
 Needs Python 3.8 and nvcc with a C++17 compiler. PyTorch, CMake with doctest's header (in the folder
 DOCTEST, or installed), profilers and compute-sanitizer have a part if they are there. Every check

@@ -13,20 +13,6 @@ namespace gluon_syncbn::cuda {
 /// success. The next who asks for the last error of this thread does not get this one.
 void check(cudaError_t status, const std::string& what, int ordinal);
 
-/// Makes a GPU that of the calling thread. After that the thread has again what it had, be it no
-/// GPU at all, and no other GPU has got a context by that.
-class OnDevice {
- public:
-  explicit OnDevice(int ordinal);
-  ~OnDevice();
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  void* const before_;  // context
-  bool changed_ = false;
-};
-
 cudaStream_t native(const Stream& stream);
 
 }  // namespace gluon_syncbn::cuda

@@ -21,10 +21,16 @@ namespace {
 /// In the order of devices or, if other processes have come in, one of all of them.
 using AllPartialStatistics = std::vector<GpuPartialStatisticsPtr>;
 
+/// From so many on, each device launches on a thread of its own: one thread that lets all of them
+/// wait for all others would take longer than it takes to wake the others.
+constexpr std::size_t kManyDevices = 4;
+
 class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> {
  public:
-  GpuPass(Gpu* gpu, Layout layout, Backend::Done done)
-      : gpu_(gpu), layout_(layout), done_(std::move(done)) {}
+  using Post = std::function<void(std::function<void()> task)>;
+
+  GpuPass(Gpu* gpu, Layout layout, Post post, Backend::Done done)
+      : gpu_(gpu), layout_(layout), post_(std::move(post)), done_(std::move(done)) {}
 
   void begin(const std::function<bool()>&) final {
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
@@ -54,7 +60,9 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       error = caught.what();
     }
     for (const auto& pass : passes) {
-      if (pass.get() != this) of(pass).finish_own(all, error);
+      if (pass.get() == this) continue;
+      passes.size() < kManyDevices ? of(pass).finish_own(all, error)
+                                   : of(pass).finish_later(all, error);
     }
     finish_own(all, error);
   }
@@ -115,9 +123,18 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     return {std::make_shared<const GpuPartialStatistics>(gpu_, merge(processes))};
   }
 
+  void finish_later(const AllPartialStatistics& all, const std::string& error) {
+    try {
+      post_([self = shared_from_this(), all, error] { self->finish_own(all, error); });
+    } catch (const std::exception& caught) {
+      finish_own(all, error.empty() ? caught.what() : error);
+    }
+  }
+
   void finish_own(const AllPartialStatistics& all, std::string error) {
     read_ = all;
     try {
+      const OnDevice on_device(gpu_->stream()->ordinal());
       compute(all, error);
     } catch (const std::exception& caught) {
       if (error.empty()) error = caught.what();
@@ -142,6 +159,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   Gpu* const gpu_;
   const Layout layout_;
+  const Post post_;
   Backend::Done done_;
   std::shared_ptr<const GpuPartialStatistics> own_;
   AllPartialStatistics read_;
@@ -150,7 +168,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 class ForwardPass : public GpuPass {
  public:
   ForwardPass(Gpu* gpu, Backend::Forward pass)
-      : GpuPass(gpu, pass.data.layout, std::move(pass.done)), pass_(std::move(pass)) {}
+      : GpuPass(gpu, pass.data.layout, std::move(pass.post), std::move(pass.done)),
+        pass_(std::move(pass)) {}
 
  private:
   void sum(double* message, StreamWorkspace* workspace) override {
@@ -210,7 +229,7 @@ class ForwardPass : public GpuPass {
 class BackwardPass : public GpuPass {
  public:
   BackwardPass(Gpu* gpu, Backend::Backward pass)
-      : GpuPass(gpu, pass.data.layout, std::move(pass.done)),
+      : GpuPass(gpu, pass.data.layout, std::move(pass.post), std::move(pass.done)),
         pass_(std::move(pass)),
         statistics_(GpuStatistics::of(*pass_.statistics)) {}
 

@@ -29,6 +29,21 @@ std::string describe_devices();
 /// where it can, which takes a context on both.
 bool enable_reading(int reader, int owner);
 
+/// Makes a GPU that of the calling thread, as every call below does for itself: around several of
+/// them it is done once. After that the thread has again what it had, be it no GPU at all, and no
+/// other GPU has got a context by that.
+class OnDevice {
+ public:
+  explicit OnDevice(int ordinal);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  void* const before_;  // context
+  bool changed_ = false;
+};
+
 class Stream;
 
 /// A point in the work of a stream.

@@ -81,6 +81,22 @@ bool is_hidden(const std::string& name) {
          name.compare(name.size() - 2, 2, "__") == 0;
 }
 
+/// What a later version writes may mean something that this one does not know.
+void require_known_version(const std::string& layer, const std::string& value) {
+  int version = 0;
+  if (!parse_number(value, &version) || version < 1) {
+    reject(layer, "version", value, "a whole number of at least 1");
+  }
+  if (version > Attributes::kVersion) {
+    throw Error(layer + ": attribute version=" + shown(value) +
+                " comes from a later gluon_syncbn; this is " GLUON_SYNCBN_VERSION
+                ", which reads up to version " +
+                std::to_string(Attributes::kVersion) +
+                ". Install the later one, or let it write plain BatchNorm "
+                "(gluon_syncbn.export)");
+  }
+}
+
 std::optional<double> parse_momentum(const std::string& layer, const std::string& value) {
   if (value == "None") return std::nullopt;
   double momentum = 0;
@@ -135,9 +151,13 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
   }
   const std::string layer = attributes.layer();
   require_short(layer, "key", attributes.key);
+  // Then the version: it explains attributes that are not known.
+  for (const auto& [name, value] : pairs) {
+    if (name == "version") require_known_version(layer, value);
+  }
   for (const auto& [name, value] : pairs) {
     if (name == "__force_mirroring__") require_no_mirroring(layer, value);
-    if (name == "key" || is_hidden(name)) continue;
+    if (name == "key" || name == "version" || is_hidden(name)) continue;
     if (name == "eps") {
       if (!parse_number(value, &attributes.eps) || attributes.eps < 0) {
         reject(layer, name, value, "a finite number, 0 or greater");
@@ -192,8 +212,8 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     } else {
       throw Error(layer + ": unknown attribute " + shown(name) +
                   "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, "
-                  "sync_group_size, device_ids, key, scope, process_set, across, act_type, slope "
-                  "and shortcut");
+                  "sync_group_size, device_ids, key, scope, process_set, across, act_type, slope, "
+                  "shortcut and version");
     }
   }
   if (attributes.activation.type == ActType::kRelu) attributes.activation.slope = 0;

@@ -47,6 +47,8 @@ struct Attributes {
   bool shortcut = false;  ///< added before the activation; the operator then has four arguments
 
   static constexpr int kNoProcessSet = -1;
+  /// Of the attributes: one more when symbols get something that earlier releases would misread.
+  static constexpr int kVersion = 1;
 
   GatedBy gate() const {
     if (activation.type == ActType::kNone) return GatedBy::kNothing;

@@ -1,4 +1,4 @@
-"""Every snippet of README.md and docs/ runs; every command, link and source that they name exists.
+"""Every snippet of the pages runs; every command, link and source that they name exists.
 
 The Python snippets of a page are one program, from top to bottom, in a process and an empty folder
 of its own. Commands are checked word by word, not run: what they do has tests of its own.
@@ -22,7 +22,7 @@ from markdown_it.token import Token
 from tests.distributed.launch import why_not
 from tests.support.processes import ROOT, run_python
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 OF_NCCL = ("src/graph/tuning.cc", "src/graph/topo.h")
 
@@ -163,7 +163,7 @@ def check_script(interpreter: str, script: str, arguments: list[str]) -> None:
         result = subprocess.run(
             command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
         )
-        known = set(re.findall(r"--[a-z][a-z-]*", result.stdout))
+        known = set(re.findall(r"--[a-z][a-z0-9-]*", result.stdout))
         assert options <= known, f"{script} does not know {options - known}"
 
 

@@ -23,7 +23,7 @@ ACCESS = re.compile(r"^\s*(?:@\S+ )?(ld|st)(?!\.param|\.shared)(?:\.\w+?)*?(?:\.
 @pytest.mark.skipif(NVCC is None, reason="no CUDA compiler")
 @pytest.mark.parametrize("element", WIDE)
 def test_wide_kernels_have_several_loads_of_16_bytes_under_way(element, tmp_path):
-    source = ROOT / "src/cuda/kernels" / f"{element}.cu"
+    (source,) = (ROOT / "src").rglob(f"{element}.cu")
     ptx = tmp_path / "kernels.ptx"
     command = [NVCC, "-ptx", "-arch=compute_80", "-std=c++17", "-I", ROOT / "src", "-o", ptx]
     subprocess.run([*command, source], check=True)

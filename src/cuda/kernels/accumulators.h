@@ -2,106 +2,155 @@
 #define GLUON_SYNCBN_CUDA_KERNELS_ACCUMULATORS_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels/body.h"
-#include "cuda/kernels/double_float_pair.h"
 #include "cuda/kernels/numbers.h"
-#include "norm/moments.h"
 
-// What the passes of sums add up, and what becomes of it: terms have
+// What the passes of sums add up, and what becomes of it: an accumulator has
 //
 //   kName, kInputs             for messages; arrays that are read together
-//   kHasPivot                  whether the center is to be found among the elements
+//   kNeedsMean                 whether sums are around the mean of the channel, which is given
+//   Result                     a partial result
 //   add(elements, center, first, second)
 //                              adds the two terms of an element
-//   Item                       a partial result, which can be merged with others
-//   finish(count, center, sums, mean)
-//                              that of sums around a center, which for products is `mean`, rounded
+//   result(count, center, first, second)
+//                              that of sums around a center
+//   Result::merged<kNumber>(results)
+//                              of several, in R
+//   InDouble::add(result)      adds one, in double, to what begins as {}
+//   finish(result, mean)       the two numbers of a message
 
 namespace gluon_syncbn::cuda {
 
-/// A partial result of a channel.
-struct MomentsResult {
-  std::int64_t count;
-  double first;   // mean
-  double second;  // M2
+/// Two numbers of a channel as a message has them.
+struct Pair {
+  double first;
+  double second;
+};
 
-  GLUON_SYNCBN_HOST_DEVICE void clear() {
-    count = 0;
-    first = second = 0;
+/// `count` elements by the sums of their deviations from a pivot, and of the squares of these. The
+/// pivot is near the mean of these elements, whatever the others are: little cancels.
+template <class R>
+struct alignas(16) ShiftedSums {
+  R pivot;
+  R first;
+  R second;
+  R count;
+
+  /// Of results of which those without elements may have any pivot.
+  ///
+  /// As the formulae of Chan, Golub and LeVeque (norm/moments.h) this adds what the means are
+  /// apart, but with one division for all.
+  template <int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE static ShiftedSums merged(const ShiftedSums* results) {
+    ShiftedSums all{results[kNumber - 1].pivot, R(0), R(0), R(0)};
+    GLUON_SYNCBN_UNROLL
+    for (int i = kNumber - 2; i >= 0; --i) {
+      if (results[i].count > R(0)) all.pivot = results[i].pivot;
+    }
+    R shift = results[0].first + results[0].count * (results[0].pivot - all.pivot);
+    all.count = results[0].count;
+    GLUON_SYNCBN_UNROLL
+    for (int i = 1; i < kNumber; ++i) {
+      all.count += results[i].count;
+      shift += results[i].first + results[i].count * (results[i].pivot - all.pivot);
+    }
+    // Exact where all elements are equal.
+    if (all.count > R(0)) all.pivot += shift / all.count;
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kNumber; ++i) all.move_in(results[i]);
+    return all;
   }
-  GLUON_SYNCBN_HOST_DEVICE void add(const MomentsResult& other) {
-    if (other.count == 0) return;
-    merge_channel(count, &first, &second, other.count, other.first, other.second);
-    count += other.count;
+
+  /// In double the pivot of the first, which is the mean of many elements, is near enough.
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE void add(const ShiftedSums<From>& result) {
+    static_assert(std::is_same_v<R, double>);
+    const ShiftedSums in_double{result.pivot, result.first, result.second, result.count};
+    if (count == 0) pivot = in_double.pivot;
+    move_in(in_double);
+    count += in_double.count;
+  }
+
+ private:
+  GLUON_SYNCBN_HOST_DEVICE void move_in(const ShiftedSums& other) {
+    const R apart = other.pivot - pivot;
+    const R moved = other.first + other.count * apart;
+    first += moved;
+    second += other.second + apart * (other.first + moved);
   }
 };
 
-struct SumsResult {
-  std::int64_t count;  // of no consequence
-  double first;
-  double second;
+template <class R>
+struct alignas(2 * sizeof(R)) Sums {
+  R first;
+  R second;
 
-  GLUON_SYNCBN_HOST_DEVICE void clear() {
-    count = 0;
-    first = second = 0;
+  template <int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE static Sums merged(const Sums* results) {
+    Sums all = results[0];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 1; i < kNumber; ++i) all.add(results[i]);
+    return all;
   }
-  GLUON_SYNCBN_HOST_DEVICE void add(const SumsResult& other) {
-    first += other.first;
-    second += other.second;
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE void add(const Sums<From>& result) {
+    first += static_cast<R>(result.first);
+    second += static_cast<R>(result.second);
   }
 };
 
 /// Deviations from a pivot and their squares, which give mean and M2.
 template <class R>
 struct Deviations {
-  using Result = MomentsResult;
+  using Result = ShiftedSums<R>;
+  using InDouble = ShiftedSums<double>;
   static constexpr const char* kName = "moments";
   static constexpr int kInputs = 1;  // x
-  static constexpr bool kHasPivot = true;
+  static constexpr bool kNeedsMean = false;
 
   GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R pivot, R* first, R* second) {
     const R deviation = elements[0] - pivot;
     *first += deviation;
     *second += deviation * deviation;
   }
-  GLUON_SYNCBN_HOST_DEVICE static Result finish(std::int64_t count, R pivot,
-                                                const DoubleFloatPair<R>& sums, double) {
-    Result item;
-    item.count = count;
-    unshift(static_cast<double>(count), static_cast<double>(pivot), sums.first.value(),
-            sums.second.value(), &item.first, &item.second);
-    return item;
+  GLUON_SYNCBN_HOST_DEVICE static Result result(R count, R pivot, R first, R second) {
+    return {pivot, first, second, count};
+  }
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE static Pair finish(const ShiftedSums<From>& sums, double) {
+    const double shift = static_cast<double>(sums.first) / static_cast<double>(sums.count);
+    const double second =
+        static_cast<double>(sums.second) - shift * static_cast<double>(sums.first);
+    // Rounding may leave less than nothing; NaN stays.
+    return {static_cast<double>(sums.pivot) + shift, second < 0 ? 0 : second};
   }
 };
 
 /// dy and dy * (x - mean).
 template <class R>
 struct Products {
-  using Result = SumsResult;
+  using Result = Sums<R>;
+  using InDouble = Sums<double>;
   static constexpr const char* kName = "gradient sums";
   static constexpr int kInputs = 2;  // dy, x
-  static constexpr bool kHasPivot = false;
+  static constexpr bool kNeedsMean = true;
 
   GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R mean, R* first, R* second) {
     *first += elements[0];
     *second += elements[0] * (elements[1] - mean);
   }
-  GLUON_SYNCBN_HOST_DEVICE static Result finish(std::int64_t count, R,
-                                                const DoubleFloatPair<R>& sums, double mean) {
-    const double first = sums.first.value();
-    return {count, first, sums.second.value() - rest_of<R>(mean) * first};
+  GLUON_SYNCBN_HOST_DEVICE static Result result(R, R, R first, R second) { return {first, second}; }
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE static Pair finish(const Sums<From>& sums, double mean) {
+    const auto first = static_cast<double>(sums.first);
+    return {first, static_cast<double>(sums.second) - rest_of<R>(mean) * first};
   }
 };
 
-/// What a thread has added up: for one channel, or for each column of its accesses.
-template <class R, int kNumber>
-struct Partial {
-  R center[kNumber];
-  DoubleFloatPair<R> sums[kNumber];
-};
-
-/// Adds up what a thread visits (visit.h).
+/// Adds up what a thread visits (visit.h): all of one channel, or of a channel for each place of
+/// its accesses. A thread has so few elements that R is enough (tiling.cc).
 template <class T, int kVectorIn, template <class> class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;
@@ -110,7 +159,16 @@ struct Summation {
   static constexpr int kTogether = 4 / kInputs;
 
   const T* const* inputs;
-  Partial<R, kNumber>* partial;
+  // Where they are not given, they come from what the thread visits first.
+  R center[kNumber];
+  R first[kNumber];
+  R second[kNumber];
+  R count[kNumber];
+
+  GLUON_SYNCBN_HOST_DEVICE void clear() {
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) center[n] = first[n] = second[n] = count[n] = R(0);
+  }
 
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void full(const std::int64_t* at) {
@@ -120,9 +178,18 @@ struct Summation {
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) packs[i][k] = load<kVector>(inputs[k] + at[i]);
     }
-    // Few enough to be added up in R.
-    R first[kNumber] = {};
-    R second[kNumber] = {};
+    if constexpr (!Accumulator<R>::kNeedsMean) {
+      if (count[0] == R(0)) set_pivots<N>(packs);
+    }
+    // Of one channel few at a time: less is rounded.
+    constexpr bool kApart = kNumber == 1;
+    R firsts[kNumber];
+    R seconds[kNumber];
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) {
+      firsts[n] = kApart ? R(0) : first[n];
+      seconds[n] = kApart ? R(0) : second[n];
+    }
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
       GLUON_SYNCBN_UNROLL
@@ -131,24 +198,56 @@ struct Summation {
         GLUON_SYNCBN_UNROLL
         for (int k = 0; k < kInputs; ++k) elements[k] = to_real(packs[i][k].at[j]);
         const int n = j % kNumber;
-        Accumulator<R>::add(elements, partial->center[n], &first[n], &second[n]);
+        Accumulator<R>::add(elements, center[n], &firsts[n], &seconds[n]);
       }
     }
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
-      partial->sums[n].first.add(first[n]);
-      partial->sums[n].second.add(second[n]);
+      count[n] += R(N * kVector / kNumber);
+      first[n] = kApart ? first[n] + firsts[n] : firsts[n];
+      second[n] = kApart ? second[n] + seconds[n] : seconds[n];
     }
   }
   GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, int column) {
     R elements[kInputs];
     GLUON_SYNCBN_UNROLL
     for (int k = 0; k < kInputs; ++k) elements[k] = to_real(inputs[k][at]);
-    R first = 0;
-    R second = 0;
-    Accumulator<R>::add(elements, partial->center[column], &first, &second);
-    partial->sums[column].first.add(first);
-    partial->sums[column].second.add(second);
+    const int place = kNumber == 1 ? 0 : column;
+    // Places are known when this is compiled, so that the sums stay in registers.
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) {
+      if (n != place) continue;
+      if constexpr (!Accumulator<R>::kNeedsMean) {
+        if (count[n] == R(0)) center[n] = elements[0];
+      }
+      Accumulator<R>::add(elements, center[n], &first[n], &second[n]);
+      count[n] += R(1);
+    }
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE typename Accumulator<R>::Result result(int n) const {
+    return Accumulator<R>::result(count[n], center[n], first[n], second[n]);
+  }
+
+ private:
+  /// The mean of the first access, or of the first rows: an outlier alone would let M2 cancel, but
+  /// one that moves the mean of so few elements is in M2 as well.
+  template <int N>
+  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const AlignedVector<T, kVector> (*packs)[kInputs]) {
+    constexpr int kRows = kNumber == 1 ? 1 : N;
+    constexpr int kSamples = kRows * kVector / kNumber;
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) {
+      // Exact where all are equal.
+      const auto element = [&](int i) {
+        return to_real(kNumber == 1 ? packs[0][0].at[i % kVector] : packs[i % N][0].at[n]);
+      };
+      const R sample = element(0);
+      R sum = element(kSamples - 1) - sample;
+      GLUON_SYNCBN_UNROLL
+      for (int i = 1; i < kSamples - 1; ++i) sum += element(i) - sample;
+      center[n] = sample + sum * (R(1) / R(kSamples));
+    }
   }
 };
 

@@ -10,6 +10,7 @@
 //   Shared                     memory of a block
 //   Thread                     what a thread keeps from step to step
 //   kSteps                     number of steps
+//   kResident                  blocks that registers of a multiprocessor have to suffice for
 //   step(step, block, thread, Thread*, Shared*) const
 //                              false, to all threads of a block alike, where it is done
 //
@@ -19,30 +20,42 @@
 
 #ifdef __CUDA_ARCH__
 #define GLUON_SYNCBN_UNROLL _Pragma("unroll")
+#define GLUON_SYNCBN_NO_UNROLL _Pragma("unroll 1")
 #else
 #define GLUON_SYNCBN_UNROLL
+#define GLUON_SYNCBN_NO_UNROLL
 #endif
 
 namespace gluon_syncbn::cuda {
 
-/// Levels of a binary tree over the threads of a block.
-constexpr int kLevels = 8;
-static_assert(1 << kLevels == kThreads);
+/// As many as hide the time that memory takes, and as leave no register to be spilled.
+template <class R>
+constexpr int kResidentBlocks = sizeof(R) > 4 ? 3 : 6;
 
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {
   return *reinterpret_cast<const AlignedVector<T, N>*>(from);
 }
 
-/// Replaces N neighbours by `values`, or adds these to them.
+/// Replaces N neighbours by `values`, or adds these to them. What is left of the inputs in the
+/// GPU's cache is to stay there: nothing of this kernel reads the output.
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
   AlignedVector<T, N> pack;
-  if (add) pack = load<N>(static_cast<const T*>(to));
-  GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < N; ++i) {
-    pack.at[i] = from_real<T>(add ? to_real(pack.at[i]) + values[i] : values[i]);
+  if (add) {
+    pack = load<N>(static_cast<const T*>(to));
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) pack.at[i] = from_real<T>(to_real(pack.at[i]) + values[i]);
+  } else {
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) pack.at[i] = from_real<T>(values[i]);
   }
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof pack == 16) {
+    __stcs(reinterpret_cast<float4*>(to), *reinterpret_cast<const float4*>(&pack));
+    return;
+  }
+#endif
   *reinterpret_cast<AlignedVector<T, N>*>(to) = pack;
 }
 

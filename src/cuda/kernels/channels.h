@@ -27,6 +27,28 @@ struct Messages {
   const double* values[kMostDevices];
   std::int64_t counts[kMostDevices];  // elements per channel
   int size;
+
+  /// Calls visit(count, first, second) with the numbers of a channel, in the order of devices. Of
+  /// several devices these come over the same way, and together: none is waited for alone.
+  template <class Visit>
+  GLUON_SYNCBN_HOST_DEVICE void for_each(std::int64_t channels, std::int64_t c,
+                                         const Visit& visit) const {
+    constexpr int kAtOnce = 4;
+    for (int begin = 0; begin < size; begin += kAtOnce) {
+      double first[kAtOnce];
+      double second[kAtOnce];
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (begin + i >= size) continue;
+        first[i] = values[begin + i][c];
+        second[i] = values[begin + i][channels + c];
+      }
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (begin + i < size) visit(counts[begin + i], first[i], second[i]);
+      }
+    }
+  }
 };
 
 /// Statistics of the channels.
@@ -53,7 +75,8 @@ struct Averages {
     if (num_batches) {
       const double batches = static_cast<double>(*num_batches) + 1.0;
       weight = momentum_of_average(batches);
-      if (is_last_block(counter, channels)) *num_batches = static_cast<R>(batches);
+      if (is_last_block(counter, static_cast<std::uint32_t>(channels)))
+        *num_batches = static_cast<R>(batches);
     }
     move(batch_mean, weight, &mean[c]);
     move(batch_variance, weight, &variance[c]);
@@ -86,12 +109,11 @@ struct ForwardSource {
     std::int64_t count = 0;
     double mean = 0;
     double variance = 0;
-    for (int i = 0; i < messages.size; ++i) {
-      if (messages.counts[i] == 0) continue;
-      merge_channel(count, &mean, &variance, messages.counts[i], messages.values[i][c],
-                    messages.values[i][channels + c]);
-      count += messages.counts[i];
-    }
+    messages.for_each(channels, c, [&](std::int64_t own, double own_mean, double own_m2) {
+      if (own == 0) return;
+      merge_channel(count, &mean, &variance, own, own_mean, own_m2);
+      count += own;
+    });
     if (messages.size > 0) {
       if (count > 0) variance /= static_cast<double>(count);
     } else {
@@ -147,10 +169,10 @@ struct BackwardSource {
     if (messages.size > 0) {
       double first = 0;
       double second = 0;
-      for (int i = 0; i < messages.size; ++i) {
-        first += messages.values[i][c];
-        second += messages.values[i][channels + c];
-      }
+      messages.for_each(channels, c, [&](std::int64_t, double own_first, double own_second) {
+        first += own_first;
+        second += own_second;
+      });
       sums[c] = first;
       sums[channels + c] = second;
     }
@@ -196,11 +218,13 @@ struct Channels {
   struct Shared {};
   struct Thread {};
   static constexpr int kSteps = 1;
+  static constexpr int kResident = kResidentBlocks<double>;
 
   std::int64_t blocks() const { return (size + kThreads - 1) / kThreads; }
 
-  GLUON_SYNCBN_HOST_DEVICE bool step(int, std::int64_t block, int thread, Thread*, Shared*) const {
-    const std::int64_t c = block * kThreads + thread;
+  GLUON_SYNCBN_HOST_DEVICE bool step(int, std::uint32_t block, std::uint32_t thread, Thread*,
+                                     Shared*) const {
+    const std::int64_t c = std::int64_t{block} * kThreads + thread;
     if (c < size) source.compute(c);
     return true;
   }

@@ -13,14 +13,20 @@ namespace gluon_syncbn::cuda {
 
 /// An output array of which every element depends on those at the same place of the inputs, and on
 /// what `Source` (channels.h) has for its channel, which one of the blocks computes for all.
+///
+/// Blocks go through the arrays from their end: what the kernel of the sums has read last is what
+/// the GPU's cache still holds.
 template <class Tiling, class T, int kVectorIn, class Source>
 struct Elementwise {
   static constexpr const char* kName = Source::kName;
   using R = Real<T>;
   using Values = typename Source::Values;
   static constexpr int kInputs = Values::kInputs;
+  static constexpr int kTogether = 4 / kInputs;
+  static constexpr int kAhead = 2;
 
-  Tiling partition;
+  Tiling tiling;
+  std::uint32_t last_block;
   const T* inputs[kInputs];
   Source source;
   Claims claims;  // of channels
@@ -28,21 +34,27 @@ struct Elementwise {
   T* out;
 
   struct Shared {
-    Values values[kThreads];  // of the channels of the block
+    Values values[kMostBlockChannels];  // of the channels of the block
   };
+  /// The first accesses of a thread, whose loads are under way while it waits for the channels.
   struct Thread {
     typename Tiling::Task task;
+    ChannelRange channels;  // of the block
+    Walk<Tiling, kVectorIn> walk;
+    Piece pieces[kAhead];
+    AlignedVector<T, kVectorIn> packs[kAhead][kInputs];
     bool has_turn;
   };
   static constexpr int kSteps = 4;
+  static constexpr int kResident = kResidentBlocks<R>;
 
-  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::int64_t block, int thread, Thread* self,
-                                     Shared* shared) const {
-    const ChannelRange channels = partition.channels_of(block);
+  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread,
+                                     Thread* self, Shared* shared) const {
+    if (step == 0) begin(last_block - block, thread, self);
+    const ChannelRange& channels = self->channels;
     if (step < 3) {
-      if (step == 0) self->task = partition.task(block, thread);
       if (thread < channels.size) {
-        prepare(step, channels.at(thread, partition.channels), &self->has_turn,
+        prepare(step, channels.at(thread, tiling.channels), &self->has_turn,
                 &shared->values[thread]);
       }
       return true;
@@ -51,14 +63,51 @@ struct Elementwise {
     Visitor visitor{inputs, {}, add, out};
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kNumber; ++i) {
-      const std::int64_t channel = partition.channel(self->task, i);
-      visitor.values[i] = shared->values[channels.index(channel, partition.channels)];
+      const std::uint32_t channel = tiling.channel(self->task, static_cast<std::uint32_t>(i));
+      visitor.values[i] = shared->values[channels.index(channel, tiling.channels)];
     }
-    visit(partition, self->task, &visitor);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const Piece& piece = self->pieces[i];
+      if (piece.end - piece.begin == kVectorIn) {
+        visitor.put(piece.begin, self->packs[i]);
+      } else {
+        for (std::int64_t at = piece.begin; at < piece.end; ++at) visitor.one(at, 0);
+      }
+    }
+    visit(tiling, &self->walk, &visitor);
+    visit_rest(tiling, self->task, &visitor);
     return true;
   }
 
  private:
+  GLUON_SYNCBN_HOST_DEVICE void begin(std::uint32_t block, std::uint32_t thread,
+                                      Thread* self) const {
+    self->task = tiling.template task<kVectorIn>(block, thread);
+    self->channels = tiling.template channels_of<kVectorIn>(block);
+    auto walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
+    const bool are_full = Walk<Tiling, kVectorIn>::are_full(tiling);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      Piece& piece = self->pieces[i];
+      piece = {0, 0};
+      if (!walk.has(tiling, 1)) continue;
+      if (are_full) {
+        piece.begin = walk.next_full(tiling);
+        piece.end = piece.begin + kVectorIn;
+      } else {
+        piece = walk.next(tiling);
+        if (piece.end - piece.begin != kVectorIn) continue;
+      }
+      GLUON_SYNCBN_UNROLL
+      for (int k = 0; k < kInputs; ++k) {
+        self->packs[i][k] = load<kVectorIn>(inputs[k] + piece.begin);
+      }
+    }
+    self->walk = walk;
+  }
+
+  /// Each thread for one channel.
   GLUON_SYNCBN_HOST_DEVICE void prepare(int step, std::int64_t channel, bool* has_turn,
                                         Values* values) const {
     if (step == 0) {
@@ -77,7 +126,7 @@ struct Elementwise {
 
   struct Visitor {
     static constexpr int kVector = kVectorIn;
-    static constexpr int kTogether = 4 / kInputs;
+    static constexpr int kTogether = Elementwise::kTogether;
 
     const T* const* inputs;
     Values values[kNumber];
@@ -93,17 +142,19 @@ struct Elementwise {
         for (int k = 0; k < kInputs; ++k) packs[i][k] = load<kVector>(inputs[k] + at[i]);
       }
       GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < N; ++i) {
-        R results[kVector];
+      for (int i = 0; i < N; ++i) put(at[i], packs[i]);
+    }
+    /// The outputs of one access.
+    GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t at, const AlignedVector<T, kVector>* packs) {
+      R results[kVector];
+      GLUON_SYNCBN_UNROLL
+      for (int j = 0; j < kVector; ++j) {
+        R elements[kInputs];
         GLUON_SYNCBN_UNROLL
-        for (int j = 0; j < kVector; ++j) {
-          R elements[kInputs];
-          GLUON_SYNCBN_UNROLL
-          for (int k = 0; k < kInputs; ++k) elements[k] = to_real(packs[i][k].at[j]);
-          results[j] = values[j % kNumber].of(elements);
-        }
-        store<kVector>(out + at[i], results, add);
+        for (int k = 0; k < kInputs; ++k) elements[k] = to_real(packs[k].at[j]);
+        results[j] = values[j % kNumber].of(elements);
       }
+      store<kVector>(out + at, results, add);
     }
     GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, int column) {
       R elements[kInputs];

@@ -15,13 +15,13 @@
 namespace gluon_syncbn::cuda {
 
 template <class Body>
-__global__ void __launch_bounds__(kThreads, 2) run(const Body body) {
+__global__ void __launch_bounds__(kThreads, Body::kResident) run(const Body body) {
   __shared__ typename Body::Shared shared;
   typename Body::Thread self;
 #pragma unroll
   for (int step = 0; step < Body::kSteps; ++step) {
     if (step > 0) __syncthreads();
-    if (!body.step(step, blockIdx.x, static_cast<int>(threadIdx.x), &self, &shared)) return;
+    if (!body.step(step, blockIdx.x, threadIdx.x, &self, &shared)) return;
   }
 }
 

@@ -48,41 +48,6 @@ struct alignas(sizeof(T) * N) AlignedVector {
 template <class T>
 constexpr int kWidest = 16 / static_cast<int>(sizeof(T));
 
-/// An unevaluated sum of two numbers, which has twice the digits of one. It takes the place of
-/// double, of which many GPUs have a 64th of the throughput of float.
-///
-/// D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B (TwoSum).
-template <class R>
-struct DoubleFloat {
-  R high;
-  R low;
-
-  GLUON_SYNCBN_HOST_DEVICE void clear() { high = low = R(0); }
-  GLUON_SYNCBN_HOST_DEVICE void add(R value) {
-    const R sum = high + value;
-    const R of_value = sum - high;
-    low += (high - (sum - of_value)) + (value - of_value);
-    high = sum;
-  }
-  GLUON_SYNCBN_HOST_DEVICE void add(const DoubleFloat& other) {
-    add(other.high);
-    low += other.low;
-  }
-  GLUON_SYNCBN_HOST_DEVICE double value() const {
-    return static_cast<double>(high) + static_cast<double>(low);
-  }
-};
-
-/// Mean and M2 of `count` elements from the sums of their deviations from a pivot and of the
-/// squares of these. The pivot is near the mean, so that little cancels.
-GLUON_SYNCBN_HOST_DEVICE inline void unshift(double count, double pivot, double first,
-                                             double second, double* mean, double* m2) {
-  *mean = count > 0 ? pivot + first / count : 0;
-  const double rest = count > 0 ? second - first / count * first : 0;
-  // Rounding may leave less than nothing; NaN stays.
-  *m2 = rest < 0 ? 0 : rest;
-}
-
 /// Per channel: y = (x - mean) * scale + shift.
 template <class R>
 struct Affine {

@@ -43,34 +43,43 @@ void dispatch_alignment(const Layout& layout, const Visit& visit, const T* first
 
 bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
-Pairs new_pairs(Workspace* workspace, std::int64_t size) {
-  return {size > 0 ? workspace->doubles(static_cast<std::size_t>(2 * size)) : nullptr, size};
+template <class Result>
+Result* new_results(Workspace* workspace, std::int64_t number) {
+  static_assert(sizeof(Result) % sizeof(double) == 0);
+  const std::int64_t doubles = number * static_cast<std::int64_t>(sizeof(Result) / sizeof(double));
+  return number > 0
+             ? reinterpret_cast<Result*>(workspace->doubles(static_cast<std::size_t>(doubles)))
+             : nullptr;
 }
 
 template <class T, int kVector, template <class> class Accumulator>
-auto sums_of(const ChannelFirst& runs, const Pairs& message, Workspace* workspace) {
-  Reduce<ChannelFirst, T, kVector, Accumulator> sums{};
+auto sums_of(const ChannelFirst& runs, Workspace* workspace) {
+  using Sums = Reduce<ChannelFirst, T, kVector, Accumulator>;
+  Sums sums{};
   sums.runs = runs;
-  sums.message = message;
-  if (runs.chunks > 1) {
-    sums.of_chunks = new_pairs(workspace, runs.chunks * runs.channels);
-    sums.counters = workspace->counters(static_cast<std::size_t>(runs.blocks() / runs.chunks));
+  if (runs.chunks.divisor > 1) {
+    sums.of_chunks = new_results<typename Sums::Result>(workspace, runs.blocks());
+    sums.merge = Merge::of(runs.chunks.divisor, kThreads);
+    sums.counters = workspace->counters(runs.channels);
   }
   return sums;
 }
 
 template <class T, int kVector, template <class> class Accumulator>
-auto sums_of(const ChannelLast& matrix, const Pairs& message, Workspace* workspace) {
-  Reduce<ChannelLast, T, kVector, Accumulator> sums{};
+auto sums_of(const ChannelLast& matrix, Workspace* workspace) {
+  using Sums = Reduce<ChannelLast, T, kVector, Accumulator>;
+  using InDouble = typename Sums::InDouble;
+  Sums sums{};
   sums.matrix = matrix;
-  sums.message = message;
+  const std::int64_t columns = matrix.columns;
   const auto several = [](std::int64_t number) { return number > 1 ? number : 0; };
-  sums.of_chunks = new_pairs(workspace, several(matrix.chunks) * matrix.columns);
-  sums.of_groups = new_pairs(workspace, several(matrix.groups) * matrix.columns);
-  const bool alone = matrix.channel_columns() == 1;
-  sums.of_columns = alone ? message : new_pairs(workspace, matrix.columns);
+  sums.of_chunks = new_results<typename Sums::Result>(workspace, several(matrix.chunks) * columns);
+  sums.of_groups = new_results<InDouble>(workspace, several(matrix.groups) * columns);
+  sums.of_columns = new_results<InDouble>(workspace, matrix.is_plain() ? 0 : columns);
+  sums.merge_chunks = Merge::of(matrix.group_chunks.divisor, Sums::kColumnThreads);
+  sums.merge_groups = Merge::of(matrix.groups, Sums::kColumnThreads);
   sums.counters =
-      workspace->counters(static_cast<std::size_t>((matrix.groups + 1) * matrix.tiles + 1));
+      workspace->counters((std::size_t{matrix.groups} + 1) * std::size_t{matrix.tiles.divisor} + 1);
   return sums;
 }
 
@@ -87,8 +96,8 @@ void reduce(const Layout& layout, const double* mean, Workspace* workspace, doub
   dispatch_alignment(
       layout,
       [&](const auto& partition, auto vector) {
-        auto sums = sums_of<T, decltype(vector)::value, Accumulator>(
-            partition, Pairs{message, layout.channels}, workspace);
+        auto sums = sums_of<T, decltype(vector)::value, Accumulator>(partition, workspace);
+        sums.message = {message, layout.channels};
         const T* const inputs[] = {first, others...};
         std::copy(std::begin(inputs), std::end(inputs), sums.inputs);
         sums.mean = mean;
@@ -110,14 +119,16 @@ void write_output(const Layout& layout, const Source& source, WriteMode write, T
       layout,
       [&](const auto& partition, auto vector) {
         using Tiling = std::decay_t<decltype(partition)>;
+        const std::int64_t blocks = partition.blocks();
         const Elementwise<Tiling, T, decltype(vector)::value, Source> output{
             partition,
+            static_cast<std::uint32_t>(blocks - 1),
             {first, others...},
             source,
             workspace->claims(static_cast<std::size_t>(layout.channels)),
             write == WriteMode::kAdd,
             out};
-        launch(output, partition.blocks(), stream);
+        launch(output, blocks, stream);
       },
       first, others..., out);
 }

@@ -11,35 +11,58 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Two numbers for each of several things, the second ones behind all the first ones: a message, or
-/// partial results.
+/// Two numbers for each of several things, the second ones behind all the first ones: a message.
 struct Pairs {
   double* first;
   std::int64_t size;
 
-  template <class Result>
-  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Result& item) const {
-    first[i] = item.first;
-    first[size + i] = item.second;
-  }
-  template <class Result>
-  GLUON_SYNCBN_HOST_DEVICE Result get(std::int64_t i, std::int64_t count) const {
-    return {count, load_cg(&first[i]), load_cg(&first[size + i])};
+  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Pair& pair) const {
+    first[i] = pair.first;
+    first[size + i] = pair.second;
   }
 };
 
-/// Merges the items of threads that are `width` apart, in a fixed tree: the first `width` threads
-/// get the result. `level` counts from 0.
-template <class Result>
-GLUON_SYNCBN_HOST_DEVICE void merge_items(int level, int width, int thread, Result* items) {
-  const int stride = kThreads >> (level + 1);
-  if (stride >= width && thread < stride) items[thread].add(items[thread + stride]);
+/// How a block merges `number` partial results of each of its channels or columns, with `threads`
+/// for each of these: a thread takes `share` that follow each other, and one of them merges what
+/// `parts` threads then have. The number alone decides on the order.
+struct Merge {
+  std::uint32_t number;
+  std::uint32_t share;
+  std::uint32_t parts;
+
+  static Merge of(std::uint32_t number, std::uint32_t threads) {
+    // As many parts as one thread merges in a few rounds.
+    constexpr std::uint32_t kMostParts = 32;
+    const std::uint32_t most = threads < kMostParts ? threads : kMostParts;
+    const std::uint32_t rounds = (number + most * kMergedAtOnce - 1) / (most * kMergedAtOnce);
+    const std::uint32_t share = rounds * kMergedAtOnce;
+    return {number, share, (number + share - 1) / share};
+  }
+};
+
+/// Merges get(begin), ..., get(end - 1) in this order: first the loads of several.
+template <class InDouble, class Result, class Get>
+GLUON_SYNCBN_HOST_DEVICE InDouble merge_range(std::uint32_t begin, std::uint32_t end,
+                                              const Get& get) {
+  // As many as registers have room for.
+  constexpr int kAtOnce = sizeof(Result) > 16 ? kMergedAtOnce / 2 : kMergedAtOnce;
+  InDouble all{};
+  for (std::uint32_t i = begin; i < end; i += kAtOnce) {
+    Result results[kAtOnce];
+    GLUON_SYNCBN_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      results[k] = {};
+      if (i + k < end) results[k] = get(i + k);
+    }
+    GLUON_SYNCBN_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) all.add(results[k]);
+  }
+  return all;
 }
 
-/// What `Accumulator` (Deviations, Products) give for every channel. Every block leaves what it has
-/// for whoever of the blocks of the same channels comes last, and this one merges it, in a fixed
-/// order. The center of what a block adds up is the mean that is given, rounded, or for deviations
-/// a pivot, the mean of a few elements: of one alone, an outlier would let M2 cancel.
+/// What `Accumulator` (Deviations, Products) gives for every channel. Every block leaves what it
+/// has for whoever of the blocks of the same channels comes last, and this one merges it, in a
+/// fixed order.
 template <class Tiling, class T, int kVector, template <class> class Accumulator>
 struct Reduce;
 
@@ -47,164 +70,129 @@ template <class T, int kVector, template <class> class Accumulator>
 struct Reduce<ChannelFirst, T, kVector, Accumulator> {
   static constexpr const char* kName = Accumulator<Real<T>>::kName;
   using R = Real<T>;
+  using Sum = Summation<T, kVector, Accumulator, 1>;
+  using Result = typename Accumulator<R>::Result;
+  using InDouble = typename Accumulator<R>::InDouble;
   static constexpr int kInputs = Accumulator<R>::kInputs;
 
   ChannelFirst runs;
   const T* inputs[kInputs];
-  const double* mean;       // of channels; null for deviations
-  Pairs of_chunks;          // of chunk * channels + channel
-  std::uint32_t* counters;  // of groups of channels
+  const double* mean;       // of channels, if the accumulator needs it
+  Result* of_chunks;        // of channel * chunks + chunk
+  Merge merge;              // of chunks
+  std::uint32_t* counters;  // of channels
   Pairs message;            // of channels
 
-  using Result = typename Accumulator<R>::Result;
+  static constexpr std::uint32_t kAtOnce = kMergedAtOnce;
   struct Shared {
-    R samples[Accumulator<R>::kHasPivot ? kThreads : 1];
     union {
-      DoubleFloatPair<R> sums[kThreads];
-      Result items[kThreads];
+      Result of_threads[kThreads];
+      InDouble parts[kThreads];
     };
+    Result merged[kThreads / kAtOnce];
     bool is_last;
   };
-  struct Thread {
-    ChannelFirst::Task task;
-    R center;
-  };
+  struct Thread {};
 
-  static constexpr int kMerge = 2 + kLevels;
-  static constexpr int kSteps = kMerge + 2 + kLevels;
+  static constexpr int kSteps = 5;
+  static constexpr int kResident = kResidentBlocks<R>;
 
-  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::int64_t block, int thread, Thread* self,
+  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
                                      Shared* shared) const {
-    if (step < kMerge) {
-      add_up(step, block, thread, self, shared);
-      return step + 1 < kMerge || runs.chunks > 1;
-    }
-    if (step == kMerge) {
-      if (thread == 0) {
-        shared->is_last = is_last_block(&counters[divide(block, runs.chunks)], runs.chunks);
-      }
+    if (step == 0) {
+      shared->of_threads[thread] = sum(runs.template task<kVector>(block, thread));
       return true;
+    }
+    if (step == 1) {
+      if (thread < kThreads / kAtOnce) merge_lanes(thread, shared);
+      return true;
+    }
+    if (step == 2) {
+      if (thread < runs.channels_at_once()) {
+        const std::uint32_t channel =
+            runs.chunks.quotient(block) * runs.channels_at_once() + thread;
+        if (channel < runs.channels) leave(block, channel, merged_of(thread, *shared), shared);
+      }
+      return runs.chunks.divisor > 1;
     }
     if (!shared->is_last) return false;
-    const int width = kThreads / runs.lanes;
-    const std::int64_t channel = runs.channels_of(block).first + thread % width;
-    if (step == kMerge + 1) {
-      Result own;
-      own.clear();
-      if (channel < runs.channels) {
-        for (std::int64_t i = thread / width; i < runs.chunks; i += runs.lanes) {
-          own.add(
-              of_chunks.template get<Result>(i * runs.channels + channel, runs.count(i, channel)));
+    const std::uint32_t channel = runs.chunks.quotient(block);
+    if (step == 3) {
+      if (thread < merge.parts) {
+        const Result* from = &of_chunks[channel * runs.chunks.divisor];
+        const std::uint32_t begin = thread * merge.share;
+        const std::uint32_t end =
+            merge.number - begin < merge.share ? merge.number : begin + merge.share;
+        const auto part = merge_range<InDouble, Result>(
+            begin, end, [from](std::uint32_t i) { return load_cg(&from[i]); });
+        if (merge.parts == 1) {
+          message.put(channel, Accumulator<R>::finish(part, mean_of(channel)));
+        } else {
+          shared->parts[thread] = part;
         }
       }
-      shared->items[thread] = own;
-      return true;
+      return merge.parts > 1;
     }
-    merge_items(step - kMerge - 2, width, thread, shared->items);
-    if (step + 1 == kSteps && thread < width && channel < runs.channels) {
-      message.put(channel, shared->items[thread]);
+    if (thread == 0) {
+      const auto all = merge_range<InDouble, InDouble>(
+          0, merge.parts, [shared](std::uint32_t i) { return shared->parts[i]; });
+      message.put(channel, Accumulator<R>::finish(all, mean_of(channel)));
     }
     return true;
   }
 
  private:
-  GLUON_SYNCBN_HOST_DEVICE void add_up(int step, std::int64_t block, int thread, Thread* self,
-                                       Shared* shared) const {
-    if (step == 0) {
-      self->task = runs.task(block, thread);
-      if constexpr (Accumulator<R>::kHasPivot) {
-        if (self->task.exists && self->task.lane < samples()) {
-          shared->samples[thread] = sample(self->task);
-        }
-      }
-      return;
-    }
-    if (step == 1) {
-      Partial<R, 1> partial;
-      partial.center[0] = self->task.exists ? center(self->task, thread, *shared) : R(0);
-      partial.sums[0].clear();
-      Summation<T, kVector, Accumulator, 1> summation{inputs, &partial};
-      visit(runs, self->task, &summation);
-      shared->sums[thread] = partial.sums[0];
-      self->center = partial.center[0];
-      return;
-    }
-    // The lanes of each channel in a fixed tree.
-    const int stride = kThreads >> (step - 1);
-    if (stride < runs.lanes && thread % runs.lanes < stride) {
-      shared->sums[thread].add(shared->sums[thread + stride]);
-    }
-    if (step + 1 == kMerge && self->task.exists && self->task.lane == 0) {
-      const std::int64_t chunk = self->task.chunk;
-      const std::int64_t channel = self->task.channel;
-      const Result item = Accumulator<R>::finish(runs.count(chunk, channel), self->center,
-                                                 shared->sums[thread], mean ? mean[channel] : 0);
-      if (runs.chunks > 1) {
-        of_chunks.put(chunk * runs.channels + channel, item);
-      } else {
-        message.put(channel, item);
-      }
+  GLUON_SYNCBN_HOST_DEVICE double mean_of(std::uint32_t channel) const {
+    return Accumulator<R>::kNeedsMean ? mean[channel] : 0;
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE void leave(std::uint32_t block, std::uint32_t channel, const Result& all,
+                                      Shared* shared) const {
+    if (runs.chunks.divisor == 1) {
+      message.put(channel, Accumulator<R>::finish(all, mean_of(channel)));
+    } else {  // one channel for all threads, and this is the first of these
+      of_chunks[block] = all;
+      shared->is_last = is_last_block(&counters[channel], runs.chunks.divisor);
     }
   }
 
-  static constexpr int kMostSamples = 16;
-
-  GLUON_SYNCBN_HOST_DEVICE int samples() const {
-    return runs.lanes < kMostSamples ? runs.lanes : kMostSamples;
-  }
-  /// An element of the chunk.
-  GLUON_SYNCBN_HOST_DEVICE R sample(const ChannelFirst::Task& task) const {
-    const std::int64_t begin = runs.begin(task.chunk);
-    const std::int64_t unit = begin + divide((runs.end(task.chunk) - begin) * task.lane, samples());
-    // The last unit of a run may be empty: then the run ends before it.
-    const ChannelFirst::Piece piece =
-        ChannelFirst::Cursor<kVector>(runs, task.channel, unit).piece();
-    return to_real(inputs[0][piece.begin < piece.end ? piece.begin : piece.end - 1]);
-  }
-  GLUON_SYNCBN_HOST_DEVICE R center(const ChannelFirst::Task& task, int thread,
-                                    const Shared& shared) const {
-    // One return, as CUDA 11.2 warns of a missing one behind two that are chosen at compile time.
-    R center = 0;
-    if constexpr (Accumulator<R>::kHasPivot) {
-      const R* of_channel = &shared.samples[thread - task.lane];
-      // Exact where all are equal.
-      R sum = 0;
-      for (int i = 1; i < samples(); ++i) sum += of_channel[i] - of_channel[0];
-      center = of_channel[0] + sum / static_cast<R>(samples());
-    } else {
-      static_cast<void>(thread);
-      static_cast<void>(shared);
-      center = static_cast<R>(mean[task.channel]);
+  GLUON_SYNCBN_HOST_DEVICE Result sum(const ChannelFirst::Task& task) const {
+    Sum sum;
+    sum.inputs = inputs;
+    sum.clear();
+    if (task.exists) {
+      if (Accumulator<R>::kNeedsMean) sum.center[0] = static_cast<R>(mean[task.channel]);
+      auto walk = Walk<ChannelFirst, kVector>::of(runs, task);
+      visit(runs, &walk, &sum);
     }
-    return center;
+    return sum.result(0);
   }
-};
 
-/// Adds up the sums of the rows of each lane, in a fixed tree in which the values of half of the
-/// threads are in shared memory at a time. The threads of the first row get the result.
-template <class R, int kVector>
-struct RowTree {
-  struct Shared {
-    DoubleFloatPair<R> sums[kVector][kThreads / 2];
-  };
-  /// For at least 8 lanes.
-  static constexpr int kSteps = 6;
-
-  GLUON_SYNCBN_HOST_DEVICE static void step(int step, int thread, int lanes,
-                                            DoubleFloatPair<R>* own, Shared* shared) {
-    const int width = kThreads >> step;  // of the threads that take part
-    if (width < lanes) return;
-    if (step > 0 && thread < width) {
-      const int other = step == 1 ? thread : thread + width;
+  /// Of the lanes of a channel some that are equally far apart.
+  GLUON_SYNCBN_HOST_DEVICE void merge_lanes(std::uint32_t thread, Shared* shared) const {
+    const std::uint32_t distance = runs.lanes / kAtOnce;
+    const std::uint32_t first = (thread & ~(distance - 1)) * kAtOnce + (thread & (distance - 1));
+    Result results[kAtOnce];
+    GLUON_SYNCBN_UNROLL
+    for (std::uint32_t i = 0; i < kAtOnce; ++i)
+      results[i] = shared->of_threads[first + i * distance];
+    shared->merged[thread] = Result::template merged<kAtOnce>(results);
+  }
+  GLUON_SYNCBN_HOST_DEVICE Result merged_of(std::uint32_t slot, const Shared& shared) const {
+    const std::uint32_t number = runs.lanes / kAtOnce;
+    const Result* from = &shared.merged[slot * number];
+    Result all{};
+    for (std::uint32_t begin = 0; begin < number; begin += kAtOnce) {
+      Result results[kAtOnce];
       GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kVector; ++i) own[i].add(shared->sums[i][other]);
+      for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+        results[i] = {};
+        if (begin + i < number) results[i] = from[begin + i];
+      }
+      const Result both[] = {all, Result::template merged<kAtOnce>(results)};
+      all = begin == 0 ? both[1] : Result::template merged<2>(both);
     }
-    const int half = width / 2;
-    if (half >= lanes && thread >= half && thread < width) {
-      const int slot = step == 0 ? thread - half : thread;
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kVector; ++i) shared->sums[i][slot] = own[i];
-    }
+    return all;
   }
 };
 
@@ -212,187 +200,211 @@ template <class T, int kVector, template <class> class Accumulator>
 struct Reduce<ChannelLast, T, kVector, Accumulator> {
   static constexpr const char* kName = Accumulator<Real<T>>::kName;
   using R = Real<T>;
-  using Tree = RowTree<R, kVector>;
+  using Sum = Summation<T, kVector, Accumulator, kVector>;
+  using Result = typename Accumulator<R>::Result;
+  using InDouble = typename Accumulator<R>::InDouble;
   static constexpr int kInputs = Accumulator<R>::kInputs;
 
   ChannelLast matrix;
   const T* inputs[kInputs];
-  const double* mean;       // of channels; null for deviations
-  Pairs of_chunks;          // of chunk * columns + column
-  Pairs of_groups;          // of group * columns + column
-  Pairs of_columns;         // the message, where every channel has one column
+  const double* mean;    // of channels, if the accumulator needs it
+  Result* of_chunks;     // of chunk * columns + column
+  InDouble* of_groups;   // of group * columns + column
+  InDouble* of_columns;  // if some channels have several
+  Merge merge_chunks;    // of a group, but for the last one, which may have less
+  Merge merge_groups;
   std::uint32_t* counters;  // of all groups in all tiles, of tiles, and one
   Pairs message;            // of channels
 
-  using Result = typename Accumulator<R>::Result;
+  static constexpr std::uint32_t kLanes = ChannelLast::kLanes<kVector>;
+  static constexpr std::uint32_t kRows = ChannelLast::kRowsAtOnce<kVector>;
+  static constexpr std::uint32_t kColumns = ChannelLast::kTileColumns<kVector>;
+  static constexpr std::uint32_t kAtOnce = kMergedAtOnce;
+  static constexpr std::uint32_t kParts = kRows / kAtOnce;  // of a column
+  static constexpr std::uint32_t kColumnThreads = kThreads / kColumns;
+  static_assert(kRows % kAtOnce == 0 && kColumns * kParts <= kThreads);
+
   struct Shared {
     union {
-      typename Tree::Shared tree;
-      Result items[kThreads];
+      // In both, columns in the order of of_place().
+      Result of_threads[kRows * kColumns];
+      InDouble parts[kThreads];
     };
+    Result merged[kParts * kColumns];
     bool is_last;
   };
-  struct Thread {
-    ChannelLast::Task task;
-    Partial<R, kVector> partial;
-  };
+  struct Thread {};
 
-  // Each merge: who comes last, its items, and a tree for at least 8 columns.
-  static constexpr int kTreeLevels = 5;
-  static constexpr int kGroup = Tree::kSteps;
-  static constexpr int kTile = kGroup + 2 + kTreeLevels;
-  static constexpr int kChannels = kTile + 2 + kTreeLevels;
+  static constexpr int kGroup = 3;
+  static constexpr int kTile = kGroup + 3;
+  static constexpr int kChannels = kTile + 3;
   static constexpr int kSteps = kChannels + 2;
+  static constexpr int kResident = kResidentBlocks<R>;
 
-  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::int64_t block, int thread, Thread* self,
+  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
                                      Shared* shared) const {
-    if (step < kGroup) {
-      add_up(step, block, thread, self, shared);
-      return step + 1 < kGroup || matrix.chunks > 1 || matrix.channel_columns() > 1;
+    if (step == 0) {
+      sum(matrix.template task<kVector>(block, thread), thread, shared);
+      return true;
     }
-    const std::int64_t tile = remainder(block, matrix.tiles);
-    const std::int64_t group = divide(divide(block, matrix.tiles), matrix.group_chunks);
-    if (step < kTile) {
-      if (matrix.chunks == 1) return true;
-      const std::int64_t begin = group * matrix.group_chunks;
-      return merge(step - kGroup, tile, thread, of_chunks, begin, matrix.group_end(group),
-                   &counters[group * matrix.tiles + tile], group, shared);
+    if (step == 1) {
+      if (thread < kColumns * kParts) merge_rows(thread, shared);
+      return true;
     }
-    if (step < kChannels) {
-      if (matrix.groups == 1) return true;
-      return merge(step - kTile, tile, thread, of_groups, 0, matrix.groups,
-                   &counters[matrix.groups * matrix.tiles + tile], kAllGroups, shared);
+    if (step == 2) {
+      if (thread < kColumns) leave(block, thread, *shared);
+      return matrix.chunks > 1 || !matrix.is_plain();
     }
-    if (matrix.channel_columns() == 1) return false;
+    // Those who have to go on know from the step before.
+    const bool merges_chunks = step < kTile && matrix.chunks > 1;
+    const bool merges_groups = step >= kTile && step < kChannels && matrix.groups > 1;
+    if (!merges_chunks && !merges_groups && step < kChannels) return true;
+    if (step != kGroup && step != kTile && step != kChannels && !shared->is_last) return false;
+    const std::uint32_t chunk = matrix.tiles.quotient(block);
+    const std::uint32_t tile = block - chunk * matrix.tiles.divisor;
+    if (merges_chunks) {
+      const std::uint32_t group = matrix.group_chunks.quotient(chunk);
+      const std::uint32_t begin = group * matrix.group_chunks.divisor;
+      Merge chunks = merge_chunks;
+      if (matrix.chunks - begin < chunks.number) chunks.number = matrix.chunks - begin;
+      merge<Result>(
+          step - kGroup, tile, thread, chunks, &of_chunks[begin * std::int64_t{matrix.columns}],
+          &counters[group * matrix.tiles.divisor + tile],
+          matrix.groups > 1 ? &of_groups[group * std::int64_t{matrix.columns}] : nullptr, shared);
+      return true;
+    }
+    if (merges_groups) {
+      merge<InDouble>(step - kTile, tile, thread, merge_groups, of_groups,
+                      &counters[matrix.groups * matrix.tiles.divisor + tile], nullptr, shared);
+      return true;
+    }
+    if (matrix.is_plain()) return false;
     if (step == kChannels) {
       if (thread == 0) {
-        shared->is_last =
-            is_last_block(&counters[(matrix.groups + 1) * matrix.tiles], matrix.tiles);
+        shared->is_last = is_last_block(&counters[(matrix.groups + 1) * matrix.tiles.divisor],
+                                        matrix.tiles.divisor);
       }
       return true;
     }
-    if (!shared->is_last) return false;
-    for (std::int64_t channel = thread; channel < matrix.channels; channel += kThreads) {
-      Result all;
-      all.clear();
-      for (std::int64_t i = 0; i < matrix.channel_columns(); ++i) {
-        const std::int64_t column = matrix.channel_column(i, channel);
-        all.add(of_columns.template get<Result>(column, matrix.count(0, matrix.chunks, column)));
-      }
-      message.put(channel, all);
+    for (std::uint32_t channel = thread; channel < matrix.channels; channel += kThreads) {
+      const auto all = merge_range<InDouble, InDouble>(
+          0, matrix.channel_columns(),
+          [&](std::uint32_t i) { return load_cg(&of_columns[matrix.channel_column(i, channel)]); });
+      message.put(channel, Accumulator<R>::finish(all, mean_of(channel)));
     }
     return true;
   }
 
  private:
-  static constexpr std::int64_t kAllGroups = -1;
-
-  /// Merges the items from `begin` to `end` of the columns of a tile.
-  GLUON_SYNCBN_HOST_DEVICE bool merge(int step, std::int64_t tile, int thread, const Pairs& from,
-                                      std::int64_t begin, std::int64_t end, std::uint32_t* counter,
-                                      std::int64_t group, Shared* shared) const {
-    if (step == 0) {
-      if (thread == 0) shared->is_last = is_last_block(counter, end - begin);
-      return true;
-    }
-    if (!shared->is_last) return false;
-    const int width = matrix.lanes * kVector;
-    const std::int64_t column = tile * width + thread % width;
-    if (step == 1) {
-      Result own;
-      own.clear();
-      if (column < matrix.columns) {
-        for (std::int64_t i = begin + thread / width; i < end; i += kThreads / width) {
-          const std::int64_t count = group == kAllGroups ? matrix.count(i * matrix.group_chunks,
-                                                                        matrix.group_end(i), column)
-                                                         : matrix.count(i, i + 1, column);
-          own.add(from.template get<Result>(i * matrix.columns + column, count));
-        }
-      }
-      shared->items[thread] = own;
-      return true;
-    }
-    merge_items(step - 2, width, thread, shared->items);
-    if (step == 1 + kTreeLevels && thread < width && column < matrix.columns) {
-      if (group == kAllGroups || matrix.groups == 1) {
-        of_columns.put(column, shared->items[thread]);
-      } else {
-        of_groups.put(group * matrix.columns + column, shared->items[thread]);
-      }
-    }
-    return true;
+  GLUON_SYNCBN_HOST_DEVICE double mean_of(std::uint32_t channel) const {
+    return Accumulator<R>::kNeedsMean ? mean[channel] : 0;
+  }
+  /// The places of a row have the first column of each lane, then the second ones, and so on:
+  /// neighbouring threads then use neighbouring memory.
+  GLUON_SYNCBN_HOST_DEVICE static std::uint32_t column_of_place(std::uint32_t place) {
+    return place % kLanes * kVector + place / kLanes;
   }
 
-  GLUON_SYNCBN_HOST_DEVICE void add_up(int step, std::int64_t block, int thread, Thread* self,
-                                       Shared* shared) const {
-    Partial<R, kVector>& partial = self->partial;
-    if (step == 0) {
-      self->task = matrix.task(block, thread);
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kVector; ++i) {
-        partial.center[i] = R(0);
-        partial.sums[i].clear();
-      }
-      if (self->task.exists) set_centers(self->task, partial.center);
-      Summation<T, kVector, Accumulator, kVector> summation{inputs, &partial};
-      visit(matrix, self->task, &summation);
+  GLUON_SYNCBN_HOST_DEVICE void sum(const ChannelLast::Task& task, std::uint32_t thread,
+                                    Shared* shared) const {
+    Sum sum;
+    sum.inputs = inputs;
+    sum.clear();
+    if (task.exists) {
+      if (Accumulator<R>::kNeedsMean) set_means(task.column, sum.center);
+      auto walk = Walk<ChannelLast, kVector>::of(matrix, task);
+      visit(matrix, &walk, &sum);
+      visit_rest(matrix, task, &sum);
     }
-    Tree::step(step, thread, matrix.lanes, partial.sums, &shared->tree);
-    if (step + 1 < Tree::kSteps || self->task.row != 0 || !self->task.exists) return;
-    const std::int64_t chunk = self->task.chunk;
+    Result* row = &shared->of_threads[thread / kLanes * kColumns + thread % kLanes];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kVector; ++i) row[i * static_cast<int>(kLanes)] = sum.result(i);
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE void set_means(std::uint32_t column, R* means) const {
+    const bool plain = matrix.is_plain();
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kVector; ++i) {
-      const std::int64_t column = self->task.column + i;
-      const Result item =
-          Accumulator<R>::finish(matrix.count(chunk, chunk + 1, column), partial.center[i],
-                                 partial.sums[i], mean ? mean[matrix.channel(column)] : 0);
-      if (matrix.chunks > 1) {
-        of_chunks.put(chunk * matrix.columns + column, item);
-      } else {
-        of_columns.put(column, item);
-      }
+      if (plain) means[i] = static_cast<R>(mean[column + i]);
+    }
+    if (plain) return;
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      means[i] = static_cast<R>(mean[matrix.channel(column + static_cast<std::uint32_t>(i))]);
     }
   }
 
-  GLUON_SYNCBN_HOST_DEVICE void set_centers(const ChannelLast::Task& task, R* center) const {
-    if constexpr (Accumulator<R>::kHasPivot) {
-      set_pivots(task, center);
+  /// Of the rows of a column some that follow each other.
+  GLUON_SYNCBN_HOST_DEVICE void merge_rows(std::uint32_t thread, Shared* shared) const {
+    const std::uint32_t part = thread / kColumns;
+    const Result* from = &shared->of_threads[part * kAtOnce * kColumns + thread % kColumns];
+    Result results[kAtOnce];
+    GLUON_SYNCBN_UNROLL
+    for (std::uint32_t i = 0; i < kAtOnce; ++i) results[i] = from[i * kColumns];
+    shared->merged[thread] = Result::template merged<kAtOnce>(results);
+  }
+
+  /// Leaves what the block has of a column.
+  GLUON_SYNCBN_HOST_DEVICE void leave(std::uint32_t block, std::uint32_t place,
+                                      const Shared& shared) const {
+    const std::uint32_t chunk = matrix.tiles.quotient(block);
+    const std::uint32_t tile = block - chunk * matrix.tiles.divisor;
+    const std::uint32_t column = tile * kColumns + column_of_place(place);
+    if (column >= matrix.columns) return;
+    Result results[kParts];
+    GLUON_SYNCBN_UNROLL
+    for (std::uint32_t i = 0; i < kParts; ++i) results[i] = shared.merged[i * kColumns + place];
+    const Result all = Result::template merged<kParts>(results);
+    if (matrix.chunks > 1) {
+      of_chunks[chunk * std::int64_t{matrix.columns} + column] = all;
     } else {
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kVector; ++i) {
-        center[i] = static_cast<R>(mean[matrix.channel(task.column + i)]);
-      }
+      put_column(column, all);
     }
   }
 
-  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const ChannelLast::Task& task, R* pivot) const {
-    constexpr int kSamples = 4;
-    const T* x = inputs[0];
-    const std::int64_t begin = matrix.begin(task.chunk);
-    const std::int64_t rows = matrix.full_end(task.chunk) - begin;
-    if (rows > 0) {
-      AlignedVector<T, kVector> packs[kSamples];
-      GLUON_SYNCBN_UNROLL
-      for (int sample = 0; sample < kSamples; ++sample) {
-        const std::int64_t row = begin + rows * sample / kSamples;
-        packs[sample] = load<kVector>(x + row * matrix.columns + task.column);
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE void put_column(std::uint32_t column, const From& sums) const {
+    if (matrix.is_plain()) {
+      message.put(column, Accumulator<R>::finish(sums, mean_of(column)));
+    } else {
+      InDouble in_double{};
+      in_double.add(sums);
+      of_columns[column] = in_double;
+    }
+  }
+
+  /// Merges what blocks have left of the columns of a tile, into `to` or, if it is null, as that of
+  /// all chunks.
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE void merge(int step, std::uint32_t tile, std::uint32_t thread,
+                                      const Merge& merge, const From* from, std::uint32_t* counter,
+                                      InDouble* to, Shared* shared) const {
+    if (step == 0) {
+      if (thread == 0) shared->is_last = is_last_block(counter, merge.number);
+      return;
+    }
+    const std::uint32_t column = tile * kColumns + thread % kColumns;
+    if (step == 1) {
+      const std::uint32_t begin = thread / kColumns * merge.share;
+      if (begin < merge.number && column < matrix.columns) {
+        const std::uint32_t end =
+            merge.number - begin < merge.share ? merge.number : begin + merge.share;
+        const From* of_column = &from[column];
+        const std::int64_t distance = matrix.columns;
+        shared->parts[thread] = merge_range<InDouble, From>(
+            begin, end, [=](std::uint32_t i) { return load_cg(&of_column[i * distance]); });
       }
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kVector; ++i) {
-        // Exact where all are equal.
-        const R first = to_real(packs[0].at[i]);
-        R sum = 0;
-        GLUON_SYNCBN_UNROLL
-        for (int sample = 1; sample < kSamples; ++sample) {
-          sum += to_real(packs[sample].at[i]) - first;
-        }
-        pivot[i] = first + sum / R(kSamples);
-      }
-    } else {  // there is one row, of which not every column has a part
-      const std::int64_t at = begin * matrix.columns + task.column;
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kVector; ++i) {
-        if (at + i < matrix.total) pivot[i] = to_real(x[at + i]);
+      return;
+    }
+    if (thread < kColumns && column < matrix.columns) {
+      const InDouble* parts = &shared->parts[thread];
+      const std::uint32_t number = (merge.number + merge.share - 1) / merge.share;
+      const auto all = merge_range<InDouble, InDouble>(
+          0, number, [parts](std::uint32_t i) { return parts[i * kColumns]; });
+      if (to) {
+        to[column] = all;
+      } else {
+        put_column(column, all);
       }
     }
   }

@@ -2,83 +2,111 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+
+#include "common/error.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
 
-// A GPU has room for one to two thousand blocks; a block should have enough to do.
-constexpr std::int64_t kBlocks = 2048;
-constexpr std::int64_t kLeastChunk = 2048;
-constexpr std::int64_t kGreatestChunk = 32768;
+// Blocks that fill a GPU, as far as each of them has enough to do.
+constexpr std::int64_t kBlocks = 1024;
+// A thread has two accesses under way at least, but has to do with few elements only, so that it
+// can add them up in float.
+constexpr std::int64_t kLeastAccesses = 2;
+constexpr std::int64_t kLeastElements = 8;
+constexpr std::int64_t kMostElements = 128;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
 
-/// Elements that a block should take of an array of `total`.
-std::int64_t chunk_of(std::int64_t total) {
-  return std::clamp(divide_up(total, kBlocks), kLeastChunk, kGreatestChunk);
+/// Accesses of `vector` elements that a block should take of an array of `total` elements.
+std::int64_t chunk_of(std::int64_t total, int vector) {
+  const std::int64_t least = std::max(kLeastAccesses * vector, kLeastElements);
+  const std::int64_t chunk =
+      std::clamp(divide_up(total, kBlocks), kThreads * least, kThreads * kMostElements);
+  return divide_up(chunk, vector);
+}
+
+std::uint32_t index(std::int64_t value, const Layout& layout) {
+  if (value < std::int64_t{1} << 31) return static_cast<std::uint32_t>(value);
+  throw Error("an array of " + std::to_string(layout.outer) + " x " +
+              std::to_string(layout.channels) + " x " + std::to_string(layout.inner) +
+              " elements (before the channel axis, along it, behind it) is too large for the GPU "
+              "kernels: expected less than 2^31 accesses for each channel");
 }
 
 }  // namespace
 
 ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase) {
   ChannelFirst runs{};
-  runs.outer = layout.outer;
-  runs.channels = layout.channels;
   runs.inner = layout.inner;
-  runs.vector = vector;
-  runs.phase = phase;
-  runs.run_units =
-      runs.is_even() ? layout.inner / vector : (layout.inner + 2 * (vector - 1)) / vector;
-  const std::int64_t units = runs.outer * runs.run_units;
+  runs.run_distance = layout.channels * layout.inner;
+  runs.channels = index(layout.channels, layout);
+  runs.phase = static_cast<std::uint32_t>(phase);
+  runs.is_even = phase == 0 && layout.inner % vector == 0;
+  const std::int64_t run_units =
+      runs.is_even ? layout.inner / vector : (layout.inner + 2 * (vector - 1)) / vector;
+  const std::int64_t units = layout.outer * run_units;
+  runs.units = index(units, layout);
+  runs.run_units = FastDivisor::of(index(run_units, layout));
   // At least two units for each thread, where a block has other channels to take.
-  constexpr int kLeastLanes = 8;
   runs.lanes = kLeastLanes;
   while (runs.lanes < kThreads && runs.lanes * 4 <= units) runs.lanes *= 2;
-  runs.lane_runs = runs.lanes / runs.run_units;
-  runs.lane_units = runs.lanes % runs.run_units;
-  const std::int64_t wanted =
-      divide_up(chunk_of(layout.channels * layout.count()), static_cast<std::int64_t>(vector));
-  const std::int64_t chunks = divide_up(units, wanted);
-  runs.chunk_units = round_up(divide_up(units, chunks), runs.lanes);
-  runs.chunks = divide_up(units, runs.chunk_units);
+  while (1u << runs.lane_shift < runs.lanes) ++runs.lane_shift;
+  runs.lane_units = runs.lanes % runs.run_units.divisor;
+  runs.lane_distance = runs.lanes / runs.run_units.divisor * runs.run_distance;
+  // Several chunks only if a block has one channel, and if a block for each channel would be too
+  // few or have too much to do: to merge chunks takes its time.
+  constexpr std::int64_t kEnoughBlocks = 256;
+  std::int64_t wanted = chunk_of(layout.channels * layout.count(), vector);
+  if (layout.channels >= kEnoughBlocks) {
+    wanted = std::max(wanted, std::min(4 * wanted, kThreads * kMostElements / vector));
+  }
+  const std::int64_t chunks = runs.lanes == kThreads ? divide_up(units, wanted) : 1;
+  constexpr std::int64_t kLineUnits = 8;
+  const std::int64_t chunk_units = round_up(divide_up(units, chunks), kLineUnits);
+  runs.chunk_units = index(chunk_units, layout);
+  runs.chunks = FastDivisor::of(index(divide_up(units, chunk_units), layout));
   return runs;
 }
 
 ChannelLast ChannelLast::of(const Layout& layout, int vector) {
+  const std::int64_t lanes = vector == 1 ? kLanes<1> : kLanes<2>;
+  const std::int64_t rows_at_once = kThreads / lanes;
+  const std::int64_t width = layout.channels * layout.inner;
+
   ChannelLast matrix{};
   matrix.total = layout.channels * layout.count();
-  matrix.width = layout.channels * layout.inner;
-  matrix.channels = layout.channels;
-  matrix.inner = layout.inner;
-  matrix.vector = vector;
+  matrix.channels = index(layout.channels, layout);
+  matrix.width = FastDivisor::of(index(width, layout));
+  matrix.inner = FastDivisor::of(index(layout.inner, layout));
+  // As many rows as leave no more than a quarter of the threads idle.
+  const std::int64_t aligned = vector / std::gcd(width, static_cast<std::int64_t>(vector));
+  std::int64_t fold = aligned;
+  const auto tiles = [&] { return divide_up(width * fold / vector, lanes); };
+  while (tiles() * lanes * 3 > width * fold / vector * 4) fold += aligned;
+  const std::int64_t columns = width * fold;
+  const std::int64_t rows = divide_up(matrix.total, columns);
+  matrix.fold = index(fold, layout);
+  matrix.columns = index(columns, layout);
+  matrix.rows = index(rows, layout);
+  matrix.full_rows = index(matrix.total / columns, layout);
+  matrix.row_distance = rows_at_once * columns;
+  matrix.tiles = FastDivisor::of(index(tiles(), layout));
 
-  constexpr int kLeastLanes = 8;
-  constexpr int kMostLanes = 32;
-  const std::int64_t aligned = vector / std::gcd(matrix.width, static_cast<std::int64_t>(vector));
-  const std::int64_t wanted = kMostLanes * vector;
-  matrix.fold = aligned * divide_up(wanted, matrix.width * aligned);
-  matrix.columns = matrix.width * matrix.fold;
-  matrix.rows = divide_up(matrix.total, matrix.columns);
-
-  // The widest tiles that leave no more than an eighth of the threads idle.
-  const std::int64_t units = matrix.columns / vector;
-  matrix.lanes = kMostLanes;
-  while (matrix.lanes > kLeastLanes && round_up(units, matrix.lanes) * 8 > units * 9) {
-    matrix.lanes /= 2;
-  }
-  matrix.tiles = divide_up(units, matrix.lanes);
-
-  const std::int64_t rows_at_once = kThreads / matrix.lanes;
-  const std::int64_t wanted_rows =
-      std::max(rows_at_once, chunk_of(matrix.total) / (matrix.lanes * vector));
-  const std::int64_t chunks = divide_up(matrix.rows, wanted_rows);
-  matrix.chunk_rows = divide_up(matrix.rows, chunks);
-  matrix.chunks = divide_up(matrix.rows, matrix.chunk_rows);
-  constexpr std::int64_t kLeastGroup = 32;
-  matrix.group_chunks = kLeastGroup;
-  while (matrix.group_chunks * matrix.group_chunks < matrix.chunks) matrix.group_chunks *= 2;
-  matrix.groups = divide_up(matrix.chunks, matrix.group_chunks);
+  const std::int64_t wanted =
+      std::max(rows_at_once, divide_up(chunk_of(matrix.total, vector), lanes));
+  const std::int64_t chunk_rows = divide_up(rows, divide_up(rows, wanted));
+  const std::int64_t chunks = divide_up(rows, chunk_rows);
+  matrix.chunk_rows = index(chunk_rows, layout);
+  matrix.chunks = index(chunks, layout);
+  // What a block merges, for each of its columns: a few rounds of loads for each of its threads.
+  constexpr std::int64_t kMostRounds = 4;
+  const std::int64_t at_once = kMostRounds * kMergedAtOnce * kThreads / (lanes * vector);
+  const std::int64_t group_chunks = divide_up(chunks, divide_up(chunks, at_once));
+  matrix.group_chunks = FastDivisor::of(index(group_chunks, layout));
+  matrix.groups = index(divide_up(chunks, group_chunks), layout);
   return matrix;
 }
 

@@ -6,7 +6,13 @@
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/tiling.h"
 
-// Gives the elements of one thread to a visitor, which has
+// Walks: how a thread comes by its accesses, one after the other. A walk has
+//
+//   has(tiling, number)        whether as many accesses are still to come
+//   next(tiling)               the next one, of which only some elements may belong to the channel
+//   are_full(tiling)           whether they all do: then next_full(tiling) is where the next begins
+//
+// visit() gives them to a visitor, which has
 //
 //   kVector, kTogether         elements of an access, and accesses that it likes to have at once
 //   full<N>(at)                N full accesses that begin at at[0], ..., at[N - 1]
@@ -14,33 +20,111 @@
 
 namespace gluon_syncbn::cuda {
 
-/// The next units where every unit is full.
-template <int kNumber, class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit_even(ChannelFirst::Cursor<Visitor::kVector>* cursor,
+/// Elements of an access, all of them if there are kVector.
+struct Piece {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+template <class Tiling, int kVector>
+struct Walk;
+
+template <int kVector>
+struct Walk<ChannelFirst, kVector> {
+  std::int64_t run_begin;
+  std::uint32_t unit;  // of the run
+  std::uint32_t next_unit;
+  std::uint32_t end;  // of units
+
+  GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelFirst& runs,
+                                          const ChannelFirst::Task& task) {
+    const std::uint32_t run = runs.run_units.quotient(task.first);
+    return {run * runs.run_distance + task.channel * runs.inner,
+            task.first - run * runs.run_units.divisor, task.first, task.end};
+  }
+  GLUON_SYNCBN_HOST_DEVICE static bool are_full(const ChannelFirst& runs) { return runs.is_even; }
+  GLUON_SYNCBN_HOST_DEVICE bool has(const ChannelFirst& runs, std::uint32_t number) const {
+    return next_unit + (number - 1) * runs.lanes < end;
+  }
+
+  /// Where every unit is full.
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelFirst& runs) {
+    const std::int64_t begin = run_begin + std::int64_t{unit} * kVector;
+    advance(runs);
+    return begin;
+  }
+  GLUON_SYNCBN_HOST_DEVICE Piece next(const ChannelFirst& runs) {
+    const auto over = static_cast<std::uint32_t>(run_begin + runs.phase) % kVector;
+    const std::int64_t begin = run_begin + std::int64_t{unit} * kVector - over;
+    const std::int64_t run_end = run_begin + runs.inner;
+    const Piece piece{unit == 0 ? run_begin : begin,
+                      begin + kVector < run_end ? begin + kVector : run_end};
+    advance(runs);
+    return piece;
+  }
+
+ private:
+  GLUON_SYNCBN_HOST_DEVICE void advance(const ChannelFirst& runs) {
+    next_unit += runs.lanes;
+    unit += runs.lane_units;
+    run_begin += runs.lane_distance;
+    if (unit >= runs.run_units.divisor) {
+      unit -= runs.run_units.divisor;
+      run_begin += runs.run_distance;
+    }
+  }
+};
+
+template <int kVector>
+struct Walk<ChannelLast, kVector> {
+  static constexpr std::uint32_t kRows = ChannelLast::kRowsAtOnce<kVector>;
+
+  std::int64_t at;
+  std::uint32_t row;
+  std::uint32_t end;  // of rows
+
+  GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelLast& matrix,
+                                          const ChannelLast::Task& task) {
+    return {task.row * std::int64_t{matrix.columns} + task.column, task.row, task.end};
+  }
+  GLUON_SYNCBN_HOST_DEVICE static bool are_full(const ChannelLast&) { return true; }
+  GLUON_SYNCBN_HOST_DEVICE bool has(const ChannelLast&, std::uint32_t number) const {
+    return row + (number - 1) * kRows < end;
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelLast& matrix) {
+    const std::int64_t begin = at;
+    row += kRows;
+    at += matrix.row_distance;
+    return begin;
+  }
+  GLUON_SYNCBN_HOST_DEVICE Piece next(const ChannelLast& matrix) {
+    const std::int64_t begin = next_full(matrix);
+    return {begin, begin + kVector};
+  }
+};
+
+template <int kNumber, class Tiling, class Visitor>
+GLUON_SYNCBN_HOST_DEVICE void visit_full(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk,
                                          Visitor* visitor) {
   std::int64_t begin[kNumber];
   GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < kNumber; ++i) {
-    begin[i] = cursor->even_begin();
-    cursor->advance();
-  }
+  for (int i = 0; i < kNumber; ++i) begin[i] = walk->next_full(tiling);
   visitor->template full<kNumber>(begin);
 }
 
-/// The next units, where those that are not full are visited one by one.
-template <int kNumber, class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit_uneven(ChannelFirst::Cursor<Visitor::kVector>* cursor,
-                                           Visitor* visitor) {
+/// The next accesses, of which those that are not full are visited one by one.
+template <int kNumber, class Tiling, class Visitor>
+GLUON_SYNCBN_HOST_DEVICE void visit_pieces(const Tiling& tiling,
+                                           Walk<Tiling, Visitor::kVector>* walk, Visitor* visitor) {
+  Piece pieces[kNumber];
   std::int64_t begin[kNumber];
-  std::int64_t end[kNumber];
   bool all_full = true;
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < kNumber; ++i) {
-    const ChannelFirst::Piece piece = cursor->piece();
-    begin[i] = piece.begin;
-    end[i] = piece.end;
-    all_full = all_full && piece.end - piece.begin == Visitor::kVector;
-    cursor->advance();
+    pieces[i] = walk->next(tiling);
+    begin[i] = pieces[i].begin;
+    all_full = all_full && pieces[i].end - pieces[i].begin == Visitor::kVector;
   }
   if (all_full) {
     visitor->template full<kNumber>(begin);
@@ -48,57 +132,45 @@ GLUON_SYNCBN_HOST_DEVICE void visit_uneven(ChannelFirst::Cursor<Visitor::kVector
   }
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < kNumber; ++i) {
-    if (end[i] - begin[i] == Visitor::kVector) {
+    if (pieces[i].end - pieces[i].begin == Visitor::kVector) {
       visitor->template full<1>(&begin[i]);
     } else {
-      for (std::int64_t at = begin[i]; at < end[i]; ++at) visitor->one(at, 0);
+      for (std::int64_t at = pieces[i].begin; at < pieces[i].end; ++at) visitor->one(at, 0);
     }
   }
 }
 
-/// Several units at a time, so that as many loads are under way.
-template <class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit(const ChannelFirst& runs, const ChannelFirst::Task& task,
+/// Several accesses at a time, so that as many loads are under way, also of a thread that has few.
+template <class Tiling, class Visitor>
+GLUON_SYNCBN_HOST_DEVICE void visit(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk,
                                     Visitor* visitor) {
   constexpr int kTogether = Visitor::kTogether;
-  if (task.size == 0) return;
-  ChannelFirst::Cursor<Visitor::kVector> cursor(runs, task.channel, task.first);
-  std::int64_t left = task.size;
-  if (runs.is_even()) {
-    for (; left >= kTogether; left -= kTogether) visit_even<kTogether>(&cursor, visitor);
-    for (; left > 0; --left) visit_even<1>(&cursor, visitor);
+  static_assert(kTogether == 2 || kTogether == 4);
+  if (Walk<Tiling, Visitor::kVector>::are_full(tiling)) {
+    GLUON_SYNCBN_NO_UNROLL
+    while (walk->has(tiling, kTogether)) visit_full<kTogether>(tiling, walk, visitor);
+    if (kTogether > 2 && walk->has(tiling, 2)) visit_full<2>(tiling, walk, visitor);
+    if (walk->has(tiling, 1)) visit_full<1>(tiling, walk, visitor);
   } else {
-    for (; left >= kTogether; left -= kTogether) visit_uneven<kTogether>(&cursor, visitor);
-    for (; left > 0; --left) visit_uneven<1>(&cursor, visitor);
+    GLUON_SYNCBN_NO_UNROLL
+    while (walk->has(tiling, kTogether)) visit_pieces<kTogether>(tiling, walk, visitor);
+    if (kTogether > 2 && walk->has(tiling, 2)) visit_pieces<2>(tiling, walk, visitor);
+    if (walk->has(tiling, 1)) visit_pieces<1>(tiling, walk, visitor);
   }
 }
 
-/// Full rows several at a time, and those elements that a last row has one by one.
+/// The elements of a last row that is filled in part.
 template <class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit(const ChannelLast& matrix, const ChannelLast::Task& task,
-                                    Visitor* visitor) {
-  constexpr int kTogether = Visitor::kTogether;
-  if (!task.exists) return;
-  const int rows_at_once = kThreads / matrix.lanes;
-  const std::int64_t full_end = matrix.full_end(task.chunk);
-  const std::int64_t distance = rows_at_once * matrix.columns;
-  std::int64_t row = matrix.begin(task.chunk) + task.row;
-  std::int64_t at[kTogether];
-  at[0] = row * matrix.columns + task.column;
-  for (; row + (kTogether - 1) * rows_at_once < full_end; row += kTogether * rows_at_once) {
-    GLUON_SYNCBN_UNROLL
-    for (int i = 1; i < kTogether; ++i) at[i] = at[i - 1] + distance;
-    visitor->template full<kTogether>(at);
-    at[0] = at[kTogether - 1] + distance;
+GLUON_SYNCBN_HOST_DEVICE void visit_rest(const ChannelLast& matrix, const ChannelLast::Task& task,
+                                         Visitor* visitor) {
+  if (!task.has_last) return;
+  const std::int64_t begin = matrix.full_rows * std::int64_t{matrix.columns} + task.column;
+  for (int i = 0; i < Visitor::kVector && begin + i < matrix.total; ++i) {
+    visitor->one(begin + i, i);
   }
-  for (; row < full_end; row += rows_at_once) {
-    visitor->template full<1>(at);
-    at[0] += distance;
-  }
-  if (row >= matrix.end(task.chunk)) return;
-  for (int i = 0; i < Visitor::kVector && at[0] + i < matrix.total; ++i) {
-    visitor->one(at[0] + i, i);
-  }
+}
+template <class Visitor>
+GLUON_SYNCBN_HOST_DEVICE void visit_rest(const ChannelFirst&, const ChannelFirst::Task&, Visitor*) {
 }
 
 }  // namespace gluon_syncbn::cuda

@@ -89,6 +89,9 @@ struct Shard {
   std::optional<double> momentum = 0.9;
   bool wants_y = true;
   std::string fault;  ///< with which forward fails when its devices have met
+  std::function<void(const std::function<void()>&)> post = [](const std::function<void()>& task) {
+    task();
+  };
 
   /// Where memory of a GPU is memory of the host.
   void move_to_cpu() {
@@ -114,7 +117,7 @@ struct Shard {
       return update;
     };
     pass.missed = [] { return Backend::Update(); };
-    pass.post = [](const std::function<void()>& task) { task(); };
+    pass.post = post;
     pass.done = finishes->one();
     return backend->forward(std::move(pass));
   }
@@ -129,7 +132,7 @@ struct Shard {
     pass.gradients.gamma = gamma_gradient.data();
     pass.gradients.beta = beta_gradient.data();
     pass.gradients.data = dx.data();
-    pass.post = [](const std::function<void()>& task) { task(); };
+    pass.post = post;
     pass.done = finishes->one();
     return backend->backward(std::move(pass));
   }

@@ -3,14 +3,19 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "common/error.h"
 #include "cuda/backend.h"
 #include "cuda/gpu.h"
 #include "cuda/needs_gpu.h"
@@ -58,6 +63,52 @@ TEST_CASE("cuda backend: 1 to 8 contexts compute what one does on the whole batc
       }
     }
   }
+}
+
+TEST_CASE("cuda backend: from four on, each device launches on a thread of its own") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  for (const std::size_t number : {3, 4, 8}) {
+    CAPTURE(number);
+    const auto shards = make_shards(number, 49);
+    std::mutex mutex;
+    std::vector<std::thread> threads;
+    for (const auto& shard : shards) {
+      shard->post = [&](const std::function<void()>& task) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        threads.emplace_back(task);
+      };
+    }
+    SyncGroup group("layer", number);
+    CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
+    for (std::thread& thread : threads) thread.join();
+    // In both directions, but for the device that comes last.
+    CHECK(threads.size() == (number < 4 ? 0 : 2 * (number - 1)));
+    const WholeBatch batch(shards);
+    for (const auto& shard : shards) {
+      batch.check(*shard);
+      CHECK(shard->running_mean.download() == shards.front()->running_mean.download());
+    }
+  }
+}
+
+TEST_CASE("cuda backend: a device without a thread of its own fails, and its peers go on") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  const auto shards = make_shards(4, 49);
+  for (const auto& shard : shards) {
+    shard->post = [](const std::function<void()>&) { throw Error("no thread"); };
+  }
+  SyncGroup group("layer", 4);
+  Finishes finishes;
+  std::vector<std::shared_ptr<Round>> rounds;
+  for (const auto& shard : shards) {
+    rounds.push_back(group.join(shard->device));
+    shard->forward(&rounds.back()->forward(), &finishes);
+  }
+  auto errors = finishes.wait(4);
+  std::sort(errors.begin(), errors.end());
+  CHECK(errors == std::vector<std::string>{"", "no thread", "no thread", "no thread"});
 }
 
 TEST_CASE("cuda backend: without a momentum running statistics are averages over all batches") {

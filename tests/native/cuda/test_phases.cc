@@ -64,8 +64,9 @@ std::vector<Layout> layouts() {
     }
   }
   // Several chunks, blocks that are full and not, columns that vectors do not divide.
-  for (const Layout& large : {Layout{2, 1, 45000}, Layout{3, 2, 9973}, Layout{20000, 3, 1},
-                              Layout{3000, 65, 1}, Layout{1500, 64, 1}, Layout{700, 9, 5}}) {
+  for (const Layout& large :
+       {Layout{2, 1, 45000}, Layout{3, 2, 9973}, Layout{20000, 3, 1}, Layout{3000, 65, 1},
+        Layout{1500, 64, 1}, Layout{700, 9, 5}, Layout{230000, 1, 1}}) {
     if (large.count() * large.channels <= 8 * kMostElements) layouts.push_back(large);
   }
   return layouts;
@@ -170,16 +171,24 @@ TEST_CASE_TEMPLATE("cuda phases: constant channels have no deviations", T, float
 TEST_CASE("cuda phases: a pivot that is an outlier does no harm") {
   GLUON_SYNCBN_NEEDS_GPU();
   cuda::Stream stream(0);
-  for (const Layout& layout : {Layout{2, 3, 5000}, Layout{9000, 3, 1}}) {
-    Data<float> x(layout, 1, 1, 3);
-    for (std::size_t c = 0; c < 3; ++c) {
-      x.elements[c * static_cast<std::size_t>(layout.inner)] = 1e4F;
-    }
-    const std::vector<double> message = moments_of(&stream, x);
-    const Reference exact(x);
-    for (std::size_t c = 0; c < 3; ++c) {
-      CHECK(message[c] == doctest::Approx(static_cast<double>(exact.mean[c])).epsilon(1e-6));
-      CHECK(message[3 + c] == doctest::Approx(static_cast<double>(exact.m2[c])).epsilon(1e-6));
+  for (const Layout& layout :
+       {Layout{2, 3, 5000}, Layout{2, 3, 4999}, Layout{9000, 3, 1}, Layout{200, 3, 7}}) {
+    if (layout.count() * layout.channels > kMostElements) continue;
+    // Pivots are among the first elements of every thread; an outlier is alone, or in all of those.
+    for (const bool in_all : {false, true}) {
+      Data<float> x(layout, 1, 1, 3);
+      const auto inner = static_cast<std::size_t>(layout.inner);
+      for (std::size_t c = 0; c < 3; ++c) x.elements[c * inner] = 1e4F;
+      for (std::size_t i = 0; in_all && i < x.elements.size() / 9; ++i) {
+        if (x.channel(i) == 1) x.elements[i] = i % 2 ? 1e4F : -1e4F;
+      }
+      const std::vector<double> message = moments_of(&stream, x);
+      const Reference exact(x);
+      for (std::size_t c = 0; c < 3; ++c) {
+        const long double deviation = std::sqrt(exact.m2[c] / layout.count());
+        CHECK(std::fabs(message[c] - exact.mean[c]) <= 2e-7L * deviation);
+        CHECK(message[3 + c] == doctest::Approx(static_cast<double>(exact.m2[c])).epsilon(1e-6));
+      }
     }
   }
 }
@@ -367,8 +376,9 @@ TEST_CASE_TEMPLATE("cuda phases: the same bits every time", T, float, Half) {
   using R = Real<T>;
   cuda::Stream stream(0);
   // One chunk and several; groups of chunks; channels in one column, and in several of many tiles.
-  for (const Layout& layout : {Layout{3, 65, 49}, Layout{3000, 65, 1}, Layout{2, 2, 9973},
-                               Layout{2, 3, 7}, Layout{40000, 3, 1}, Layout{700, 64, 5}}) {
+  for (const Layout& layout :
+       {Layout{3, 65, 49}, Layout{3000, 65, 1}, Layout{2, 2, 9973}, Layout{2, 3, 7},
+        Layout{40000, 3, 1}, Layout{700, 64, 5}, Layout{230000, 1, 1}}) {
     if (layout.count() * layout.channels > 8 * kMostElements) continue;
     const Data<T> x(layout, 100, 1, 5);
     const Data<T> dy(layout, 0.1, 1, 6);

@@ -126,6 +126,8 @@ class Reach {
 int device_count() { return tests::emulated_devices; }
 void forget_last_error() {}
 std::string describe_devices() { return std::to_string(device_count()) + " emulated"; }
+OnDevice::OnDevice(int) : before_(nullptr) {}
+OnDevice::~OnDevice() = default;
 bool enable_reading(int reader, int owner) {
   ++tests::emulated_meetings;
   if (!tests::emulated_peer_access) return false;

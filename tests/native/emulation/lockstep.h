@@ -53,7 +53,10 @@ class Block {
     for (int i = 0; i < cuda::kThreads; ++i) {
       const int thread = descending ? cuda::kThreads - 1 - i : i;
       Thread* self = &threads_[static_cast<std::size_t>(thread)];
-      if (body.step(step, number_, thread, self, shared_.data())) ++going_on;
+      if (body.step(step, static_cast<std::uint32_t>(number_), static_cast<std::uint32_t>(thread),
+                    self, shared_.data())) {
+        ++going_on;
+      }
     }
     // On a GPU the others would wait for those that are gone.
     if (going_on != 0 && going_on != cuda::kThreads) {

@@ -35,10 +35,10 @@ class Garbage {
 
   Pairs pairs() {
     static const std::vector<std::string> names = {
-        "eps",     "momentum",    "fix_gamma",       "use_global_stats",
-        "axis",    "num_devices", "sync_group_size", "device_ids",
-        "key",     "scope",       "act_type",        "slope",
-        "shortcut"};
+        "eps",      "momentum",    "fix_gamma",       "use_global_stats",
+        "axis",     "num_devices", "sync_group_size", "device_ids",
+        "key",      "scope",       "act_type",        "slope",
+        "shortcut", "version"};
     Pairs result;
     for (std::size_t i = up_to(6); i > 0; --i) {
       result.emplace_back(up_to(9) == 0 ? value() : names[up_to(names.size() - 1)], value());
@@ -233,6 +233,24 @@ TEST_CASE("attributes: groups that do not come out even are refused") {
     CHECK(error("2", ids) == "SyncBatchNorm 'bn': attribute device_ids='" + std::string(ids) +
                                  "' should be different whole numbers of at least 0, separated "
                                  "by commas");
+  }
+}
+
+TEST_CASE("attributes: what a later version has written is refused before what it may mean") {
+  const std::string now = std::to_string(Attributes::kVersion);
+  const std::string later = std::to_string(Attributes::kVersion + 1);
+  CHECK(error_of({{"version", now}}).empty());
+  CHECK(error_of({{"epsilon", "1"}, {"version", later}, {"key", "bn"}}) ==
+        "SyncBatchNorm 'bn': attribute version=" + later +
+            " comes from a later gluon_syncbn; this is " GLUON_SYNCBN_VERSION
+            ", which reads up to version " +
+            now + ". Install the later one, or let it write plain BatchNorm (gluon_syncbn.export)");
+  CHECK(error_of({{"epsilon", "1"}, {"version", now}, {"key", "bn"}})
+            .find("SyncBatchNorm 'bn': unknown attribute epsilon") == 0);
+  for (const char* value : {"", "0", "-1", "1.0", "0.1.0", "one"}) {
+    CHECK(error_of({{"version", value}}) == "SyncBatchNorm '': attribute version='" +
+                                                std::string(value) +
+                                                "' should be a whole number of at least 1");
   }
 }
 

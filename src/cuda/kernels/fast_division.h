@@ -1,0 +1,43 @@
+#ifndef GLUON_SYNCBN_CUDA_KERNELS_FAST_DIVISION_H_
+#define GLUON_SYNCBN_CUDA_KERNELS_FAST_DIVISION_H_
+
+#include <cstdint>
+
+#include "common/host_device.h"
+
+namespace gluon_syncbn::cuda {
+
+/// Division by a number that the host knows, as a product and a shift: GPUs have no instruction for
+/// it. Dividends and divisors are below 2^31.
+///
+/// T. Granlund and P. L. Montgomery, "Division by invariant integers using multiplication", 1994,
+/// figure 4.1.
+struct FastDivisor {
+  std::uint32_t divisor;
+  std::uint32_t multiplier;
+  std::uint32_t shift;
+
+  static FastDivisor of(std::uint32_t divisor) {
+    std::uint32_t shift = 0;
+    while ((std::uint64_t{1} << shift) < divisor) ++shift;
+    const std::uint64_t rest = (std::uint64_t{1} << shift) - divisor;
+    return {divisor, static_cast<std::uint32_t>((rest << 32) / divisor + 1), shift};
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t quotient(std::uint32_t dividend) const {
+#ifdef __CUDA_ARCH__
+    const std::uint32_t high = __umulhi(dividend, multiplier);
+#else
+    const auto high =
+        static_cast<std::uint32_t>((std::uint64_t{dividend} * std::uint64_t{multiplier}) >> 32);
+#endif
+    return (high + dividend) >> shift;
+  }
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t remainder(std::uint32_t dividend) const {
+    return dividend - quotient(dividend) * divisor;
+  }
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_KERNELS_FAST_DIVISION_H_
