@@ -7,14 +7,7 @@ from typing import Any
 
 import mxnet as mx
 
-from .block import OP_TYPE
-
-__all__ = ["Graph", "is_sync_batchnorm"]
-
-
-def is_sync_batchnorm(node: dict[str, Any]) -> bool:
-    """Tell whether a node of a graph is this package's operator."""
-    return node["op"] == "Custom" and node.get("attrs", {}).get("op_type") == OP_TYPE
+__all__ = ["Graph"]
 
 
 class Graph:

@@ -1,4 +1,4 @@
-"""What no warning of ptxas tells of kernels: whether they move 16 bytes at a time.
+"""What no warning of ptxas tells of kernels: whether they move 16 bytes at a time, and wait little.
 
 The compiler splits an access silently if it does not see the alignment of the data any more, and
 then every other test passes, at a fraction of the bandwidth.
@@ -17,14 +17,19 @@ from tests.support.processes import ROOT
 
 NVCC = shutil.which(os.environ.get("CUDACXX", "nvcc"))
 WIDE = {"float": "fLi4E", "double": "dLi2E", "half": "HalfELi8E"}  # in names of kernels
+LOAD = re.compile(r"\bld\.global(?:\.nc)?(?:\.v(\d))?\.\w(\d+)\s")
 ACCESS = re.compile(r"^\s*(?:@\S+ )?(ld|st)(?!\.param|\.shared)(?:\.\w+?)*?(?:\.v(\d))?\.\w(\d+)\s")
 
 
-@pytest.mark.skipif(NVCC is None, reason="no CUDA compiler")
-@pytest.mark.parametrize("element", WIDE)
-def test_wide_kernels_have_several_loads_of_16_bytes_under_way(element, tmp_path):
+pytestmark = pytest.mark.skipif(NVCC is None, reason="no CUDA compiler")
+
+
+@pytest.fixture(scope="module", params=WIDE)
+def compiled(request, tmp_path_factory):
+    """The type of elements, and the PTX of each of its kernels that take 16 bytes at a time."""
+    element = request.param
     (source,) = (ROOT / "src").rglob(f"{element}.cu")
-    ptx = tmp_path / "kernels.ptx"
+    ptx = tmp_path_factory.mktemp(element) / "kernels.ptx"
     command = [NVCC, "-ptx", "-arch=compute_80", "-std=c++17", "-I", ROOT / "src", "-o", ptx]
     subprocess.run([*command, source], check=True)
     kernels = re.findall(
@@ -32,11 +37,32 @@ def test_wide_kernels_have_several_loads_of_16_bytes_under_way(element, tmp_path
     )
     wide = {name: body for name, body in kernels if WIDE[element] in name}
     assert wide
+    return element, wide
+
+
+def test_wide_kernels_have_several_loads_of_16_bytes_under_way(compiled):
+    element, wide = compiled
     for name, body in wide.items():
         assert any(
             is_fast(piece, in_double=element == "double")
             for piece in re.split(r"^\$L\w+:|\bbra\b.*", body, flags=re.MULTILINE)
         ), f"{name}: no piece without a branch has two loads of 16 bytes and no narrower access"
+
+
+def test_kernels_divide_no_integers(compiled):
+    """GPUs have no instruction for that, and divide 64 bits in a hundred."""
+    for name, body in compiled[1].items():
+        assert not re.findall(r"\b(?:div|rem)\.[us]\d+", body), name
+
+
+def test_kernels_wait_for_no_more_than_they_need(compiled):
+    """A fence waits for all memory, and in front of the wait for channels loads are under way."""
+    for name, body in compiled[1].items():
+        assert not re.findall(r"\b(?:membar|fence)\.\S+", body), name
+        if "Elementwise" in name:
+            waits = body.index("ld.acquire.gpu.u64")
+            sizes = [int(m[1] or 1) * int(m[2]) for m in LOAD.finditer(body, 0, waits)]
+            assert 128 in sizes, f"{name}: no load of 16 bytes comes before the wait"
 
 
 def is_fast(piece: str, in_double: bool) -> bool:

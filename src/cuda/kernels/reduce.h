@@ -385,10 +385,12 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     }
     const std::uint32_t column = tile * kColumns + thread % kColumns;
     if (step == 1) {
-      const std::uint32_t begin = thread / kColumns * merge.share;
-      if (begin < merge.number && column < matrix.columns) {
+      const std::uint32_t part = thread / kColumns;
+      if (part < merge.parts && column < matrix.columns) {
+        // Nothing, if this group has less.
+        const std::uint32_t begin = part * merge.share;
         const std::uint32_t end =
-            merge.number - begin < merge.share ? merge.number : begin + merge.share;
+            begin + merge.share < merge.number ? begin + merge.share : merge.number;
         const From* of_column = &from[column];
         const std::int64_t distance = matrix.columns;
         shared->parts[thread] = merge_range<InDouble, From>(
@@ -398,9 +400,8 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     }
     if (thread < kColumns && column < matrix.columns) {
       const InDouble* parts = &shared->parts[thread];
-      const std::uint32_t number = (merge.number + merge.share - 1) / merge.share;
       const auto all = merge_range<InDouble, InDouble>(
-          0, number, [parts](std::uint32_t i) { return parts[i * kColumns]; });
+          0, merge.parts, [parts](std::uint32_t i) { return parts[i * kColumns]; });
       if (to) {
         to[column] = all;
       } else {
