@@ -7,7 +7,14 @@ from typing import Any
 
 import mxnet as mx
 
-__all__ = ["Graph"]
+from .block import OP_TYPE
+
+__all__ = ["Graph", "is_sync_batchnorm"]
+
+
+def is_sync_batchnorm(node: dict[str, Any]) -> bool:
+    """Tell whether a node of a graph is this package's operator."""
+    return node["op"] == "Custom" and node.get("attrs", {}).get("op_type") == OP_TYPE
 
 
 class Graph:

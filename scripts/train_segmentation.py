@@ -105,7 +105,7 @@ def run_ways(
     Only the first process gets the outcomes of all ways.
     """
     contexts = tuple(options.contexts)
-    sync = Norm(SyncBatchNorm, {"num_devices": len(contexts)})
+    sync = Norm(SyncBatchNorm, {"num_devices": len(contexts)}, fuse=options.fuse)
     several = f"{len(contexts)} devices"
     if job.size > 1:
         several = f"{job.size} processes with {several}"
