@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any, Callable
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
@@ -31,7 +33,12 @@ def fuse(
     Every :class:`gluon_syncbn.SyncBatchNorm` whose output goes into an activation (ReLU, leaky ReLU
     or ELU) and nowhere else takes that in. One whose output goes into a sum with another array, and
     that into an activation, takes in both. What was fused, and what was left and why, is logged
-    under ``gluon_syncbn``.
+    under ``gluon_syncbn``, and the attributes ``fused`` and ``left`` of the new network have it.
+
+    The new network computes what `net` computes hybridized: a layer that is called several times in
+    a step updates its running statistics in the order of the graph, not in that of the calls. A
+    network whose code asks whether it is in training, such as YOLO3, is traced as things are at the
+    call: fuse it under ``autograd.record()`` for training, and once more outside for inference.
 
     Parameters
     ----------
@@ -61,10 +68,15 @@ def fuse(
 
     Examples
     --------
-    >>> net = gluoncv.model_zoo.FCN(nclass=21, backbone="resnet50")
-    >>> net.initialize(ctx=contexts)
+    >>> import gluon_syncbn
+    >>> import mxnet as mx
+    >>> from mxnet.gluon import nn
+    >>> net = nn.HybridSequential()
+    >>> net.add(nn.Conv2D(8, 3), nn.BatchNorm(), nn.Activation("relu"))
+    >>> net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
     >>> fused = gluon_syncbn.fuse(net, convert=True)
     >>> fused.hybridize(static_alloc=True)
+    >>> kinds = [what for _, what in fused.fused]
     """
     if not isinstance(net, gluon.HybridBlock):
         raise ValueError(f"net={type(net).__name__} should be a HybridBlock, which can be traced")
@@ -82,8 +94,8 @@ def fuse(
         "fused in %s: %d norms: %s; left: %s",
         net.name,
         len(fused),
-        ", ".join(f"{name} with {what}" for name, what in fused.items()) or "none",
-        ", ".join(f"{name} ({why})" for name, why in left.items()) or "none",
+        ", ".join(f"{name} with {what}" for name, what in fused) or "none",
+        ", ".join(f"{name} ({why})" for name, why in left) or "none",
     )
     return network
 
@@ -105,14 +117,15 @@ class FusedNetwork(gluon.SymbolBlock):
 
     Attributes
     ----------
-    fused : dict of str to str
-        Name of each norm that has taken in what follows it, and what that was.
-    left : dict of str to str
+    fused : list of (str, str)
+        Name of each norm that has taken in what follows it, and what that was. A layer that is
+        called several times has several entries.
+    left : list of (str, str)
         Name of each other norm, and why it stays.
     """
 
-    fused: dict[str, str]
-    left: dict[str, str]
+    fused: list[tuple[str, str]]
+    left: list[tuple[str, str]]
 
     def __init__(
         self,
@@ -142,15 +155,19 @@ class FusedNetwork(gluon.SymbolBlock):
 
 
 class _Graph(Graph):
-    def fuse_all(self) -> tuple[dict[str, str], dict[str, str]]:
-        fused, left = {}, {}
-        for index in [i for i, node in enumerate(self.nodes) if is_sync_batchnorm(node)]:
+    def fuse_all(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Fuse all norms; return those with what they took in, and the others with the reason."""
+        fused, left = [], []
+        norms = [index for index, node in enumerate(self.nodes) if is_sync_batchnorm(node)]
+        counts = Counter(self._statistics(index) for index in norms)
+        self._shared = {statistics for statistics, count in counts.items() if count > 1}
+        for index in norms:
             name = self.nodes[index]["name"]
             what, why_not = self._fuse(index)
             if why_not is None:
-                fused[name] = what
+                fused.append((name, what))
             else:
-                left[name] = why_not
+                left.append((name, why_not))
         return fused, left
 
     def _fuse(self, index: int) -> tuple[str, str | None]:
@@ -177,10 +194,29 @@ class _Graph(Graph):
             attributes["shortcut"] = "True"
         what = f"{'sum and ' if shortcut is not None else ''}{activation['act_type']}"
         # Where the activation stood, all that the shortcut depends on has been computed.
+        uses, before = self._uses(), {i: self.nodes[i] for i in (*absorbed, reader)}
         self.nodes[reader] = {**norm, "inputs": inputs, "attrs": attributes}
         for other in absorbed:
-            self.nodes[other]["inputs"] = []  # it reads nothing any more
-        return what, None
+            self.nodes[other] = {**self.nodes[other], "inputs": []}
+        if self._uses() == uses:
+            return what, None
+        for other, node in before.items():
+            self.nodes[other] = node
+        return "", "would change the order in which a layer used several times updates statistics"
+
+    def _statistics(self, index: int) -> int:
+        """Return the node of a norm's running mean, which tells the layer."""
+        place = _SHORTCUT + self.flag(index, "shortcut")
+        statistics: int = self.nodes[index]["inputs"][place][0]
+        return statistics
+
+    def _uses(self) -> list[tuple[int, list[int]]]:
+        """Layers that are used several times, each with its input, in the order of the uses."""
+        if not self._shared:
+            return []
+        norms = (index for index in self.order() if is_sync_batchnorm(self.nodes[index]))
+        uses = ((self._statistics(index), self.nodes[index]["inputs"][0]) for index in norms)
+        return sorted((use for use in uses if use[0] in self._shared), key=lambda use: use[0])
 
     def _only_reader(self, index: int) -> int | None:
         readers = self.consumers(index)
@@ -194,5 +230,6 @@ class _Graph(Graph):
         act_type = self.attribute(index, "act_type", "leaky")
         slope = self.attribute(index, "slope", "0.25")
         if op == "LeakyReLU" and act_type in ("leaky", "elu") and float(slope) >= 0:
-            return {"act_type": act_type, "slope": slope}
+            # MXNet holds it in single precision.
+            return {"act_type": act_type, "slope": repr(float(np.float32(slope)))}
         return None

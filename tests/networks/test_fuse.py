@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+from unittest import mock
 
 import gluon_syncbn
 import mxnet as mx
@@ -14,15 +16,11 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.networks.test_gluoncv_families import DEVICES, OneDevice
-from tests.support.gluoncv_networks import NETWORKS, Network
+from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
 from tests.support.whole_batch import compare, load, train_step
 
-BY_DEFAULT = ("FCN-resnest50-aux", "PSPNet-resnet50", "DeepLabV3-resnet50", "ICNet-resnet50")
-SEGMENTATION = [
-    network
-    for network in NETWORKS
-    if not network.impossible and not network.family.startswith(("YOLO", "Mask", "Faster"))
-]
+SLOW = ("PSPNet", "ICNet", "DANet")  # on the trunk of others that are not
+FAMILIES = [network for network in NETWORKS if len(network.impossible) < len(WAYS)]
 
 
 def quiet_initialize(net: gluon.Block, number: int = DEVICES) -> gluon.Block:
@@ -30,23 +28,59 @@ def quiet_initialize(net: gluon.Block, number: int = DEVICES) -> gluon.Block:
     return net
 
 
-@pytest.mark.parametrize("network", SEGMENTATION, ids=[network.name for network in SEGMENTATION])
-def test_segmentation(network: Network, request):
+def synchronized(network: Network) -> gluon.HybridBlock:
+    if "norm_layer" not in network.impossible:
+        return network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
+    return gluon_syncbn.convert_sync_batchnorm(network.build(network.convertible, DEVICES), DEVICES)
+
+
+def fuse_for_training(network: Network, net: gluon.HybridBlock) -> gluon.HybridBlock:
+    """YOLO3 takes targets in training."""
+    if network.family != "YOLO3":
+        return gluon_syncbn.fuse(net)
+    with autograd.record():
+        return gluon_syncbn.fuse(net, num_inputs=7)
+
+
+def exact_leaky_relu() -> Any:
+    """MXNet's operator rounds what lies below 0 to single precision, of float64 data too."""
+
+    def hybrid_forward(self, F, x):
+        return F.where(x > 0, x, x * float(np.float32(self._alpha)))
+
+    return mock.patch.object(nn.LeakyReLU, "hybrid_forward", hybrid_forward)
+
+
+@pytest.mark.parametrize("network", FAMILIES, ids=[network.name for network in FAMILIES])
+def test_families(network: Network, request):
     """One training step on two contexts is that of plain layers on one; inference is the same."""
-    if network.name not in BY_DEFAULT and not request.config.getoption("--all-networks"):
+    by_default = network.by_default and network.family not in SLOW
+    if not by_default and not request.config.getoption("--all-networks"):
         pytest.skip("needs --all-networks")
     one = OneDevice(network)
-    expected = one.step(frozen=False)
-    net = network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
+    with exact_leaky_relu():
+        expected = one.step(frozen=False)
+    net = synchronized(network)
     load(net, DEVICES, one.values)
-    fused = gluon_syncbn.fuse(net)
-    assert len(fused.fused) >= 0.7 * (len(fused.fused) + len(fused.left)), fused.left
+    fused = fuse_for_training(network, net)
+    # Xception has two norms in a row, or one before a convolution, for each that can be fused.
+    share = 0.35 if network.backbone == "xception" else 0.7
+    assert len(fused.fused) >= share * (len(fused.fused) + len(fused.left)), fused.left
     fused.hybridize(static_alloc=True)
     compare(train_step(fused, DEVICES, network.size, network.loss), expected, network.tolerance)
-    x = mx.nd.random.normal(shape=(2, 3, network.size, network.size), dtype="float64")
-    for ours, theirs in zip(fused(x), net(x)):
+    dtype, tolerance = "float64", 1e-10
+    if network.family == "YOLO3":  # itself it knows no double precision in inference
+        dtype, tolerance = "float32", 1e-4
+        net.cast(dtype)
+        net.set_nms(nms_thresh=0)
+        fused = gluon_syncbn.fuse(net)
+    x = mx.nd.random.normal(shape=(2, 3, network.size, network.size), dtype=dtype)
+    with exact_leaky_relu():
+        found, wanted = leaves(fused(x)), leaves(net(x))
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted):
         size = np.abs(theirs.asnumpy()).max()
-        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=0, atol=1e-10 * size)
+        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=0, atol=tolerance * size)
 
 
 @pytest.mark.parametrize(("name", "sums"), [("resnet18_v1", 8), ("resnet18_v2", 0)])
@@ -56,7 +90,7 @@ def test_classification(name, sums):
     net(mx.nd.zeros((1, 3, 32, 32)))
     net.cast("float64")
     fused = gluon_syncbn.fuse(net, convert=True, num_devices=DEVICES)
-    assert list(fused.fused.values()).count("sum and relu") == sums
+    assert [what for _, what in fused.fused].count("sum and relu") == sums
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 3, 3, 32, 32))
     results = []
@@ -91,10 +125,11 @@ class Patterns(gluon.HybridBlock):
                     in_channels=4, prefix=f"{name}_", **options, **norm
                 )
                 setattr(self, name, layer)
+            self.below = nn.LeakyReLU(0.1)
 
     def hybrid_forward(self, F, x, y):
         a = F.relu(self.relu(x))
-        b = F.LeakyReLU(self.leaky(x), act_type="leaky", slope=0.1)
+        b = self.below(self.leaky(x))
         c = F.LeakyReLU(self.elu(x), act_type="elu", slope=0.5)
         d = F.Activation(self.sum(a) + y, act_type="relu")
         e = F.Activation(y + self.right(self.tanh(b)), act_type="relu")
@@ -113,39 +148,80 @@ FUSED = {
 }
 
 
-def patterns() -> Patterns:
-    """The same values every time."""
-    net = quiet_initialize(Patterns())
+def varied(net: gluon.HybridBlock) -> gluon.HybridBlock:
+    """The same values every time, in double precision."""
+    quiet_initialize(net).cast("float64")
     rng = np.random.default_rng(1)
     for parameter in net.collect_params().values():
-        parameter.set_data(mx.nd.array(rng.uniform(0.5, 1.5, parameter.shape)))
+        parameter.set_data(mx.nd.array(rng.uniform(0.5, 1.5, parameter.shape), dtype="float64"))
     return net
+
+
+def after_a_step(net: gluon.HybridBlock) -> tuple[list, list[np.ndarray]]:
+    """Outputs on two contexts; these, gradients, running statistics and inference as arrays."""
+    rng = np.random.default_rng(2)
+    arrays = [
+        [mx.nd.array(rng.normal(size=(3, 4, 5)), ctx=ctx, dtype="float64") for _ in "xy"]
+        for ctx in contexts(DEVICES)
+    ]
+    with autograd.record():
+        outputs = [net(*pair) for pair in arrays]
+        losses = [sum((leaf**2).sum() for leaf in leaves(each)) for each in outputs]
+    autograd.backward(losses)
+    found = [*leaves(outputs), *leaves(net(*arrays[0]))]
+    for _, parameter in sorted(net.collect_params().items()):
+        found += parameter.list_data() if parameter.grad_req == "null" else parameter.list_grad()
+    return outputs, [array.asnumpy() for array in found]
+
+
+def require_equal(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs):
+        np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("mode", [None, {}, {"static_alloc": True}])
 def test_what_is_fused(mode):
-    fused = gluon_syncbn.fuse(patterns(), num_inputs=2)
-    assert fused.fused == {f"patterns_{name}_fwd": what for name, what in FUSED.items()}
-    assert {name.split("_")[1] for name in fused.left} == {"tanh", "twice", "head", "own"}
+    fused = gluon_syncbn.fuse(varied(Patterns()), num_inputs=2)
+    assert sorted(fused.fused) == sorted((f"patterns_{name}_fwd", FUSED[name]) for name in FUSED)
+    left = sorted(name.split("_")[1] for name, _ in fused.left)
+    assert left == ["head", "own", "tanh", "tanh", "twice"]
     if mode is not None:
         fused.hybridize(**mode)
-    rng = np.random.default_rng(2)
-    arrays = [[mx.nd.array(rng.normal(size=(3, 4, 5)), ctx=c) for _ in "xy"] for c in contexts(2)]
-    results = []
-    for net in (fused, patterns()):
-        with autograd.record():
-            outputs = [net(*pair) for pair in arrays]
-            losses = [sum((leaf**2).sum() for leaf in leaves(each)) for each in outputs]
-        autograd.backward(losses)
-        assert [len(leaves(part)) for part in outputs[0]] == [1, 2, 1], "nested as before"
-        found = [*leaves(outputs), *leaves(net(*arrays[0]))]
-        for _, parameter in sorted(net.collect_params().items()):
-            found += (
-                parameter.list_data() if parameter.grad_req == "null" else parameter.list_grad()
-            )
-        results.append([array.asnumpy() for array in found])
-    for ours, theirs in zip(*results):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    outputs, ours = after_a_step(fused)
+    assert [len(leaves(part)) for part in outputs[0]] == [1, 2, 1], "nested as before"
+    # Called one by one, the two uses of one layer update its statistics in another order.
+    net = varied(Patterns())
+    net.hybridize()
+    with exact_leaky_relu():
+        require_equal(ours, after_a_step(net)[1])
+
+
+class Reused(gluon.HybridBlock):
+    """A layer whose two uses a fusion would run in the other order."""
+
+    def __init__(self, first: str) -> None:
+        super().__init__(prefix="reused_")
+        self._first = first
+        with self.name_scope():
+            self.inner = gluon_syncbn.SyncBatchNorm(in_channels=4, prefix="inner_")
+            if first != "norm":
+                self.outer = gluon_syncbn.SyncBatchNorm(in_channels=4, prefix="outer_")
+
+    def hybrid_forward(self, F, x, y):
+        if self._first == "norm":
+            return F.relu(self.inner(x) + F.tanh(self.inner(y)))
+        if self._first == "shortcut":
+            return F.relu(F.tanh(self.inner(y)) + self.outer(F.tanh(self.inner(x))))
+        return F.relu(self.outer(F.tanh(self.inner(x))) + F.tanh(self.inner(y)))
+
+
+@pytest.mark.parametrize(("first", "number"), [("norm", 0), ("shortcut", 0), ("data", 1)])
+def test_a_layer_used_twice_updates_its_statistics_in_order(first, number):
+    fused = gluon_syncbn.fuse(varied(Reused(first)), num_inputs=2)
+    assert len(fused.fused) == number
+    assert sum("order" in why for _, why in fused.left) == 1 - number
+    require_equal(after_a_step(fused)[1], after_a_step(varied(Reused(first)))[1])
 
 
 def leaves(outputs):
