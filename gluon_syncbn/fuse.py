@@ -27,6 +27,7 @@ def fuse(
     convert: bool = False,
     num_devices: int | None = None,
     num_inputs: int = 1,
+    inplace: bool = False,
 ) -> FusedNetwork:
     """Make a network that computes its norms together with what follows them, in one pass.
 
@@ -52,6 +53,9 @@ def fuse(
         contexts that the parameters live on.
     num_inputs : int, default 1
         Number of arrays that the network is called with.
+    inplace : bool, default False
+        Let norms with a leaky ReLU or ELU, without a sum, work in place: MXNet can then free their
+        inputs; see `inplace` of :class:`gluon_syncbn.SyncBatchNorm` for what that costs.
 
     Returns
     -------
@@ -87,7 +91,7 @@ def fuse(
     outputs = _trace(net, inputs)
     flat, out_format = _flatten(outputs, "output")
     graph = _Graph(mx.sym.Group(flat))
-    fused, left = graph.fuse_all()
+    fused, left = graph.fuse_all(inplace)
     network = FusedNetwork(graph.to_symbol(), inputs, out_format, net)
     network.fused, network.left = fused, left
     _logger.info(
@@ -155,7 +159,7 @@ class FusedNetwork(gluon.SymbolBlock):
 
 
 class _Graph(Graph):
-    def fuse_all(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    def fuse_all(self, inplace: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Fuse all norms; return those with what they took in, and the others with the reason."""
         fused, left = [], []
         norms = [index for index, node in enumerate(self.nodes) if is_sync_batchnorm(node)]
@@ -163,14 +167,14 @@ class _Graph(Graph):
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
         for index in norms:
             name = self.nodes[index]["name"]
-            what, why_not = self._fuse(index)
+            what, why_not = self._fuse(index, inplace)
             if why_not is None:
                 fused.append((name, what))
             else:
                 left.append((name, why_not))
         return fused, left
 
-    def _fuse(self, index: int) -> tuple[str, str | None]:
+    def _fuse(self, index: int, inplace: bool) -> tuple[str, str | None]:
         """Fuse a norm with what follows; return what that is, or else why it was not done."""
         if self.attribute(index, "act_type", "None") != "None":
             return "", "has an activation already"
@@ -187,12 +191,18 @@ class _Graph(Graph):
         activation = self._activation(reader)
         if activation is None:
             return "", f"is followed by {self.nodes[reader]['name']}, which is no such activation"
+        recovers = self.flag(index, "inplace")
+        if recovers and (shortcut is not None or float(activation.get("slope", 0)) == 0):
+            return "", "works in place, which this could not"
         norm = self.nodes[index]
         inputs, attributes = list(norm["inputs"]), {**norm["attrs"], **activation}
         if shortcut is not None:
             inputs.insert(_SHORTCUT, shortcut)
             attributes["shortcut"] = "True"
         what = f"{'sum and ' if shortcut is not None else ''}{activation['act_type']}"
+        if inplace and shortcut is None and float(activation.get("slope", 0)) > 0:
+            attributes["inplace"], recovers = "True", True
+        what += " in place" if recovers else ""
         # Where the activation stood, all that the shortcut depends on has been computed.
         uses, before = self._uses(), {i: self.nodes[i] for i in (*absorbed, reader)}
         self.nodes[reader] = {**norm, "inputs": inputs, "attrs": attributes}

@@ -120,10 +120,8 @@ class Patterns(gluon.HybridBlock):
         super().__init__(prefix="patterns_")
         with self.name_scope():
             for name in ("relu", "leaky", "elu", "sum", "right", "tanh", "twice", "head", "own"):
-                options = {"activation": "relu"} if name == "own" else {}
-                layer = gluon_syncbn.SyncBatchNorm(
-                    in_channels=4, prefix=f"{name}_", **options, **norm
-                )
+                options = {"activation": "relu"} if name == "own" else norm
+                layer = gluon_syncbn.SyncBatchNorm(in_channels=4, prefix=f"{name}_", **options)
                 setattr(self, name, layer)
             self.below = nn.LeakyReLU(0.1)
 
@@ -195,6 +193,27 @@ def test_what_is_fused(mode):
     net.hybridize()
     with exact_leaky_relu():
         require_equal(ours, after_a_step(net)[1])
+
+
+def test_in_place():
+    """Norms with an activation that inverts, and no sum; others are fused as they are."""
+    fused = gluon_syncbn.fuse(varied(Patterns()), num_inputs=2, inplace=True)
+    expected = {**FUSED, "leaky": "leaky in place", "elu": "elu in place"}
+    assert sorted(fused.fused) == sorted((f"patterns_{n}_fwd", expected[n]) for n in expected)
+    fused.hybridize(static_alloc=True)
+    net = varied(Patterns())
+    net.hybridize()
+    with exact_leaky_relu():
+        result = after_a_step(net)[1]
+    require_equal(after_a_step(fused)[1], result)
+    # What works in place already.
+    fused = gluon_syncbn.fuse(varied(Patterns(inplace=True)), num_inputs=2)
+    assert sorted(fused.fused) == [
+        ("patterns_elu_fwd", "elu in place"),
+        ("patterns_leaky_fwd", "leaky in place"),
+    ]
+    assert sum(why == "works in place, which this could not" for _, why in fused.left) == 3
+    require_equal(after_a_step(fused)[1], result)
 
 
 class Reused(gluon.HybridBlock):
