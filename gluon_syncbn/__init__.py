@@ -26,6 +26,7 @@ from .block import SyncBatchNorm
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .export import export, to_batchnorm
 from .fold import fold_batchnorm
+from .fuse import fuse
 from .horovod import init
 from .in_sync import check_in_sync
 
@@ -37,6 +38,7 @@ __all__ = [
     "convert_sync_batchnorm",
     "export",
     "fold_batchnorm",
+    "fuse",
     "get_timeout",
     "init",
     "revert_sync_batchnorm",

@@ -76,6 +76,14 @@ class SyncBatchNorm(nn.BatchNorm):
     one pass over memory; without `activation`, ``act`` is the identity. `shortcut` has the shape,
     dtype and context of `x`. A hybridized layer is called either always with it or never.
 
+    With `inplace`, backward recovers the normalized values from the output [4]_, so that MXNet can
+    free the input after the forward pass. The parameters mean what they mean without it. So a gamma
+    of 0, or one so small beside its beta that the output has lost half of the digits of the
+    normalized values, is an error of the backward pass; do not initialize gamma with zeros.
+    Gradients have the rounding of the output in them, about ``1 + abs(beta / gamma)`` times that of
+    the dtype, and 'elu' rounds off what lies far below 0: in float16 below -8, in float32 below
+    -17.
+
     Parameters
     ----------
     in_channels : int, default 0
@@ -116,6 +124,10 @@ class SyncBatchNorm(nn.BatchNorm):
     alpha : float, optional
         Slope of 'leaky_relu' below 0, or what 'elu' tends to below 0, with the sign changed; at
         least 0. Defaults are 0.01 and 1.
+    inplace : bool, default False
+        Keep the output for backward instead of the input. For activations that can be inverted
+        (None, and 'leaky_relu' and 'elu' with an `alpha` above 0), without a shortcut, on CPU
+        contexts.
     **kwargs
         ``prefix`` and ``params`` of every Gluon block.
 
@@ -127,8 +139,9 @@ class SyncBatchNorm(nn.BatchNorm):
         `sync_group_size` is not a whole number of at least 1 that divides `num_devices`;
         if Horovod does not know `process_set`, or this process is not in it, or it is combined with
         `sync_group_size`; if there is no such `activation`, or `alpha` is not a number of at least
-        0, or is given without an activation that has it; at the call, if `shortcut` lives on
-        another context than `data`.
+        0, or is given without an activation that has it; if `inplace` is combined with an
+        activation that cannot be inverted or, at the call, with a shortcut; at the call, if
+        `shortcut` lives on another context than `data`.
     ImportError, RuntimeError
         If `process_set` is given and there is no Horovod, or it has not been initialized.
     mxnet.base.MXNetError
@@ -137,7 +150,7 @@ class SyncBatchNorm(nn.BatchNorm):
         shape or dtype. At ``asnumpy()`` or
         ``wait_to_read()``, if the devices of a step differ in channels, dtype, epsilon or momentum,
         if one of them fails, or if one does not come within :func:`gluon_syncbn.get_timeout`
-        seconds.
+        seconds; of a gradient, if `inplace` meets a gamma that is too small.
 
     References
     ----------
@@ -146,6 +159,9 @@ class SyncBatchNorm(nn.BatchNorm):
     .. [2] H. Zhang et al., "Context Encoding for Semantic Segmentation", CVPR 2018.
     .. [3] T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm
        for computing sample variances", Stanford University, 1979, eq. 2.1.
+    .. [4] S. Rota Bulò, L. Porzi and P. Kontschieder, "In-place activated batchnorm for
+       memory-optimized training of DNNs", CVPR 2018. Theirs replaces gamma by ``abs(gamma) + eps``,
+       which is never 0 but gives the weights of other networks another meaning.
 
     Examples
     --------
@@ -181,6 +197,7 @@ class SyncBatchNorm(nn.BatchNorm):
         process_set: Any = None,
         activation: str | None = None,
         alpha: float | None = None,
+        inplace: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -206,6 +223,7 @@ class SyncBatchNorm(nn.BatchNorm):
         self.sync_group_size = sync_group_size
         self.momentum = momentum
         self._set_activation(activation, alpha)
+        self._set_inplace(inplace)
 
     @classmethod
     def _convert_in_place(
@@ -304,6 +322,23 @@ class SyncBatchNorm(nn.BatchNorm):
             self._kwargs["alpha"] = default if alpha is None else float(alpha)
 
     @property
+    def inplace(self) -> bool:
+        """Whether backward works from the output, so that the input can be freed."""
+        return bool(self._kwargs.get("inplace", False))
+
+    def _set_inplace(self, inplace: bool) -> None:
+        if not inplace:
+            return
+        if self.activation == "relu" or self.alpha == 0:
+            slope = "" if self.alpha is None else f" with alpha={self.alpha}"
+            raise ValueError(
+                f"{self.name}: inplace=True takes an activation that can be inverted (None, or "
+                f"'leaky_relu' or 'elu' with an alpha above 0), but "
+                f"activation={self.activation!r}{slope}"
+            )
+        self._kwargs["inplace"] = True
+
+    @property
     def momentum(self) -> float | None:
         """Weight of the old value in the running statistics, or None: the average over all batches.
 
@@ -381,6 +416,11 @@ class SyncBatchNorm(nn.BatchNorm):
             )
         cpu_contexts.use_one_thread_each(_contexts_of(self.running_mean))
         symbolic = F is mx.sym
+        if shortcut is not None and self.inplace:
+            raise ValueError(
+                f"{self.name}: inplace=True and a shortcut exclude each other: the output is a "
+                "sum, which does not tell its terms"
+            )
         if shortcut is not None and not symbolic and shortcut.context != x.context:
             raise ValueError(
                 f"{self.name}: shortcut is on {shortcut.context} where {x.context} is expected, "

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mxnet as mx
 from mxnet import gluon
 
-from .block import OP_TYPE
 from .fold import Arrays, FoldReport, fold_batchnorm
-from .graph import Graph
+from .graph import Graph, is_sync_batchnorm
 
 __all__ = ["Converted", "convert_files", "export", "to_batchnorm"]
 
@@ -48,11 +47,6 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
         if is_sync_batchnorm(graph.nodes[index]):
             _make_plain(graph, index)
     return graph.to_symbol()
-
-
-def is_sync_batchnorm(node: dict[str, Any]) -> bool:
-    """Whether a node of a graph is this package's operator."""
-    return node["op"] == "Custom" and node.get("attrs", {}).get("op_type") == OP_TYPE
 
 
 def _make_plain(graph: Graph, index: int) -> None:

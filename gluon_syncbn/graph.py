@@ -7,7 +7,14 @@ from typing import Any
 
 import mxnet as mx
 
-__all__ = ["Graph"]
+from .block import OP_TYPE
+
+__all__ = ["Graph", "is_sync_batchnorm"]
+
+
+def is_sync_batchnorm(node: dict[str, Any]) -> bool:
+    """Tell whether a node of a graph is this package's operator."""
+    return node["op"] == "Custom" and node.get("attrs", {}).get("op_type") == OP_TYPE
 
 
 class Graph:
@@ -52,9 +59,9 @@ class Graph:
         """Return the symbol of what the heads need."""
         return mx.sym.load_json(self._to_json())
 
-    def _to_json(self) -> str:
-        """Only what the heads need, in topological order."""
-        order: dict[int, int] = {}
+    def order(self) -> list[int]:
+        """List what the heads need in the order in which MXNet runs it."""
+        order: dict[int, None] = {}
         for head in self.heads:
             stack = [(head[0], False)]
             while stack:
@@ -62,10 +69,14 @@ class Graph:
                 if index in order:
                     continue
                 if inputs_done:
-                    order[index] = len(order)
+                    order[index] = None
                     continue
                 stack.append((index, True))
                 stack += [(entry[0], False) for entry in reversed(self.nodes[index]["inputs"])]
+        return list(order)
+
+    def _to_json(self) -> str:
+        order = {index: place for place, index in enumerate(self.order())}
         nodes = []
         for index in order:
             inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]

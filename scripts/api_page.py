@@ -32,6 +32,7 @@ SECTIONS = {
     "Networks": (
         "convert.convert_sync_batchnorm",
         "convert.revert_sync_batchnorm",
+        "fuse.fuse",
         "in_sync.check_in_sync",
         "amp.amp_fp32_ops",
     ),

@@ -4,6 +4,7 @@ Everything is timed in turns on the same machine, so that ratios mean something 
 Prints a table of medians and quartiles, and writes JSON and a bar chart.
 
   op        forward and backward of one layer, shapes of segmentation networks
+  fused     the same with the ReLU behind it, and with a sum in between: in one pass, or one by one
   overhead  the fixed cost of a round, on tiny arrays
   net       hybridized training steps of FCN, PSPNet and DeepLabV3 on ResNet-50, and peak memory
   waiting   the same steps, beside those of BatchNorm if its contexts met at each norm
@@ -24,6 +25,7 @@ from benchmarks.worker import WITH_ONEDNN, WITHOUT_ONEDNN
 
 COMMANDS = {
     "op": (commands.run_op, time_table, "ms"),
+    "fused": (commands.run_fused, time_table, "ms"),
     "overhead": (commands.run_overhead, time_table, "ms"),
     "net": (commands.run_net, time_table, "ms"),
     "waiting": (commands.run_waiting, time_table, "ms"),
@@ -47,6 +49,9 @@ def parse_arguments() -> argparse.Namespace:
     networks.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
     networks.add_argument("--side", type=int, help="side of images (default: 96, deploy: 240)")
     networks.add_argument("--rounds", type=int, help="runs of each network (default: 12)")
+    networks.add_argument(
+        "--fuse", action="store_true", help="net: with gluon_syncbn.fuse beside the others"
+    )
     return parser.parse_args()
 
 

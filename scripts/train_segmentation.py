@@ -18,9 +18,11 @@ import argparse
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from gluon_syncbn import SyncBatchNorm
+from gluon_syncbn.fuse import FusedNetwork
 
 from demo.checks import (
     EARLY_STEPS,
@@ -85,6 +87,8 @@ def main() -> int:
         return 0
     rows = table(outcomes)
     synchronized = [outcome for outcome in outcomes if outcome.way.key == "sync"]
+    if options.fuse and synchronized:
+        print(report_fused(synchronized[0].net))
     export = check_export(synchronized[0], scenes, folder) if synchronized else None
     draw_curves(folder / "curves.png", outcomes, follow)
     draw_predictions(folder / "predictions.png", scenes, outcomes)
@@ -105,13 +109,14 @@ def run_ways(
     Only the first process gets the outcomes of all ways.
     """
     contexts = tuple(options.contexts)
-    sync = Norm(SyncBatchNorm, {"num_devices": len(contexts)})
+    sync = Norm(SyncBatchNorm, {"num_devices": len(contexts)}, fuse=options.fuse)
+    layer = "SyncBatchNorm, fused" if options.fuse else "SyncBatchNorm"
     several = f"{len(contexts)} devices"
     if job.size > 1:
         several = f"{job.size} processes with {several}"
     ways = {
         "batch": Variant("batch", "1 device, BatchNorm", Norm(), contexts[:1]),
-        "sync": Variant("sync", f"{several}, SyncBatchNorm", sync, contexts, job),
+        "sync": Variant("sync", f"{several}, {layer}", sync, contexts, job),
         "unsync": Variant("unsync", f"{several}, BatchNorm", Norm(), contexts, job),
     }
     # What the first process does alone comes last, so that no other waits for it.
@@ -133,6 +138,13 @@ def run_ways(
             )
             follow = check_follows(done["batch"].losses, done["sync"].losses, reverse)
     return [done[key] for key in options.ways if key in done], follow
+
+
+def report_fused(net: FusedNetwork) -> str:
+    """Say what was fused, by what the norms have taken in."""
+    counts = Counter(what for _, what in net.fused)
+    kinds = ", ".join(f"{number} with {what}" for what, number in counts.most_common())
+    return f"fused: {len(net.fused)} of {len(net.fused) + len(net.left)} norms ({kinds or 'none'})"
 
 
 def report_checks(follow: FollowCheck | None, export: ExportCheck | None) -> bool:

@@ -30,6 +30,8 @@ def case_title(case: Mapping[str, Any]) -> str:
         parts.append("channel last")
     if case.get("mode", "training") != "training":
         parts.append(case["mode"])
+    if "tail" in case:
+        parts.append(f"norm, {case['tail']}")
     return ", ".join(parts)
 
 
@@ -115,6 +117,32 @@ def run_op(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def run_fused(options: argparse.Namespace) -> list[Row]:
+    """Time a norm with the ReLU behind it, and with the sum of a residual block in between."""
+    shapes = ((2, 8, 16, 16),) if options.quick else MAIN_SHAPES
+    contexts = (2,) if options.quick else (2, 4)
+    turns, rounds = (1, 3) if options.quick else (3, 5)
+    methods = {"plain": ["fused", "ours", "batchnorm"], "onednn": ["batchnorm_onednn"]}
+    cases = [
+        {"shape": shape, "contexts": number, "tail": tail}
+        for tail in ("ReLU", "add and ReLU")
+        for number in contexts
+        for shape in shapes
+    ]
+    rows = []
+    with contextlib.ExitStack() as stack:
+        workers = start(stack, list(methods))
+        for case in progress(cases, desc="fused", unit="case"):
+            results = time_case(workers, methods, case, turns, rounds)
+            rows.append({"title": case_title(case), "case": case, "results": results})
+    for row in rows:
+        row["ratios"] = {
+            "fused / ours": ratio(row, "fused", ["ours"]),
+            "fused / BatchNorm": ratio(row, "fused", ["batchnorm", "batchnorm_onednn"]),
+        }
+    return rows
+
+
 def run_overhead(options: argparse.Namespace) -> list[Row]:
     """Time one round on an array that takes no time itself."""
     rows = []
@@ -157,7 +185,9 @@ def run_net(options: argparse.Namespace) -> list[Row]:
         times: dict[str, list[float]] = {}
         memory = {}
         with contextlib.ExitStack() as stack:
-            methods = ("ours", "ours1", "batchnorm", "builtin")
+            methods = ["ours", "ours1", "batchnorm", "builtin"]
+            if options.fuse:
+                methods.insert(0, "fused")
             workers = {name: stack.enter_context(Worker(WITHOUT_ONEDNN)) for name in methods}
             for turn in progress(range(rounds), desc=model, unit="round"):
                 for i in range(len(methods)):
@@ -177,6 +207,9 @@ def run_net(options: argparse.Namespace) -> list[Row]:
             "memory, ours / BatchNorm": memory["ours"] / memory["batchnorm"],
             "memory, contrib / ours": memory["builtin"] / memory["ours"],
         }
+        if options.fuse:
+            row["ratios"]["fused / BatchNorm"] = ratio(row, "fused", ["batchnorm"])
+            row["ratios"]["memory, fused / BatchNorm"] = memory["fused"] / memory["batchnorm"]
         rows.append(row)
     return rows
 

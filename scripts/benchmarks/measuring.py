@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import resource
 import tempfile
@@ -52,23 +53,45 @@ def mxnet_layers(method: str, case: Case, contexts: Sequence[Any]) -> list[Any]:
 
 
 def mxnet_layer(method: str, case: Case, contexts: Sequence[Any]) -> Any:
-    """Build the layer of a method for the contexts."""
+    """Build the layer of a method for the contexts, and what follows it."""
     from mxnet import gluon
 
     axis, epsilon = case.get("axis", 1), EPSILON
-    if method == "ours":
+    if method in ("ours", "fused"):
         import gluon_syncbn
 
-        layer = gluon_syncbn.SyncBatchNorm(num_devices=len(contexts), axis=axis, epsilon=epsilon)
+        layer = gluon_syncbn.SyncBatchNorm(
+            num_devices=len(contexts),
+            axis=axis,
+            epsilon=epsilon,
+            activation="relu" if method == "fused" else None,
+        )
     elif method.startswith("batchnorm"):
         layer = gluon.nn.BatchNorm(axis=axis, epsilon=epsilon)
     else:
         layer = gluon.contrib.nn.SyncBatchNorm(num_devices=len(contexts), epsilon=epsilon)
     if case.get("dtype", "float32") != "float32":
         layer.cast(case["dtype"])
+    if "tail" in case and method != "fused":
+        layer = with_activation(layer)
     layer.initialize(ctx=list(contexts))
     layer.hybridize()
     return layer
+
+
+def with_activation(norm: Any) -> Any:
+    """Put MXNet's operators behind a norm: the sum with a second input, if any, and ReLU."""
+    from mxnet import gluon
+
+    class WithActivation(gluon.HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = norm
+
+        def hybrid_forward(self, F: Any, x: Any, *shortcuts: Any) -> Any:
+            return F.Activation(sum(shortcuts, self.norm(x)), act_type="relu")
+
+    return WithActivation()
 
 
 class MXNetStep:
@@ -83,8 +106,12 @@ class MXNetStep:
         pairs = list(zip(normal_data(case), normal_gradients(case), contexts))
         self.data = [mx.nd.array(x, ctx=c, dtype=dtype) for x, _, c in pairs]
         self._heads = [mx.nd.array(dy, ctx=c, dtype=dtype) for _, dy, c in pairs]
-        for x in self.data:
-            x.attach_grad()
+        self._inputs = [[x] for x in self.data]
+        if case.get("tail") == "add and ReLU":
+            for inputs, shortcut in zip(self._inputs, _normal(case, 2)):
+                inputs.append(mx.nd.array(shortcut, ctx=inputs[0].context, dtype=dtype))
+        for array in itertools.chain(*self._inputs):
+            array.attach_grad()
         self._layers = mxnet_layers(method, case, contexts)
         self._train = case.get("mode", "training") == "training"
         self.outputs: list[Any] = []
@@ -93,10 +120,10 @@ class MXNetStep:
     def __call__(self) -> None:
         if self._train:
             with self._mx.autograd.record():
-                self.outputs = [layer(x) for layer, x in zip(self._layers, self.data)]
+                self.outputs = [layer(*x) for layer, x in zip(self._layers, self._inputs)]
             self._mx.autograd.backward(self.outputs, self._heads)
         else:
-            self.outputs = [layer(x) for layer, x in zip(self._layers, self.data)]
+            self.outputs = [layer(*x) for layer, x in zip(self._layers, self._inputs)]
         self._mx.nd.waitall()
 
 
@@ -167,6 +194,7 @@ class Network:
         devices = {"num_devices": len(contexts)}
         norm = {
             "ours": Norm(gluon_syncbn.SyncBatchNorm, devices),
+            "fused": Norm(gluon_syncbn.SyncBatchNorm, devices, fuse=True),
             "ours1": Norm(gluon_syncbn.SyncBatchNorm, {"num_devices": 1}),
             "builtin": Norm(gluon.contrib.nn.SyncBatchNorm, devices),
         }.get(method, Norm())

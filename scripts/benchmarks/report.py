@@ -15,6 +15,7 @@ import numpy as np
 
 TITLES = {
     "ours": "gluon_syncbn",
+    "fused": "gluon_syncbn, fused",
     "ours1": "gluon_syncbn, num_devices=1",
     "batchnorm": "BatchNorm",
     "traced": "BatchNorm, traced",

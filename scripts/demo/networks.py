@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gluon_syncbn
 import mxnet as mx
 from gluoncv import model_zoo
 from gluoncv.model_zoo.danet import DANet
@@ -117,10 +118,13 @@ class Norm:
         The layer's class.
     settings : dict
         Keyword arguments for every such layer.
+    fuse : bool
+        Whether to compute norms together with the activations behind them.
     """
 
     layer: Any = nn.BatchNorm
     settings: dict[str, Any] = field(default_factory=dict)
+    fuse: bool = False
 
 
 def build(design: Design, norm: Norm, contexts: Sequence[mx.Context], weights: Path) -> Any:
@@ -145,7 +149,7 @@ def build(design: Design, norm: Norm, contexts: Sequence[mx.Context], weights: P
     """
     net = _construct(design, norm, contexts)
     net.load_parameters(str(weights), ctx=list(contexts))
-    return net
+    return gluon_syncbn.fuse(net) if norm.fuse else net
 
 
 def save_initial_weights(design: Design, seed: int, path: Path) -> None:

@@ -93,6 +93,11 @@ def parse_arguments(description: str | None, job: Job) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder for the results (runs/MODEL-BACKBONE)"
     )
+    parser.add_argument(
+        "--fuse",
+        action="store_true",
+        help="compute SyncBatchNorm and the activation behind it in one pass (gluon_syncbn.fuse)",
+    )
     graph = parser.add_mutually_exclusive_group()
     graph.add_argument("--no-hybridize", action="store_true", help="train imperatively")
     graph.add_argument(

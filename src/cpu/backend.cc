@@ -20,6 +20,8 @@ class CpuBackend : public Backend {
     return pass_on_host(std::move(pass));
   }
 
+  void require_invertible(const Backward& pass) override { require_invertible_on_host(pass); }
+
   StatisticsPtr running_statistics(const Data& data, const void* running_mean,
                                    const void* running_variance, double eps) override {
     return running_statistics_on_host(data, running_mean, running_variance, eps);

@@ -158,20 +158,20 @@ NormalizationArrays<R> arrays_of_normalization(const Parameters<R>& values) {
 }
 
 /// Of the gradient, and of the normalization if the gate looks at that; its first channel is
-/// `first`.
+/// `first`. In place there is no x whose distance from a rounded mean would leave a rest.
 template <class T, class R = Real<T>>
-Parameters<R> parameters_of(const InputGradient& g, const Gate<T>& gate, std::size_t first,
-                            const Layout& layout, const Matrix* matrix) {
+Parameters<R> parameters_of(const InputGradient& g, const Gate<T>& gate, bool in_place,
+                            std::size_t first, const Layout& layout, const Matrix* matrix) {
+  const auto rest = [&](std::size_t c) { return in_place ? 0 : rest_of<R>(g.mean[c]); };
   Parameters<R> values(g.mean.size(), layout, matrix, 6);
   values.add([&](std::size_t c) { return g.mean[c]; });
   values.add([&](std::size_t c) { return g.dy_factor[c]; });
   values.add([&](std::size_t c) { return g.x_factor[c]; });
-  values.add([&](std::size_t c) { return g.constant[c] - rest_of<R>(g.mean[c]) * g.x_factor[c]; });
+  values.add([&](std::size_t c) { return g.constant[c] - rest(c) * g.x_factor[c]; });
   if (gate.scale.empty()) return values;
   values.add([&](std::size_t c) { return gate.scale[first + c]; });
-  values.add([&](std::size_t c) {
-    return gate.shift[first + c] - rest_of<R>(g.mean[c]) * gate.scale[first + c];
-  });
+  values.add(
+      [&](std::size_t c) { return gate.shift[first + c] - rest(c) * gate.scale[first + c]; });
   return values;
 }
 
@@ -185,10 +185,10 @@ InputGradientArrays<R> arrays_of_gradient(const Parameters<R>& values) {
   return {values[1], values[2], values[3]};
 }
 
-/// `y` moved like the other arrays; null stays null.
+/// An array that may be missing, moved like the others; null stays null.
 template <class T>
-const T* moved(const T* y, std::int64_t offset) {
-  return y ? y + offset : nullptr;
+const T* moved(const T* array, std::int64_t offset) {
+  return array ? array + offset : nullptr;
 }
 
 /// Sums of the columns of all parts of a matrix.
@@ -244,8 +244,8 @@ void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
   const NormalizationArrays<double> arrays{center.data(), scale.data(), shift.data()};
   parallel_for(matrix.number(), [&](std::int64_t i) {
     const std::int64_t begin = matrix.begin(i);
-    kernels.column_gradient_sums(dy + begin, x + begin, moved(gate.y, begin), matrix[i], arrays,
-                                 gate.activation, sums.first_of(i), sums.second_of(i));
+    kernels.column_gradient_sums(dy + begin, moved(x, begin), moved(gate.y, begin), matrix[i],
+                                 arrays, gate.activation, sums.first_of(i), sums.second_of(i));
   });
   for (std::int64_t part = 0; part < matrix.number(); ++part) {
     for (std::int64_t column = 0; column < matrix[part].columns; ++column) {
@@ -378,10 +378,10 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
                     const InputGradient& g, StoreMode store, T* dx, const Gate<T>& gate) {
-  const auto values = parameters_of(g, gate, index(channels.begin), layout, nullptr);
+  const auto values = parameters_of(g, gate, !x, index(channels.begin), layout, nullptr);
   const std::int64_t first = channels.begin * layout.inner;
   kernels_in_use<T>().run_input_gradient(
-      dy + first, x + first, moved(gate.y, first), layout, first_channels(channels),
+      dy + first, moved(x, first), moved(gate.y, first), layout, first_channels(channels),
       arrays_of_gate(values), arrays_of_gradient(values), gate.activation, store, dx + first);
 }
 
@@ -391,7 +391,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGr
   if (is_empty(layout)) return;
   const Matrix as_matrix(layout, kOutputColumns, kGrain);
   const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
-  const auto values = parameters_of(g, gate, 0, layout, matrix);
+  const auto values = parameters_of(g, gate, !x, 0, layout, matrix);
   const auto normalization = arrays_of_gate(values);
   const auto arrays = arrays_of_gradient(values);
   const StoreMode store = prepare_output(write, layout, dx);
@@ -403,7 +403,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGr
                                    gate.activation, store, dx);
       },
       [&](std::int64_t begin, Extent extent) {
-        kernels.column_input_gradient(dy + begin, x + begin, moved(gate.y, begin), extent,
+        kernels.column_input_gradient(dy + begin, moved(x, begin), moved(gate.y, begin), extent,
                                       normalization, arrays, gate.activation, store, dx + begin);
       });
 }

@@ -29,7 +29,8 @@ struct Normalization {
 };
 
 /// What makes dz of dy, the gradient with respect to what the activation was given: the output or,
-/// where that is not at hand, z of all channels as above.
+/// where that is not at hand, z of all channels as above. In place, with x null, the output tells x
+/// too: `scale` is then the inverse of that above.
 template <class T>
 struct Gate {
   Activation activation = {};
@@ -53,7 +54,7 @@ template <class T>
 void normalize(const T* x, const Layout& layout, const Normalization& normalization,
                WriteMode write, T* y, const T* shortcut = nullptr);
 
-/// Of dz.
+/// Of dz. `x` may be null; see Gate.
 template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
                            const std::vector<double>& mean, const Gate<T>& gate = {});

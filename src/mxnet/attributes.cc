@@ -141,6 +141,20 @@ bool parse_act_type(const std::string& text, ActType* type) {
   return false;
 }
 
+/// In place, the output has to tell the input.
+void require_invertible(const std::string& layer, const Attributes& attributes) {
+  if (attributes.activation.type != ActType::kNone && attributes.activation.slope == 0) {
+    throw Error(layer +
+                ": attribute inplace=True takes an activation that can be inverted: None, "
+                "or 'leaky' or 'elu' with a slope above 0");
+  }
+  if (attributes.shortcut) {
+    throw Error(layer +
+                ": attributes inplace=True and shortcut=True exclude each other; a sum "
+                "does not tell its terms");
+  }
+}
+
 }  // namespace
 
 Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -209,14 +223,17 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
       }
     } else if (name == "shortcut") {
       require_flag(layer, name, value, &attributes.shortcut);
+    } else if (name == "inplace") {
+      require_flag(layer, name, value, &attributes.inplace);
     } else {
       throw Error(layer + ": unknown attribute " + shown(name) +
                   "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, "
                   "sync_group_size, device_ids, key, scope, process_set, across, act_type, slope, "
-                  "shortcut and version");
+                  "shortcut, inplace and version");
     }
   }
   if (attributes.activation.type == ActType::kRelu) attributes.activation.slope = 0;
+  if (attributes.inplace) require_invertible(layer, attributes);
   const bool meets_by_key = attributes.num_devices > 1 && attributes.scope == Scope::kKey;
   if (attributes.key.empty() && (meets_by_key || attributes.crosses_processes())) {
     throw Error(layer +

@@ -45,6 +45,7 @@ struct Attributes {
   std::string across;               ///< the layer's name among processes; "" for the key
   Activation activation{ActType::kNone, 0.25};  ///< with the default slope of LeakyReLU
   bool shortcut = false;  ///< added before the activation; the operator then has four arguments
+  bool inplace = false;   ///< backward reads the output and not the input
 
   static constexpr int kNoProcessSet = -1;
   /// Of the attributes: one more when symbols get something that earlier releases would misread.

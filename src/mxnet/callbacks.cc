@@ -119,8 +119,15 @@ int infer_dtype(int num_tensors, int* dtypes, void* state) {
 int declare_backward_dependency(const int* out_grad, const int* in_data, const int* out_data,
                                 int* num_dependencies, int** dependencies, void* state) {
   thread_local std::vector<int> values;
+  const Property& property = PropertyState::get(state);
+  if (property.inplace()) {
+    values = {out_grad[0], in_data[kGamma], in_data[kBeta], out_data[0]};
+    *num_dependencies = static_cast<int>(values.size());
+    *dependencies = values.data();
+    return kSuccess;
+  }
   values = {out_grad[0], in_data[kData], in_data[kGamma]};
-  switch (PropertyState::get(state).gate()) {
+  switch (property.gate()) {
     case GatedBy::kNothing:
       break;
     case GatedBy::kInput:

@@ -153,6 +153,11 @@ Backend::Data Operator::data_of(const NDArray& array) const {
   return {dtype_of(array.dtype()), Layout::of(shape, attributes_.axis_of(shape.size()))};
 }
 
+const NDArray& Operator::like_data(const BackwardCall& call) const {
+  const auto at = positions_.backward();
+  return call.arrays[attributes_.inplace ? at.out() : at[kData]];
+}
+
 void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion) {
   if (!call->is_train || attributes_.use_global_stats) return run_inference(call, completion);
   require_no_mirroring();
@@ -201,7 +206,7 @@ void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
   if (pending_) pending_->end(device_, shared_from_this());
   call->forward = forward_;
   const auto require_gradient = [&] {
-    require_like_data(call->arrays[at.out_gradient()], call->arrays[at[kData]]);
+    require_like_data(call->arrays[at.out_gradient()], like_data(*call));
   };
   if (!call->forward->round) {
     require_gradient();
@@ -234,6 +239,9 @@ Backend::Normalization Operator::normalization_of(const std::shared_ptr<ForwardC
   pass.activation = attributes_.activation;
   if (attributes_.shortcut) pass.shortcut = call->arrays[at[kShortcut]].data<void>();
   pass.write = write_of(call->request);
+  if (attributes_.inplace && pass.write == WriteMode::kAdd) {
+    throw Error("inplace=True cannot add to what its output holds: backward reads the output");
+  }
   pass.y = call->request == kNull ? nullptr : call->arrays[at.out()].data<void>();
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
     // Its peers would wait for it in backward.
@@ -268,17 +276,22 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall
   const auto at = positions_.backward();
   const Forward& forward = *call->forward;
   Backend::Backward pass;
-  pass.data = data_of(call->arrays[at[kData]]);
+  pass.data = data_of(like_data(*call));
   pass.dy = call->arrays[at.out_gradient()].data<void>();
-  pass.x = call->arrays[at[kData]].data<void>();
+  if (!attributes_.inplace) pass.x = call->arrays[at[kData]].data<void>();
   pass.statistics = forward.statistics;
   pass.of_batch = forward.of_batch;
   pass.count = forward.count;
   pass.gamma = gamma(call->arrays[at[kGamma]]);
   pass.activation = attributes_.activation;
   const GatedBy gate = attributes_.gate();
-  if (gate == GatedBy::kInput) pass.beta = call->arrays[at[kBeta]].data<void>();
-  if (gate == GatedBy::kOutput) pass.y = call->arrays[at.out()].data<void>();
+  if (gate == GatedBy::kInput || attributes_.inplace) {
+    pass.beta = call->arrays[at[kBeta]].data<void>();
+  }
+  if (gate == GatedBy::kOutput || attributes_.inplace) {
+    pass.y = call->arrays[at.out()].data<void>();
+  }
+  if (attributes_.inplace) backend_->require_invertible(pass);
   pass.gradients = gradients_of(*call);
   pass.post = posting_to(device_, kInputGradient);
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {

@@ -142,6 +142,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
   /// Null for 1.
   const void* gamma(const NDArray& array) const;
   Backend::Data data_of(const NDArray& array) const;
+  /// An array of the shape and dtype of the input, which may be gone.
+  const NDArray& like_data(const BackwardCall& call) const;
 
   const Attributes attributes_;
   const Positions positions_;

@@ -33,6 +33,7 @@ class Property {
   Positions positions() const { return Positions(attributes_); }
 
   GatedBy gate() const { return attributes_.gate(); }
+  bool inplace() const { return attributes_.inplace; }
 
   /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments and
   /// the auxiliary states; empty where nothing is known.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "common/error.h"
 #include "common/layout.h"
 #include "common/write_mode.h"
 #include "norm/activation.h"
@@ -86,7 +87,7 @@ class Backend {
   struct Backward {
     Data data;
     const void* dy = nullptr;
-    const void* x = nullptr;
+    const void* x = nullptr;  ///< null: the output tells it (require_invertible())
     StatisticsPtr statistics;
     bool of_batch = true;         ///< false if the running statistics were used
     std::int64_t count = 0;       ///< elements of a channel in the batch
@@ -104,6 +105,12 @@ class Backend {
 
   virtual std::shared_ptr<DevicePass> forward(Forward pass) = 0;
   virtual std::shared_ptr<DevicePass> backward(Backward pass) = 0;
+
+  /// Throws Error unless beta and the output of a pass tell its input to half of the digits of its
+  /// dtype, in every channel.
+  virtual void require_invertible(const Backward& /*pass*/) {
+    throw Error("inplace=True is for CPU contexts only");
+  }
 
   /// Statistics for inference() and a backward pass behind it.
   virtual StatisticsPtr running_statistics(const Data& data, const void* running_mean,

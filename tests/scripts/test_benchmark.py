@@ -13,8 +13,9 @@ from benchmarks.waiting import lockstep
 from tests.support.processes import ROOT, clean_environment
 
 
-def start(command: str, out: Path) -> subprocess.Popen:
-    arguments = [str(ROOT / "scripts" / "benchmark.py"), command, "--quick", "--out", str(out)]
+def start(command: str, out: Path, *options: str) -> subprocess.Popen:
+    program = str(ROOT / "scripts" / "benchmark.py")
+    arguments = [program, command, "--quick", "--out", str(out), *options]
     return subprocess.Popen(
         [sys.executable, *arguments],
         env=clean_environment(),
@@ -38,8 +39,8 @@ def test_lockstep_needs_the_same_norms_everywhere(ends):
         lockstep(ends, 3.0)
 
 
-def test_op_accuracy_waiting_and_deploy(tmp_path):
-    commands = ("op", "accuracy", "waiting", "deploy")
+def test_quick_runs(tmp_path):
+    commands = ("op", "fused", "accuracy", "waiting", "deploy")
     processes = {command: start(command, tmp_path / command) for command in commands}
     results = {}
     for command, process in processes.items():
@@ -60,6 +61,11 @@ def test_op_accuracy_waiting_and_deploy(tmp_path):
         for result in row["results"].values():
             assert 0 < result["low_ms"] <= result["median_ms"] <= result["high_ms"]
             assert len(result["times_s"]) == 3
+
+    assert len(results["fused"]["rows"]) == 2
+    for row in results["fused"]["rows"]:
+        assert set(row["results"]) == {"fused", "ours", "batchnorm", "batchnorm_onednn"}
+        assert set(row["ratios"]) == {"fused / ours", "fused / BatchNorm"}
 
     for row in results["accuracy"]["rows"]:
         error = row["errors"]["ours"]

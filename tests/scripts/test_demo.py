@@ -33,6 +33,17 @@ def test_three_ways(tmp_path):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_fused_network(tmp_path):
+    sizes = ("--scenes", "8", "--valid-scenes", "4", "--epochs", "1", "--num-devices", "2")
+    folders = ("--data", str(tmp_path / "data"), "--out", str(tmp_path / "run"))
+    result = run_demo("--fuse", "--norm", "sync", *sizes, *folders)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "fused: 18 of 21 norms (10 with relu, 8 with sum and relu)" in result.stdout
+    table = json.loads((tmp_path / "run" / "table.json").read_text())
+    assert [row["title"] for row in table["table"]] == ["2 devices, SyncBatchNorm, fused"]
+    assert "export: loaded on one context it predicts the same" in result.stdout
+
+
 def test_wrong_options_are_named():
     for arguments, message in (
         (("--model", "unet"), "--model unet: choose from fcn"),

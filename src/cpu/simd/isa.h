@@ -53,7 +53,8 @@ struct Extent {
 ///
 /// y is act(z), or act(z + shortcut) if there is a shortcut. Its gradient with respect to what the
 /// activation is given, dz, is told by y or, if that is null, by z. Without an activation, dz is dy
-/// and z is not looked at.
+/// and z is not looked at. If x is null, y tells it too: z is the inverse of the activation, and
+/// x - center is (z - shift) * scale, where scale is the inverse of that above.
 template <class T>
 struct Kernels {
   using R = Real<T>;

@@ -267,12 +267,21 @@ GLUON_SYNCBN_INLINE bool is_far(const Deviations<Doubles>& d, double share) {
 }
 
 /// Activations. `value` is what comes out for z, `gradient` what dy is with respect to z, told by
-/// z, and `gradient_by_output` the same told by what came out.
+/// z, and `gradient_by_output` the same told by what came out. `inverse` is z for that; elements of
+/// T hold it.
 
 struct Identity {
   template <class V>
   GLUON_SYNCBN_INLINE V value(V z) const {
     return z;
+  }
+  template <class V>
+  GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V /*y*/) const {
+    return dy;
+  }
+  template <class T, class V>
+  GLUON_SYNCBN_INLINE V inverse(V y) const {
+    return y;
   }
 };
 
@@ -293,6 +302,10 @@ struct Rectifier {
   GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V y) const {
     return gradient(dy, y);
   }
+  template <class T, class V>
+  GLUON_SYNCBN_INLINE V inverse(V y) const {
+    return y < 0 ? y / of_lanes(y, slope) : y;
+  }
 
  private:
   template <class V>
@@ -307,6 +320,16 @@ GLUON_SYNCBN_INLINE float exp_of(float x) { return __builtin_expf(x); }
 GLUON_SYNCBN_INLINE double exp_of(double x) { return __builtin_exp(x); }
 GLUON_SYNCBN_INLINE float expm1_of(float x) { return __builtin_expm1f(x); }
 GLUON_SYNCBN_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
+GLUON_SYNCBN_INLINE float log1p_of(float x) { return __builtin_log1pf(x); }
+GLUON_SYNCBN_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
+
+/// Where expm1() becomes -1 in T: the logarithm of half the distance to the next number.
+template <class T>
+constexpr double kSaturation = -17.3;  // 2^-25
+template <>
+constexpr double kSaturation<double> = -37.4;  // 2^-54
+template <>
+constexpr double kSaturation<Half> = -8.3;  // 2^-12
 
 struct Elu {
   double slope;
@@ -327,6 +350,14 @@ struct Elu {
   GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V y) const {
     return y > 0 ? dy : dy * (y + of_lanes(y, slope));
   }
+  template <class T, class V>
+  GLUON_SYNCBN_INLINE V inverse(V y) const {
+    const V ratio = y > 0 ? V{} : y / of_lanes(y, slope);
+    V below = ratio < -1 ? of_lanes(y, -1) : ratio;
+    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = log1p_of(below[i]);
+    const V lowest = of_lanes(y, kSaturation<T>);
+    return y > 0 ? y : below < lowest ? lowest : below;  // a NaN stays one
+  }
 };
 
 /// Calls visit(activation) with a type of its own for each. Identity is a matter of the caller.
@@ -336,28 +367,38 @@ GLUON_SYNCBN_INLINE void with_activation(const Activation& activation, const Vis
   return visit(Rectifier{activation.type == ActType::kNone ? 1 : activation.slope});
 }
 
-/// Gates turn dy into dz = dy * act'(z). Each is made by at(load), where load(array) gives the
-/// numbers of the channels in question.
+/// Gates turn dy into dz = dy * act'(z), and know x - center. Each is made by at(load), where
+/// load(array) gives the numbers of the channels in question.
 
-struct NoGate {
+struct OfInput {
+  template <class V>
+  GLUON_SYNCBN_INLINE V centered(V x, V center) const {
+    return x - center;
+  }
+};
+
+struct NoGate : OfInput {
   static constexpr int kInputs = 2;  // dy and x
   template <class Load>
   GLUON_SYNCBN_INLINE NoGate at(const Load&) const {
     return {};
   }
   template <class V>
-  GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/) const {
+  GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/, V /*x*/) const {
     return dy;
   }
 };
 
 template <class V, class Act>
-struct GateOfInput {
+struct GateOfInput : OfInput {
   V scale;
   V shift;
   Act act;
 
-  GLUON_SYNCBN_INLINE V operator()(V dy, V centered) const {
+  GLUON_SYNCBN_INLINE GateOfInput(V with_scale, V with_shift, Act with_act)
+      : scale(with_scale), shift(with_shift), act(with_act) {}
+
+  GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V /*x*/) const {
     return act.gradient(dy, centered * scale + shift);
   }
 };
@@ -371,33 +412,67 @@ struct GatesOfInput {
 
   template <class Load>
   GLUON_SYNCBN_INLINE auto at(const Load& load) const {
-    return GateOfInput<decltype(load(scale)), Act>{load(scale), load(shift), act};
+    return GateOfInput<decltype(load(scale)), Act>(load(scale), load(shift), act);
   }
 };
 
 template <class Act>
-struct GateOfOutput {
+struct GateOfOutput : OfInput {
   static constexpr int kInputs = 3;  // dy, x and y
   Act act;
+
+  GLUON_SYNCBN_INLINE explicit GateOfOutput(Act with_act) : act(with_act) {}
 
   template <class Load>
   GLUON_SYNCBN_INLINE GateOfOutput at(const Load&) const {
     return *this;
   }
   template <class V>
+  GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/, V /*x*/, V y) const {
+    return act.gradient_by_output(dy, y);
+  }
+};
+
+/// In place: the output tells everything.
+template <class T, class V, class Act>
+struct Inverse {
+  V scale;
+  V shift;
+  Act act;
+
+  GLUON_SYNCBN_INLINE V centered(V y, V /*center*/) const {
+    return (act.template inverse<T>(y) - shift) * scale;
+  }
   GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/, V y) const {
     return act.gradient_by_output(dy, y);
   }
 };
 
-/// Calls visit(gates) with those of an activation, told by the output if `has_output`.
-template <class R, class Visit>
-GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, bool has_output,
+template <class T, class R, class Act>
+struct Inverses {
+  static constexpr int kInputs = 2;  // dy and y
+  const R* scale;
+  const R* shift;
+  Act act;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    return Inverse<T, decltype(load(scale)), Act>{load(scale), load(shift), act};
+  }
+};
+
+/// Calls visit(gates) with those of an activation, told by the output if there is one.
+template <class T, class R, class Visit>
+GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, const T* y,
                                     const NormalizationArrays<R>& p, const Visit& visit) {
-  if (activation.type == ActType::kNone) return visit(NoGate());
+  if (activation.type == ActType::kNone) {
+    if (x) return visit(NoGate());
+    return visit(Inverses<T, R, Identity>{p.scale, p.shift, Identity()});
+  }
   with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
     using Act = decltype(act);
-    if (has_output) return visit(GateOfOutput<Act>{act});
+    if (!x) return visit(Inverses<T, R, Act>{p.scale, p.shift, act});
+    if (y) return visit(GateOfOutput<Act>(act));
     visit(GatesOfInput<R, Act>{p.scale, p.shift, act});
   });
 }
@@ -430,7 +505,7 @@ struct Inputs {
 template <class Gates, class T>
 GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x, const T* y) {
   if constexpr (Gates::kInputs == 2) {
-    return {{dy, x}};
+    return {{dy, x ? x : y}};
   } else {
     return {{dy, x, y}};
   }
@@ -555,10 +630,11 @@ struct GradientTerms {
   Doubles mean;
   Gate gate;
 
+  /// `x` is the output if the gate works in place.
   template <class... Output>
   GLUON_SYNCBN_INLINE Terms operator()(Doubles dy, Doubles x, Output... y) const {
-    const Doubles centered = x - mean;
-    return {gate(dy, centered, y...), centered};
+    const Doubles centered = gate.centered(x, mean);
+    return {gate(dy, centered, x, y...), centered};
   }
 };
 
@@ -596,7 +672,7 @@ template <class T>
 void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout,
                        ChannelRange channels, const NormalizationArrays<double>& p,
                        const Activation& activation, double* sum_dz, double* sum_dz_centered) {
-  with_gates(activation, y != nullptr, p, [&](auto gates) GLUON_SYNCBN_INLINED {
+  with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
     const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
     for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
       const auto of_channel = [&](const double* array)
@@ -710,8 +786,8 @@ struct Differentiate {
 
   template <class... Output>
   GLUON_SYNCBN_INLINE V operator()(V dy, V x, Output... y) const {
-    const V centered = x - center;
-    return dy_factor * gate(dy, centered, y...) + (x_factor * centered + constant);
+    const V centered = gate.centered(x, center);
+    return dy_factor * gate(dy, centered, x, y...) + (x_factor * centered + constant);
   }
 };
 
@@ -786,7 +862,7 @@ void run_input_gradient(const T* dy, const T* x, const T* y, const Layout& layou
                         ChannelRange channels, const NormalizationArrays<Real<T>>& n,
                         const InputGradientArrays<Real<T>>& p, const Activation& activation,
                         StoreMode how, T* dx) {
-  with_gates(activation, y != nullptr, n, [&](auto gates) GLUON_SYNCBN_INLINED {
+  with_gates(activation, x, y, n, [&](auto gates) GLUON_SYNCBN_INLINED {
     using Gates = decltype(gates);
     write_runs(inputs_of<Gates>(dy, x, y), layout, channels,
                DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);
@@ -950,7 +1026,7 @@ void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
   const std::int64_t width = extent.columns;
   for (std::int64_t i = 0; i < width; ++i) sum_dz[i] = sum_dz_centered[i] = 0;
   TileSums sums;
-  with_gates(activation, y != nullptr, p, [&](auto gates) GLUON_SYNCBN_INLINED {
+  with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
     const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
     for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
       const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
@@ -1025,7 +1101,7 @@ void column_input_gradient(const T* dy, const T* x, const T* y, Extent extent,
                            const NormalizationArrays<Real<T>>& n,
                            const InputGradientArrays<Real<T>>& p, const Activation& activation,
                            StoreMode how, T* dx) {
-  with_gates(activation, y != nullptr, n, [&](auto gates) GLUON_SYNCBN_INLINED {
+  with_gates(activation, x, y, n, [&](auto gates) GLUON_SYNCBN_INLINED {
     using Gates = decltype(gates);
     write_rows(inputs_of<Gates>(dy, x, y), extent,
                DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);

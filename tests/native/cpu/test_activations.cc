@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -200,6 +201,65 @@ TEST_CASE_TEMPLATE("activations: gradient of the shortcut", Given, GLUON_SYNCBN_
         [&](std::size_t i) { return given.dy.at(i) * steepness_at(act, y.at(i)); },
         [&](std::size_t i) { return std::fabs(given.dy.at(i)) * (1 + std::fabs(y.at(i))); });
   });
+}
+
+TEST_CASE_TEMPLATE("activations: in place, the output tells everything", Given,
+                   GLUON_SYNCBN_CASES) {
+  using T = typename Given::Type;
+  const UseIsa use(Given::kIsa);
+  std::uint32_t seed = 100;
+  for (const Layout& layout : kLayouts) {
+    for (const Activation& act : {Activation{}, Activation{ActType::kLeaky, 0.1},
+                                  Activation{ActType::kElu, 1}, Activation{ActType::kElu, 0.4}}) {
+      const Case<T> given(layout, act, ++seed);
+      // Any output will do, if ELU is not flat there.
+      Data<T> y(layout, 0.6, 0.3, seed);
+      for (T& element : y.elements) {
+        const double least = -0.9 * (act.type == ActType::kElu ? act.slope : 10);
+        element = Type<T>::of(std::max(static_cast<double>(Type<T>::value(element)), least));
+      }
+      const cpu::Gate<T> gate{act, y.data(), given.n.scale, given.n.shift};
+      const auto centered = [&](std::size_t i) {
+        const std::size_t c = y.channel(i);
+        return (inverse(act, y.at(i)) - given.n.shift[c]) * given.n.scale[c];
+      };
+      const auto size = [&](std::size_t i) {
+        const std::size_t c = y.channel(i);
+        return (10 + std::fabs(given.n.shift[c])) * std::fabs(given.n.scale[c]);
+      };
+      const auto dz = [&](std::size_t i) { return given.dy.at(i) * steepness_at(act, y.at(i)); };
+      const T* no_input = nullptr;
+      const GradientSums sums =
+          cpu::gradient_sums(given.dy.data(), no_input, layout, given.n.mean, gate);
+      std::vector<long double> plain(given.n.mean.size()), products(plain), error(plain);
+      for (std::size_t i = 0; i < y.elements.size(); ++i) {
+        const std::size_t c = y.channel(i);
+        plain[c] += dz(i);
+        products[c] += dz(i) * centered(i);
+        error[c] += 1e-14L * std::fabs(given.dy.at(i)) * (1 + size(i));
+      }
+      for (std::size_t c = 0; c < plain.size(); ++c) {
+        REQUIRE(std::fabs(sums.dy[c] - plain[c]) <= error[c]);
+        REQUIRE(std::fabs(sums.dy_centered[c] - products[c]) <= error[c]);
+      }
+      const cpu::InputGradient g{given.n.mean, parameters(layout, 1, 7),
+                                 parameters(layout, -0.2, 8), parameters(layout, 0.1, 9)};
+      check_output(
+          given.x,
+          [&](WriteMode write, std::vector<T>* dx) {
+            cpu::input_gradient(given.dy.data(), no_input, layout, g, write, dx->data(), gate);
+          },
+          [&](std::size_t i) {
+            const std::size_t c = y.channel(i);
+            return g.dy_factor[c] * dz(i) + g.x_factor[c] * centered(i) + g.constant[c];
+          },
+          [&](std::size_t i) {
+            const std::size_t c = y.channel(i);
+            return std::fabs(g.dy_factor[c] * dz(i)) + std::fabs(g.x_factor[c]) * size(i) +
+                   std::fabs(g.constant[c]);
+          });
+    }
+  }
 }
 
 TEST_CASE_TEMPLATE("activations: at 0 the slope is that from below", Given, GLUON_SYNCBN_CASES) {

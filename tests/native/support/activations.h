@@ -31,6 +31,13 @@ inline long double steepness_at(const Activation& activation, long double y) {
   return y + static_cast<long double>(activation.slope);
 }
 
+/// z by y = act(z).
+inline long double inverse(const Activation& activation, long double y) {
+  if (y > 0 || activation.type == ActType::kNone) return y;
+  const auto slope = static_cast<long double>(activation.slope);
+  return activation.type == ActType::kLeaky ? y / slope : std::log1p(y / slope);
+}
+
 }  // namespace gluon_syncbn::tests
 
 #endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ACTIVATIONS_H_

@@ -1,0 +1,245 @@
+"""Compute norms together with the activations behind them, in a whole network."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon.block import _flatten
+
+from .convert import convert_sync_batchnorm
+from .graph import Graph, is_sync_batchnorm
+
+__all__ = ["FusedNetwork", "fuse"]
+
+_logger = logging.getLogger(__name__)
+
+_SHORTCUT = 3  # its place among the operator's inputs
+_ADDITION = "elemwise_add"
+
+
+def fuse(
+    net: gluon.HybridBlock,
+    convert: bool = False,
+    num_devices: int | None = None,
+    num_inputs: int = 1,
+    inplace: bool = False,
+) -> FusedNetwork:
+    """Make a network that computes its norms together with what follows them, in one pass.
+
+    Every :class:`gluon_syncbn.SyncBatchNorm` whose output goes into an activation (ReLU, leaky ReLU
+    or ELU) and nowhere else takes that in. One whose output goes into a sum with another array, and
+    that into an activation, takes in both. What was fused, and what was left and why, is logged
+    under ``gluon_syncbn``, and the attributes ``fused`` and ``left`` of the new network have it.
+
+    The new network computes what `net` computes hybridized: a layer that is called several times in
+    a step updates its running statistics in the order of the graph, not in that of the calls. A
+    network whose code asks whether it is in training, such as YOLO3, is traced as things are at the
+    call: fuse it under ``autograd.record()`` for training, and once more outside for inference.
+
+    Parameters
+    ----------
+    net : HybridBlock
+        The network. It stays usable and shares its parameters with the new one.
+    convert : bool, default False
+        Convert plain BatchNorms of `net` first, in place; see
+        :func:`gluon_syncbn.convert_sync_batchnorm`.
+    num_devices : int, optional
+        Number of devices of a training step for the converted layers. By default, the number of
+        contexts that the parameters live on.
+    num_inputs : int, default 1
+        Number of arrays that the network is called with.
+    inplace : bool, default False
+        Let norms with a leaky ReLU or ELU, without a sum, work in place: MXNet can then free their
+        inputs; see `inplace` of :class:`gluon_syncbn.SyncBatchNorm` for what that costs.
+
+    Returns
+    -------
+    FusedNetwork
+        A HybridBlock with the same parameters under the same names: it loads and saves the same
+        checkpoints, trains with the same ``gluon.Trainer``, and exports. It keeps the number of
+        devices that `net` has now. Methods of `net`'s class it has not.
+
+    Raises
+    ------
+    ValueError
+        If `net` is no HybridBlock, or cannot be traced; if the parameters are not initialized and
+        a layer has no `num_devices` of its own.
+
+    Examples
+    --------
+    >>> import gluon_syncbn
+    >>> import mxnet as mx
+    >>> from mxnet.gluon import nn
+    >>> net = nn.HybridSequential()
+    >>> net.add(nn.Conv2D(8, 3), nn.BatchNorm(), nn.Activation("relu"))
+    >>> net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    >>> fused = gluon_syncbn.fuse(net, convert=True)
+    >>> fused.hybridize(static_alloc=True)
+    >>> kinds = [what for _, what in fused.fused]
+    """
+    if not isinstance(net, gluon.HybridBlock):
+        raise ValueError(f"net={type(net).__name__} should be a HybridBlock, which can be traced")
+    if convert:
+        convert_sync_batchnorm(net, num_devices)
+    names = ["data"] if num_inputs == 1 else [f"data{i}" for i in range(num_inputs)]
+    inputs = [mx.sym.var(name) for name in names]
+    outputs = _trace(net, inputs)
+    flat, out_format = _flatten(outputs, "output")
+    graph = _Graph(mx.sym.Group(flat))
+    fused, left = graph.fuse_all(inplace)
+    network = FusedNetwork(graph.to_symbol(), inputs, out_format, net)
+    network.fused, network.left = fused, left
+    _logger.info(
+        "fused in %s: %d norms: %s; left: %s",
+        net.name,
+        len(fused),
+        ", ".join(f"{name} with {what}" for name, what in fused) or "none",
+        ", ".join(f"{name} ({why})" for name, why in left) or "none",
+    )
+    return network
+
+
+def _trace(net: gluon.HybridBlock, inputs: list[mx.sym.Symbol]) -> Any:
+    try:
+        return net(*inputs)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever its code raises where it meets a symbol
+        raise ValueError(
+            f"{net.name} cannot be traced with {len(inputs)} inputs, as hybridize() would do: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+class FusedNetwork(gluon.SymbolBlock):
+    """A network made by :func:`gluon_syncbn.fuse`.
+
+    Attributes
+    ----------
+    fused : list of (str, str)
+        Name of each norm that has taken in what follows it, and what that was. A layer that is
+        called several times has several entries.
+    left : list of (str, str)
+        Name of each other norm, and why it stays.
+    """
+
+    fused: list[tuple[str, str]]
+    left: list[tuple[str, str]]
+
+    def __init__(
+        self,
+        symbol: mx.sym.Symbol,
+        inputs: list[mx.sym.Symbol],
+        out_format: Any,
+        net: gluon.HybridBlock,
+    ) -> None:
+        # Not that of SymbolBlock, which would make parameters of its own idea of dtypes.
+        gluon.HybridBlock.__init__(self)
+        self._prefix = ""
+        _, self._in_format = _flatten(inputs, "input")
+        self._out_format = out_format
+        self._cached_graph = inputs, symbol
+        shared = net.collect_params()
+        known = {symbol_in.name for symbol_in in inputs}
+        used = {name: shared[name] for name in symbol.list_inputs() if name not in known}
+        self._params = gluon.ParameterDict("", shared)
+        self._params._params.update(used)
+        self._reg_params = used
+        # The network itself would become a child.
+        self._structure: Callable[[str], dict] = net._collect_params_with_prefix
+
+    def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, gluon.Parameter]:
+        """Name parameters as the network does that this one was made of, for its checkpoints."""
+        return self._structure(prefix)
+
+
+class _Graph(Graph):
+    def fuse_all(self, inplace: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Fuse all norms; return those with what they took in, and the others with the reason."""
+        fused, left = [], []
+        norms = [index for index, node in enumerate(self.nodes) if is_sync_batchnorm(node)]
+        counts = Counter(self._statistics(index) for index in norms)
+        self._shared = {statistics for statistics, count in counts.items() if count > 1}
+        for index in norms:
+            name = self.nodes[index]["name"]
+            what, why_not = self._fuse(index, inplace)
+            if why_not is None:
+                fused.append((name, what))
+            else:
+                left.append((name, why_not))
+        return fused, left
+
+    def _fuse(self, index: int, inplace: bool) -> tuple[str, str | None]:
+        """Fuse a norm with what follows; return what that is, or else why it was not done."""
+        if self.attribute(index, "act_type", "None") != "None":
+            return "", "has an activation already"
+        reader = self._only_reader(index)
+        if reader is None:
+            return "", "its output is used more than once, or is an output of the network"
+        shortcut, absorbed = None, [index]
+        if self.nodes[reader]["op"] == _ADDITION and not self.flag(index, "shortcut"):
+            (shortcut,) = (entry for entry in self.nodes[reader]["inputs"] if entry[0] != index)
+            absorbed.append(reader)
+            reader = self._only_reader(reader)
+            if reader is None:
+                return "", "its sum with a shortcut is used more than once"
+        activation = self._activation(reader)
+        if activation is None:
+            return "", f"is followed by {self.nodes[reader]['name']}, which is no such activation"
+        recovers = self.flag(index, "inplace")
+        if recovers and (shortcut is not None or float(activation.get("slope", 0)) == 0):
+            return "", "works in place, which this could not"
+        norm = self.nodes[index]
+        inputs, attributes = list(norm["inputs"]), {**norm["attrs"], **activation}
+        if shortcut is not None:
+            inputs.insert(_SHORTCUT, shortcut)
+            attributes["shortcut"] = "True"
+        what = f"{'sum and ' if shortcut is not None else ''}{activation['act_type']}"
+        if inplace and shortcut is None and float(activation.get("slope", 0)) > 0:
+            attributes["inplace"], recovers = "True", True
+        what += " in place" if recovers else ""
+        # Where the activation stood, all that the shortcut depends on has been computed.
+        uses, before = self._uses(), {i: self.nodes[i] for i in (*absorbed, reader)}
+        self.nodes[reader] = {**norm, "inputs": inputs, "attrs": attributes}
+        for other in absorbed:
+            self.nodes[other] = {**self.nodes[other], "inputs": []}
+        if self._uses() == uses:
+            return what, None
+        for other, node in before.items():
+            self.nodes[other] = node
+        return "", "would change the order in which a layer used several times updates statistics"
+
+    def _statistics(self, index: int) -> int:
+        """Return the node of a norm's running mean, which tells the layer."""
+        place = _SHORTCUT + self.flag(index, "shortcut")
+        statistics: int = self.nodes[index]["inputs"][place][0]
+        return statistics
+
+    def _uses(self) -> list[tuple[int, list[int]]]:
+        """Layers that are used several times, each with its input, in the order of the uses."""
+        if not self._shared:
+            return []
+        norms = (index for index in self.order() if is_sync_batchnorm(self.nodes[index]))
+        uses = ((self._statistics(index), self.nodes[index]["inputs"][0]) for index in norms)
+        return sorted((use for use in uses if use[0] in self._shared), key=lambda use: use[0])
+
+    def _only_reader(self, index: int) -> int | None:
+        readers = self.consumers(index)
+        return readers[0][0] if len(readers) == 1 and readers[0][0] >= 0 else None
+
+    def _activation(self, index: int) -> dict[str, str] | None:
+        """Return the operator's attributes for the activation `index`, or None if it has none."""
+        op = self.nodes[index]["op"]
+        if op == "relu" or (op == "Activation" and self.attribute(index, "act_type", "") == "relu"):
+            return {"act_type": "relu"}
+        act_type = self.attribute(index, "act_type", "leaky")
+        slope = self.attribute(index, "slope", "0.25")
+        if op == "LeakyReLU" and act_type in ("leaky", "elu") and float(slope) >= 0:
+            # MXNet holds it in single precision.
+            return {"act_type": act_type, "slope": repr(float(np.float32(slope)))}
+        return None

@@ -1,0 +1,233 @@
+"""A layer that works in place gives what it gives otherwise, without keeping its input."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import DEVICE, contexts
+from tests.layer.test_activation import Training, assert_same
+from tests.layer.test_modes import MODES
+from tests.layer.test_parity import batches
+from tests.support.layers import Batch, Options, avoid_kinks, check, make_batch, run
+
+pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="on CPU contexts alone")
+
+# Arguments of the layer.
+INVERTIBLE = {
+    "none": {},
+    "leaky": {"activation": "leaky_relu"},
+    "leaky 3": {"activation": "leaky_relu", "alpha": 3},
+    "elu": {"activation": "elu"},
+    "elu 0.5": {"activation": "elu", "alpha": 0.5},
+}
+
+
+def keep_gamma_from_zero(batch: Batch) -> None:
+    sign = np.where(batch.gamma < 0, -1, 1)
+    batch.gamma = (sign * np.maximum(np.abs(batch.gamma), 0.5)).astype(batch.gamma.dtype)
+
+
+@settings(max_examples=300)
+@given(
+    drawn=batches(),
+    fix_gamma=st.booleans(),
+    use_global_stats=st.sampled_from([False, False, True]),
+    train_mode=st.sampled_from([True, True, False]),
+    requests=st.tuples(*[st.sampled_from(["write", "add", "null"])] * 3),
+    act_type=st.sampled_from([None, "leaky", "elu"]),
+    slope=st.sampled_from([0.01, 0.25, 1.0, 3.0]),
+)
+def test_any_step_matches_the_oracle(
+    drawn, fix_gamma, use_global_stats, train_mode, requests, act_type, slope
+):
+    batch, dtype = drawn
+    keep_gamma_from_zero(batch)
+    if all(request == "null" for request in requests):
+        requests = ("write", "null", "null")
+    options = Options(
+        fix_gamma=fix_gamma,
+        use_global_stats=use_global_stats,
+        train_mode=train_mode,
+        grad_req=dict(zip(("data", "gamma", "beta"), requests)),
+        before=1.0 if "add" in requests else 0.0,
+        act_type=act_type,
+        slope=slope,
+        inplace=True,
+    )
+    if act_type is not None:
+        avoid_kinks(batch, options)
+    # The rounding of the output is in all gradients, and grows by |beta / gamma|.
+    tolerance = {"float32": 3e-5, "float64": 1e-11, "float16": 3e-2}[dtype]
+    check(batch, options, tolerance)
+
+
+class Chain(gluon.HybridBlock):
+    """Two convolutions and norms; the input of the first norm is read by others too."""
+
+    def __init__(self, kind: str, inplace: bool) -> None:
+        super().__init__()
+        options = {**INVERTIBLE[kind], "inplace": inplace}
+        with self.name_scope():
+            self.first = nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=3)
+            self.norm1 = gluon_syncbn.SyncBatchNorm(in_channels=4, **options)
+            self.second = nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=4)
+            self.norm2 = gluon_syncbn.SyncBatchNorm(in_channels=4, **options)
+
+    def hybrid_forward(self, F, x):
+        x = self.first(x)
+        return self.norm2(self.second(self.norm1(x))) * F.tanh(x)
+
+
+@pytest.mark.parametrize("kind", INVERTIBLE)
+@pytest.mark.parametrize("mode", MODES)
+def test_training_equals_that_not_in_place(kind, mode):
+    """In double precision, on uneven shards, with what a checkpoint holds meaning the same."""
+    expected = Training(Chain(kind, inplace=False), 1, "imperative")
+    actual = Training(Chain(kind, inplace=True), 3, mode)
+    for _ in range(2):
+        assert_same(actual.step(), expected.step())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("act_type", [None, "leaky", "elu"])
+def test_the_output_has_the_same_bits(dtype, act_type):
+    batch = make_batch(np.random.default_rng(1), (6, 5, 33), (2, 4), dtype=dtype)
+    keep_gamma_from_zero(batch)
+    outs = [run(batch, Options(act_type=act_type, inplace=i)).out for i in (False, True)]
+    assert outs[0].tobytes() == outs[1].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_where_elu_is_flat(dtype, axis):
+    """Its output there is -slope, which tells no more than how far below 0 at least."""
+    shape = (4, 3, 40) if axis == 1 else (4, 40, 3)
+    batch = make_batch(np.random.default_rng(2), shape, (2, 2), axis, dtype)
+    batch.gamma[:] = 1
+    batch.beta[:] = -30
+    batch.x.flat[:3] = 100
+    result = run(batch, Options(act_type="elu", slope=0.7, inplace=True))
+    assert (result.out == np.asarray(-0.7, dtype)).sum() > 400
+    for array in (result.dx, *result.dgamma, *result.dbeta):
+        assert np.isfinite(array).all()
+    assert np.abs(result.dx).max() < 1e-2
+    batch.x.flat[0] = np.nan
+    result = run(batch, Options(act_type="elu", slope=0.7, inplace=True))
+    assert np.isnan(np.moveaxis(result.dx, axis, 0)[0]).all()
+
+
+def planned_memory(inplace: bool) -> int:
+    """MB that MXNet plans for a training step of four norms on (8, 16, 64, 64)."""
+    symbol = mx.sym.var("data")
+    options = {"inplace": True} if inplace else {}
+    for i in range(4):
+        symbol = mx.sym.Convolution(symbol, num_filter=16, kernel=(1, 1), no_bias=True)
+        symbol = mx.sym.Custom(
+            symbol, op_type="SyncBatchNorm", name=f"bn{i}", act_type="leaky", **options
+        )
+    executor = symbol.simple_bind(mx.cpu(), data=(8, 16, 64, 64))
+    (total,) = re.findall(r"Total (\d+) MB allocated", executor.debug_str())
+    return int(total)
+
+
+def test_mxnet_frees_the_input():
+    # Of 2 MB each, two activations are kept for every norm, or one.
+    assert planned_memory(inplace=True) <= planned_memory(inplace=False) - 6
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gamma", "beta", "works"),
+    [
+        ("float32", 0, 0, False),
+        ("float32", 1e-20, 0, True),  # a small output has all its digits
+        ("float32", -3e-4, 1, True),
+        ("float32", 2e-4, 1, False),
+        ("float16", 0.03, 1, True),
+        ("float16", 0.02, -1, False),
+        ("float16", 1e-6, 0, False),
+        ("float64", 1e-6, 1, True),
+        ("float64", -1e-9, 1, False),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_small_gamma(dtype, gamma, beta, works, number):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True, prefix="small_")
+    layer.initialize(ctx=contexts(number))
+    layer.cast(dtype)
+    arrays = [mx.nd.random.normal(shape=(4, 3, 9), ctx=c).astype(dtype) for c in contexts(number)]
+
+    def step() -> None:
+        with autograd.record():
+            outs = [layer(x) for x in arrays]
+        autograd.backward(outs)
+        for gradient in layer.gamma.list_grad():
+            assert np.isfinite(gradient.asnumpy()).all()
+
+    layer.gamma.set_data(mx.nd.array([1, gamma, 1]))
+    layer.beta.set_data(mx.nd.array([5, beta, 0]))
+    if works:
+        step()
+        return
+    message = r"SyncBatchNorm 'small_\w+'.* channel 1 has gamma .* and beta .* should be above"
+    with pytest.raises(mx.base.MXNetError, match=message):
+        step()
+    with contextlib.suppress(mx.base.MXNetError):  # those of the other devices
+        mx.nd.waitall()
+    assert np.isfinite(layer(arrays[0]).asnumpy()).all(), "inference needs no inverse"
+    layer.gamma.set_data(mx.nd.ones(3))
+    step()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"activation": "relu"}, r"inverted .* but activation='relu'"),
+        ({"activation": "elu", "alpha": 0}, r"inverted .* but activation='elu' with alpha=0"),
+    ],
+)
+def test_activations_that_do_not_invert(arguments, message):
+    with pytest.raises(ValueError, match=r"syncbatchnorm\d+: inplace=True takes .*" + message):
+        gluon_syncbn.SyncBatchNorm(inplace=True, **arguments)
+    attributes = {"relu": {"act_type": "relu"}, "elu": {"act_type": "elu", "slope": 0}}
+    with pytest.raises(mx.base.MXNetError, match="inplace=True takes an activation that can be"):
+        mx.sym.Custom(
+            mx.sym.var("x"),
+            op_type="SyncBatchNorm",
+            inplace=True,
+            **attributes[arguments["activation"]],
+        )
+
+
+def test_no_shortcut():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True)
+    layer.initialize()
+    x = mx.nd.ones((2, 3, 4))
+    with pytest.raises(ValueError, match=r"inplace=True and a shortcut exclude each other"):
+        layer(x, x)
+    with pytest.raises(mx.base.MXNetError, match="inplace=True and shortcut=True exclude"):
+        mx.sym.Custom(mx.sym.var("x"), op_type="SyncBatchNorm", inplace=True, shortcut=True)
+
+
+def test_export(tmp_path):
+    """In place or not is nothing that plain operators know of."""
+    training = Training(Chain("elu", inplace=True), 2, "hybridized")
+    training.step()
+    x = mx.nd.array(training.x, dtype="float64")
+    expected = training.net(x).asnumpy()
+    symbol, params = gluon_syncbn.export(training.net, str(tmp_path / "plain"))
+    plain = gluon.SymbolBlock.imports(symbol, ["data"], params)
+    np.testing.assert_allclose(plain(x).asnumpy(), expected, rtol=1e-6, atol=1e-6)
+    training.net.export(str(tmp_path / "net"))
+    nodes = json.loads((tmp_path / "net-symbol.json").read_text())["nodes"]
+    assert [n["attrs"]["inplace"] for n in nodes if n["op"] == "Custom"] == ["True", "True"]

@@ -1,0 +1,326 @@
+"""A fused network is the network it was made of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest import mock
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluoncv.model_zoo import get_model
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+from tests.networks.test_gluoncv_families import DEVICES, OneDevice
+from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
+from tests.support.whole_batch import compare, load, train_step
+
+SLOW = ("PSPNet", "ICNet", "DANet")  # on the trunk of others that are not
+FAMILIES = [network for network in NETWORKS if len(network.impossible) < len(WAYS)]
+
+
+def quiet_initialize(net: gluon.Block, number: int = DEVICES) -> gluon.Block:
+    net.initialize(mx.init.Xavier(), ctx=contexts(number), force_reinit=True)
+    return net
+
+
+def synchronized(network: Network) -> gluon.HybridBlock:
+    if "norm_layer" not in network.impossible:
+        return network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
+    return gluon_syncbn.convert_sync_batchnorm(network.build(network.convertible, DEVICES), DEVICES)
+
+
+def fuse_for_training(network: Network, net: gluon.HybridBlock) -> gluon.HybridBlock:
+    """YOLO3 takes targets in training."""
+    if network.family != "YOLO3":
+        return gluon_syncbn.fuse(net)
+    with autograd.record():
+        return gluon_syncbn.fuse(net, num_inputs=7)
+
+
+def exact_leaky_relu() -> Any:
+    """MXNet's operator rounds what lies below 0 to single precision, of float64 data too."""
+
+    def hybrid_forward(self, F, x):
+        return F.where(x > 0, x, x * float(np.float32(self._alpha)))
+
+    return mock.patch.object(nn.LeakyReLU, "hybrid_forward", hybrid_forward)
+
+
+@pytest.mark.parametrize("network", FAMILIES, ids=[network.name for network in FAMILIES])
+def test_families(network: Network, request):
+    """One training step on two contexts is that of plain layers on one; inference is the same."""
+    by_default = network.by_default and network.family not in SLOW
+    if not by_default and not request.config.getoption("--all-networks"):
+        pytest.skip("needs --all-networks")
+    one = OneDevice(network)
+    with exact_leaky_relu():
+        expected = one.step(frozen=False)
+    net = synchronized(network)
+    load(net, DEVICES, one.values)
+    fused = fuse_for_training(network, net)
+    # Xception has two norms in a row, or one before a convolution, for each that can be fused.
+    share = 0.35 if network.backbone == "xception" else 0.7
+    assert len(fused.fused) >= share * (len(fused.fused) + len(fused.left)), fused.left
+    fused.hybridize(static_alloc=True)
+    compare(train_step(fused, DEVICES, network.size, network.loss), expected, network.tolerance)
+    dtype, tolerance = "float64", 1e-10
+    if network.family == "YOLO3":  # itself it knows no double precision in inference
+        dtype, tolerance = "float32", 1e-4
+        net.cast(dtype)
+        net.set_nms(nms_thresh=0)
+        fused = gluon_syncbn.fuse(net)
+    x = mx.nd.random.normal(shape=(2, 3, network.size, network.size), dtype=dtype)
+    with exact_leaky_relu():
+        found, wanted = leaves(fused(x)), leaves(net(x))
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted):
+        size = np.abs(theirs.asnumpy()).max()
+        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=0, atol=tolerance * size)
+
+
+@pytest.mark.parametrize(("name", "sums"), [("resnet18_v1", 8), ("resnet18_v2", 0)])
+def test_classification(name, sums):
+    """ResNet with sums before the activation, and with sums before the norm."""
+    net = quiet_initialize(get_model(name, classes=5))
+    net(mx.nd.zeros((1, 3, 32, 32)))
+    net.cast("float64")
+    fused = gluon_syncbn.fuse(net, convert=True, num_devices=DEVICES)
+    assert [what for _, what in fused.fused].count("sum and relu") == sums
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((2, 3, 3, 32, 32))
+    results = []
+    for each in (net, fused):
+        with autograd.record():
+            outs = [
+                each(mx.nd.array(x, ctx=ctx, dtype="float64"))
+                for x, ctx in zip(data, contexts(DEVICES))
+            ]
+            losses = [(out**2).sum() for out in outs]
+        autograd.backward(losses)
+        results.append([out.asnumpy() for out in outs])
+        results[-1] += [p.list_grad()[0].asnumpy() for p in gradients_of(each)]
+    for ours, theirs in zip(*results):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9 * np.abs(theirs).max())
+
+
+def gradients_of(net: gluon.Block) -> list[gluon.Parameter]:
+    parameters = sorted(net.collect_params().items())
+    return [parameter for _, parameter in parameters if parameter.grad_req != "null"]
+
+
+class Patterns(gluon.HybridBlock):
+    """What can be fused, and what not."""
+
+    def __init__(self, **norm) -> None:
+        super().__init__(prefix="patterns_")
+        with self.name_scope():
+            for name in ("relu", "leaky", "elu", "sum", "right", "tanh", "twice", "head", "own"):
+                options = {"activation": "relu"} if name == "own" else norm
+                layer = gluon_syncbn.SyncBatchNorm(in_channels=4, prefix=f"{name}_", **options)
+                setattr(self, name, layer)
+            self.below = nn.LeakyReLU(0.1)
+
+    def hybrid_forward(self, F, x, y):
+        a = F.relu(self.relu(x))
+        b = self.below(self.leaky(x))
+        c = F.LeakyReLU(self.elu(x), act_type="elu", slope=0.5)
+        d = F.Activation(self.sum(a) + y, act_type="relu")
+        e = F.Activation(y + self.right(self.tanh(b)), act_type="relu")
+        tanh = F.tanh(self.tanh(c))
+        twice = self.twice(d)
+        head = self.head(e)
+        return [tanh, (F.relu(twice) + twice, head), self.own(head)]
+
+
+FUSED = {
+    "relu": "relu",
+    "leaky": "leaky",
+    "elu": "elu",
+    "sum": "sum and relu",
+    "right": "sum and relu",
+}
+
+
+def varied(net: gluon.HybridBlock) -> gluon.HybridBlock:
+    """The same values every time, in double precision."""
+    quiet_initialize(net).cast("float64")
+    rng = np.random.default_rng(1)
+    for parameter in net.collect_params().values():
+        parameter.set_data(mx.nd.array(rng.uniform(0.5, 1.5, parameter.shape), dtype="float64"))
+    return net
+
+
+def after_a_step(net: gluon.HybridBlock) -> tuple[list, list[np.ndarray]]:
+    """Outputs on two contexts; these, gradients, running statistics and inference as arrays."""
+    rng = np.random.default_rng(2)
+    arrays = [
+        [mx.nd.array(rng.normal(size=(3, 4, 5)), ctx=ctx, dtype="float64") for _ in "xy"]
+        for ctx in contexts(DEVICES)
+    ]
+    with autograd.record():
+        outputs = [net(*pair) for pair in arrays]
+        losses = [sum((leaf**2).sum() for leaf in leaves(each)) for each in outputs]
+    autograd.backward(losses)
+    found = [*leaves(outputs), *leaves(net(*arrays[0]))]
+    for _, parameter in sorted(net.collect_params().items()):
+        found += parameter.list_data() if parameter.grad_req == "null" else parameter.list_grad()
+    return outputs, [array.asnumpy() for array in found]
+
+
+def require_equal(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs):
+        np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("mode", [None, {}, {"static_alloc": True}])
+def test_what_is_fused(mode):
+    fused = gluon_syncbn.fuse(varied(Patterns()), num_inputs=2)
+    assert sorted(fused.fused) == sorted((f"patterns_{name}_fwd", FUSED[name]) for name in FUSED)
+    left = sorted(name.split("_")[1] for name, _ in fused.left)
+    assert left == ["head", "own", "tanh", "tanh", "twice"]
+    if mode is not None:
+        fused.hybridize(**mode)
+    outputs, ours = after_a_step(fused)
+    assert [len(leaves(part)) for part in outputs[0]] == [1, 2, 1], "nested as before"
+    # Called one by one, the two uses of one layer update its statistics in another order.
+    net = varied(Patterns())
+    net.hybridize()
+    with exact_leaky_relu():
+        require_equal(ours, after_a_step(net)[1])
+
+
+def test_in_place():
+    """Norms with an activation that inverts, and no sum; others are fused as they are."""
+    fused = gluon_syncbn.fuse(varied(Patterns()), num_inputs=2, inplace=True)
+    expected = {**FUSED, "leaky": "leaky in place", "elu": "elu in place"}
+    assert sorted(fused.fused) == sorted((f"patterns_{n}_fwd", expected[n]) for n in expected)
+    fused.hybridize(static_alloc=True)
+    net = varied(Patterns())
+    net.hybridize()
+    with exact_leaky_relu():
+        result = after_a_step(net)[1]
+    require_equal(after_a_step(fused)[1], result)
+    # What works in place already.
+    fused = gluon_syncbn.fuse(varied(Patterns(inplace=True)), num_inputs=2)
+    assert sorted(fused.fused) == [
+        ("patterns_elu_fwd", "elu in place"),
+        ("patterns_leaky_fwd", "leaky in place"),
+    ]
+    assert sum(why == "works in place, which this could not" for _, why in fused.left) == 3
+    require_equal(after_a_step(fused)[1], result)
+
+
+class Reused(gluon.HybridBlock):
+    """A layer whose two uses a fusion would run in the other order."""
+
+    def __init__(self, first: str) -> None:
+        super().__init__(prefix="reused_")
+        self._first = first
+        with self.name_scope():
+            self.inner = gluon_syncbn.SyncBatchNorm(in_channels=4, prefix="inner_")
+            if first != "norm":
+                self.outer = gluon_syncbn.SyncBatchNorm(in_channels=4, prefix="outer_")
+
+    def hybrid_forward(self, F, x, y):
+        if self._first == "norm":
+            return F.relu(self.inner(x) + F.tanh(self.inner(y)))
+        if self._first == "shortcut":
+            return F.relu(F.tanh(self.inner(y)) + self.outer(F.tanh(self.inner(x))))
+        return F.relu(self.outer(F.tanh(self.inner(x))) + F.tanh(self.inner(y)))
+
+
+@pytest.mark.parametrize(("first", "number"), [("norm", 0), ("shortcut", 0), ("data", 1)])
+def test_a_layer_used_twice_updates_its_statistics_in_order(first, number):
+    fused = gluon_syncbn.fuse(varied(Reused(first)), num_inputs=2)
+    assert len(fused.fused) == number
+    assert sum("order" in why for _, why in fused.left) == 1 - number
+    require_equal(after_a_step(fused)[1], after_a_step(varied(Reused(first)))[1])
+
+
+def leaves(outputs):
+    if isinstance(outputs, (list, tuple)):
+        return [leaf for output in outputs for leaf in leaves(output)]
+    return [outputs]
+
+
+def small(norm=nn.BatchNorm) -> nn.HybridSequential:
+    net = nn.HybridSequential(prefix="small_")
+    with net.name_scope():
+        net.add(nn.Conv2D(4, 3), norm(), nn.Activation("relu"), nn.Dense(2), norm())
+    return net
+
+
+def test_checkpoints_trainer_and_shapes_that_are_not_known_yet(tmp_path):
+    net = quiet_initialize(small())
+    fused = gluon_syncbn.fuse(net, convert=True)
+    data = [mx.nd.random.normal(shape=(3, 3, 6, 6), ctx=c) for c in contexts(2)]
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    assert fused.collect_params().keys() == net.collect_params().keys()
+    losses = []
+    for _ in range(5):
+        with autograd.record():
+            parts = [((fused(x) - 1) ** 2).sum() for x in data]
+        autograd.backward(parts)
+        trainer.step(6)
+        losses.append(sum(part.asscalar() for part in parts))
+    assert losses[-1] < losses[0]
+    assert gluon_syncbn.check_in_sync(fused) == {}
+    np.testing.assert_allclose(fused(data[0]).asnumpy(), net(data[0]).asnumpy(), rtol=1e-5)
+
+    fused.save_parameters(str(tmp_path / "fused.params"))
+    plain = small()
+    plain.load_parameters(str(tmp_path / "fused.params"))
+    np.testing.assert_allclose(
+        plain(data[0].as_in_context(mx.cpu())).asnumpy(), net(data[0]).asnumpy(), rtol=1e-4
+    )
+    plain.save_parameters(str(tmp_path / "plain.params"))
+    fused.load_parameters(str(tmp_path / "plain.params"), ctx=contexts(2))
+    np.testing.assert_allclose(fused(data[1]).asnumpy(), net(data[1]).asnumpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_export(tmp_path, plain):
+    fused = gluon_syncbn.fuse(quiet_initialize(small()), convert=True)
+    x = mx.nd.random.normal(shape=(3, 3, 6, 6))
+    expected = fused(x).asnumpy()
+    path = str(tmp_path / "net")
+    gluon_syncbn.export(fused, path) if plain else fused.export(path)
+    kinds = [node["op"] for node in json.loads((tmp_path / "net-symbol.json").read_text())["nodes"]]
+    assert ("Custom" in kinds, "Activation" in kinds) == (not plain, plain)
+    loaded = gluon.SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
+    np.testing.assert_allclose(loaded(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_other_dtypes(dtype):
+    net = nn.HybridSequential()
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3), nn.Activation("relu"))
+    quiet_initialize(net)
+    net.cast(dtype)
+    fused = gluon_syncbn.fuse(net)
+    with autograd.record():
+        outs = [fused(mx.nd.ones((2, 3, 4), ctx=c, dtype=dtype)) for c in contexts(2)]
+    assert all(out.dtype == np.dtype(dtype) for out in outs)
+    np.testing.assert_array_equal(outs[0].asnumpy(), np.zeros((2, 3, 4)))
+
+
+def test_what_cannot_be_fused():
+    with pytest.raises(ValueError, match="net=Sequential should be a HybridBlock"):
+        gluon_syncbn.fuse(nn.Sequential())
+    with pytest.raises(ValueError, match=r"num_devices=None.*not initialized"):
+        gluon_syncbn.fuse(small(), convert=True)
+
+    class LooksAtShapes(gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return x.reshape(x.shape[0], -1)
+
+    with pytest.raises(ValueError, match=r"looksatshapes0_? cannot be traced with 1 inputs"):
+        gluon_syncbn.fuse(LooksAtShapes())
+    with pytest.raises(ValueError, match="small cannot be traced with 2 inputs"):
+        gluon_syncbn.fuse(quiet_initialize(small(gluon_syncbn.SyncBatchNorm)), num_inputs=2)
