@@ -92,6 +92,7 @@ def test_whole_script_goes_on_whatever_fails_or_is_missing(library, tmp_path):
     timed = [row for row in rows(out) if row.get("method") == "ours"]
     assert len(timed) == 12
     assert all(row["step us"] > 0 and row["moments"] > 0 for row in timed)
+    assert all(row["input gradient + ReLU"] > 0 for row in timed)
     assert all(row["error"] <= check_gpu.TOLERANCE[row["case"][3]] for row in timed)
     assert {row["case"][5] for row in timed} == {1, 8}
     log = (out / "log.txt").read_text()
