@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 
@@ -171,6 +170,8 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
         with autograd.record():
             outs = [layer(x) for x in arrays]
         autograd.backward(outs)
+        # Devices that fail at once, and one whose error is read meanwhile, race in MXNet.
+        mx.nd.waitall()
         for gradient in layer.gamma.list_grad():
             assert np.isfinite(gradient.asnumpy()).all()
 
@@ -182,8 +183,6 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
     message = r"SyncBatchNorm 'small_\w+'.* channel 1 has gamma .* and beta .* should be above"
     with pytest.raises(mx.base.MXNetError, match=message):
         step()
-    with contextlib.suppress(mx.base.MXNetError):  # those of the other devices
-        mx.nd.waitall()
     assert np.isfinite(layer(arrays[0]).asnumpy()).all(), "inference needs no inverse"
     layer.gamma.set_data(mx.nd.ones(3))
     step()
