@@ -17,7 +17,7 @@ scripts/setup.sh --test
 bin="$PWD/.venv/bin"
 
 python_sources=(setup.py _gluon_syncbn_nvidia.py gluon_syncbn scripts tests)
-mapfile -d '' -t native_sources < <(find src tests/native tests/fake_cuda \
+mapfile -d '' -t native_sources < <(find src cmake tests/native tests/fake_cuda \
   \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0)
 
 if ((fix)); then

@@ -63,18 +63,30 @@ native() {
     ctest --test-dir "$folder" --parallel "$(nproc)" --output-on-failure --no-tests=error
 }
 
-# Builds the wheel that "pip install ." would install, and imports it from outside the repository.
+# Builds the wheel as scripts/build_wheels.sh does, but for what takes long, and imports it from outside
+# the repository.
 wheel() {
-  local folder="$PWD/build/wheel" python="$PWD/.venv/bin/python" name
+  local folder="$PWD/build/wheel" python="$PWD/.venv/bin/python" name limit newest
   # What setuptools kept of earlier builds would get into the wheel even if it is gone from here.
   rm -rf "$folder" build/lib build/lib.* build/bdist.*
   mkdir -p "$folder"
   # With the GPU backend if it can be built; for one architecture, as the native build has them all.
-  GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}" \
+  CMAKE_ARGS="${CMAKE_ARGS:-} -DGLUON_SYNCBN_PORTABLE=ON" \
+    GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}" \
     "$python" -m pip wheel --disable-pip-version-check --no-deps -w "$folder" . \
     >"$folder/log" 2>&1 </dev/null || { cat "$folder/log" && return 1; }
   name="$(cd "$folder" && echo gluon_syncbn-*-py3-none-*.whl)"
   "$python" -m zipfile -e "$folder/$name" "$folder/installed"
+  # What auditwheel asks of a release (manylinux2014).
+  objdump -T "$folder/installed/gluon_syncbn/libgluon_syncbn.so" >"$folder/symbols"
+  for limit in GLIBC_2.17 GLIBCXX_3.4.19 CXXABI_1.3.7; do
+    newest="$({ echo "$limit" && grep -o "${limit%%_*}_[0-9.]*" "$folder/symbols"; } | sort -V | tail -n 1)"
+    if [[ "$newest" != "$limit" ]]; then
+      echo "$name: cmake/portable has nothing older than $newest for" >&2
+      grep -F "$newest" "$folder/symbols" >&2
+      return 1
+    fi
+  done
   (cd "$folder/installed" && "$python" -W ignore -c \
     'import gluon_syncbn, os; assert gluon_syncbn.__file__.startswith(os.getcwd())')
   echo "$name: ok"
@@ -96,5 +108,6 @@ if ((python)); then
   printf '\ntest: wheel\n'
   wheel
   printf '\ntest: Python tests\n'
-  .venv/bin/pytest "$@"
+  # More processes would take more than 16 GB: each network's workspaces stay with its process.
+  .venv/bin/pytest --numprocesses 2 --dist loadfile "$@"
 fi

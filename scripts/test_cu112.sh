@@ -103,8 +103,9 @@ options=("$@")
 # - test_fork: after a fork CUDA serves no child (tests/cu112/test_fork.py);
 # - of tests/gpu, test_soak and the timing, which are about memory and speed of GPUs;
 # - what has to do with CPU contexts alone, or with no contexts at all.
-run tests/cu112 tests/layer/test_{parity,faults,groups,operator,modes,life,block}.py \
-  tests/layer/test_{in_sync,cumulative_average,mixed_precision}.py \
+run --numprocesses 2 --dist loadfile \
+  tests/cu112 tests/layer/test_{parity,faults,groups,operator,modes,life,block}.py \
+  tests/layer/test_{in_sync,cumulative_average,mixed_precision,activation}.py \
   tests/export/test_{export,fold,deploy}.py \
   tests/gpu/test_gpu.py::test_{two_gpus_are_one_device_on_the_whole_batch,branches_train} \
   tests/gpu/test_gpu.py::test_cpu_and_gpu_contexts_do_not_meet \

@@ -10,7 +10,7 @@ namespace gluon_syncbn {
 /// std::runtime_error, which hosts compiled by another compiler rely on.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message) : std::runtime_error(message) {}
 };
 
 }  // namespace gluon_syncbn

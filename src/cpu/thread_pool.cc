@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/error.h"
+
 namespace gluon_syncbn {
 namespace {
 
@@ -70,7 +72,7 @@ class Team {
       throw;
     }
     withdraw(&job);
-    if (job.error) std::rethrow_exception(job.error);
+    if (job.error) throw *job.error;
   }
 
   void run_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task) {
@@ -85,8 +87,10 @@ class Team {
     const std::int64_t number;
     const std::function<void(std::int64_t)>& task;
     std::atomic<std::int64_t> next{0};
-    int helpers = 0;           // guarded by the team's mutex
-    std::exception_ptr error;  // of a helper; likewise
+    int helpers = 0;  // guarded by the team's mutex
+    // Of a helper; likewise. By value, because the libstdc++ that MXNet's wheels ask for lacks what
+    // newer headers count the owners of a std::exception_ptr with.
+    std::optional<Error> error;
 
     Job(std::int64_t number_in, const std::function<void(std::int64_t)>& task_in)
         : number(number_in), task(task_in) {}
@@ -169,11 +173,11 @@ class Team {
       const std::int64_t i = job->take();
       if (i >= job->number) return;
       lock->unlock();
-      std::exception_ptr error;
+      std::optional<Error> error;
       try {
         job->task(i);
-      } catch (...) {
-        error = std::current_exception();
+      } catch (const std::exception& caught) {
+        error.emplace(caught.what());
       }
       lock->lock();
       if (error) {

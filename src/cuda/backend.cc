@@ -17,7 +17,6 @@ class CudaBackend : public Backend {
   explicit CudaBackend(Gpu* gpu) : gpu_(gpu) {}
 
   std::shared_ptr<DevicePass> forward(Forward pass) override {
-    require_plain(pass);
     return pass_on_gpu(gpu_, std::move(pass));
   }
 
@@ -27,25 +26,19 @@ class CudaBackend : public Backend {
 
   StatisticsPtr running_statistics(const Data& data, const void* running_mean,
                                    const void* running_variance, double) override {
-    const auto statistics = std::make_shared<GpuStatistics>(gpu_, data.layout.channels);
+    const auto statistics = std::make_shared<GpuStatistics>(gpu_, data);
     statistics->running_mean = running_mean;
     statistics->running_variance = running_variance;
     return statistics;
   }
 
   void inference(Normalization pass, const StatisticsPtr& statistics) override {
-    require_plain(pass);
     StreamWorkspace workspace(gpu_);
     launch_normalization(gpu_, pass, GpuStatistics::of(*statistics), {}, nullptr, &workspace);
     gpu_->when_done(std::move(pass.done));
   }
 
  private:
-  static void require_plain(const Normalization& pass) {
-    if (pass.activation.type == ActType::kNone && !pass.shortcut) return;
-    throw Error("activation=... and a shortcut on GPU contexts are not built yet");
-  }
-
   Gpu* const gpu_;
 };
 

@@ -61,8 +61,10 @@ inline void launch_normalization(Gpu* gpu, const Backend::Normalization& pass,
     if (running) source.averages = averages_of<P>(gpu, *running, statistics.channels);
     source.gamma = static_cast<const P*>(pass.gamma);
     source.beta = static_cast<const P*>(pass.beta);
-    cuda::normalize(static_cast<const T*>(pass.x), pass.data.layout, source, pass.write,
-                    static_cast<T*>(pass.y), workspace, gpu->stream());
+    cuda::normalize(
+        static_cast<const T*>(pass.x), pass.data.layout, source, pass.write,
+        static_cast<T*>(pass.y), workspace, gpu->stream(),
+        {pass.activation, static_cast<const T*>(pass.shortcut), statistics.normalizations<P>()});
   });
 }
 

@@ -187,7 +187,7 @@ class ForwardPass : public GpuPass {
     std::shared_ptr<GpuStatistics> statistics;
     try {
       if (!error.empty()) throw Error(error);
-      statistics = std::make_shared<GpuStatistics>(gpu(), layout().channels);
+      statistics = std::make_shared<GpuStatistics>(gpu(), pass_.data);
     } catch (const std::exception&) {
       move_all(pass_.merged(nullptr, 0));
       throw;
@@ -238,7 +238,8 @@ class BackwardPass : public GpuPass {
     dispatch(pass_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::gradient_sums(static_cast<const T*>(pass_.dy), static_cast<const T*>(pass_.x), layout(),
-                          statistics_.arrays().mean, workspace, message, gpu()->stream());
+                          statistics_.arrays().mean, workspace, message, gpu()->stream(),
+                          gate<T>());
     });
   }
 
@@ -249,7 +250,7 @@ class BackwardPass : public GpuPass {
   void compute(const AllPartialStatistics& all, const std::string& error) override {
     if (!error.empty()) throw Error(error);
     const Backend::Gradients& gradients = pass_.gradients;
-    if (!gradients.gamma && !gradients.beta && !gradients.data) return;
+    if (!gradients.gamma && !gradients.beta && !gradients.data && !gradients.shortcut) return;
     dispatch(pass_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
@@ -270,8 +271,15 @@ class BackwardPass : public GpuPass {
                               gradients.write_beta == WriteMode::kAdd};
       cuda::input_gradient(static_cast<const T*>(pass_.dy), static_cast<const T*>(pass_.x),
                            layout(), source, gradients.write_data, static_cast<T*>(gradients.data),
-                           &workspace, gpu()->stream());
+                           &workspace, gpu()->stream(), gate<T>(), gradients.write_shortcut,
+                           static_cast<T*>(gradients.shortcut));
     });
+  }
+
+  template <class T>
+  Gate<T> gate() const {
+    return {pass_.activation, static_cast<const T*>(pass_.y),
+            statistics_.normalizations<Real<T>>()};
   }
 
   const Backend::Backward pass_;

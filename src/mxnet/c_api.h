@@ -3,9 +3,21 @@
 
 // The part of MXNet's C interface (c_api.h, base.h, op_attr_types.h, ndarray.h of 1.9.1) that this
 // library uses. It is looked up at run time in the libmxnet that the process has loaded, so that
-// one binary serves every build of MXNet 1.x. No C++ class of MXNet crosses this border.
+// one binary serves every build of MXNet 1.x. One C++ class crosses this border: MXNet's exception.
 
 #include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace dmlc {
+
+/// What MXNet throws, and after which it goes back to the settings before a call, such as the size
+/// of bulks. Other exceptions pass through it.
+struct Error : std::runtime_error {
+  explicit Error(const std::string& message) : std::runtime_error(message) {}
+};
+
+}  // namespace dmlc
 
 namespace gluon_syncbn::mxnet {
 
@@ -33,8 +45,7 @@ struct Context {
 constexpr int kCPUContext = 1;
 constexpr int kGPUContext = 2;
 
-/// mxnet::engine::CallbackOnComplete. The third argument of `callback` is a dmlc::Error, which
-/// derives from std::runtime_error and adds nothing to it.
+/// mxnet::engine::CallbackOnComplete. The third argument of `callback` is a dmlc::Error.
 struct OnComplete {
   void (*callback)(void* engine, void* param, const void* error);
   void* engine;

@@ -181,7 +181,11 @@ int create_operator(const char* context, int /*num_inputs*/, unsigned** /*shapes
   // In the order of MXNet's CustomOpCallbacks.
   static std::array<Callback, 3> callbacks{erase_type(&OperatorState::destroy),
                                            erase_type(&forward), erase_type(&backward)};
-  OperatorState::publish(PropertyState::get(state).create_operator(context), callbacks, out);
+  try {
+    OperatorState::publish(PropertyState::get(state).create_operator(context), callbacks, out);
+  } catch (const std::exception& error) {
+    throw dmlc::Error(error.what());
+  }
   return kSuccess;
 }
 

@@ -41,7 +41,7 @@ void push_to(const Context& context, std::vector<NDArrayHandle> inputs,
 }  // namespace
 
 void Completion::fail(const std::string& message) const {
-  const std::runtime_error error(message);
+  const dmlc::Error error(message);
   // MXNet keeps all errors in a list without a lock, and devices of a round fail at the same time,
   // on GPU contexts each on a thread of its own. What becomes ready may fail on this thread.
   const std::lock_guard<std::recursive_mutex> lock(PerProcess<std::recursive_mutex>::instance());

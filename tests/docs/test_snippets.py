@@ -149,12 +149,14 @@ def check_install(arguments: list[str]) -> None:
     extras = metadata("gluon_syncbn").get_all("Provides-Extra")
     for argument in arguments:
         name, _, wanted = argument.partition("[")
-        assert name in (".", "gluon_syncbn")
+        assert name in (".", "gluon_syncbn", "$(echo dist/*.whl)")
         assert not wanted or {e.strip() for e in wanted.rstrip("]").split(",")} <= {*extras}
 
 
 def check_script(interpreter: str, script: str, arguments: list[str]) -> None:
     assert (ROOT / script).is_file()
+    for word in arguments:
+        assert not word.startswith("tests/") or (ROOT / word.partition("::")[0]).exists(), word
     options = {word.split("=")[0] for word in arguments if word.startswith("--")}
     if script == "scripts/demo.sh":  # passes them on
         interpreter, script = "python", "scripts/train_segmentation.py"
@@ -190,3 +192,5 @@ def test_wrong_commands_are_found(monkeypatch, capsys):
         check_script("bash", "scripts/test.sh", ["--phyton-only"])
     with pytest.raises(AssertionError):
         check_script("bash", "scripts/damo.sh", [])
+    with pytest.raises(AssertionError, match="no_such_test"):
+        check_script("bash", "scripts/test.sh", ["--python-only", "tests/no_such_test.py"])

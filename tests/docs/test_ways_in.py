@@ -1,4 +1,4 @@
-"""The hooks for commits and the public workflow run what the scripts of the repository run."""
+"""Hooks and the public workflow run what the scripts do, and the site has all pages."""
 
 from __future__ import annotations
 
@@ -24,3 +24,11 @@ def test_the_workflow_runs_what_ci_runs():
     commands = re.findall(r"^scripts/.+$", ci, re.MULTILINE)
     assert len(commands) >= 3
     assert re.findall(r"^ +run: (scripts/.+)$", workflow, re.MULTILINE) == commands
+
+
+def test_the_site_has_all_pages():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    # scripts/docs.sh puts these three, which lie above docs/, beside the others.
+    pages |= {"index.md", "contributing.md", "changelog.md"}
+    assert sorted(re.findall(r"[\w/-]+\.md", navigation)) == sorted(pages)

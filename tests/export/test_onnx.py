@@ -16,6 +16,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.layer.test_activation import ACTIVATIONS, Residual
 
 
 def small() -> nn.HybridSequential:
@@ -155,3 +156,12 @@ def test_half_precision_is_refused(exported, capsys):
     mx.nd.save(str(params), arrays)
     assert convert(folder, "--onnx", "net.onnx", "--input-shape", "2,4,7,7") == 1
     assert "handles float32 parameters; these are float16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("fold", [[], ["--fold"]])
+def test_activations_and_shortcuts(exported, kind, fold):
+    folder, x, expected = exported(Residual(True, kind), (2, 3, 5, 5))
+    file = folder / "net.onnx"
+    assert convert(folder, *fold, "--onnx", str(file), "--input-shape", "2,3,5,5") == 0
+    np.testing.assert_allclose(answers(file, x)[0], expected[0], rtol=1e-4, atol=1e-4)

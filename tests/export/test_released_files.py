@@ -1,6 +1,7 @@
 """What every release has exported loads, predicts and trains as it did.
 
-``python -m tests.test_released_files`` writes the files of this version, once, when it is released.
+``python -m tests.export.test_released_files`` writes the files of this version, once, when it is
+released.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def test_this_release_has_left_files():
 def test_symbols_carry_the_version_of_their_attributes():
     nodes = json.loads(build().tojson())["nodes"]
     versions = [node["attrs"]["version"] for node in nodes if node["op"] == "Custom"]
-    assert versions == [str(ATTRIBUTES_VERSION)] * 3
+    assert versions == [str(ATTRIBUTES_VERSION)] * 4
 
 
 def test_files_of_a_later_release_are_refused():
@@ -87,11 +88,23 @@ def test_files_of_a_later_release_are_refused():
         mx.sym.load_json(json.dumps(graph)).infer_shape(data=SHAPE)
 
 
+class Residual(gluon.HybridBlock):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.conv = nn.Conv2D(2, 1, in_channels=2)
+            self.norm = gluon_syncbn.SyncBatchNorm(activation="leaky_relu", alpha=0.1)
+
+    def hybrid_forward(self, F, x):
+        return self.norm(self.conv(x), x)
+
+
 def make_net() -> gluon.HybridBlock:
     net = nn.HybridSequential(prefix="net_")
     with net.name_scope():
         net.add(nn.Conv2D(4, 3, in_channels=3), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
         net.add(nn.Conv2D(2, 1), gluon_syncbn.SyncBatchNorm(momentum=None, scale=False))
+        net.add(Residual())
         net.add(nn.Dense(3), gluon_syncbn.SyncBatchNorm(axis=-1, num_devices=2, sync_group_size=1))
     net.initialize(mx.init.Xavier(), ctx=contexts(2))
     return net

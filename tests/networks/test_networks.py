@@ -100,9 +100,9 @@ def one_device():
     return start, losses, run.parameters()
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("number", [3, 4])
 def test_fcn_follows_one_device(number, one_device):
-    """Shards of 4; 2, 2; 1, 1, 2; and 1, 1, 1, 1 images."""
+    """Shards of 1, 1, 2 and of 1, 1, 1, 1 images; two devices are in test_gluoncv_families.py."""
     start, losses, expected = one_device
     run = Run(gluon_syncbn.SyncBatchNorm, number, start, num_devices=number)
     ours = [run.step(*batch) for batch in batches()]
@@ -116,5 +116,6 @@ def test_fcn_follows_one_device(number, one_device):
 def test_unsynchronized_layers_go_elsewhere(one_device):
     """So the comparison above can fail."""
     start, losses, _ = one_device
+    gluon_syncbn.cpu_contexts.use_one_thread_each(contexts(4))  # which the layer does by itself
     run = Run(nn.BatchNorm, 4, start)
     assert run.step(*next(batches())) != pytest.approx(losses[0], rel=1e-6)

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/kernels/activations.h"
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 
 // What the passes of sums add up, and what becomes of it: an accumulator has
 //
 //   kName, kInputs             for messages; arrays that are read together
+//   Gate                       what replaces dy before (activations.h)
 //   kNeedsMean                 whether sums are around the mean of the channel, which is given
 //   Result                     a partial result
 //   add(elements, center, first, second)
@@ -106,6 +108,7 @@ template <class R>
 struct Deviations {
   using Result = ShiftedSums<R>;
   using InDouble = ShiftedSums<double>;
+  using Gate = NoGate<R>;
   static constexpr const char* kName = "moments";
   static constexpr int kInputs = 1;  // x
   static constexpr bool kNeedsMean = false;
@@ -128,13 +131,14 @@ struct Deviations {
   }
 };
 
-/// dy and dy * (x - mean).
-template <class R>
-struct Products {
+/// dz and dz * (x - mean), where a gate makes dz of dy.
+template <class R, class GateIn>
+struct GatedProducts {
   using Result = Sums<R>;
   using InDouble = Sums<double>;
+  using Gate = GateIn;
   static constexpr const char* kName = "gradient sums";
-  static constexpr int kInputs = 2;  // dy, x
+  static constexpr int kInputs = Gate::kInputs;
   static constexpr bool kNeedsMean = true;
 
   GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R mean, R* first, R* second) {
@@ -148,17 +152,26 @@ struct Products {
     return {first, static_cast<double>(sums.second) - rest_of<R>(mean) * first};
   }
 };
+template <class R>
+using Products = GatedProducts<R, NoGate<R>>;
+template <class R>
+using ProductsByInput = GatedProducts<R, GateByInput<R>>;
+template <class R>
+using ProductsByOutput = GatedProducts<R, GateByOutput<R>>;
 
 /// Adds up what a thread visits (visit.h): all of one channel, or of a channel for each place of
 /// its accesses. A thread has so few elements that R is enough (tiling.cc).
 template <class T, int kVectorIn, template <class> class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;
+  using Gate = typename Accumulator<R>::Gate;
   static constexpr int kInputs = Accumulator<R>::kInputs;
   static constexpr int kVector = kVectorIn;
-  static constexpr int kTogether = 4 / kInputs;
+  static constexpr int kTogether = kAccessesTogether<kInputs>;
 
   const T* const* inputs;
+  const Gate* gate;
+  typename Gate::Channel channels[kNumber];
   // Where they are not given, they come from what the thread visits first.
   R center[kNumber];
   R first[kNumber];
@@ -192,13 +205,17 @@ struct Summation {
     }
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
+      R elements[kVector][kInputs];
       GLUON_SYNCBN_UNROLL
       for (int j = 0; j < kVector; ++j) {
-        R elements[kInputs];
         GLUON_SYNCBN_UNROLL
-        for (int k = 0; k < kInputs; ++k) elements[k] = to_real(packs[i][k].at[j]);
+        for (int k = 0; k < kInputs; ++k) elements[j][k] = to_real(packs[i][k].at[j]);
+      }
+      gate->template apply<kVector, kNumber>(channels, center, elements);
+      GLUON_SYNCBN_UNROLL
+      for (int j = 0; j < kVector; ++j) {
         const int n = j % kNumber;
-        Accumulator<R>::add(elements, center[n], &firsts[n], &seconds[n]);
+        Accumulator<R>::add(elements[j], center[n], &firsts[n], &seconds[n]);
       }
     }
     GLUON_SYNCBN_UNROLL
@@ -209,18 +226,19 @@ struct Summation {
     }
   }
   GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, int column) {
-    R elements[kInputs];
+    R elements[1][kInputs];
     GLUON_SYNCBN_UNROLL
-    for (int k = 0; k < kInputs; ++k) elements[k] = to_real(inputs[k][at]);
+    for (int k = 0; k < kInputs; ++k) elements[0][k] = to_real(inputs[k][at]);
     const int place = kNumber == 1 ? 0 : column;
     // Places are known when this is compiled, so that the sums stay in registers.
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
       if (n != place) continue;
       if constexpr (!Accumulator<R>::kNeedsMean) {
-        if (count[n] == R(0)) center[n] = elements[0];
+        if (count[n] == R(0)) center[n] = elements[0][0];
       }
-      Accumulator<R>::add(elements, center[n], &first[n], &second[n]);
+      gate->template apply<1, 1>(&channels[n], &center[n], elements);
+      Accumulator<R>::add(elements[0], center[n], &first[n], &second[n]);
       count[n] += R(1);
     }
   }

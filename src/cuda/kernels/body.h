@@ -29,8 +29,14 @@
 namespace gluon_syncbn::cuda {
 
 /// As many as hide the time that memory takes, and as leave no register to be spilled.
-template <class R>
-constexpr int kResidentBlocks = sizeof(R) > 4 ? 3 : 6;
+template <class R, bool kIsActivated>
+constexpr int kResidentBlocks = sizeof(R) > 4  ? 3
+                                : kIsActivated ? 5
+                                               : 6;
+
+/// Accesses that a thread likes to have under way at a time in each of several arrays.
+template <int kInputs>
+constexpr int kAccessesTogether = kInputs == 1 ? 4 : 2;
 
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cuda/kernels/activations.h"
 #include "cuda/kernels/between_blocks.h"
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
@@ -14,8 +15,13 @@
 // What is done once for every channel. Sources, which the kernels of outputs work from, have
 //
 //   kName, Values              for messages; what an output needs to know of a channel
+//   OfChannels                 the source without what is done for elements
+//   kIsActivated               whether an activation is part of that
+//   kInputs, kOutputs          arrays that are read, and written
 //   compute(c)                 once for each channel, by any thread
 //   at(c)                      the Values, once that is done
+//   outputs<N, kNumber>(values, elements, results)
+//                              the outputs of N elements, of kNumber channels in turn
 
 namespace gluon_syncbn::cuda {
 
@@ -88,12 +94,23 @@ struct Averages {
   }
 };
 
+/// What `values` give for each of N elements.
+template <int N, int kNumber, class Values, class R, int kInputs>
+GLUON_SYNCBN_HOST_DEVICE void each_of(const Values* values, R (*elements)[kInputs], R* results) {
+  GLUON_SYNCBN_UNROLL
+  for (int i = 0; i < N; ++i) results[i] = values[i % kNumber].of(elements[i]);
+}
+
 /// y from x, and before that the statistics: those of the batch, merged from the moments of all
 /// devices as on the CPU, or running ones.
 template <class R>
 struct ForwardSource {
   static constexpr const char* kName = "normalization";
+  static constexpr bool kIsActivated = false;
+  static constexpr int kInputs = 1;  // x
+  static constexpr int kOutputs = 1;
   using Values = Affine<R>;
+  using OfChannels = ForwardSource;
 
   Messages messages;  // none: statistics are running ones
   const R* running_mean;
@@ -133,6 +150,48 @@ struct ForwardSource {
     const double shift = static_cast<double>(beta[c]) - rest_of<R>(mean) * scale;
     return {static_cast<R>(mean), static_cast<R>(scale), static_cast<R>(shift)};
   }
+
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
+                                        R (*results)[N]) const {
+    each_of<N, kNumber>(values, elements, results[0]);
+  }
+};
+
+/// The same, which keeps the normalization of every channel for backward.
+template <class R>
+struct StoringSource : ForwardSource<R> {
+  using Values = StoredAffine<R>;
+  using OfChannels = StoringSource;
+
+  StoredAffine<R>* normalizations;
+
+  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
+    ForwardSource<R>::compute(c);
+    normalizations[c] = {ForwardSource<R>::at(c)};
+  }
+  GLUON_SYNCBN_HOST_DEVICE Values at(std::int64_t c) const { return load_cg(&normalizations[c]); }
+};
+
+/// With an activation behind it, and perhaps a shortcut in between.
+template <class R, bool kShortcut>
+struct ActivatedSource : StoringSource<R> {
+  static constexpr bool kIsActivated = true;
+  static constexpr int kInputs = kShortcut ? 2 : 1;  // x and the shortcut
+  using Values = StoredAffine<R>;
+
+  Activator<R> activator;
+
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
+                                        R (*results)[N]) const {
+    each_of<N, kNumber>(values, elements, results[0]);
+    if constexpr (kShortcut) {
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < N; ++i) results[0][i] += elements[i][1];
+    }
+    activator.template activate<N>(results[0]);
+  }
 };
 
 /// The gradient of a parameter.
@@ -151,7 +210,11 @@ struct ParameterGradient {
 template <class R>
 struct BackwardSource {
   static constexpr const char* kName = "input gradient";
+  static constexpr bool kIsActivated = false;
+  static constexpr int kInputs = 2;  // dy, x
+  static constexpr int kOutputs = 1;
   using Values = Gradient<R>;
+  using OfChannels = BackwardSource;
 
   Messages messages;  // none: statistics are constants
   const double* own;  // message of this device
@@ -192,6 +255,63 @@ struct BackwardSource {
     return {static_cast<R>(mean[c]), static_cast<R>(dy_factor), static_cast<R>(x_factor),
             static_cast<R>(constant)};
   }
+
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
+                                        R (*results)[N]) const {
+    each_of<N, kNumber>(values, elements, results[0]);
+  }
+};
+
+/// Behind an activation, whose gate is told by the normalization, computed again: dy_factor is its
+/// scale.
+template <class R>
+struct BackwardByInput : BackwardSource<R> {
+  static constexpr bool kIsActivated = true;
+  static constexpr int kInputs = 2;  // dy, x
+  struct Values : Gradient<R> {
+    R shift;
+  };
+
+  GateByInput<R> gate;
+
+  GLUON_SYNCBN_HOST_DEVICE Values at(std::int64_t c) const {
+    return {BackwardSource<R>::at(c), gate.normalizations[c].shift};
+  }
+
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
+                                        R (*results)[N]) const {
+    R centers[kNumber];
+    typename GateByInput<R>::Channel channels[kNumber];
+    GLUON_SYNCBN_UNROLL
+    for (int n = 0; n < kNumber; ++n) {
+      centers[n] = values[n].mean;
+      channels[n] = {values[n].dy_factor, values[n].shift};
+    }
+    gate.template apply<N, kNumber>(channels, centers, elements);
+    each_of<N, kNumber>(values, elements, results[0]);
+  }
+};
+
+/// Behind an activation, whose gate is told by the output, with the gradient of a shortcut.
+template <class R>
+struct BackwardByOutput : BackwardSource<R> {
+  static constexpr bool kIsActivated = true;
+  static constexpr int kInputs = 3;  // dy, x, y
+  static constexpr int kOutputs = 2;
+  using Values = Gradient<R>;
+
+  GateByOutput<R> gate;
+
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
+                                        R (*results)[N]) const {
+    gate.template apply<N, 1>(nullptr, nullptr, elements);
+    each_of<N, kNumber>(values, elements, results[0]);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) results[1][i] = elements[i][0];
+  }
 };
 
 /// A later update of running statistics, by those of a batch that are there.
@@ -218,7 +338,7 @@ struct Channels {
   struct Shared {};
   struct Thread {};
   static constexpr int kSteps = 1;
-  static constexpr int kResident = kResidentBlocks<double>;
+  static constexpr int kResident = kResidentBlocks<double, false>;
 
   std::int64_t blocks() const { return (size + kThreads - 1) / kThreads; }
 

@@ -11,7 +11,13 @@
 
 namespace gluon_syncbn::cuda {
 
-/// An output array of which every element depends on those at the same place of the inputs, and on
+template <class T>
+struct Output {
+  T* to;  // null: not wanted, where there is another one
+  bool add;
+};
+
+/// Output arrays of which every element depends on those at the same place of the inputs, and on
 /// what `Source` (channels.h) has for its channel, which one of the blocks computes for all.
 ///
 /// Blocks go through the arrays from their end: what the kernel of the sums has read last is what
@@ -21,8 +27,9 @@ struct Elementwise {
   static constexpr const char* kName = Source::kName;
   using R = Real<T>;
   using Values = typename Source::Values;
-  static constexpr int kInputs = Values::kInputs;
-  static constexpr int kTogether = 4 / kInputs;
+  static constexpr int kInputs = Source::kInputs;
+  static constexpr int kOutputs = Source::kOutputs;
+  static constexpr int kTogether = kAccessesTogether<kInputs>;
   static constexpr int kAhead = 2;
 
   Tiling tiling;
@@ -30,8 +37,7 @@ struct Elementwise {
   const T* inputs[kInputs];
   Source source;
   Claims claims;  // of channels
-  bool add;
-  T* out;
+  Output<T> outputs[kOutputs];
 
   struct Shared {
     Values values[kMostBlockChannels];  // of the channels of the block
@@ -46,7 +52,7 @@ struct Elementwise {
     bool has_turn;
   };
   static constexpr int kSteps = 4;
-  static constexpr int kResident = kResidentBlocks<R>;
+  static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated>;
 
   GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread,
                                      Thread* self, Shared* shared) const {
@@ -60,7 +66,9 @@ struct Elementwise {
       return true;
     }
     if (!self->task.exists) return true;
-    Visitor visitor{inputs, {}, add, out};
+    Visitor visitor{inputs, {}, source, {}};
+    GLUON_SYNCBN_UNROLL
+    for (int k = 0; k < kOutputs; ++k) visitor.out[k] = outputs[k];
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kNumber; ++i) {
       const std::uint32_t channel = tiling.channel(self->task, static_cast<std::uint32_t>(i));
@@ -130,8 +138,8 @@ struct Elementwise {
 
     const T* const* inputs;
     Values values[kNumber];
-    bool add;
-    T* out;
+    const Source& source;
+    Output<T> out[kOutputs];
 
     template <int N>
     GLUON_SYNCBN_HOST_DEVICE void full(const std::int64_t* at) {
@@ -146,22 +154,30 @@ struct Elementwise {
     }
     /// The outputs of one access.
     GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t at, const AlignedVector<T, kVector>* packs) {
-      R results[kVector];
+      R elements[kVector][kInputs];
       GLUON_SYNCBN_UNROLL
       for (int j = 0; j < kVector; ++j) {
-        R elements[kInputs];
         GLUON_SYNCBN_UNROLL
-        for (int k = 0; k < kInputs; ++k) elements[k] = to_real(packs[k].at[j]);
-        results[j] = values[j % kNumber].of(elements);
+        for (int k = 0; k < kInputs; ++k) elements[j][k] = to_real(packs[k].at[j]);
       }
-      store<kVector>(out + at, results, add);
+      write<kVector, kNumber>(at, values, elements);
     }
     GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, int column) {
-      R elements[kInputs];
+      R elements[1][kInputs];
       GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kInputs; ++k) elements[k] = to_real(inputs[k][at]);
-      const R result = values[column].of(elements);
-      store<1>(out + at, &result, add);
+      for (int k = 0; k < kInputs; ++k) elements[0][k] = to_real(inputs[k][at]);
+      write<1, 1>(at, &values[column], elements);
+    }
+
+   private:
+    template <int N, int kOf>
+    GLUON_SYNCBN_HOST_DEVICE void write(std::int64_t at, const Values* of, R (*elements)[kInputs]) {
+      R results[kOutputs][N];
+      source.template outputs<N, kOf>(of, elements, results);
+      GLUON_SYNCBN_UNROLL
+      for (int k = 0; k < kOutputs; ++k) {
+        if (kOutputs == 1 || out[k].to) store<N>(out[k].to + at, results[k], out[k].add);
+      }
     }
   };
 };

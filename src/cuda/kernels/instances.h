@@ -7,25 +7,42 @@
 
 // All kernels there are. Every use of one of these macros defines VISIT(...) before.
 
-/// Those for data of T: with the widest accesses, and one by one for arrays that lie badly.
-#define GLUON_SYNCBN_CUDA_DATA_BODIES(VISIT, T)         \
-  GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, kWidest<T>) \
-  GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, 1)
+/// Those for data of T, without an activation and with one.
+#define GLUON_SYNCBN_CUDA_DATA_BODIES(VISIT, T) \
+  GLUON_SYNCBN_CUDA_PLAIN_BODIES(VISIT, T)      \
+  GLUON_SYNCBN_CUDA_ACTIVATED_BODIES(VISIT, T)
+#define GLUON_SYNCBN_CUDA_PLAIN_BODIES(VISIT, T) \
+  GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(GLUON_SYNCBN_CUDA_PLAIN_BODIES_IN, VISIT, T)
+#define GLUON_SYNCBN_CUDA_ACTIVATED_BODIES(VISIT, T) \
+  GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(GLUON_SYNCBN_CUDA_ACTIVATED_BODIES_IN, VISIT, T)
 
-#define GLUON_SYNCBN_CUDA_VECTOR_BODIES(VISIT, T, V)            \
-  GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, ChannelFirst, T, V) \
-  GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, ChannelLast, T, V)
+/// With the widest accesses, and one by one for arrays that lie badly.
+#define GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(BODIES, VISIT, T) \
+  BODIES(VISIT, ChannelFirst, T, kWidest<T>)               \
+  BODIES(VISIT, ChannelLast, T, kWidest<T>)                \
+  BODIES(VISIT, ChannelFirst, T, 1)                        \
+  BODIES(VISIT, ChannelLast, T, 1)
 
-#define GLUON_SYNCBN_CUDA_PARTITION_BODIES(VISIT, Tiling, T, V) \
-  VISIT(Reduce<Tiling, T, V, Deviations>)                       \
-  VISIT(Reduce<Tiling, T, V, Products>)                         \
-  VISIT(Elementwise<Tiling, T, V, ForwardSource<Real<T>>>)      \
+#define GLUON_SYNCBN_CUDA_PLAIN_BODIES_IN(VISIT, Tiling, T, V) \
+  VISIT(Reduce<Tiling, T, V, Deviations>)                      \
+  VISIT(Reduce<Tiling, T, V, Products>)                        \
+  VISIT(Elementwise<Tiling, T, V, ForwardSource<Real<T>>>)     \
   VISIT(Elementwise<Tiling, T, V, BackwardSource<Real<T>>>)
+
+#define GLUON_SYNCBN_CUDA_ACTIVATED_BODIES_IN(VISIT, Tiling, T, V)  \
+  VISIT(Reduce<Tiling, T, V, ProductsByInput>)                      \
+  VISIT(Reduce<Tiling, T, V, ProductsByOutput>)                     \
+  VISIT(Elementwise<Tiling, T, V, ActivatedSource<Real<T>, false>>) \
+  VISIT(Elementwise<Tiling, T, V, ActivatedSource<Real<T>, true>>)  \
+  VISIT(Elementwise<Tiling, T, V, BackwardByInput<Real<T>>>)        \
+  VISIT(Elementwise<Tiling, T, V, BackwardByOutput<Real<T>>>)
 
 /// Those that have a thread for every channel.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
   VISIT(Channels<ForwardSource<float>>)         \
   VISIT(Channels<ForwardSource<double>>)        \
+  VISIT(Channels<StoringSource<float>>)         \
+  VISIT(Channels<StoringSource<double>>)        \
   VISIT(Channels<BackwardSource<float>>)        \
   VISIT(Channels<BackwardSource<double>>)       \
   VISIT(Channels<MoveAverages<float>>)          \

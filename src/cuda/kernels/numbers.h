@@ -51,8 +51,6 @@ constexpr int kWidest = 16 / static_cast<int>(sizeof(T));
 /// Per channel: y = (x - mean) * scale + shift.
 template <class R>
 struct Affine {
-  static constexpr int kInputs = 1;
-
   R mean;
   R scale;
   R shift;
@@ -63,11 +61,13 @@ struct Affine {
   }
 };
 
+/// One that memory of the GPU keeps from the forward pass to backward, with 16 bytes of an access.
+template <class R>
+struct alignas(16) StoredAffine : Affine<R> {};
+
 /// Per channel: dx = dy_factor * dy + x_factor * (x - mean) + constant.
 template <class R>
 struct Gradient {
-  static constexpr int kInputs = 2;
-
   R mean;
   R dy_factor;
   R x_factor;

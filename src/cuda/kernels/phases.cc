@@ -1,6 +1,7 @@
 #include "cuda/kernels/phases.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <type_traits>
@@ -85,7 +86,8 @@ auto sums_of(const ChannelLast& matrix, Workspace* workspace) {
 
 /// What `Accumulator` give for the channels of arrays, into `message`.
 template <template <class> class Accumulator, class T, class... Others>
-void reduce(const Layout& layout, const double* mean, Workspace* workspace, double* message,
+void reduce(const Layout& layout, const double* mean,
+            const typename Accumulator<Real<T>>::Gate& gate, Workspace* workspace, double* message,
             Stream* stream, const T* first, const Others*... others) {
   if (is_empty(layout)) {
     if (layout.channels > 0) {
@@ -101,36 +103,46 @@ void reduce(const Layout& layout, const double* mean, Workspace* workspace, doub
         const T* const inputs[] = {first, others...};
         std::copy(std::begin(inputs), std::end(inputs), sums.inputs);
         sums.mean = mean;
+        sums.gate = gate;
         launch(sums, partition.blocks(), stream);
       },
       first, others...);
 }
 
-/// What `source` computes, and an output array from inputs of the same shape where it is not null.
+template <class T>
+using Outputs = std::array<Output<T>, 2>;
+
+template <class T>
+Output<T> output_of(WriteMode write, T* to) {
+  return {to, write == WriteMode::kAdd};
+}
+
+/// What `source` computes, and output arrays from inputs of the same shape where they are not null.
 template <class Source, class T, class... Others>
-void write_output(const Layout& layout, const Source& source, WriteMode write, T* out,
-                  Workspace* workspace, Stream* stream, const T* first, const Others*... others) {
-  if (!out || is_empty(layout)) {
-    const Channels<Source> channels{source, layout.channels};
+void write_outputs(const Layout& layout, const Source& source, const Outputs<T>& outputs,
+                   Workspace* workspace, Stream* stream, const T* first, const Others*... others) {
+  if ((!outputs[0].to && !outputs[1].to) || is_empty(layout)) {
+    const Channels<typename Source::OfChannels> channels{source, layout.channels};
     launch(channels, channels.blocks(), stream);
     return;
   }
+  const auto or_first = [&](const Output<T>& output) { return output.to ? output.to : first; };
   dispatch_alignment(
       layout,
       [&](const auto& partition, auto vector) {
         using Tiling = std::decay_t<decltype(partition)>;
         const std::int64_t blocks = partition.blocks();
-        const Elementwise<Tiling, T, decltype(vector)::value, Source> output{
+        Elementwise<Tiling, T, decltype(vector)::value, Source> body{
             partition,
             static_cast<std::uint32_t>(blocks - 1),
             {first, others...},
             source,
             workspace->claims(static_cast<std::size_t>(layout.channels)),
-            write == WriteMode::kAdd,
-            out};
-        launch(output, blocks, stream);
+            {}};
+        std::copy_n(outputs.begin(), Source::kOutputs, body.outputs);
+        launch(body, blocks, stream);
       },
-      first, others..., out);
+      first, others..., or_first(outputs[0]), or_first(outputs[1]));
 }
 
 }  // namespace
@@ -138,37 +150,75 @@ void write_output(const Layout& layout, const Source& source, WriteMode write, T
 template <class T>
 void moments(const T* x, const Layout& layout, Workspace* workspace, double* message,
              Stream* stream) {
-  reduce<Deviations>(layout, nullptr, workspace, message, stream, x);
+  reduce<Deviations>(layout, nullptr, {}, workspace, message, stream, x);
 }
 
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
-               WriteMode write, T* y, Workspace* workspace, Stream* stream) {
-  write_output(layout, source, write, y, workspace, stream, x);
+               WriteMode write, T* y, Workspace* workspace, Stream* stream,
+               const Activated<T>& activated) {
+  const Outputs<T> outputs{output_of(write, y)};
+  const T* const shortcut = activated.shortcut;
+  if (!shortcut && activated.activation.type == ActType::kNone) {
+    return write_outputs(layout, source, outputs, workspace, stream, x);
+  }
+  const auto with = [&](auto activated_source) {
+    static_cast<ForwardSource<Real<T>>&>(activated_source) = source;
+    activated_source.normalizations = activated.normalizations;
+    activated_source.activator = Activator<Real<T>>::of(activated.activation);
+    return activated_source;
+  };
+  if (shortcut) {
+    write_outputs(layout, with(ActivatedSource<Real<T>, true>{}), outputs, workspace, stream, x,
+                  shortcut);
+  } else {
+    write_outputs(layout, with(ActivatedSource<Real<T>, false>{}), outputs, workspace, stream, x);
+  }
 }
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   Workspace* workspace, double* message, Stream* stream) {
-  reduce<Products>(layout, mean, workspace, message, stream, dy, x);
+                   Workspace* workspace, double* message, Stream* stream, const Gate<T>& gate) {
+  const auto activator = Activator<Real<T>>::of(gate.activation);
+  if (gate.activation.type == ActType::kNone) {
+    reduce<Products>(layout, mean, {}, workspace, message, stream, dy, x);
+  } else if (gate.y) {
+    reduce<ProductsByOutput>(layout, mean, {activator}, workspace, message, stream, dy, x, gate.y);
+  } else {
+    reduce<ProductsByInput>(layout, mean, {activator, gate.normalizations}, workspace, message,
+                            stream, dy, x);
+  }
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardSource<Real<T>>& source, WriteMode write, T* dx,
-                    Workspace* workspace, Stream* stream) {
-  write_output(layout, source, write, dx, workspace, stream, dy, x);
+                    Workspace* workspace, Stream* stream, const Gate<T>& gate,
+                    WriteMode write_shortcut, T* dshortcut) {
+  const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
+  const auto activator = Activator<Real<T>>::of(gate.activation);
+  const bool is_plain = gate.activation.type == ActType::kNone;
+  if (dshortcut || gate.y) {
+    // Without an activation the slope is 1 on both sides of 0, whatever tells the side.
+    write_outputs(layout, BackwardByOutput<Real<T>>{source, {activator}}, outputs, workspace,
+                  stream, dy, x, is_plain ? dy : gate.y);
+  } else if (is_plain) {
+    write_outputs(layout, source, outputs, workspace, stream, dy, x);
+  } else {
+    write_outputs(layout, BackwardByInput<Real<T>>{source, {activator, gate.normalizations}},
+                  outputs, workspace, stream, dy, x);
+  }
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                             \
   template void moments<T>(const T*, const Layout&, Workspace*, double*, Stream*);              \
   template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, WriteMode, \
-                             T*, Workspace*, Stream*);                                          \
+                             T*, Workspace*, Stream*, const Activated<T>&);                     \
   template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, Workspace*,  \
-                                 double*, Stream*);                                             \
+                                 double*, Stream*, const Gate<T>&);                             \
   template void input_gradient<T>(const T*, const T*, const Layout&,                            \
                                   const BackwardSource<Real<T>>&, WriteMode, T*, Workspace*,    \
-                                  Stream*);
+                                  Stream*, const Gate<T>&, WriteMode, T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 

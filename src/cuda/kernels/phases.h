@@ -10,6 +10,7 @@
 #include "cuda/kernels/between_blocks.h"
 #include "cuda/kernels/channels.h"
 #include "cuda/runtime.h"
+#include "norm/activation.h"
 
 namespace gluon_syncbn::cuda {
 
@@ -23,6 +24,24 @@ class Workspace {
   virtual std::uint32_t* counters(std::size_t number) = 0;
   /// For one kernel.
   virtual Claims claims(std::size_t number) = 0;
+};
+
+/// What follows the normalization z in the same kernel: y = act(z), or act(z + shortcut).
+template <class T>
+struct Activated {
+  Activation activation = {};
+  const T* shortcut = nullptr;  // null: none
+  /// Of channels, for backward; needed if there is an activation or a shortcut.
+  StoredAffine<Real<T>>* normalizations = nullptr;
+};
+
+/// What makes dz of dy, the gradient with respect to what the activation was given: the output or,
+/// where that is not at hand, the normalizations that forward has left.
+template <class T>
+struct Gate {
+  Activation activation = {};
+  const T* y = nullptr;
+  const StoredAffine<Real<T>>* normalizations = nullptr;
 };
 
 /// The four phases of batch normalization on one GPU, for T in float, double and Half: each puts
@@ -40,18 +59,20 @@ void moments(const T* x, const Layout& layout, Workspace* workspace, double* mes
 /// What `source` computes for every channel, and `y` where it is not null.
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
-               WriteMode write, T* y, Workspace* workspace, Stream* stream);
+               WriteMode write, T* y, Workspace* workspace, Stream* stream,
+               const Activated<T>& activated = {});
 
-/// Sums of dy and of dy * (x - mean) of every channel into `message`.
+/// Sums of dz and of dz * (x - mean) of every channel into `message`.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   Workspace* workspace, double* message, Stream* stream);
+                   Workspace* workspace, double* message, Stream* stream, const Gate<T>& gate = {});
 
-/// What `source` computes for every channel, and `dx` where it is not null.
+/// What `source` computes for every channel, and `dx` and `dshortcut` where they are not null.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardSource<Real<T>>& source, WriteMode write, T* dx,
-                    Workspace* workspace, Stream* stream);
+                    Workspace* workspace, Stream* stream, const Gate<T>& gate = {},
+                    WriteMode write_shortcut = WriteMode::kAssign, T* dshortcut = nullptr);
 
 }  // namespace gluon_syncbn::cuda
 

@@ -73,11 +73,13 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
   using Sum = Summation<T, kVector, Accumulator, 1>;
   using Result = typename Accumulator<R>::Result;
   using InDouble = typename Accumulator<R>::InDouble;
+  using Gate = typename Accumulator<R>::Gate;
   static constexpr int kInputs = Accumulator<R>::kInputs;
 
   ChannelFirst runs;
   const T* inputs[kInputs];
-  const double* mean;       // of channels, if the accumulator needs it
+  const double* mean;  // of channels, if the accumulator needs it
+  Gate gate;
   Result* of_chunks;        // of channel * chunks + chunk
   Merge merge;              // of chunks
   std::uint32_t* counters;  // of channels
@@ -95,7 +97,7 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
   struct Thread {};
 
   static constexpr int kSteps = 5;
-  static constexpr int kResident = kResidentBlocks<R>;
+  static constexpr int kResident = kResidentBlocks<R, Gate::kIsActivated>;
 
   GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
                                      Shared* shared) const {
@@ -159,9 +161,12 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
   GLUON_SYNCBN_HOST_DEVICE Result sum(const ChannelFirst::Task& task) const {
     Sum sum;
     sum.inputs = inputs;
+    sum.gate = &gate;
     sum.clear();
     if (task.exists) {
-      if (Accumulator<R>::kNeedsMean) sum.center[0] = static_cast<R>(mean[task.channel]);
+      if constexpr (Accumulator<R>::kNeedsMean) {
+        sum.channels[0] = gate.at(mean, task.channel, &sum.center[0]);
+      }
       auto walk = Walk<ChannelFirst, kVector>::of(runs, task);
       visit(runs, &walk, &sum);
     }
@@ -203,11 +208,13 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
   using Sum = Summation<T, kVector, Accumulator, kVector>;
   using Result = typename Accumulator<R>::Result;
   using InDouble = typename Accumulator<R>::InDouble;
+  using Gate = typename Accumulator<R>::Gate;
   static constexpr int kInputs = Accumulator<R>::kInputs;
 
   ChannelLast matrix;
   const T* inputs[kInputs];
-  const double* mean;    // of channels, if the accumulator needs it
+  const double* mean;  // of channels, if the accumulator needs it
+  Gate gate;
   Result* of_chunks;     // of chunk * columns + column
   InDouble* of_groups;   // of group * columns + column
   InDouble* of_columns;  // if some channels have several
@@ -239,7 +246,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
   static constexpr int kTile = kGroup + 3;
   static constexpr int kChannels = kTile + 3;
   static constexpr int kSteps = kChannels + 2;
-  static constexpr int kResident = kResidentBlocks<R>;
+  static constexpr int kResident = kResidentBlocks<R, Gate::kIsActivated>;
 
   GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
                                      Shared* shared) const {
@@ -309,9 +316,10 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
                                     Shared* shared) const {
     Sum sum;
     sum.inputs = inputs;
+    sum.gate = &gate;
     sum.clear();
     if (task.exists) {
-      if (Accumulator<R>::kNeedsMean) set_means(task.column, sum.center);
+      if constexpr (Accumulator<R>::kNeedsMean) set_channels(task.column, sum.center, sum.channels);
       auto walk = Walk<ChannelLast, kVector>::of(matrix, task);
       visit(matrix, &walk, &sum);
       visit_rest(matrix, task, &sum);
@@ -321,16 +329,18 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     for (int i = 0; i < kVector; ++i) row[i * static_cast<int>(kLanes)] = sum.result(i);
   }
 
-  GLUON_SYNCBN_HOST_DEVICE void set_means(std::uint32_t column, R* means) const {
+  GLUON_SYNCBN_HOST_DEVICE void set_channels(std::uint32_t column, R* center,
+                                             typename Gate::Channel* channels) const {
     const bool plain = matrix.is_plain();
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kVector; ++i) {
-      if (plain) means[i] = static_cast<R>(mean[column + i]);
+      if (plain) channels[i] = gate.at(mean, column + i, &center[i]);
     }
     if (plain) return;
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kVector; ++i) {
-      means[i] = static_cast<R>(mean[matrix.channel(column + static_cast<std::uint32_t>(i))]);
+      const std::uint32_t channel = matrix.channel(column + static_cast<std::uint32_t>(i));
+      channels[i] = gate.at(mean, channel, &center[i]);
     }
   }
 

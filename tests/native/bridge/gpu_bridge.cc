@@ -212,8 +212,17 @@ class Layer : public GpuBridgeLayer {
         case 3:
           input_gradient(device.get());
           break;
+        case 4:
+          normalize(device.get(), kRelu);
+          break;
+        case 5:
+          gradient_sums(device.get(), kRelu);
+          break;
+        case 6:
+          input_gradient(device.get(), kRelu);
+          break;
         default:
-          throw Error("phase=" + std::to_string(phase) + ": expected 0 to 3");
+          throw Error("phase=" + std::to_string(phase) + ": expected 0 to 6");
       }
     }
   }
@@ -275,6 +284,8 @@ class Layer : public GpuBridgeLayer {
   }
 
  private:
+  static constexpr Activation kRelu{ActType::kRelu, 0};
+
   struct Device {
     Device(const Layer& layer, int index, std::int64_t first_element, const Layout& layout_in)
         : context(&gpu().context(static_cast<std::size_t>(index))), layout(layout_in) {
@@ -291,6 +302,8 @@ class Layer : public GpuBridgeLayer {
     /// The four parts below.
     const std::unique_ptr<cuda::Memory> memory =
         allocate(9 * sizeof(double) * static_cast<std::size_t>(layout.channels));
+    const std::unique_ptr<cuda::Memory> normalizations =
+        allocate(sizeof(cuda::StoredAffine<R>) * static_cast<std::size_t>(layout.channels));
     cuda::Event moments_written{kOrdinal};
     cuda::Event sums_written{kOrdinal};
 
@@ -301,6 +314,9 @@ class Layer : public GpuBridgeLayer {
     double* own_sums() const { return part(2); }
     double* all_sums() const { return part(4); }
     double* statistics() const { return part(6); }
+    cuda::Gate<T> gate(const Activation& activation) const {
+      return {activation, nullptr, static_cast<cuda::StoredAffine<R>*>(normalizations->data())};
+    }
   };
 
   template <class DType>
@@ -325,7 +341,7 @@ class Layer : public GpuBridgeLayer {
     device->moments_written.record(device->context->stream());
   }
 
-  void normalize(Device* device) {
+  void normalize(Device* device, const Activation& activation = {}) {
     cuda::ForwardSource<R> source{};
     source.messages = messages(*device, &Device::moments, &Device::moments_written);
     source.channels = channels_;
@@ -338,18 +354,20 @@ class Layer : public GpuBridgeLayer {
     source.averages.channels = channels_;
     source.gamma = device->parameters[kGamma];
     source.beta = device->parameters[kBeta];
-    cuda::normalize(device->data[kX], device->layout, source, WriteMode::kAssign, device->data[kY],
-                    device->context->workspace(), device->context->stream());
+    cuda::normalize(
+        device->data[kX], device->layout, source, WriteMode::kAssign, device->data[kY],
+        device->context->workspace(), device->context->stream(),
+        {activation, nullptr, static_cast<cuda::StoredAffine<R>*>(device->normalizations->data())});
   }
 
-  void gradient_sums(Device* device) {
+  void gradient_sums(Device* device, const Activation& activation = {}) {
     cuda::gradient_sums(device->data[kDy], device->data[kX], device->layout, device->statistics(),
-                        device->context->workspace(), device->own_sums(),
-                        device->context->stream());
+                        device->context->workspace(), device->own_sums(), device->context->stream(),
+                        device->gate(activation));
     device->sums_written.record(device->context->stream());
   }
 
-  void input_gradient(Device* device) {
+  void input_gradient(Device* device, const Activation& activation = {}) {
     cuda::BackwardSource<R> source{};
     source.messages = messages(*device, &Device::own_sums, &Device::sums_written);
     source.own = device->own_sums();
@@ -363,7 +381,7 @@ class Layer : public GpuBridgeLayer {
     source.beta_gradient = {device->parameters[kBetaGradient], false};
     cuda::input_gradient(device->data[kDy], device->data[kX], device->layout, source,
                          WriteMode::kAssign, device->data[kDx], device->context->workspace(),
-                         device->context->stream());
+                         device->context->stream(), device->gate(activation));
   }
 
   /// Those of all devices, for a kernel that comes next on the stream of one.

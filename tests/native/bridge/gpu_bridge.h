@@ -32,7 +32,7 @@ const char* gpu_bridge_open(std::int64_t batch, std::int64_t channels, std::int6
 /// another.
 const char* gpu_bridge_array(GpuBridgeLayer* layer, int index, void** begin, std::int64_t* bytes);
 /// Puts a phase on the stream of each context: 0 moments, 1 normalization, 2 gradient sums, 3 input
-/// gradient. One may be repeated without those before it.
+/// gradient; 4, 5 and 6 are 1, 2 and 3 with ReLU. One may be repeated without those before it.
 const char* gpu_bridge_run(GpuBridgeLayer* layer, int phase);
 /// The greatest error of the results of the first step, relative to the greatest number expected
 /// by definition in long double.

@@ -20,6 +20,7 @@
 #include "norm/device_pass.h"
 #include "support/activations.h"
 #include "support/arrays.h"
+#include "support/isa_cases.h"
 #include "support/outputs.h"
 #include "support/ranks.h"
 #include "sync/reduction.h"
@@ -246,8 +247,8 @@ const std::vector<std::vector<Layout>> kDevices = {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T, float, double,
-                   Half) {
+TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T,
+                   GLUON_SYNCBN_DTYPES) {
   for (const auto& layouts : kDevices) {
     auto fresh = make_workers<T>(layouts, WriteMode::kAssign);
     const auto check = [&](WriteMode write, std::size_t last, int step) {
@@ -274,8 +275,8 @@ TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T, f
   }
 }
 
-TEST_CASE_TEMPLATE("passes: an activation and a shortcut in them, or behind them", T, float, double,
-                   Half) {
+TEST_CASE_TEMPLATE("passes: an activation and a shortcut in them, or behind them", T,
+                   GLUON_SYNCBN_DTYPES) {
   const auto value = [](const std::vector<T>& array, std::size_t i) {
     return static_cast<double>(Type<T>::value(array[i]));
   };

@@ -22,6 +22,7 @@
 #include "cuda/backend.h"
 #include "cuda/device_array.h"
 #include "cuda/gpu.h"
+#include "norm/activation.h"
 #include "support/arrays.h"
 #include "sync/sync_group.h"
 
@@ -65,6 +66,7 @@ struct Shard {
         on_device_dy(&stream, dy.elements),
         y(&stream, std::vector<float>(x.elements.size())),
         dx(&stream, std::vector<float>(x.elements.size())),
+        dshortcut(&stream, std::vector<float>(x.elements.size())),
         gamma(&stream, ones),
         beta(&stream, zeros),
         running_mean(&stream, zeros),
@@ -81,14 +83,16 @@ struct Shard {
   cuda::Stream stream;  // of the test
   std::vector<float> zeros;
   std::vector<float> ones;
-  DeviceArray<float> on_device_x, on_device_dy, y, dx, gamma, beta, running_mean, running_variance,
-      gamma_gradient, beta_gradient, num_batches;
+  DeviceArray<float> on_device_x, on_device_dy, y, dx, dshortcut, gamma, beta, running_mean,
+      running_variance, gamma_gradient, beta_gradient, num_batches;
   Backend::Data data;
   std::shared_ptr<const Statistics> statistics;
   std::int64_t count = 0;
   std::optional<double> momentum = 0.9;
   bool wants_y = true;
-  std::string fault;  ///< with which forward fails when its devices have met
+  Activation activation;
+  bool adds_itself = false;  ///< x is the shortcut as well
+  std::string fault;         ///< with which forward fails when its devices have met
   std::function<void(const std::function<void()>&)> post = [](const std::function<void()>& task) {
     task();
   };
@@ -106,6 +110,8 @@ struct Shard {
     pass.eps = kEps;
     pass.gamma = gamma.data();
     pass.beta = beta.data();
+    pass.activation = activation;
+    if (adds_itself) pass.shortcut = on_device_x.data();
     pass.y = wants_y ? y.data() : nullptr;
     pass.merged = [this](const Backend::StatisticsPtr& batch, std::int64_t elements) {
       if (!fault.empty()) throw Error(fault);
@@ -129,6 +135,9 @@ struct Shard {
     pass.statistics = statistics;
     pass.count = count;
     pass.gamma = gamma.data();
+    pass.activation = activation;
+    if (activation.type != ActType::kNone && adds_itself) pass.y = y.data();
+    if (adds_itself) pass.gradients.shortcut = dshortcut.data();
     pass.gradients.gamma = gamma_gradient.data();
     pass.gradients.beta = beta_gradient.data();
     pass.gradients.data = dx.data();

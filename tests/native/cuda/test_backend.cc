@@ -216,7 +216,18 @@ TEST_CASE("cuda backend: two kernels a device in each direction") {
       long before = emulated_launches;
       step(shards, &group);
       CHECK(emulated_launches - before == 4 * devices);
-      // An output that nobody wants takes no more.
+      // An activation and a shortcut take no more, nor does an output that nobody wants.
+      for (const ActType type : {ActType::kRelu, ActType::kNone}) {
+        for (const bool adds_itself : {false, true}) {
+          for (const auto& shard : shards) {
+            shard->activation.type = type;
+            shard->adds_itself = adds_itself;
+          }
+          before = emulated_launches;
+          step(shards, &group);
+          CHECK(emulated_launches - before == 4 * devices);
+        }
+      }
       for (const auto& shard : shards) shard->wants_y = false;
       before = emulated_launches;
       step(shards, &group);

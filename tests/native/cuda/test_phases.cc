@@ -9,49 +9,18 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <tuple>
 #include <vector>
 
 #include "cuda/device_array.h"
-#include "cuda/gpu.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/needs_gpu.h"
+#include "cuda/phase_arrays.h"
 #include "support/arrays.h"
 #include "support/outputs.h"
 
 namespace gluon_syncbn::tests {
 namespace {
-
-/// For kernels that one stream runs.
-class Workspace : public cuda::Workspace {
- public:
-  explicit Workspace(cuda::Stream* stream) : stream_(stream) {}
-
-  double* doubles(std::size_t number) override {
-    rooms_.push_back(std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice,
-                                                    stream_->ordinal(), number * sizeof(double)));
-    return static_cast<double*>(rooms_.back()->data());
-  }
-  std::uint32_t* counters(std::size_t number) override {
-    return static_cast<std::uint32_t*>(
-        counters_.at_least(number * sizeof(std::uint32_t), stream_, allocate_));
-  }
-  cuda::Claims claims(std::size_t number) override {
-    void* states = claims_.at_least(number * sizeof(cuda::Claims::State), stream_, allocate_);
-    return {static_cast<cuda::Claims::State*>(states), ++last_claim_};
-  }
-
- private:
-  cuda::Stream* stream_;
-  const cuda::ZeroedMemory::Allocate allocate_ = [this](std::size_t bytes) {
-    return std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, stream_->ordinal(), bytes);
-  };
-  std::vector<std::unique_ptr<cuda::Memory>> rooms_;
-  cuda::ZeroedMemory counters_;
-  cuda::ZeroedMemory claims_;
-  cuda::Claims::State last_claim_ = 0;
-};
 
 std::vector<Layout> layouts() {
   std::vector<Layout> layouts;
@@ -112,21 +81,6 @@ std::vector<double> sums_of(cuda::Stream* stream, const Data<T>& dy, const Data<
   cuda::gradient_sums(dy_on_device.data(), x_on_device.data(), x.layout, mean.data(), &workspace,
                       message.data(), stream);
   return message.download();
-}
-
-template <class R>
-std::vector<R> as(const std::vector<double>& values) {
-  return {values.begin(), values.end()};
-}
-
-/// kernel(write, out) for an array on the GPU that begins as `out` and comes back in it.
-template <class T, class Kernel>
-auto on_device(cuda::Stream* stream, std::size_t offset, const Kernel& kernel) {
-  return [=](WriteMode write, std::vector<T>* out) {
-    const DeviceArray<T> array(stream, *out, offset);
-    kernel(write, array.data());
-    *out = array.download();
-  };
 }
 
 }  // namespace
@@ -192,34 +146,6 @@ TEST_CASE("cuda phases: a pivot that is an outlier does no harm") {
     }
   }
 }
-
-/// What the kernels of a forward pass take, for one device whose batch has these moments.
-template <class R>
-struct ForwardArrays {
-  ForwardArrays(cuda::Stream* stream, const std::vector<double>& message_in, double count,
-                const std::vector<R>& gamma_in, const std::vector<R>& beta_in)
-      : message(stream, message_in),
-        statistics(stream, std::vector<double>(3 * gamma_in.size(), -1)),
-        gamma(stream, gamma_in),
-        beta(stream, beta_in) {
-    const auto channels = static_cast<std::int64_t>(gamma_in.size());
-    source.messages.values[0] = message.data();
-    source.messages.counts[0] = static_cast<std::int64_t>(count);
-    source.messages.size = 1;
-    source.channels = channels;
-    source.eps = 0.125;
-    source.statistics = {statistics.data(), statistics.data() + channels,
-                         statistics.data() + 2 * channels};
-    source.gamma = gamma.data();
-    source.beta = beta.data();
-  }
-
-  DeviceArray<double> message;
-  DeviceArray<double> statistics;
-  DeviceArray<R> gamma;
-  DeviceArray<R> beta;
-  cuda::ForwardSource<R> source{};
-};
 
 TEST_CASE_TEMPLATE("cuda phases: normalize", T, float, double, Half) {
   GLUON_SYNCBN_NEEDS_GPU();

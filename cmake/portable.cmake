@@ -1,0 +1,60 @@
+# For wheels: a library that loads wherever MXNet 1.9.1's wheels do (manylinux2014: glibc 2.17 and the
+# libstdc++ of GCC 4.8), built by the compiler of a later system. libstdc++ has to be the shared one
+# of the process, because exceptions pass between this library and libmxnet. So what is newer than
+# that is not used (flags), has an older version that serves as well (symbol_versions.txt), or is
+# defined here (newer_libstdcxx.cc). scripts/build_wheels.sh has auditwheel check that nothing is left.
+
+option(GLUON_SYNCBN_PORTABLE "Build for every system that MXNet 1.9.1's wheels run on" OFF)
+if(NOT GLUON_SYNCBN_PORTABLE)
+  return()
+endif()
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  message(FATAL_ERROR "GLUON_SYNCBN_PORTABLE knows x86-64 only, not ${CMAKE_SYSTEM_PROCESSOR}")
+endif()
+
+set(portable_folder "${CMAKE_CURRENT_SOURCE_DIR}/cmake/portable")
+set(portable_build "${CMAKE_CURRENT_BINARY_DIR}/portable")
+file(STRINGS "${portable_folder}/symbol_versions.txt" lines REGEX "^[^#]")
+# Before C++17's condition_variable waited on the steady clock by itself, it did so in a loop.
+set(header "#include <bits/c++config.h>\n#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT\n")
+set(renames "")
+foreach(line IN LISTS lines)
+  string(REPLACE " " "@" versioned "${line}")
+  string(REGEX REPLACE " .*" "" symbol "${line}")
+  string(APPEND header "__asm__(\".symver ${symbol},${versioned}\");\n")
+  string(APPEND renames "${symbol} ${versioned}\n")
+endforeach()
+file(CONFIGURE OUTPUT "${portable_build}/portable.h" CONTENT "${header}" @ONLY)
+file(CONFIGURE OUTPUT "${portable_build}/renames.txt" CONTENT "${renames}" @ONLY)
+
+# The strings of GCC 4.8; C functions alone pass between this library and others.
+target_compile_definitions(gluon_syncbn_flags INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
+target_compile_options(gluon_syncbn_flags INTERFACE
+                       "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${portable_build}/portable.h>"
+                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sized-deallocation>
+                       $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fno-sized-deallocation>)
+
+# Sets `variable` to a copy of a static library that `target` is to be linked with. What is compiled
+# already asks for the older versions by name: "pthread_create@GLIBC_2.2.5".
+function(make_portable_archive target library variable)
+  get_target_property(archive ${library} IMPORTED_LOCATION)
+  get_filename_component(name "${archive}" NAME)
+  add_custom_command(
+    OUTPUT "${portable_build}/${name}" VERBATIM
+    COMMAND "${CMAKE_OBJCOPY}" "--redefine-syms=${portable_build}/renames.txt" "${archive}"
+            "${portable_build}/${name}"
+    DEPENDS "${archive}" "${portable_folder}/symbol_versions.txt")
+  add_custom_target(portable_${name} DEPENDS "${portable_build}/${name}")
+  add_dependencies(${target} portable_${name})
+  set(${variable} "${portable_build}/${name}" PARENT_SCOPE)
+endfunction()
+
+# Makes the shared library `target` portable; it must not export what is defined here. Before
+# glibc 2.34 threads and dlopen were libraries of their own.
+function(make_portable target)
+  target_sources(${target} PRIVATE "${portable_folder}/newer_libstdcxx.cc")
+  target_link_options(
+    ${target} PRIVATE
+    "SHELL:LINKER:--push-state,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -l:librt.so.1"
+    LINKER:--pop-state)
+endfunction()

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Builds a release in dist/ from what is committed: the sdist, and from it one wheel for Python 3.8 to
+# 3.11 on every x86-64 Linux that MXNet 1.9.1's own wheels accept (manylinux2014). The GPU backend in it
+# is compiled by CUDA 11, so that every driver that runs mxnet-cu112 runs it (450.80.02 and later).
+#
+#   scripts/build_wheels.sh [--any-cuda | --no-cuda]
+#
+#   --any-cuda  with whatever nvcc is here, from 11.2 on; the wheel may need a newer driver, which is
+#               said at the end
+#   --no-cuda   without the GPU backend: GPU contexts will be refused
+#
+# Needs g++ (11 or 12 are tested) and nvcc 11.2 to 11.8, which takes no later g++ than 11.
+#
+# Environment:
+#   CUDACXX, CUDAHOSTCXX  nvcc and its g++, if they are not found
+#   PYTHON                interpreter for the tools, 3.10 or later (default: python3)
+#   CMAKE_BUILD_PARALLEL_LEVEL  how many compilers run at a time
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root="$PWD"
+platform=manylinux2014_x86_64
+
+say() { printf 'wheels: %s\n' "$*"; }
+die() {
+  printf 'wheels: error: %s\n' "$*" >&2
+  exit 1
+}
+
+cuda=11
+case "${1:-}" in
+  "") ;;
+  --any-cuda) cuda=any ;;
+  --no-cuda) cuda=none ;;
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+    exit 0
+    ;;
+  *) die "unknown option $1 (try --help)" ;;
+esac
+
+driver=none
+export GLUON_SYNCBN_CUDA=OFF
+if [[ $cuda != none ]]; then
+  nvcc="${CUDACXX:-$(command -v nvcc || true)}"
+  if [[ -z "$nvcc" && -x /usr/local/cuda/bin/nvcc ]]; then nvcc=/usr/local/cuda/bin/nvcc; fi
+  wanted="nvcc of CUDA 11.2 to 11.8 (Debian 12: nvidia-cuda-toolkit in non-free); set CUDACXX to it and \
+CUDAHOSTCXX to a g++ of at most 11, or give --any-cuda or --no-cuda"
+  [[ -n "$nvcc" ]] || die "no nvcc is here; a release needs $wanted"
+  version="$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
+  case "$version" in
+    11.[2-8]*) driver=450.80.02 ;;
+    12.*) driver=525.60.13 ;;
+    13.*) driver=580.65.06 ;;
+    *) die "$nvcc is of CUDA ${version:-unknown}; a release needs $wanted" ;;
+  esac
+  if [[ $cuda == 11 && $version != 11.* ]]; then
+    die "$nvcc is of CUDA $version, whose code no driver before $driver runs; a release needs $wanted"
+  fi
+  export GLUON_SYNCBN_CUDA=ON CUDACXX="$nvcc"
+  # What MXNet's package has code for, with sm_75, and PTX for GPUs to come.
+  if [[ $version == 11.* ]]; then
+    export GLUON_SYNCBN_CUDA_ARCHITECTURES="50-real;60-real;70-real;75-real;80-real;86-real;86-virtual"
+  fi
+  say "GPU backend by CUDA $version"
+fi
+
+work="$root/build/wheels"
+rm -rf "$work"
+mkdir -p "$work"
+if [[ -n "$(git status --porcelain)" ]]; then say "note: what is not committed is left out"; fi
+git clone --quiet --no-hardlinks "$root" "$work/source"
+"${PYTHON:-python3}" -m venv "$work/venv"
+export PATH="$work/venv/bin:$PATH"
+python -m pip install --quiet --disable-pip-version-check -r scripts/requirements-wheels.txt
+
+say "building the sdist, and the wheel from it; all output is in $work/log"
+CMAKE_ARGS="${CMAKE_ARGS:-} -DGLUON_SYNCBN_PORTABLE=ON -DGLUON_SYNCBN_WERROR=ON" \
+  python -m build --outdir "$work/dist" "$work/source" >"$work/log" 2>&1 </dev/null ||
+  { tail -n 40 "$work/log" >&2 && die "the build has failed"; }
+
+# Fails with the names if the library needs anything newer than the tag allows.
+auditwheel repair --strip --plat "$platform" --wheel-dir "$work/repaired" "$work"/dist/*.whl
+mkdir -p dist
+cp "$work"/dist/*.tar.gz "$work"/repaired/*.whl dist
+wheel="$(cd "$work/repaired" && echo *.whl)"
+auditwheel show "dist/$wheel"
+python -m twine check --strict "dist/$wheel" dist/"$(cd "$work/dist" && echo *.tar.gz)"
+say "dist/$wheel: $(($(stat -c %s "dist/$wheel") / 1024)) KiB, NVIDIA driver for GPU contexts: $driver"

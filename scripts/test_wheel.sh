@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Installs a wheel in an empty virtual environment of each Python given, and uses it there outside of
+# the repository, with no compiler in PATH: import, diagnose, training, export, convert.
+#
+#   scripts/test_wheel.sh WHEEL PYTHON...
+#
+#   scripts/test_wheel.sh dist/gluon_syncbn-*.whl python3.8 python3.11
+set -euo pipefail
+(($# >= 2)) && [[ "$1" == *.whl ]] || {
+  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2
+  exit 2
+}
+wheel="$(realpath "$1")"
+shift
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+
+cat >"$folder/train.py" <<'END'
+import os
+import shutil
+import sys
+
+import gluon_syncbn
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+assert gluon_syncbn.__file__.startswith(sys.prefix), gluon_syncbn.__file__
+assert not any(map(shutil.which, ("c++", "g++", "gcc", "cc", "nvcc"))), os.environ["PATH"]
+contexts = [mx.cpu(0), mx.cpu(1)]
+net = nn.HybridSequential()
+net.add(nn.Conv2D(8, 3), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"), nn.Dense(2))
+net.initialize(mx.init.Xavier(), ctx=contexts)
+net.hybridize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+shards = gluon.utils.split_and_load(mx.nd.random.normal(shape=(8, 3, 8, 8)), contexts)
+losses = []
+for _ in range(5):
+    with autograd.record():
+        parts = [((net(shard) - 1) ** 2).mean() for shard in shards]
+    autograd.backward(parts)
+    trainer.step(2)
+    losses.append(sum(part.asscalar() for part in parts))
+assert losses[-1] < losses[0], losses
+gluon_syncbn.check_in_sync(net)
+net.export("net")
+x = mx.nd.random.normal(shape=(2, 3, 8, 8))
+mx.nd.save("expected", [x, net(x)])
+print("losses", losses)
+END
+cat >"$folder/load.py" <<'END'
+import sys
+
+import mxnet as mx
+from mxnet import gluon
+
+x, expected = mx.nd.load("expected")
+net = gluon.SymbolBlock.imports("plain-symbol.json", ["data"], "plain-0000.params")
+assert "gluon_syncbn" not in sys.modules
+difference = (net(x) - expected).abs().max().asscalar()
+assert difference < 1e-4, difference
+END
+
+for python in "$@"; do
+  work="$folder/work"
+  rm -rf "$work" "$folder/venv"
+  mkdir "$work"
+  printf '\nwheel: %s\n' "$("$python" --version)"
+  "$python" -m venv "$folder/venv"
+  "$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel[cpu]"
+  cd "$work"
+  alone() { env -i HOME="$work" PATH="$folder/venv/bin" "$folder/venv/bin/python" -W ignore "$@"; }
+  alone "$folder/train.py"
+  alone -m gluon_syncbn convert net-symbol.json net-0000.params plain --fold
+  alone "$folder/load.py"
+  alone -m gluon_syncbn diagnose
+  cd - >/dev/null
+  echo "wheel: ok"
+done

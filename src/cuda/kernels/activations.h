@@ -1,0 +1,170 @@
+#ifndef GLUON_SYNCBN_CUDA_KERNELS_ACTIVATIONS_H_
+#define GLUON_SYNCBN_CUDA_KERNELS_ACTIVATIONS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "cuda/kernels/body.h"
+#include "cuda/kernels/numbers.h"
+#include "norm/activation.h"
+
+namespace gluon_syncbn::cuda {
+
+/// An activation, as on the CPU (cpu/simd/loops.h), for all elements of an access at a time: they
+/// take one branch.
+template <class R>
+struct Activator {
+  R slope;
+  bool is_elu;
+
+  static Activator of(const Activation& activation) {
+    const double slope = activation.type == ActType::kNone ? 1 : activation.slope;
+    return {static_cast<R>(slope), activation.type == ActType::kElu};
+  }
+
+  /// Replaces z by act(z).
+  template <int N>
+  GLUON_SYNCBN_HOST_DEVICE void activate(R* z) const {
+    if (is_elu) {
+      one_by_one<N>(z, [&](R each) { return each > R(0) ? each : slope * std::expm1(each); });
+    } else {
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < N; ++i) z[i] = z[i] < R(0) ? below(z[i]) : z[i];  // a NaN stays one
+    }
+  }
+  /// Replaces dy by the gradient with respect to z, told by z, of which nothing is left.
+  template <int N>
+  GLUON_SYNCBN_HOST_DEVICE void differentiate(R* z, R* dy) const {
+    if (is_elu) {
+      one_by_one<N>(z, [&](R each) { return each > R(0) ? R(1) : slope * std::exp(each); });
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < N; ++i) dy[i] *= z[i];
+    } else {
+      rectify<N>(z, dy);
+    }
+  }
+  /// The same, told by act(z).
+  template <int N>
+  GLUON_SYNCBN_HOST_DEVICE void differentiate_by_output(const R* y, R* dy) const {
+    if (is_elu) {
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < N; ++i) {
+        if (!(y[i] > R(0))) dy[i] *= y[i] + slope;
+      }
+    } else {
+      rectify<N>(y, dy);
+    }
+  }
+
+ private:
+  /// Replaces values by function(value) in a loop of one call, as that is long; the array turns, so
+  /// that it stays in registers.
+  template <int N, class Function>
+  GLUON_SYNCBN_HOST_DEVICE static void one_by_one(R* values, const Function& function) {
+    GLUON_SYNCBN_NO_UNROLL
+    for (int turn = 0; turn < N; ++turn) {
+      const R first = values[0];
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i + 1 < N; ++i) values[i] = values[i + 1];
+      values[N - 1] = function(first);
+    }
+  }
+  /// Where the slope is 0, what lies below 0 does not come through even if it is not finite.
+  GLUON_SYNCBN_HOST_DEVICE R below(R value) const { return slope == R(0) ? R(0) : slope * value; }
+  template <int N>
+  GLUON_SYNCBN_HOST_DEVICE void rectify(const R* z, R* dy) const {
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) {
+      if (!(z[i] > R(0))) dy[i] = below(dy[i]);
+    }
+  }
+};
+
+// Gates turn dy into dz, the gradient in front of the activation, for the sums of a backward pass:
+//
+//   kIsActivated              whether they do
+//   kInputs                    arrays that are read together: dy, x, perhaps y
+//   Channel                    what a gate needs to know of a channel
+//   at(mean, c, center)        that; `center` becomes the mean
+//   apply<N, kNumber>(channels, center, elements)
+//                              replaces dy in N elements, of kNumber channels in turn
+
+template <class R>
+struct NoGate {
+  static constexpr bool kIsActivated = false;
+  static constexpr int kInputs = 2;
+  struct Channel {};
+
+  GLUON_SYNCBN_HOST_DEVICE Channel at(const double* mean, std::uint32_t c, R* center) const {
+    *center = static_cast<R>(mean[c]);
+    return {};
+  }
+  template <int N, int kNumber, class Elements>
+  GLUON_SYNCBN_HOST_DEVICE void apply(const Channel*, const R*, Elements*) const {}
+};
+
+/// By the normalization, computed again.
+template <class R>
+struct GateByInput {
+  static constexpr bool kIsActivated = true;
+  static constexpr int kInputs = 2;
+  struct Channel {
+    R scale;
+    R shift;
+  };
+
+  Activator<R> activator;
+  const StoredAffine<R>* normalizations;  // of channels
+
+  GLUON_SYNCBN_HOST_DEVICE Channel at(const double*, std::uint32_t c, R* center) const {
+    const StoredAffine<R> of_channel = normalizations[c];
+    *center = of_channel.mean;
+    return {of_channel.scale, of_channel.shift};
+  }
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void apply(const Channel* channels, const R* center,
+                                      R (*elements)[kInputs]) const {
+    R dy[N];
+    R z[N];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) {
+      const int n = i % kNumber;
+      dy[i] = elements[i][0];
+      z[i] = Affine<R>{center[n], channels[n].scale, channels[n].shift}.of(&elements[i][1]);
+    }
+    activator.template differentiate<N>(z, dy);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) elements[i][0] = dy[i];
+  }
+};
+
+/// By the output.
+template <class R>
+struct GateByOutput {
+  static constexpr bool kIsActivated = true;
+  static constexpr int kInputs = 3;
+  using Channel = typename NoGate<R>::Channel;
+
+  Activator<R> activator;
+
+  GLUON_SYNCBN_HOST_DEVICE Channel at(const double* mean, std::uint32_t c, R* center) const {
+    return NoGate<R>().at(mean, c, center);
+  }
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void apply(const Channel*, const R*, R (*elements)[kInputs]) const {
+    R dy[N];
+    R y[N];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) {
+      dy[i] = elements[i][0];
+      y[i] = elements[i][2];
+    }
+    activator.template differentiate_by_output<N>(y, dy);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) elements[i][0] = dy[i];
+  }
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_KERNELS_ACTIVATIONS_H_
