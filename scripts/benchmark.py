@@ -11,6 +11,7 @@ Prints a table of medians and quartiles, and writes JSON and a bar chart.
   deploy    inference of the same networks, exported and folded
   accuracy  errors against float64, by the mean of the data
   memory    what a layer adds to the peak memory of training
+  inplace   memory of training FCN-ResNet50 with leaky ReLU, in place and not
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ COMMANDS = {
     "deploy": (commands.run_deploy, time_table, "ms"),
     "accuracy": (commands.run_accuracy, commands.accuracy_table, "relative error of the output"),
     "memory": (commands.run_memory, commands.memory_table, "MB a layer"),
+    "inplace": (commands.run_inplace, commands.inplace_table, "MB, or pixels"),
 }
 
 
@@ -45,10 +47,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, help="folder for results (default: runs/benchmark-COMMAND)"
     )
-    networks = parser.add_argument_group("net, waiting and deploy")
+    networks = parser.add_argument_group("net, waiting, deploy and inplace")
     networks.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
-    networks.add_argument("--side", type=int, help="side of images (default: 96, deploy: 240)")
-    networks.add_argument("--rounds", type=int, help="runs of each network (default: 12)")
+    networks.add_argument(
+        "--side", type=int, help="side of images (default: 96, deploy: 240, inplace: 480)"
+    )
+    networks.add_argument(
+        "--rounds", type=int, help="runs of each network (default: 12, inplace: 3)"
+    )
     networks.add_argument(
         "--fuse", action="store_true", help="net: with gluon_syncbn.fuse beside the others"
     )
@@ -65,6 +71,8 @@ def bar_values(rows: list[Row]) -> dict[str, dict[str, float]]:
             # An error that is not a number has no bar.
             errors = {method: error["out"] for method, error in row["errors"].items()}
             values = {method: error for method, error in errors.items() if error > 0}
+        elif "values" in row:
+            values = row["values"]
         else:
             values = {method: max(mb, 0.01) for method, mb in row["layer_mb"].items()}
         bars[row["title"]] = values

@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import TITLES, Row, format_table, ratio, summary
-from benchmarks.worker import WITH_ONEDNN, WITHOUT_BULKS, WITHOUT_ONEDNN, Worker
+from benchmarks.worker import (
+    ONE_WORKSPACE,
+    WITH_ONEDNN,
+    WITHOUT_BULKS,
+    WITHOUT_ONEDNN,
+    Worker,
+)
 from progress import progress
 
 BETWEEN_WORKERS = 0.05  # seconds in which threads of one process stop looking for work
@@ -334,4 +340,44 @@ def memory_table(rows: Sequence[Row]) -> str:
     methods = ("ours", "batchnorm", "builtin")
     head = ["case", *(f"{TITLES[method]}, MB a layer" for method in methods)]
     lines = [[r["title"], *(f"{r['layer_mb'][method]:.1f}" for method in methods)] for r in rows]
+    return format_table(head, lines)
+
+
+def run_inplace(options: argparse.Namespace) -> list[Row]:
+    """Measure the memory of training steps of FCN-ResNet50 with leaky ReLU, on one context."""
+    methods = ("batchnorm", "inplace") if options.quick else ("batchnorm", "fused", "inplace")
+    rounds = options.rounds or (1 if options.quick else 3)
+    case = {"side": options.side or (64 if options.quick else 480)}
+    case["images"] = 1 if options.quick else 4
+    planned, peak, before = {}, {}, {}
+    for method in progress(methods, desc="inplace", unit="method"):
+        with Worker(ONE_WORKSPACE) as worker:
+            planned[method] = worker.ask("plan", case=case, methods=[method])["mb"]
+        with Worker(ONE_WORKSPACE) as worker:
+            answer = worker.ask("peak", case=case, methods=[method], rounds=rounds)
+        peak[method], before[method] = answer["mb"], answer["before_mb"]
+    sides = {"batchnorm": case["side"]}
+    with Worker(ONE_WORKSPACE) as worker:
+        for method in methods[1:]:
+            request = {"case": case, "methods": [method], "largest_mb": planned["batchnorm"]}
+            sides[method] = worker.ask("plan", **request)["side"]
+    kinds = (
+        ("planned by MXNet, MB", planned),
+        ("peak of the process, MB", peak),
+        ("the same before the first step, MB", before),
+        ("side of a crop that fits BatchNorm's plan", sides),
+    )
+    title = f"{case['images']} x {case['side']}x{case['side']}"
+    return [{"title": f"{title}, {kind}", "case": case, "values": v} for kind, v in kinds]
+
+
+def inplace_table(rows: Sequence[Row]) -> str:
+    """Tabulate memory of networks, with ratios to BatchNorm."""
+    methods = [method for method in TITLES if method in rows[0]["values"]]
+    head = ["FCN-ResNet50, leaky ReLU", *(TITLES[m] for m in methods), "in place / BatchNorm"]
+    lines = []
+    for row in rows:
+        values = row["values"]
+        share = values["inplace"] / values["batchnorm"]
+        lines.append([row["title"], *(f"{values[m]:.0f}" for m in methods), f"{share:.2f}"])
     return format_table(head, lines)

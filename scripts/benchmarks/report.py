@@ -16,6 +16,7 @@ import numpy as np
 TITLES = {
     "ours": "gluon_syncbn",
     "fused": "gluon_syncbn, fused",
+    "inplace": "gluon_syncbn, in place",
     "ours1": "gluon_syncbn, num_devices=1",
     "batchnorm": "BatchNorm",
     "traced": "BatchNorm, traced",

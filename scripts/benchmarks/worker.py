@@ -24,6 +24,8 @@ COMMON = {
 }
 WITHOUT_ONEDNN = {**COMMON, "MXNET_MKLDNN_ENABLED": "0"}
 WITH_ONEDNN = {**COMMON, "MXNET_MKLDNN_ENABLED": "1"}
+# For one context: how many workspaces there are is no matter of the network.
+ONE_WORKSPACE = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1"}
 # MXNet's profiler sees operations only where they run one by one.
 WITHOUT_BULKS = {**WITHOUT_ONEDNN, "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN": "0"}
 
@@ -75,7 +77,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    from benchmarks import deployment, measuring, waiting
+    from benchmarks import deployment, inplace, measuring, waiting
 
     tasks: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "op": measuring.Timer(measuring.make_step),
@@ -83,6 +85,8 @@ def main() -> None:
         "deploy": measuring.Timer(deployment.Deployment),
         "accuracy": measuring.measure_accuracy,
         "memory": measuring.measure_memory,
+        "plan": inplace.measure_plan,
+        "peak": inplace.measure_peak,
         "lockstep": waiting.measure_lockstep,
         "describe": measuring.describe,
     }

@@ -20,7 +20,12 @@ from tests.layer.test_modes import MODES
 from tests.layer.test_parity import batches
 from tests.support.layers import Batch, Options, avoid_kinks, check, make_batch, run
 
-pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="on CPU contexts alone")
+
+@pytest.fixture(autouse=True)
+def _cpu_contexts_alone(request):
+    if DEVICE != "cpu" and not request.node.name.startswith("test_gpu_contexts"):
+        pytest.skip("on CPU contexts alone")
+
 
 # Arguments of the layer.
 INVERTIBLE = {
@@ -186,6 +191,22 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
     assert np.isfinite(layer(arrays[0]).asnumpy()).all(), "inference needs no inverse"
     layer.gamma.set_data(mx.nd.ones(3))
     step()
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="on GPU contexts")
+@pytest.mark.parametrize("number", [1, 2])
+def test_gpu_contexts_say_that_they_cannot(number):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True)
+    layer.initialize(ctx=contexts(number))
+    with autograd.record():
+        outs = [layer(mx.nd.ones((2, 3, 4), ctx=ctx)) for ctx in contexts(number)]
+    autograd.backward(outs)
+    for gradient in layer.gamma.list_grad():
+        with pytest.raises(mx.base.MXNetError, match="inplace=True is for CPU contexts only"):
+            gradient.wait_to_read()
+    with contextlib.suppress(mx.base.MXNetError):
+        mx.nd.waitall()
+    assert np.isfinite(layer(outs[0].ones_like()).asnumpy()).all(), "inference can"
 
 
 @pytest.mark.parametrize(

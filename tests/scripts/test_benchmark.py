@@ -40,7 +40,7 @@ def test_lockstep_needs_the_same_norms_everywhere(ends):
 
 
 def test_quick_runs(tmp_path):
-    commands = ("op", "fused", "accuracy", "waiting", "deploy")
+    commands = ("op", "fused", "accuracy", "waiting", "deploy", "inplace")
     processes = {command: start(command, tmp_path / command) for command in commands}
     results = {}
     for command, process in processes.items():
@@ -66,6 +66,11 @@ def test_quick_runs(tmp_path):
     for row in results["fused"]["rows"]:
         assert set(row["results"]) == {"fused", "ours", "batchnorm", "batchnorm_onednn"}
         assert set(row["ratios"]) == {"fused / ours", "fused / BatchNorm"}
+
+    planned, peak, before, sides = (row["values"] for row in results["inplace"]["rows"])
+    assert planned["inplace"] <= 0.65 * planned["batchnorm"]
+    assert all(peak[method] > before[method] for method in planned)
+    assert sides["inplace"] >= sides["batchnorm"]
 
     for row in results["accuracy"]["rows"]:
         error = row["errors"]["ours"]
