@@ -336,7 +336,7 @@ def report(checks: Checks) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "check-gpu")
+    parser.add_argument("--out", type=Path, default=os.environ.get("OUT", ROOT / "runs/check-gpu"))
     parser.add_argument("--binaries", type=Path, help="where libgpu_bridge.so and others are built")
     parser.add_argument("--architecture", help="such as 90; default: that of this machine's GPU")
     parser.add_argument("--minutes", type=float, default=9.5, help="for all (default: %(default)s)")

@@ -69,8 +69,9 @@ def test_whole_script_goes_on_whatever_fails_or_is_missing(library, tmp_path):
         "PATH": f"{tools}:{os.environ['PATH']}",
         "PYTHON": sys.executable,
         "PYTHONPATH": str(tools),
+        "OUT": str(out),
     }
-    command = ["bash", ROOT / "scripts" / "check_gpu.sh", "--binaries", binaries, "--out", out]
+    command = ["bash", ROOT / "scripts" / "check_gpu.sh", "--binaries", binaries]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 1
     verdicts = results(out)
@@ -187,6 +188,23 @@ def test_errors_are_those_against_float64(library, dtype, order, contexts):
         bridge.call("error", layer.handle, ctypes.byref(again))
         assert again.value > 0.1, name
         array[-1] = before
+
+
+@pytest.mark.parametrize("order", check_gpu.ORDERS)
+def test_phases_with_relu(library, order):
+    bridge = check_gpu.Bridge(str(library))
+    layer = check_gpu.Layer(bridge, Case(4, 3, 7, "float32", order))
+    layer.run()
+    bridge.call("finish")
+    found = arrays(layer)
+    plain, dy = found["y"].copy(), found["dy"]
+    layer.run(4, 5, 6)
+    bridge.call("finish")
+    np.testing.assert_array_equal(found["y"], np.maximum(plain, 0))
+    dz = dy * (plain > 0)
+    np.testing.assert_allclose(found["dbeta"][0], dz.sum((0, 2)), rtol=1e-4)
+    # Sums of what comes out, as those of every batch normalization's.
+    np.testing.assert_allclose(found["dx"].sum((0, 2)), np.zeros(3), atol=1e-3)
 
 
 def test_wrong_results_fail_and_are_not_timed(library, tmp_path, monkeypatch):
