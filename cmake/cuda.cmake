@@ -1,4 +1,4 @@
-# The GPU half: GLUON_SYNCBN_CUDA says whether to build it, GLUON_SYNCBN_WITH_CUDA then whether it
+# The GPU backend: GLUON_SYNCBN_CUDA says whether to build it, GLUON_SYNCBN_WITH_CUDA then whether it
 # is built. Both variables of a user may also come from the environment, for "pip install".
 
 set(default AUTO)

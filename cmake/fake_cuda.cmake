@@ -1,4 +1,4 @@
-# The GPU half on a CUDA runtime without a GPU (tests/fake_cuda): for tests only, and only where
+# The GPU backend on a CUDA runtime without a GPU (tests/fake_cuda): for tests only, and only where
 # GLUON_SYNCBN_FAKE_CUDA_HEADERS says where NVIDIA's headers for CUDA 11 are.
 
 set(GLUON_SYNCBN_FAKE_CUDA_HEADERS "" CACHE STRING
@@ -74,7 +74,7 @@ if(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET)
   target_link_libraries(fake_libcuda PRIVATE -Wl,--no-as-needed fake_cuda)
 endif()
 
-# The GPU half as it is shipped, but for the kernels' launches.
+# The GPU backend as it is shipped, but for the kernels' launches.
 add_library(cuda_on_fake OBJECT
             "${cuda_folder}/runtime.cc"
             "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/fake_cuda/launch.cc")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks and times the GPU half on a machine with a GPU: scripts/check_gpu.py, whose --help says more.
+# Checks and times the GPU backend on a machine with a GPU: scripts/check_gpu.py, whose --help says more.
 # PYTHON names another Python than python3, such as the one that has PyTorch.
 python="${PYTHON:-python3}"
 packages="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || exit

@@ -100,7 +100,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {
   return GLUON_SYNCBN_VERSION ", C++17, compiler " __VERSION__;
 }
 
-/// The GPU half of this build: what it is for, or why it is not there.
+/// The GPU backend of this build: what it is for, or why it is not there.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_build() noexcept {
   static const std::string build = mxnet::gpu_build();
   return build.c_str();
