@@ -101,9 +101,8 @@ ChannelLast ChannelLast::of(const Layout& layout, int vector) {
   const std::int64_t chunks = divide_up(rows, chunk_rows);
   matrix.chunk_rows = index(chunk_rows, layout);
   matrix.chunks = index(chunks, layout);
-  // What a block merges, for each of its columns: a few rounds of loads for each of its threads.
-  constexpr std::int64_t kMostRounds = 4;
-  const std::int64_t at_once = kMostRounds * kMergedAtOnce * kThreads / (lanes * vector);
+  // What a block merges, for each of its columns: what its threads load at once.
+  const std::int64_t at_once = kMergedAtOnce * kThreads / (lanes * vector);
   const std::int64_t group_chunks = divide_up(chunks, divide_up(chunks, at_once));
   matrix.group_chunks = FastDivisor::of(index(group_chunks, layout));
   matrix.groups = index(divide_up(chunks, group_chunks), layout);
