@@ -192,7 +192,8 @@ class _Graph(Graph):
         if activation is None:
             return "", f"is followed by {self.nodes[reader]['name']}, which is no such activation"
         recovers = self.flag(index, "inplace")
-        if recovers and (shortcut is not None or float(activation.get("slope", 0)) == 0):
+        inverts = shortcut is None and float(activation.get("slope", 0)) > 0
+        if recovers and not inverts:
             return "", "works in place, which this could not"
         norm = self.nodes[index]
         inputs, attributes = list(norm["inputs"]), {**norm["attrs"], **activation}
@@ -200,7 +201,7 @@ class _Graph(Graph):
             inputs.insert(_SHORTCUT, shortcut)
             attributes["shortcut"] = "True"
         what = f"{'sum and ' if shortcut is not None else ''}{activation['act_type']}"
-        if inplace and shortcut is None and float(activation.get("slope", 0)) > 0:
+        if inplace and inverts:
             attributes["inplace"], recovers = "True", True
         what += " in place" if recovers else ""
         # Where the activation stood, all that the shortcut depends on has been computed.
