@@ -45,6 +45,24 @@ def test_a_kernel_that_fails_after_devices_have_met_fails_its_device():
     require_that_it_works(DEVICES)
 
 
+def test_backward_knows_of_a_device_that_failed_after_devices_had_met():
+    program = """
+from tests.cu112.faults import *
+xs = arrays([0, 1])
+for x in xs:
+    x.attach_grad()
+layer = new_layer(xs)
+fake_cuda.inject("cudaLaunchKernel@1#2=701")
+outs = outputs(layer, xs)
+assert [bool(error) for error in errors(outs)] == [False, True]
+assert fake_cuda.clear_faults() == 1
+outs[0].backward()
+[error] = errors([xs[0].grad])
+assert "failed on gpu(1)" in error and "OutOfResources" in error, error
+"""
+    run_python(program, GLUON_SYNCBN_TIMEOUT="20")
+
+
 def test_without_an_event_the_whole_stream_is_waited_for():
     struck, found = struck_by("cudaEventRecord@1#2=701", DEVICES)
     assert struck == 1
