@@ -291,7 +291,6 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall
   if (gate == GatedBy::kOutput || attributes_.inplace) {
     pass.y = call->arrays[at.out()].data<void>();
   }
-  if (attributes_.inplace) backend_->require_invertible(pass);
   pass.gradients = gradients_of(*call);
   pass.post = posting_to(device_, kInputGradient);
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
