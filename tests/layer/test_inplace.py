@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 
@@ -15,18 +14,11 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.conftest import DEVICE, contexts
+from tests.conftest import contexts
 from tests.layer.test_activation import Training, assert_same
 from tests.layer.test_modes import MODES
 from tests.layer.test_parity import batches
 from tests.support.layers import Batch, Options, avoid_kinks, check, make_batch, run
-
-
-@pytest.fixture(autouse=True)
-def _cpu_contexts_alone(request):
-    if DEVICE != "cpu" and not request.node.name.startswith("test_gpu_contexts"):
-        pytest.skip("on CPU contexts alone")
-
 
 # Arguments of the layer.
 INVERTIBLE = {
@@ -192,22 +184,6 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
     assert np.isfinite(layer(arrays[0]).asnumpy()).all(), "inference needs no inverse"
     layer.gamma.set_data(mx.nd.ones(3))
     step()
-
-
-@pytest.mark.skipif(DEVICE == "cpu", reason="on GPU contexts")
-@pytest.mark.parametrize("number", [1, 2])
-def test_gpu_contexts_say_that_they_cannot(number):
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True)
-    layer.initialize(ctx=contexts(number))
-    with autograd.record():
-        outs = [layer(mx.nd.ones((2, 3, 4), ctx=ctx)) for ctx in contexts(number)]
-    autograd.backward(outs)
-    for gradient in layer.gamma.list_grad():
-        with pytest.raises(mx.base.MXNetError, match="inplace=True is for CPU contexts only"):
-            gradient.wait_to_read()
-    with contextlib.suppress(mx.base.MXNetError):
-        mx.nd.waitall()
-    assert np.isfinite(layer(outs[0].ones_like()).asnumpy()).all(), "inference can"
 
 
 @pytest.mark.parametrize(
