@@ -1,6 +1,5 @@
 #include "distributed/inter_process_reduce.h"
 
-#include <atomic>
 #include <utility>
 
 #include "common/error.h"
@@ -88,19 +87,15 @@ void RoundLink::take_slot(const std::vector<ProcessMessage>& messages) {
 }
 
 void InterProcessReduce::reduce(Bring bring, const Then& then) {
-  const auto tell = [then, told = std::make_shared<std::atomic<bool>>(false)](
-                        const std::vector<PartialStatistics>& processes, const std::string& error) {
-    if (!told->exchange(true)) then(processes, error);
-  };
-  const auto write = [round = round_, bring = std::move(bring), tell](const auto& ready) {
-    bring([round, tell, ready](const PartialStatistics& own, const std::string& error) {
-      // The answer would say so too, but the other processes may be long in coming.
-      if (!error.empty()) tell({}, error);
+  const auto write = [round = round_, bring = std::move(bring), then](const auto& ready) {
+    bring([round, then, ready](const PartialStatistics& own, const std::string& error) {
+      // The answer will say so too, but the other processes may be long in coming.
+      if (!error.empty()) then({}, error);
       ready(round->message(own, error).pack());
     });
   };
   const auto arrived = [round = round_, pass = pass_,
-                        tell](const ProcessGroup::Gathered& gathered) {
+                        then](const ProcessGroup::Gathered& gathered) {
     std::vector<PartialStatistics> processes;
     std::string error;
     try {
@@ -110,7 +105,7 @@ void InterProcessReduce::reduce(Bring bring, const Then& then) {
     } catch (const std::exception& caught) {
       error = caught.what();
     }
-    tell(processes, error);
+    then(processes, error);
   };
   round_->send(pass_, {write, arrived});
 }

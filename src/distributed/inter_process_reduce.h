@@ -64,7 +64,8 @@ class InterProcessReduce {
   InterProcessReduce(std::shared_ptr<RoundLink> round, RoundLink::Pass pass)
       : round_(std::move(round)), pass_(pass) {}
 
-  /// Calls `then` exactly once, now or later, from any thread. Does not throw.
+  /// Calls `then` now or later, from any thread: with the answer, and if something went wrong here,
+  /// with that before. Does not throw.
   void reduce(Bring bring, const Then& then);
   /// Tells the other processes that this one will bring nothing, and why.
   void cancel(const std::string& error);

@@ -279,6 +279,13 @@ std::string Attributes::layer(const Group& group) const {
          number_list(group.device_ids) + ")";
 }
 
+BackwardReads Attributes::backward_reads() const {
+  // Of an activation beta tells how steep it was, with which its argument is computed again; where
+  // a shortcut was added to that, the output does.
+  const bool active = activation.type != ActType::kNone;
+  return {!inplace, inplace || (active && !shortcut), inplace || (active && shortcut)};
+}
+
 std::size_t Attributes::axis_of(std::size_t ndim) const {
   const int dims = static_cast<int>(ndim);
   if (axis < -dims || axis >= dims) {

@@ -16,11 +16,11 @@ enum class Scope {
   kGraph,  ///< the operators made from one node of one graph, whatever its key says
 };
 
-/// What tells the backward pass how steep the activation was.
-enum class GatedBy {
-  kNothing,  ///< no activation
-  kInput,    ///< the normalization, computed again
-  kOutput,   ///< the output, which knows of the shortcut
+/// What backward reads beside gamma and the gradient of the output.
+struct BackwardReads {
+  bool data = true;
+  bool beta = false;
+  bool output = false;
 };
 
 /// Devices that synchronize with each other and with no others.
@@ -51,10 +51,7 @@ struct Attributes {
   /// Of the attributes: one more when symbols get something that earlier releases would misread.
   static constexpr int kVersion = 1;
 
-  GatedBy gate() const {
-    if (activation.type == ActType::kNone) return GatedBy::kNothing;
-    return shortcut ? GatedBy::kOutput : GatedBy::kInput;
-  }
+  BackwardReads backward_reads() const;
   bool crosses_processes() const { return process_set != kNoProcessSet; }
   bool synchronizes() const { return group_size() > 1 || crosses_processes(); }
 

@@ -119,24 +119,11 @@ int infer_dtype(int num_tensors, int* dtypes, void* state) {
 int declare_backward_dependency(const int* out_grad, const int* in_data, const int* out_data,
                                 int* num_dependencies, int** dependencies, void* state) {
   thread_local std::vector<int> values;
-  const Property& property = PropertyState::get(state);
-  if (property.inplace()) {
-    values = {out_grad[0], in_data[kGamma], in_data[kBeta], out_data[0]};
-    *num_dependencies = static_cast<int>(values.size());
-    *dependencies = values.data();
-    return kSuccess;
-  }
-  values = {out_grad[0], in_data[kData], in_data[kGamma]};
-  switch (property.gate()) {
-    case GatedBy::kNothing:
-      break;
-    case GatedBy::kInput:
-      values.push_back(in_data[kBeta]);
-      break;
-    case GatedBy::kOutput:
-      values.push_back(out_data[0]);
-      break;
-  }
+  const BackwardReads reads = PropertyState::get(state).backward_reads();
+  values = {out_grad[0], in_data[kGamma]};
+  if (reads.data) values.push_back(in_data[kData]);
+  if (reads.beta) values.push_back(in_data[kBeta]);
+  if (reads.output) values.push_back(out_data[0]);
   *num_dependencies = static_cast<int>(values.size());
   *dependencies = values.data();
   return kSuccess;

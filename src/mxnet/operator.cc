@@ -155,7 +155,7 @@ Backend::Data Operator::data_of(const NDArray& array) const {
 
 const NDArray& Operator::like_data(const BackwardCall& call) const {
   const auto at = positions_.backward();
-  return call.arrays[attributes_.inplace ? at.out() : at[kData]];
+  return call.arrays[attributes_.backward_reads().data ? at[kData] : at.out()];
 }
 
 void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion) {
@@ -278,19 +278,15 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall
   Backend::Backward pass;
   pass.data = data_of(like_data(*call));
   pass.dy = call->arrays[at.out_gradient()].data<void>();
-  if (!attributes_.inplace) pass.x = call->arrays[at[kData]].data<void>();
   pass.statistics = forward.statistics;
   pass.of_batch = forward.of_batch;
   pass.count = forward.count;
   pass.gamma = gamma(call->arrays[at[kGamma]]);
   pass.activation = attributes_.activation;
-  const GatedBy gate = attributes_.gate();
-  if (gate == GatedBy::kInput || attributes_.inplace) {
-    pass.beta = call->arrays[at[kBeta]].data<void>();
-  }
-  if (gate == GatedBy::kOutput || attributes_.inplace) {
-    pass.y = call->arrays[at.out()].data<void>();
-  }
+  const BackwardReads reads = attributes_.backward_reads();
+  if (reads.data) pass.x = call->arrays[at[kData]].data<void>();
+  if (reads.beta) pass.beta = call->arrays[at[kBeta]].data<void>();
+  if (reads.output) pass.y = call->arrays[at.out()].data<void>();
   pass.gradients = gradients_of(*call);
   pass.post = posting_to(device_, kInputGradient);
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {

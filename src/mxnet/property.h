@@ -32,8 +32,7 @@ class Property {
   /// Positions among what MXNet passes to the callbacks.
   Positions positions() const { return Positions(attributes_); }
 
-  GatedBy gate() const { return attributes_.gate(); }
-  bool inplace() const { return attributes_.inplace; }
+  BackwardReads backward_reads() const { return attributes_.backward_reads(); }
 
   /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments and
   /// the auxiliary states; empty where nothing is known.

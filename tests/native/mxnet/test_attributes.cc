@@ -14,7 +14,6 @@ namespace gluon_syncbn::tests {
 namespace {
 
 using mxnet::Attributes;
-using mxnet::GatedBy;
 using mxnet::Scope;
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
@@ -26,6 +25,17 @@ std::string error_of(const Pairs& pairs) {
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+/// What backward reads, in words.
+std::string reads_of(const Attributes& attributes) {
+  const auto reads = attributes.backward_reads();
+  std::string words;
+  for (const auto& [read, word] : {std::pair{reads.data, "data"}, std::pair{reads.beta, "beta"},
+                                   std::pair{reads.output, "output"}}) {
+    if (read) words += (words.empty() ? "" : " ") + std::string(word);
+  }
+  return words;
 }
 
 /// Attributes as nobody should write them, drawn from the seed alone.
@@ -164,19 +174,22 @@ TEST_CASE("attributes: an activation and a shortcut") {
   const auto plain = Attributes::parse({});
   CHECK(plain.activation.type == ActType::kNone);
   CHECK_FALSE(plain.shortcut);
-  CHECK(plain.gate() == GatedBy::kNothing);
+  CHECK(reads_of(plain) == "data");
   const auto relu = Attributes::parse({{"slope", "0.5"}, {"act_type", "relu"}});
   CHECK(relu.activation.type == ActType::kRelu);
   CHECK(relu.activation.slope == 0);
-  CHECK(relu.gate() == GatedBy::kInput);
+  CHECK(reads_of(relu) == "data beta");
   const auto leaky = Attributes::parse({{"act_type", "leaky"}, {"shortcut", "True"}});
   CHECK(leaky.activation.type == ActType::kLeaky);
   CHECK(leaky.activation.slope == 0.25);
-  CHECK(leaky.gate() == GatedBy::kOutput);
+  CHECK(reads_of(leaky) == "data output");
   const auto elu = Attributes::parse({{"act_type", "elu"}, {"slope", "1"}});
   CHECK(elu.activation.type == ActType::kElu);
   CHECK(elu.activation.slope == 1);
-  CHECK(Attributes::parse({{"act_type", "None"}, {"shortcut", "1"}}).gate() == GatedBy::kNothing);
+  CHECK(reads_of(Attributes::parse({{"act_type", "None"}, {"shortcut", "1"}})) == "data");
+
+  CHECK(reads_of(Attributes::parse({{"inplace", "True"}})) == "beta output");
+  CHECK(reads_of(Attributes::parse({{"inplace", "True"}, {"act_type", "elu"}})) == "beta output");
 
   CHECK(error_of({{"key", "bn"}, {"act_type", "gelu"}}) ==
         "SyncBatchNorm 'bn': attribute act_type='gelu' should be 'relu', 'leaky', 'elu' or None");
