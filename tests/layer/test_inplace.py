@@ -223,7 +223,7 @@ def test_export(tmp_path):
     x = mx.nd.array(training.x, dtype="float64")
     expected = training.net(x).asnumpy()
     symbol, params = gluon_syncbn.export(training.net, str(tmp_path / "plain"))
-    plain = gluon.SymbolBlock.imports(symbol, ["data"], params)
+    plain = gluon.SymbolBlock.imports(symbol, ["data"], params, ctx=contexts(1))
     np.testing.assert_allclose(plain(x).asnumpy(), expected, rtol=1e-6, atol=1e-6)
     training.net.export(str(tmp_path / "net"))
     nodes = json.loads((tmp_path / "net-symbol.json").read_text())["nodes"]
