@@ -232,6 +232,16 @@ void check_same(const Workers<T>& a, const Workers<T>& b) {
   }
 }
 
+template <class T>
+void check_step_together(Workers<T> workers, std::size_t last, int step) {
+  CAPTURE(last);
+  CAPTURE(step);
+  auto expected = workers;
+  step_apart(&expected);
+  step_together(&workers, last, step);
+  check_same(workers, expected);
+}
+
 const std::vector<std::vector<Layout>> kDevices = {
     {{2, 5, 49}},
     {{2, 5, 49}, {3, 5, 49}},
@@ -245,33 +255,40 @@ const std::vector<std::vector<Layout>> kDevices = {
     {{200000, 2, 1}, {1, 2, 20}},
 };
 
+/// Large arrays take long: a shortcut in them has one activation only, and is always there with
+/// that.
+bool is_left_out(const std::vector<Layout>& layouts, const Activation& activation,
+                 bool adds_shortcut) {
+  const bool is_large = layouts.front().channels == 67;
+  return is_large && adds_shortcut != (activation.type == ActType::kElu);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T,
                    GLUON_SYNCBN_DTYPES) {
   for (const auto& layouts : kDevices) {
-    auto fresh = make_workers<T>(layouts, WriteMode::kAssign);
-    const auto check = [&](WriteMode write, std::size_t last, int step) {
-      CAPTURE(layouts.front().channels);
-      CAPTURE(layouts.size());
-      CAPTURE(last);
-      CAPTURE(step);
-      auto expected = fresh;
-      for (auto& w : expected) w.write = write;
-      auto workers = expected;
-      step_apart(&expected);
-      step_together(&workers, last, step);
-      check_same(workers, expected);
-    };
-    check(WriteMode::kAdd, 0, 3);
+    CAPTURE(layouts.front().channels);
+    CAPTURE(layouts.size());
+    check_step_together(make_workers<T>(layouts, WriteMode::kAdd), 0, 3);
+    const auto workers = make_workers<T>(layouts, WriteMode::kAssign);
+    for (const int step : {0, 3, 1000}) check_step_together(workers, layouts.size() - 1, step);
+  }
+}
+
+TEST_CASE_TEMPLATE("passes: the same bits with an activation and a shortcut", T,
+                   GLUON_SYNCBN_DTYPES) {
+  for (const std::size_t devices : {1u, 2u, 6u}) {
+    CAPTURE(devices);
     for (const Activation& activation : kActivations) {
       for (const bool adds_shortcut : {false, true}) {
-        for (auto& w : fresh) w.activation = activation, w.adds_shortcut = adds_shortcut;
-        check(adds_shortcut ? WriteMode::kAdd : WriteMode::kAssign, 0, 3);
+        if (is_left_out(kDevices[devices], activation, adds_shortcut)) continue;
+        auto workers = make_workers<T>(kDevices[devices],
+                                       adds_shortcut ? WriteMode::kAdd : WriteMode::kAssign);
+        for (auto& w : workers) w.activation = activation, w.adds_shortcut = adds_shortcut;
+        check_step_together(std::move(workers), 0, 3);
       }
     }
-    for (auto& w : fresh) w.activation = {}, w.adds_shortcut = false;
-    for (const int step : {0, 3, 1000}) check(WriteMode::kAssign, layouts.size() - 1, step);
   }
 }
 
@@ -285,6 +302,7 @@ TEST_CASE_TEMPLATE("passes: an activation and a shortcut in them, or behind them
   for (const auto& layouts : devices) {
     for (const Activation& activation : kActivations) {
       for (const bool adds_shortcut : {false, true}) {
+        if (is_left_out(layouts, activation, adds_shortcut)) continue;
         CAPTURE(layouts.front().channels);
         CAPTURE(static_cast<int>(activation.type));
         CAPTURE(adds_shortcut);
