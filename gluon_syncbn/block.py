@@ -126,8 +126,7 @@ class SyncBatchNorm(nn.BatchNorm):
         least 0. Defaults are 0.01 and 1.
     inplace : bool, default False
         Keep the output for backward instead of the input. For activations that can be inverted
-        (None, and 'leaky_relu' and 'elu' with an `alpha` above 0), without a shortcut, on CPU
-        contexts.
+        (None, and 'leaky_relu' and 'elu' with an `alpha` above 0), without a shortcut.
     **kwargs
         ``prefix`` and ``params`` of every Gluon block.
 

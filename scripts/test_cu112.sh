@@ -105,7 +105,7 @@ options=("$@")
 # - what has to do with CPU contexts alone, or with no contexts at all.
 run --numprocesses 2 --dist loadfile \
   tests/cu112 tests/layer/test_{parity,faults,groups,operator,modes,life,block}.py \
-  tests/layer/test_{in_sync,cumulative_average,mixed_precision,activation}.py \
+  tests/layer/test_{in_sync,cumulative_average,mixed_precision,activation,inplace}.py \
   tests/export/test_{export,fold,deploy}.py \
   tests/gpu/test_gpu.py::test_{two_gpus_are_one_device_on_the_whole_batch,branches_train} \
   tests/gpu/test_gpu.py::test_cpu_and_gpu_contexts_do_not_meet \

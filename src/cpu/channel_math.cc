@@ -1,14 +1,12 @@
 #include "cpu/channel_math.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
-#include <sstream>
 #include <utility>
 
 #include "common/dtype.h"
 #include "common/error.h"
+#include "norm/invertible.h"
 #include "norm/moving_average.h"
 
 namespace gluon_syncbn {
@@ -60,25 +58,6 @@ double next_momentum(void* num_batches) {
   const double batches = static_cast<double>(*count) + 1.0;
   *count = static_cast<P>(batches);
   return momentum_of_average(batches);
-}
-
-/// Of a dtype: half the distance from 1 to the next number, and a number below which half of the
-/// digits may be lost.
-struct Precision {
-  double rounding;
-  double least;
-};
-
-Precision precision_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return {std::ldexp(1, -53), std::numeric_limits<double>::min()};
-    case DType::kFloat16:
-      return {std::ldexp(1, -11), std::ldexp(1, -25)};
-    case DType::kFloat32:
-      break;
-  }
-  return {std::ldexp(1, -24), static_cast<double>(std::numeric_limits<float>::min())};
 }
 
 /// Returns visit(P()) with the type P of parameters for such data.
@@ -135,26 +114,15 @@ cpu::Normalization normalization_of(const Backend::Data& data, ChannelRange chan
   });
 }
 
-void require_invertible_on_host(const Backend::Backward& pass) {
-  const auto [rounding, least] = precision_of(pass.data.dtype);
-  // Below 0 an activation makes small numbers of a small slope.
-  const bool active = pass.activation.type != ActType::kNone;
-  const double flattest = active ? std::min(pass.activation.slope, 1.0) : 1.0;
-  const double digits = std::sqrt(rounding);
-  with_parameter_type(pass.data, [&, rounding = rounding, least = least](auto parameter) {
+void require_invertible(const Backend::Backward& pass) {
+  const Invertible invertible = Invertible::of(pass.data.dtype, pass.activation);
+  with_parameter_type(pass.data, [&](auto parameter) {
     using P = decltype(parameter);
     const auto gamma = gamma_of<P>(pass.gamma, all_channels(pass.data));
     const auto beta = to_doubles<P>(pass.beta, all_channels(pass.data));
     for (std::size_t c = 0; c < gamma.size(); ++c) {
-      const double error = rounding * std::abs(beta[c]) + least / flattest;
-      // What is not finite does not tell either way.
-      const bool finite = std::isfinite(gamma[c]) && std::isfinite(beta[c]);
-      if (!finite || std::abs(gamma[c]) > error / digits) continue;
-      std::ostringstream text;
-      text << "inplace=True: channel " << c << " has gamma " << gamma[c] << " and beta " << beta[c]
-           << ", whose output does not tell the input: |gamma| should be above " << error / digits
-           << ". Without inplace=True the layer takes any gamma";
-      throw Error(text.str());
+      if (invertible.holds(gamma[c], beta[c])) continue;
+      throw Error(invertible.error(static_cast<std::int64_t>(c), gamma[c], beta[c]));
     }
   });
 }

@@ -59,8 +59,8 @@ cpu::Gate<T> gate_of(const Backend::Backward& pass) {
   return gate;
 }
 
-/// See Backend.
-void require_invertible_on_host(const Backend::Backward& pass);
+/// Throws Error unless the output tells the input in every channel.
+void require_invertible(const Backend::Backward& pass);
 
 /// For some channels. `all_devices` may be null, and `count` then without meaning: see
 /// Backend::gradients().

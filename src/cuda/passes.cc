@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/error.h"
 #include "cuda/fetch_all.h"
+#include "cuda/invertible_check.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/normalization.h"
 #include "cuda/partial_statistics.h"
@@ -108,6 +110,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   virtual void compute(const AllPartialStatistics& all, const std::string& error) = 0;
   /// What is left if the devices have not met.
   virtual void missed() {}
+  /// Called when all work is done: what kernels have found wrong with the arguments, or "".
+  virtual std::string fault() { return ""; }
 
   static GpuPass& of(const std::shared_ptr<DevicePass>& pass) {
     return static_cast<GpuPass&>(*pass);
@@ -151,6 +155,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       for (const auto& each : self->read_) {
         if (first.empty()) first = each->error();
       }
+      const std::string fault = self->fault();
+      if (first.empty()) first = fault;
       self->read_.clear();
       release();
       std::exchange(self->done_, nullptr)(first);
@@ -235,6 +241,7 @@ class BackwardPass : public GpuPass {
 
  private:
   void sum(double* message, StreamWorkspace* workspace) override {
+    if (!pass_.x) check_ = std::make_unique<InvertibleCheck>(gpu(), pass_);
     dispatch(pass_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::gradient_sums(static_cast<const T*>(pass_.dy), static_cast<const T*>(pass_.x), layout(),
@@ -276,14 +283,25 @@ class BackwardPass : public GpuPass {
     });
   }
 
+  std::string fault() override {
+    const auto check = std::move(check_);
+    return check ? check->error() : "";
+  }
+
   template <class T>
   Gate<T> gate() const {
-    return {pass_.activation, static_cast<const T*>(pass_.y),
-            statistics_.normalizations<Real<T>>()};
+    using P = Real<T>;
+    return {pass_.activation,
+            static_cast<const T*>(pass_.y),
+            statistics_.normalizations<P>(),
+            statistics_.arrays().inv_std,
+            static_cast<const P*>(pass_.gamma),
+            static_cast<const P*>(pass_.beta)};
   }
 
   const Backend::Backward pass_;
   const GpuStatistics& statistics_;
+  std::unique_ptr<InvertibleCheck> check_;
 };
 
 }  // namespace

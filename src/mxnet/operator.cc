@@ -287,7 +287,6 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall
   if (reads.data) pass.x = call->arrays[at[kData]].data<void>();
   if (reads.beta) pass.beta = call->arrays[at[kBeta]].data<void>();
   if (reads.output) pass.y = call->arrays[at.out()].data<void>();
-  if (attributes_.inplace) backend_->require_invertible(pass);
   pass.gradients = gradients_of(*call);
   pass.post = posting_to(device_, kInputGradient);
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {

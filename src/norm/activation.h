@@ -1,6 +1,8 @@
 #ifndef GLUON_SYNCBN_NORM_ACTIVATION_H_
 #define GLUON_SYNCBN_NORM_ACTIVATION_H_
 
+#include "common/half.h"
+
 namespace gluon_syncbn {
 
 /// What follows the normalization z, with MXNet's names.
@@ -16,6 +18,15 @@ struct Activation {
   ActType type = ActType::kNone;
   double slope = 0;  ///< 0 or greater, so that the sign of the output is that of z; 0 for ReLU
 };
+
+/// Where expm1() becomes -1 in T: the logarithm of half the distance to the next number. What the
+/// output of ELU tells of z ends here.
+template <class T>
+constexpr double kSaturation = -17.3;  // 2^-25
+template <>
+constexpr double kSaturation<double> = -37.4;  // 2^-54
+template <>
+constexpr double kSaturation<Half> = -8.3;  // 2^-12
 
 }  // namespace gluon_syncbn
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/dtype.h"
-#include "common/error.h"
 #include "common/layout.h"
 #include "common/write_mode.h"
 #include "norm/activation.h"
@@ -87,7 +86,7 @@ class Backend {
   struct Backward {
     Data data;
     const void* dy = nullptr;
-    const void* x = nullptr;  ///< null: the output tells it (require_invertible())
+    const void* x = nullptr;  ///< null: y and beta tell it
     StatisticsPtr statistics;
     bool of_batch = true;         ///< false if the running statistics were used
     std::int64_t count = 0;       ///< elements of a channel in the batch
@@ -104,13 +103,9 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::shared_ptr<DevicePass> forward(Forward pass) = 0;
+  /// Without x, throws Error or ends the pass with one if a gamma is so small that the output does
+  /// not tell x (Invertible).
   virtual std::shared_ptr<DevicePass> backward(Backward pass) = 0;
-
-  /// Throws Error unless beta and the output of a pass tell its input to half of the digits of its
-  /// dtype, in every channel.
-  virtual void require_invertible(const Backward& /*pass*/) {
-    throw Error("inplace=True is for CPU contexts only");
-  }
 
   /// Statistics for inference() and a backward pass behind it.
   virtual StatisticsPtr running_statistics(const Data& data, const void* running_mean,

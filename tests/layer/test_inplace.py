@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 
@@ -15,18 +14,11 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.conftest import DEVICE, contexts
+from tests.conftest import contexts
 from tests.layer.test_activation import Training, assert_same
 from tests.layer.test_modes import MODES
 from tests.layer.test_parity import batches
 from tests.support.layers import Batch, Options, avoid_kinks, check, make_batch, run
-
-
-@pytest.fixture(autouse=True)
-def _cpu_contexts_alone(request):
-    if DEVICE != "cpu" and not request.node.name.startswith("test_gpu_contexts"):
-        pytest.skip("on CPU contexts alone")
-
 
 # Arguments of the layer.
 INVERTIBLE = {
@@ -194,22 +186,6 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
     step()
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="on GPU contexts")
-@pytest.mark.parametrize("number", [1, 2])
-def test_gpu_contexts_say_that_they_cannot(number):
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True)
-    layer.initialize(ctx=contexts(number))
-    with autograd.record():
-        outs = [layer(mx.nd.ones((2, 3, 4), ctx=ctx)) for ctx in contexts(number)]
-    autograd.backward(outs)
-    for gradient in layer.gamma.list_grad():
-        with pytest.raises(mx.base.MXNetError, match="inplace=True is for CPU contexts only"):
-            gradient.wait_to_read()
-    with contextlib.suppress(mx.base.MXNetError):
-        mx.nd.waitall()
-    assert np.isfinite(layer(outs[0].ones_like()).asnumpy()).all(), "inference can"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -247,7 +223,7 @@ def test_export(tmp_path):
     x = mx.nd.array(training.x, dtype="float64")
     expected = training.net(x).asnumpy()
     symbol, params = gluon_syncbn.export(training.net, str(tmp_path / "plain"))
-    plain = gluon.SymbolBlock.imports(symbol, ["data"], params)
+    plain = gluon.SymbolBlock.imports(symbol, ["data"], params, ctx=contexts(1))
     np.testing.assert_allclose(plain(x).asnumpy(), expected, rtol=1e-6, atol=1e-6)
     training.net.export(str(tmp_path / "net"))
     nodes = json.loads((tmp_path / "net-symbol.json").read_text())["nodes"]

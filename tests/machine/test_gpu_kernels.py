@@ -40,7 +40,7 @@ def compiled(request, tmp_path_factory):
         r"^\.visible \.entry (\w+)(.*?)^}", ptx.read_text(), re.DOTALL | re.MULTILINE
     )
     wide = {name: body for name, body in kernels if WIDE[element] in name}
-    assert len(wide) == (12 if file.endswith("activated") else 8)
+    assert len(wide) == (16 if file.endswith("activated") else 8)
     return element, wide
 
 

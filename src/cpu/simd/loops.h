@@ -323,14 +323,6 @@ GLUON_SYNCBN_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
 GLUON_SYNCBN_INLINE float log1p_of(float x) { return __builtin_log1pf(x); }
 GLUON_SYNCBN_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
 
-/// Where expm1() becomes -1 in T: the logarithm of half the distance to the next number.
-template <class T>
-constexpr double kSaturation = -17.3;  // 2^-25
-template <>
-constexpr double kSaturation<double> = -37.4;  // 2^-54
-template <>
-constexpr double kSaturation<Half> = -8.3;  // 2^-12
-
 struct Elu {
   double slope;
 

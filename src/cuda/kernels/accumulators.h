@@ -12,7 +12,8 @@
 //
 //   kName, kInputs             for messages; arrays that are read together
 //   Gate                       what replaces dy before (activations.h)
-//   kNeedsMean                 whether sums are around the mean of the channel, which is given
+//   kNeedsStatistic            whether a statistic of the channel is given: its mean, around which
+//                              sums are, or in place 1 / sqrt(variance + eps)
 //   Result                     a partial result
 //   add(elements, center, first, second)
 //                              adds the two terms of an element
@@ -21,7 +22,7 @@
 //   Result::merged<kNumber>(results)
 //                              of several, in R
 //   InDouble::add(result)      adds one, in double, to what begins as {}
-//   finish(result, mean)       the two numbers of a message
+//   finish(result, statistic)  the two numbers of a message
 
 namespace gluon_syncbn::cuda {
 
@@ -111,7 +112,7 @@ struct Deviations {
   using Gate = NoGate<R>;
   static constexpr const char* kName = "moments";
   static constexpr int kInputs = 1;  // x
-  static constexpr bool kNeedsMean = false;
+  static constexpr bool kNeedsStatistic = false;
 
   GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R pivot, R* first, R* second) {
     const R deviation = elements[0] - pivot;
@@ -139,7 +140,7 @@ struct GatedProducts {
   using Gate = GateIn;
   static constexpr const char* kName = "gradient sums";
   static constexpr int kInputs = Gate::kInputs;
-  static constexpr bool kNeedsMean = true;
+  static constexpr bool kNeedsStatistic = true;
 
   GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R mean, R* first, R* second) {
     *first += elements[0];
@@ -158,6 +159,15 @@ template <class R>
 using ProductsByInput = GatedProducts<R, GateByInput<R>>;
 template <class R>
 using ProductsByOutput = GatedProducts<R, GateByOutput<R>>;
+
+/// The same of what tells x / sqrt(variance + eps), in which there is no mean to be rounded.
+template <class R>
+struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
+  template <class From>
+  GLUON_SYNCBN_HOST_DEVICE static Pair finish(const Sums<From>& sums, double inv_std) {
+    return {static_cast<double>(sums.first), static_cast<double>(sums.second) / inv_std};
+  }
+};
 
 /// Adds up what a thread visits (visit.h): all of one channel, or of a channel for each place of
 /// its accesses. A thread has so few elements that R is enough (tiling.cc).
@@ -191,7 +201,7 @@ struct Summation {
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) packs[i][k] = load<kVector>(inputs[k] + at[i]);
     }
-    if constexpr (!Accumulator<R>::kNeedsMean) {
+    if constexpr (!Accumulator<R>::kNeedsStatistic) {
       if (count[0] == R(0)) set_pivots<N>(packs);
     }
     // Of one channel few at a time: less is rounded.
@@ -234,7 +244,7 @@ struct Summation {
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
       if (n != place) continue;
-      if constexpr (!Accumulator<R>::kNeedsMean) {
+      if constexpr (!Accumulator<R>::kNeedsStatistic) {
         if (count[n] == R(0)) center[n] = elements[0][0];
       }
       gate->template apply<1, 1>(&channels[n], &center[n], elements);

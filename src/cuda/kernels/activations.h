@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/real.h"
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 #include "norm/activation.h"
@@ -56,7 +57,7 @@ struct Activator {
     }
   }
 
- private:
+ protected:
   /// Replaces values by function(value) in a loop of one call, as that is long; the array turns, so
   /// that it stays in registers.
   template <int N, class Function>
@@ -69,6 +70,8 @@ struct Activator {
       values[N - 1] = function(first);
     }
   }
+
+ private:
   /// Where the slope is 0, what lies below 0 does not come through even if it is not finite.
   GLUON_SYNCBN_HOST_DEVICE R below(R value) const { return slope == R(0) ? R(0) : slope * value; }
   template <int N>
@@ -80,12 +83,42 @@ struct Activator {
   }
 };
 
+/// One that can be inverted.
+template <class R>
+struct Inverter : Activator<R> {
+  R inverse_slope;
+  R lowest;  // that ELU tells
+
+  /// For elements of T.
+  template <class T>
+  static Inverter of(const Activation& activation) {
+    const auto activator = Activator<R>::of(activation);
+    return {activator, R(1) / activator.slope, static_cast<R>(kSaturation<T>)};
+  }
+
+  /// Replaces act(z) by z.
+  template <int N>
+  GLUON_SYNCBN_HOST_DEVICE void invert(R* y) const {
+    if (this->is_elu) {
+      this->template one_by_one<N>(y, [&](R each) {
+        if (each > R(0)) return each;
+        const R ratio = each * inverse_slope;
+        const R below = std::log1p(ratio < R(-1) ? R(-1) : ratio);
+        return below < lowest ? lowest : below;  // a NaN stays one
+      });
+    } else {
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < N; ++i) y[i] = y[i] < R(0) ? y[i] * inverse_slope : y[i];
+    }
+  }
+};
+
 // Gates turn dy into dz, the gradient in front of the activation, for the sums of a backward pass:
 //
 //   kIsActivated              whether they do
-//   kInputs                    arrays that are read together: dy, x, perhaps y
+//   kInputs                    arrays that are read together: dy, x or y, perhaps y
 //   Channel                    what a gate needs to know of a channel
-//   at(mean, c, center)        that; `center` becomes the mean
+//   at(mean, c, center)        that; `center` becomes the mean of x, or of what is in its place
 //   apply<N, kNumber>(channels, center, elements)
 //                              replaces dy in N elements, of kNumber channels in turn
 
@@ -162,6 +195,55 @@ struct GateByOutput {
     activator.template differentiate_by_output<N>(y, dy);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) elements[i][0] = dy[i];
+  }
+};
+
+/// In place, by the output, which also tells the input.
+template <class R>
+struct GateInPlace {
+  static constexpr bool kIsActivated = true;
+  static constexpr int kInputs = 2;  // dy, y
+  struct Channel {
+    R beta;
+    R inverse_gamma;
+  };
+
+  Inverter<R> inverter;
+  const R* gamma;  // null: 1
+  const R* beta;
+
+  GLUON_SYNCBN_HOST_DEVICE Channel at(const double*, std::uint32_t c, R* center) const {
+    *center = R(0);
+    return {beta[c], gamma ? R(1) / gamma[c] : R(1)};
+  }
+  /// Leaves (x - mean) / sqrt(variance + eps) in the place of y.
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void apply(const Channel* channels, const R*,
+                                      R (*elements)[kInputs]) const {
+    recover<N>(elements);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) {
+      const Channel& channel = channels[i % kNumber];
+      elements[i][1] = (elements[i][1] - channel.beta) * channel.inverse_gamma;
+    }
+  }
+  /// Replaces dy by dz, and y by z.
+  template <int N>
+  GLUON_SYNCBN_HOST_DEVICE void recover(R (*elements)[kInputs]) const {
+    R dy[N];
+    R y[N];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) {
+      dy[i] = elements[i][0];
+      y[i] = elements[i][1];
+    }
+    inverter.template differentiate_by_output<N>(y, dy);
+    inverter.template invert<N>(y);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) {
+      elements[i][0] = dy[i];
+      elements[i][1] = y[i];
+    }
   }
 };
 

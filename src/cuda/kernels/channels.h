@@ -9,6 +9,7 @@
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 #include "cuda/kernels/tiling.h"
+#include "norm/invertible.h"
 #include "norm/moments.h"
 #include "norm/moving_average.h"
 
@@ -314,6 +315,37 @@ struct BackwardByOutput : BackwardSource<R> {
   }
 };
 
+/// In place, where the output tells everything: of the values, mean is that of z and x_factor the
+/// factor of z.
+template <class R>
+struct BackwardInPlace : BackwardSource<R> {
+  static constexpr bool kIsActivated = true;
+  static constexpr int kInputs = 2;  // dy, y
+  using Values = Gradient<R>;
+
+  GateInPlace<R> gate;
+
+  GLUON_SYNCBN_HOST_DEVICE Values at(std::int64_t c) const {
+    const double inv_std = this->inv_std[c];
+    const double dy_factor = (this->gamma ? static_cast<double>(this->gamma[c]) : 1.0) * inv_std;
+    double z_factor = 0;  // that of x divided by gamma * inv_std
+    double constant = 0;
+    if (this->messages.size > 0) {
+      z_factor = -load_cg(&this->sums[this->channels + c]) * inv_std * inv_std / this->count;
+      constant = -load_cg(&this->sums[c]) * dy_factor / this->count;
+    }
+    return {gate.beta[c], static_cast<R>(dy_factor), static_cast<R>(z_factor),
+            static_cast<R>(constant)};
+  }
+
+  template <int N, int kNumber>
+  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
+                                        R (*results)[N]) const {
+    gate.template recover<N>(elements);
+    each_of<N, kNumber>(values, elements, results[0]);
+  }
+};
+
 /// A later update of running statistics, by those of a batch that are there.
 template <class R>
 struct MoveAverages {
@@ -324,6 +356,51 @@ struct MoveAverages {
 
   GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
     averages.move(c, batch.mean[c], batch.variance[c]);
+  }
+};
+
+/// A channel whose output does not tell its input.
+struct NotInvertible {
+  double channel = -1;  // none
+  double gamma = 0;
+  double beta = 0;
+};
+
+/// Finds the first such channel of every block, in place.
+template <class R>
+struct FindNotInvertible {
+  static constexpr const char* kName = "check of gamma";
+
+  Invertible invertible;
+  const R* gamma;  // null: 1
+  const R* beta;
+  std::int64_t channels;
+  NotInvertible* found;  // of blocks, in memory of the host; written if there is one
+
+  struct Shared {
+    bool is_bad[kThreads];
+  };
+  struct Thread {};
+  static constexpr int kSteps = 2;
+  static constexpr int kResident = kResidentBlocks<double, false>;
+
+  std::int64_t blocks() const { return (channels + kThreads - 1) / kThreads; }
+
+  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
+                                     Shared* shared) const {
+    const std::int64_t c = std::int64_t{block} * kThreads + thread;
+    const double of_gamma = gamma && c < channels ? static_cast<double>(gamma[c]) : 1.0;
+    const double of_beta = c < channels ? static_cast<double>(beta[c]) : 0.0;
+    if (step == 0) {
+      shared->is_bad[thread] = !invertible.holds(of_gamma, of_beta);
+      return true;
+    }
+    if (!shared->is_bad[thread]) return true;
+    for (std::uint32_t i = 0; i < thread; ++i) {
+      if (shared->is_bad[i]) return true;
+    }
+    found[block] = {static_cast<double>(c), of_gamma, of_beta};
+    return true;
   }
 };
 

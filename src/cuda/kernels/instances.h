@@ -32,10 +32,12 @@
 #define GLUON_SYNCBN_CUDA_ACTIVATED_BODIES_IN(VISIT, Tiling, T, V)  \
   VISIT(Reduce<Tiling, T, V, ProductsByInput>)                      \
   VISIT(Reduce<Tiling, T, V, ProductsByOutput>)                     \
+  VISIT(Reduce<Tiling, T, V, ProductsInPlace>)                      \
   VISIT(Elementwise<Tiling, T, V, ActivatedSource<Real<T>, false>>) \
   VISIT(Elementwise<Tiling, T, V, ActivatedSource<Real<T>, true>>)  \
   VISIT(Elementwise<Tiling, T, V, BackwardByInput<Real<T>>>)        \
-  VISIT(Elementwise<Tiling, T, V, BackwardByOutput<Real<T>>>)
+  VISIT(Elementwise<Tiling, T, V, BackwardByOutput<Real<T>>>)       \
+  VISIT(Elementwise<Tiling, T, V, BackwardInPlace<Real<T>>>)
 
 /// Those that have a thread for every channel.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
@@ -46,6 +48,8 @@
   VISIT(Channels<BackwardSource<float>>)        \
   VISIT(Channels<BackwardSource<double>>)       \
   VISIT(Channels<MoveAverages<float>>)          \
-  VISIT(Channels<MoveAverages<double>>)
+  VISIT(Channels<MoveAverages<double>>)         \
+  VISIT(FindNotInvertible<float>)               \
+  VISIT(FindNotInvertible<double>)
 
 #endif  // GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_

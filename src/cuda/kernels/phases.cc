@@ -84,9 +84,9 @@ auto sums_of(const ChannelLast& matrix, Workspace* workspace) {
   return sums;
 }
 
-/// What `Accumulator` give for the channels of arrays, into `message`.
+/// What `Accumulator` gives for the channels of arrays, into `message`.
 template <template <class> class Accumulator, class T, class... Others>
-void reduce(const Layout& layout, const double* mean,
+void reduce(const Layout& layout, const double* statistic,
             const typename Accumulator<Real<T>>::Gate& gate, Workspace* workspace, double* message,
             Stream* stream, const T* first, const Others*... others) {
   if (is_empty(layout)) {
@@ -102,7 +102,7 @@ void reduce(const Layout& layout, const double* mean,
         sums.message = {message, layout.channels};
         const T* const inputs[] = {first, others...};
         std::copy(std::begin(inputs), std::end(inputs), sums.inputs);
-        sums.mean = mean;
+        sums.statistic = statistic;
         sums.gate = gate;
         launch(sums, partition.blocks(), stream);
       },
@@ -145,6 +145,11 @@ void write_outputs(const Layout& layout, const Source& source, const Outputs<T>&
       first, others..., or_first(outputs[0]), or_first(outputs[1]));
 }
 
+template <class T>
+GateInPlace<Real<T>> gate_in_place(const Gate<T>& gate) {
+  return {Inverter<Real<T>>::template of<T>(gate.activation), gate.gamma, gate.beta};
+}
+
 }  // namespace
 
 template <class T>
@@ -180,7 +185,10 @@ template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    Workspace* workspace, double* message, Stream* stream, const Gate<T>& gate) {
   const auto activator = Activator<Real<T>>::of(gate.activation);
-  if (gate.activation.type == ActType::kNone) {
+  if (!x) {
+    reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), workspace, message, stream,
+                            dy, gate.y);
+  } else if (gate.activation.type == ActType::kNone) {
     reduce<Products>(layout, mean, {}, workspace, message, stream, dy, x);
   } else if (gate.y) {
     reduce<ProductsByOutput>(layout, mean, {activator}, workspace, message, stream, dy, x, gate.y);
@@ -198,7 +206,10 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
   const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
   const auto activator = Activator<Real<T>>::of(gate.activation);
   const bool is_plain = gate.activation.type == ActType::kNone;
-  if (dshortcut || gate.y) {
+  if (!x) {
+    write_outputs(layout, BackwardInPlace<Real<T>>{source, gate_in_place(gate)}, outputs, workspace,
+                  stream, dy, gate.y);
+  } else if (dshortcut || gate.y) {
     // Without an activation the slope is 1 on both sides of 0, whatever tells the side.
     write_outputs(layout, BackwardByOutput<Real<T>>{source, {activator}}, outputs, workspace,
                   stream, dy, x, is_plain ? dy : gate.y);

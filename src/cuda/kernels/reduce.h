@@ -78,7 +78,7 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
 
   ChannelFirst runs;
   const T* inputs[kInputs];
-  const double* mean;  // of channels, if the accumulator needs it
+  const double* statistic;  // of channels, if the accumulator needs one
   Gate gate;
   Result* of_chunks;        // of channel * chunks + chunk
   Merge merge;              // of chunks
@@ -128,7 +128,7 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
         const auto part = merge_range<InDouble, Result>(
             begin, end, [from](std::uint32_t i) { return load_cg(&from[i]); });
         if (merge.parts == 1) {
-          message.put(channel, Accumulator<R>::finish(part, mean_of(channel)));
+          message.put(channel, Accumulator<R>::finish(part, statistic_of(channel)));
         } else {
           shared->parts[thread] = part;
         }
@@ -138,20 +138,20 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
     if (thread == 0) {
       const auto all = merge_range<InDouble, InDouble>(
           0, merge.parts, [shared](std::uint32_t i) { return shared->parts[i]; });
-      message.put(channel, Accumulator<R>::finish(all, mean_of(channel)));
+      message.put(channel, Accumulator<R>::finish(all, statistic_of(channel)));
     }
     return true;
   }
 
  private:
-  GLUON_SYNCBN_HOST_DEVICE double mean_of(std::uint32_t channel) const {
-    return Accumulator<R>::kNeedsMean ? mean[channel] : 0;
+  GLUON_SYNCBN_HOST_DEVICE double statistic_of(std::uint32_t channel) const {
+    return Accumulator<R>::kNeedsStatistic ? statistic[channel] : 0;
   }
 
   GLUON_SYNCBN_HOST_DEVICE void leave(std::uint32_t block, std::uint32_t channel, const Result& all,
                                       Shared* shared) const {
     if (runs.chunks.divisor == 1) {
-      message.put(channel, Accumulator<R>::finish(all, mean_of(channel)));
+      message.put(channel, Accumulator<R>::finish(all, statistic_of(channel)));
     } else {  // one channel for all threads, and this is the first of these
       of_chunks[block] = all;
       shared->is_last = is_last_block(&counters[channel], runs.chunks.divisor);
@@ -164,8 +164,8 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
     sum.gate = &gate;
     sum.clear();
     if (task.exists) {
-      if constexpr (Accumulator<R>::kNeedsMean) {
-        sum.channels[0] = gate.at(mean, task.channel, &sum.center[0]);
+      if constexpr (Accumulator<R>::kNeedsStatistic) {
+        sum.channels[0] = gate.at(statistic, task.channel, &sum.center[0]);
       }
       auto walk = Walk<ChannelFirst, kVector>::of(runs, task);
       visit(runs, &walk, &sum);
@@ -213,7 +213,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
 
   ChannelLast matrix;
   const T* inputs[kInputs];
-  const double* mean;  // of channels, if the accumulator needs it
+  const double* statistic;  // of channels, if the accumulator needs one
   Gate gate;
   Result* of_chunks;     // of chunk * columns + column
   InDouble* of_groups;   // of group * columns + column
@@ -297,14 +297,14 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
       const auto all = merge_range<InDouble, InDouble>(
           0, matrix.channel_columns(),
           [&](std::uint32_t i) { return load_cg(&of_columns[matrix.channel_column(i, channel)]); });
-      message.put(channel, Accumulator<R>::finish(all, mean_of(channel)));
+      message.put(channel, Accumulator<R>::finish(all, statistic_of(channel)));
     }
     return true;
   }
 
  private:
-  GLUON_SYNCBN_HOST_DEVICE double mean_of(std::uint32_t channel) const {
-    return Accumulator<R>::kNeedsMean ? mean[channel] : 0;
+  GLUON_SYNCBN_HOST_DEVICE double statistic_of(std::uint32_t channel) const {
+    return Accumulator<R>::kNeedsStatistic ? statistic[channel] : 0;
   }
   /// The places of a row have the first column of each lane, then the second ones, and so on:
   /// neighbouring threads then use neighbouring memory.
@@ -319,7 +319,8 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     sum.gate = &gate;
     sum.clear();
     if (task.exists) {
-      if constexpr (Accumulator<R>::kNeedsMean) set_channels(task.column, sum.center, sum.channels);
+      if constexpr (Accumulator<R>::kNeedsStatistic)
+        set_channels(task.column, sum.center, sum.channels);
       auto walk = Walk<ChannelLast, kVector>::of(matrix, task);
       visit(matrix, &walk, &sum);
       visit_rest(matrix, task, &sum);
@@ -334,13 +335,13 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     const bool plain = matrix.is_plain();
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kVector; ++i) {
-      if (plain) channels[i] = gate.at(mean, column + i, &center[i]);
+      if (plain) channels[i] = gate.at(statistic, column + i, &center[i]);
     }
     if (plain) return;
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kVector; ++i) {
       const std::uint32_t channel = matrix.channel(column + static_cast<std::uint32_t>(i));
-      channels[i] = gate.at(mean, channel, &center[i]);
+      channels[i] = gate.at(statistic, channel, &center[i]);
     }
   }
 
@@ -375,7 +376,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
   template <class From>
   GLUON_SYNCBN_HOST_DEVICE void put_column(std::uint32_t column, const From& sums) const {
     if (matrix.is_plain()) {
-      message.put(column, Accumulator<R>::finish(sums, mean_of(column)));
+      message.put(column, Accumulator<R>::finish(sums, statistic_of(column)));
     } else {
       InDouble in_double{};
       in_double.add(sums);

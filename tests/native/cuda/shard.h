@@ -92,10 +92,18 @@ struct Shard {
   bool wants_y = true;
   Activation activation;
   bool adds_itself = false;  ///< x is the shortcut as well
+  bool in_place = false;     ///< backward has no x
   std::string fault;         ///< with which forward fails when its devices have met
   std::function<void(const std::function<void()>&)> post = [](const std::function<void()>& task) {
     task();
   };
+
+  void set_gamma(std::size_t channel, float value) {
+    std::vector<float> values = gamma.download();
+    values[channel] = value;
+    stream.copy(gamma.data(), values.data(), values.size() * sizeof(float));
+    gamma.download();  // which waits
+  }
 
   /// Where memory of a GPU is memory of the host.
   void move_to_cpu() {
@@ -131,7 +139,12 @@ struct Shard {
     Backend::Backward pass;
     pass.data = data;
     pass.dy = on_device_dy.data();
-    pass.x = on_device_x.data();
+    if (in_place) {
+      pass.y = y.data();
+      pass.beta = beta.data();
+    } else {
+      pass.x = on_device_x.data();
+    }
     pass.statistics = statistics;
     pass.count = count;
     pass.gamma = gamma.data();

@@ -65,6 +65,61 @@ TEST_CASE("cuda backend: 1 to 8 contexts compute what one does on the whole batc
   }
 }
 
+TEST_CASE("cuda backend: in place, by the output and without the input") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  for (const std::size_t number : {1, 2, 4, 8}) {
+    for (const std::int64_t inner : {1, 49, 5000}) {
+      CAPTURE(number);
+      CAPTURE(inner);
+      const auto shards = make_shards(number, inner);
+      for (const auto& shard : shards) shard->in_place = true;
+      SyncGroup group("layer", number);
+      CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
+      const WholeBatch batch(shards);
+      for (const auto& shard : shards) batch.check(*shard);
+    }
+  }
+}
+
+TEST_CASE("cuda backend: in place, a gamma that is too small is the error of every device") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  const ShareGpus share;
+  for (const std::size_t number : {1, 2, 5}) {
+    CAPTURE(number);
+    const auto shards = make_shards(number, 49);
+    SyncGroup group("layer", number);
+    for (const float gamma : {0.0F, -1e-36F}) {
+      for (const auto& shard : shards) {
+        shard->in_place = true;
+        shard->set_gamma(3, gamma);
+      }
+      const auto errors = step(shards, &group);
+      REQUIRE(errors.size() == 2 * number);
+      for (std::size_t i = 0; i < errors.size(); ++i) {
+        CAPTURE(errors[i]);
+        CHECK((i < number ? errors[i].empty()
+                          : contains(errors[i], "inplace=True: channel 3 has gamma ")));
+      }
+    }
+    // Of one device, and of a step that is not in place.
+    for (const auto& shard : shards) shard->set_gamma(3, 1);
+    shards.front()->set_gamma(4, 0);
+    auto errors = step(shards, &group);
+    CHECK(std::count(errors.begin(), errors.end(), "") == static_cast<long>(2 * number - 1));
+    for (const auto& shard : shards) shard->in_place = false;
+    CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
+    // What is well again.
+    for (const auto& shard : shards) shard->in_place = true;
+    shards.front()->set_gamma(4, 1);
+    CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
+    for (const auto& shard : shards) {
+      const auto dx = shard->dx.download();
+      CHECK(std::all_of(dx.begin(), dx.end(), [](float value) { return std::isfinite(value); }));
+    }
+  }
+}
+
 TEST_CASE("cuda backend: from four on, each device launches on a thread of its own") {
   GLUON_SYNCBN_NEEDS_GPU();
   const ShareGpus share;
@@ -191,7 +246,13 @@ TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
   SyncGroup group("layer", 4);
   step(shards, &group);
   step(shards, &group);
-  const long before = emulated_allocations;
+  long before = emulated_allocations;
+  for (int i = 0; i < 10; ++i) CHECK(step(shards, &group) == std::vector<std::string>(8));
+  CHECK(emulated_allocations == before);
+  for (const auto& shard : shards) shard->in_place = true;
+  step(shards, &group);
+  step(shards, &group);
+  before = emulated_allocations;
   for (int i = 0; i < 10; ++i) CHECK(step(shards, &group) == std::vector<std::string>(8));
   CHECK(emulated_allocations == before);
 }
@@ -225,7 +286,7 @@ TEST_CASE("cuda backend: two kernels a device in each direction") {
   }
 }
 
-TEST_CASE("cuda backend: an activation and a shortcut take no kernel more") {
+TEST_CASE("cuda backend: an activation and a shortcut take no kernel more, in place one") {
   const ShareGpus share;
   for (const Layout& layout : {Layout{2, 5, 1}, Layout{4000, 64, 1}, Layout{1, 3, 40000}}) {
     CAPTURE(layout.outer);
@@ -243,6 +304,16 @@ TEST_CASE("cuda backend: an activation and a shortcut take no kernel more") {
         step(shards, &group);
         CHECK(emulated_launches - before == 8);
       }
+    }
+    for (const ActType type : {ActType::kLeaky, ActType::kElu, ActType::kNone}) {
+      for (const auto& shard : shards) {
+        shard->activation = {type, 0.5};
+        shard->adds_itself = false;
+        shard->in_place = true;
+      }
+      const long before = emulated_launches;
+      step(shards, &group);
+      CHECK(emulated_launches - before == 10);  // one looks at gamma
     }
   }
 }
