@@ -17,7 +17,7 @@ class CpuBackend : public Backend {
   }
 
   std::shared_ptr<DevicePass> backward(Backward pass) override {
-    if (!pass.x) require_invertible(pass);
+    if (pass.inplace) require_invertible(pass);
     return pass_on_host(std::move(pass));
   }
 

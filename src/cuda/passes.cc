@@ -241,7 +241,7 @@ class BackwardPass : public GpuPass {
 
  private:
   void sum(double* message, StreamWorkspace* workspace) override {
-    if (!pass_.x) check_ = std::make_unique<InvertibleCheck>(gpu(), pass_);
+    if (pass_.inplace) check_ = std::make_unique<InvertibleCheck>(gpu(), pass_);
     dispatch(pass_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::gradient_sums(static_cast<const T*>(pass_.dy), static_cast<const T*>(pass_.x), layout(),
@@ -294,6 +294,7 @@ class BackwardPass : public GpuPass {
     return {pass_.activation,
             static_cast<const T*>(pass_.y),
             statistics_.normalizations<P>(),
+            pass_.inplace,
             statistics_.arrays().inv_std,
             static_cast<const P*>(pass_.gamma),
             static_cast<const P*>(pass_.beta)};

@@ -284,6 +284,7 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall
   pass.gamma = gamma(call->arrays[at[kGamma]]);
   pass.activation = attributes_.activation;
   const BackwardReads reads = attributes_.backward_reads();
+  pass.inplace = attributes_.inplace;
   if (reads.data) pass.x = call->arrays[at[kData]].data<void>();
   if (reads.beta) pass.beta = call->arrays[at[kBeta]].data<void>();
   if (reads.output) pass.y = call->arrays[at.out()].data<void>();

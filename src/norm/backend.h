@@ -86,7 +86,8 @@ class Backend {
   struct Backward {
     Data data;
     const void* dy = nullptr;
-    const void* x = nullptr;  ///< null: y and beta tell it
+    const void* x = nullptr;
+    bool inplace = false;  ///< y and beta tell x, which is not there
     StatisticsPtr statistics;
     bool of_batch = true;         ///< false if the running statistics were used
     std::int64_t count = 0;       ///< elements of a channel in the batch
@@ -103,7 +104,7 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::shared_ptr<DevicePass> forward(Forward pass) = 0;
-  /// Without x, throws Error or ends the pass with one if a gamma is so small that the output does
+  /// In place, throws Error or ends the pass with one if a gamma is so small that the output does
   /// not tell x (Invertible).
   virtual std::shared_ptr<DevicePass> backward(Backward pass) = 0;
 

@@ -276,10 +276,12 @@ def test_gradients_of_the_output_that_do_not_fit(number, wrong, words):
         check_step(layer, [0, 1])
 
 
-@pytest.mark.parametrize("momentum", [0.9, None])
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": None}, {"activation": "leaky_relu"}, {"inplace": True}], ids=str
+)
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_batch_without_elements_moves_no_average(number, momentum):
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=momentum)
+def test_a_batch_without_elements_moves_no_average(number, options):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, **options)
     layer.initialize(ctx=contexts(number))
     with mx.util.np_shape(True):
         xs = [mx.nd.zeros((0, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]

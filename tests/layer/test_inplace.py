@@ -69,6 +69,30 @@ def test_any_step_matches_the_oracle(
     check(batch, options, tolerance)
 
 
+@pytest.mark.parametrize("kind", INVERTIBLE)
+def test_a_shard_without_elements(kind):
+    shape = (2, 3, 4)
+    data, head = np.random.default_rng(1).standard_normal((2, *shape)).astype("float32")
+    found = []
+    for inplace in (False, True):
+        layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=inplace, **INVERTIBLE[kind])
+        empty, full = contexts(2)
+        layer.initialize(ctx=[empty, full])
+        with mx.util.np_shape(True):
+            xs = [mx.nd.zeros((0, *shape[1:]), ctx=empty), mx.nd.array(data, ctx=full)]
+            heads = [mx.nd.zeros((0, *shape[1:]), ctx=empty), mx.nd.array(head, ctx=full)]
+            for x in xs:
+                x.attach_grad()
+            with autograd.record():
+                outs = [layer(x) for x in xs]
+            autograd.backward(outs, heads)
+            assert outs[0].shape == xs[0].grad.shape == (0, *shape[1:])
+            gradients = [array for p in (layer.gamma, layer.beta) for array in p.list_grad()]
+            found.append([array.asnumpy() for array in (outs[1], xs[1].grad, *gradients)])
+    for in_place, kept in zip(found[1], found[0]):
+        np.testing.assert_allclose(in_place, kept, rtol=1e-4, atol=1e-5)
+
+
 class Chain(gluon.HybridBlock):
     """Two convolutions and norms; the input of the first norm is read by others too."""
 

@@ -185,7 +185,7 @@ template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    Workspace* workspace, double* message, Stream* stream, const Gate<T>& gate) {
   const auto activator = Activator<Real<T>>::of(gate.activation);
-  if (!x) {
+  if (gate.inplace) {
     reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), workspace, message, stream,
                             dy, gate.y);
   } else if (gate.activation.type == ActType::kNone) {
@@ -206,7 +206,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
   const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
   const auto activator = Activator<Real<T>>::of(gate.activation);
   const bool is_plain = gate.activation.type == ActType::kNone;
-  if (!x) {
+  if (gate.inplace) {
     write_outputs(layout, BackwardInPlace<Real<T>>{source, gate_in_place(gate)}, outputs, workspace,
                   stream, dy, gate.y);
   } else if (dshortcut || gate.y) {

@@ -36,13 +36,14 @@ struct Activated {
 };
 
 /// What makes dz of dy, the gradient with respect to what the activation was given: the output or,
-/// where that is not at hand, the normalizations that forward has left. In place, where there is no
-/// x, the output and what follows tell that too.
+/// where that is not at hand, the normalizations that forward has left. In place the output tells x
+/// too, by the last three.
 template <class T>
 struct Gate {
   Activation activation = {};
   const T* y = nullptr;
   const StoredAffine<Real<T>>* normalizations = nullptr;
+  bool inplace = false;
   const double* inv_std = nullptr;
   const Real<T>* gamma = nullptr;  // null: 1
   const Real<T>* beta = nullptr;
@@ -66,13 +67,13 @@ void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& s
                WriteMode write, T* y, Workspace* workspace, Stream* stream,
                const Activated<T>& activated = {});
 
-/// Sums of dz and of dz * (x - mean) of every channel into `message`. `x` is null in place.
+/// Sums of dz and of dz * (x - mean) of every channel into `message`. In place `x` is not read.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    Workspace* workspace, double* message, Stream* stream, const Gate<T>& gate = {});
 
 /// What `source` computes for every channel, and `dx` and `dshortcut` where they are not null. In
-/// place `x` is null, and so is `dshortcut`.
+/// place `x` is not read, and there is no `dshortcut`.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardSource<Real<T>>& source, WriteMode write, T* dx,

@@ -139,6 +139,7 @@ struct Shard {
     Backend::Backward pass;
     pass.data = data;
     pass.dy = on_device_dy.data();
+    pass.inplace = in_place;
     if (in_place) {
       pass.y = y.data();
       pass.beta = beta.data();

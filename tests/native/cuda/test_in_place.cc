@@ -96,7 +96,7 @@ struct Case {
   }
 
   cuda::Gate<T> gate(const T* output) const {
-    return {activation,           output, nullptr, on_device_inv_std.data(), gamma_or_null(),
+    return {activation,           output, nullptr, true, on_device_inv_std.data(), gamma_or_null(),
             on_device_beta.data()};
   }
   const R* gamma_or_null() const { return fix_gamma ? nullptr : on_device_gamma.data(); }
