@@ -103,7 +103,7 @@ options=("$@")
 # - test_fork: after a fork CUDA serves no child (tests/cu112/test_fork.py);
 # - of tests/gpu, test_soak and the timing, which are about memory and speed of GPUs;
 # - what has to do with CPU contexts alone, or with no contexts at all.
-run --numprocesses 2 --dist loadfile \
+run --numprocesses 2 --dist loadfile --max-worker-restart 0 \
   tests/cu112 tests/layer/test_{parity,faults,groups,operator,modes,life,block}.py \
   tests/layer/test_{in_sync,cumulative_average,mixed_precision,activation,inplace}.py \
   tests/export/test_{export,fold,deploy}.py \

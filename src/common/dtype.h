@@ -1,6 +1,8 @@
 #ifndef GLUON_SYNCBN_COMMON_DTYPE_H_
 #define GLUON_SYNCBN_COMMON_DTYPE_H_
 
+#include <limits>
+
 #include "common/half.h"
 
 namespace gluon_syncbn {
@@ -10,6 +12,18 @@ enum class DType { kFloat32, kFloat64, kFloat16 };
 
 /// The same as types of C++: VISIT(T) for each.
 #define GLUON_SYNCBN_FOR_EACH_DTYPE(VISIT) VISIT(float) VISIT(double) VISIT(Half)
+
+/// The digits of T in base 2.
+template <class T>
+inline constexpr int kDigits = std::numeric_limits<T>::digits;
+template <>
+inline constexpr int kDigits<Half> = 11;
+
+/// The error of numbers too small to have all digits. They may be flushed to zero, but for Half.
+template <class T>
+inline constexpr double kUnderflow = static_cast<double>(std::numeric_limits<T>::min());
+template <>
+inline constexpr double kUnderflow<Half> = 0x1p-25;
 
 /// Data type T and the type P of gamma, beta and the running statistics of such data, as in MXNet's
 /// BatchNorm: half precision would lose small updates.

@@ -1,7 +1,7 @@
 #ifndef GLUON_SYNCBN_NORM_ACTIVATION_H_
 #define GLUON_SYNCBN_NORM_ACTIVATION_H_
 
-#include "common/half.h"
+#include "common/dtype.h"
 
 namespace gluon_syncbn {
 
@@ -22,11 +22,7 @@ struct Activation {
 /// Where expm1() becomes -1 in T: the logarithm of half the distance to the next number. What the
 /// output of ELU tells of z ends here.
 template <class T>
-constexpr double kSaturation = -17.3;  // 2^-25
-template <>
-constexpr double kSaturation<double> = -37.4;  // 2^-54
-template <>
-constexpr double kSaturation<Half> = -8.3;  // 2^-12
+inline constexpr double kSaturation = -0.693147180559945309 * (kDigits<T> + 1);
 
 }  // namespace gluon_syncbn
 
