@@ -12,18 +12,19 @@
 namespace gluon_syncbn {
 
 /// In place, beta and the output of a channel have to tell its input to half of the digits of the
-/// dtype, which the output does not if gamma is small.
+/// dtype, which they do not if gamma is small: z is gamma * normalized input + beta, and what is
+/// wrong with z is divided by gamma.
 struct Invertible {
-  double rounding;  ///< relative, of an output
-  double least;     ///< of the numbers z whose output has all digits
-  double digits;    ///< half of them
+  double rounding;   ///< error of z, relative to beta
+  double underflow;  ///< and of small z
+  double tolerance;  ///< for the normalized input
 
   /// For an activation that can be inverted.
   static Invertible of(DType dtype, const Activation& activation);
 
   /// What |gamma| has to be above.
   GLUON_SYNCBN_HOST_DEVICE double least_gamma(double beta) const {
-    return (rounding * std::fabs(beta) + least) / digits;
+    return (rounding * std::fabs(beta) + underflow) / tolerance;
   }
   /// What is not finite does not tell either way.
   GLUON_SYNCBN_HOST_DEVICE bool holds(double gamma, double beta) const {
