@@ -1,15 +1,20 @@
 #ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_PHASE_ARRAYS_H_
 #define GLUON_SYNCBN_TESTS_NATIVE_CUDA_PHASE_ARRAYS_H_
 
+#include <doctest/doctest.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "common/layout.h"
 #include "common/write_mode.h"
 #include "cuda/device_array.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels/phases.h"
+#include "cuda/needs_gpu.h"
+#include "norm/activation.h"
 
 namespace gluon_syncbn::tests {
 
@@ -85,6 +90,32 @@ struct ForwardArrays {
   DeviceArray<R> beta;
   cuda::ForwardSource<R> source{};
 };
+
+/// Runs and columns, some that vectors do not divide, in one chunk and in several.
+inline const Layout kLayouts[] = {{5, 6, 1},   {3, 6, 7},   {2, 6, 49},  {40, 64, 1}, {1, 3, 2049},
+                                  {33, 5, 17}, {300, 1, 1}, {9, 257, 1}, {1, 1, 1},   {3, 2, 9973},
+                                  {2, 8, 64},  {700, 9, 5}, {4000, 3, 1}};
+
+/// Calls try_case(Case*) with a Case(stream, layout, activation, seed) for each of these layouts
+/// and each activation, or for some where that takes long.
+template <class Case, class Activations, class Try>
+void for_each_case(const Activations& activations, const Try& try_case) {
+  cuda::Stream stream(0);
+  std::uint32_t seed = 0;
+  for (const Layout& layout : kLayouts) {
+    if (layout.count() * layout.channels > 2 * kMostElements) continue;
+    for (const Activation& activation : activations) {
+      if (++seed % kEvery != 0) continue;
+      CAPTURE(layout.outer);
+      CAPTURE(layout.channels);
+      CAPTURE(layout.inner);
+      CAPTURE(static_cast<int>(activation.type));
+      CAPTURE(seed);
+      Case given(&stream, layout, activation, seed);
+      try_case(&given);
+    }
+  }
+}
 
 }  // namespace gluon_syncbn::tests
 

@@ -23,11 +23,6 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-// Runs and columns, some that vectors do not divide, in one chunk and in several.
-const Layout kLayouts[] = {{5, 6, 1},   {3, 6, 7},   {2, 6, 49},  {40, 64, 1}, {1, 3, 2049},
-                           {33, 5, 17}, {300, 1, 1}, {9, 257, 1}, {1, 1, 1},   {3, 2, 9973},
-                           {2, 8, 64},  {700, 9, 5}, {4000, 3, 1}};
-
 /// A layer on one device whose batch has given moments. Gradients are 0 where rounding decides on
 /// which side of its kink the activation is.
 template <class T>
@@ -166,26 +161,8 @@ struct GateCase {
 };
 
 template <class T, class Try>
-void for_each_case(const Try& try_case) {
-  cuda::Stream stream(0);
-  std::uint32_t seed = 0;
-  for (const Layout& layout : kLayouts) {
-    if (layout.count() * layout.channels > 2 * kMostElements) continue;
-    for (const Activation& activation : kActivations) {
-      if (++seed % kEvery != 0) continue;
-      CAPTURE(layout.outer);
-      CAPTURE(layout.channels);
-      CAPTURE(layout.inner);
-      CAPTURE(static_cast<int>(activation.type));
-      Case<T> given(&stream, layout, activation, seed);
-      try_case(&given);
-    }
-  }
-}
-
-template <class T, class Try>
 void for_each_gate(const Try& try_case) {
-  for_each_case<T>([&](Case<T>* given) {
+  for_each_case<Case<T>>(kActivations, [&](Case<T>* given) {
     for (const GateOf of : {GateOf::kInput, GateOf::kOutput}) {
       CAPTURE((of == GateOf::kOutput));
       try_case(GateCase<T>(given, of));
@@ -198,7 +175,7 @@ void for_each_gate(const Try& try_case) {
 TEST_CASE_TEMPLATE("cuda activations: outputs, with a shortcut and without", T, float, double,
                    Half) {
   GLUON_SYNCBN_NEEDS_GPU();
-  for_each_case<T>([](Case<T>* given) {
+  for_each_case<Case<T>>(kActivations, [](Case<T>* given) {
     for (const Data<T>* added : {static_cast<Data<T>*>(nullptr), &given->shortcut}) {
       const auto shortcut = [&](std::size_t i) { return added ? added->at(i) : 0; };
       check_output(
