@@ -48,13 +48,13 @@ cpu::Normalization normalization_of(const Backend::Data& data, cpu::ChannelRange
 template <class T>
 cpu::Gate<T> gate_of(const Backend::Backward& pass) {
   cpu::Gate<T> gate{pass.activation, static_cast<const T*>(pass.y), {}, {}};
-  if (!pass.beta || (pass.activation.type == ActType::kNone && pass.x)) return gate;
+  if (!pass.beta || (pass.activation.type == ActType::kNone && !pass.inplace)) return gate;
   auto normalization =
       normalization_of(pass.data, all_channels(pass.data), HostStatistics::of(*pass.statistics),
                        pass.gamma, pass.beta, pass.activation);
   gate.scale = std::move(normalization.scale);
   gate.shift = std::move(normalization.shift);
-  if (pass.x) return gate;
+  if (!pass.inplace) return gate;
   for (double& scale : gate.scale) scale = 1 / scale;
   return gate;
 }
