@@ -2,12 +2,10 @@
 
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <utility>
 
 #include "common/error.h"
-#include "common/per_process.h"
 #include "mxnet/backends.h"
 
 namespace gluon_syncbn::mxnet {
@@ -42,9 +40,6 @@ void push_to(const Context& context, std::vector<NDArrayHandle> inputs,
 
 void Completion::fail(const std::string& message) const {
   const dmlc::Error error(message);
-  // MXNet keeps all errors in a list without a lock, and devices of a round fail at the same time,
-  // on GPU contexts each on a thread of its own. What becomes ready may fail on this thread.
-  const std::lock_guard<std::recursive_mutex> lock(PerProcess<std::recursive_mutex>::instance());
   on_complete_.callback(on_complete_.engine, on_complete_.param, &error);
 }
 

@@ -16,7 +16,8 @@ class Completion {
   explicit Completion(const OnComplete& on_complete) : on_complete_(on_complete) {}
 
   void succeed() const { on_complete_.callback(on_complete_.engine, on_complete_.param, nullptr); }
-  /// The message comes out of asnumpy() or wait_to_read() as MXNetError.
+  /// The message comes out of asnumpy() or wait_to_read() as MXNetError. To be called by
+  /// ErrorQueue.
   void fail(const std::string& message) const;
 
  private:

@@ -6,6 +6,7 @@
 #include "common/error.h"
 #include "common/list_text.h"
 #include "mxnet/dtype.h"
+#include "mxnet/error_queue.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
@@ -55,6 +56,7 @@ WriteMode write_of(OpReq request) { return request == kAdd ? WriteMode::kAdd : W
 
 struct Operator::ForwardCall {
   std::vector<NDArray> arrays;
+  std::vector<std::size_t> outputs;  // positions in `arrays`
   OpReq request;
   bool is_train;
   std::shared_ptr<Round> round = nullptr;  // empty without peers
@@ -63,7 +65,8 @@ struct Operator::ForwardCall {
 
 struct Operator::BackwardCall {
   std::vector<NDArray> arrays;
-  std::vector<OpReq> requests;  // by argument
+  std::vector<std::size_t> outputs;  // positions in `arrays`
+  std::vector<OpReq> requests;       // by argument
   std::shared_ptr<const Forward> forward;
 };
 
@@ -100,30 +103,31 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend
 
 void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train) {
   const auto at = positions_.forward();
-  std::vector<std::size_t> written{at.out(), at[kMovingMean], at[kMovingVar]};
-  if (!attributes_.momentum) written.push_back(at[kNumBatches]);
-  push_call(std::make_shared<ForwardCall>(ForwardCall{std::move(arrays), request, is_train}),
-            written, "SyncBatchNormForward", &Operator::run_forward);
+  std::vector<std::size_t> outputs{at.out(), at[kMovingMean], at[kMovingVar]};
+  if (!attributes_.momentum) outputs.push_back(at[kNumBatches]);
+  push_call(std::make_shared<ForwardCall>(
+                ForwardCall{std::move(arrays), std::move(outputs), request, is_train}),
+            "SyncBatchNormForward", &Operator::run_forward);
 }
 
 void Operator::backward(std::vector<NDArray> arrays, const int* requests) {
   std::vector<OpReq> of_arguments;
-  std::vector<std::size_t> written;
+  std::vector<std::size_t> outputs;
   for (std::size_t i = 0; i < positions_.arguments(); ++i) {
     of_arguments.push_back(static_cast<OpReq>(requests[i]));
-    written.push_back(positions_.backward().gradient(static_cast<Argument>(i)));
+    outputs.push_back(positions_.backward().gradient(static_cast<Argument>(i)));
   }
-  push_call(std::make_shared<BackwardCall>(
-                BackwardCall{std::move(arrays), std::move(of_arguments), nullptr}),
-            written, "SyncBatchNormBackward", &Operator::run_backward);
+  push_call(std::make_shared<BackwardCall>(BackwardCall{std::move(arrays), std::move(outputs),
+                                                        std::move(of_arguments), nullptr}),
+            "SyncBatchNormBackward", &Operator::run_backward);
 }
 
 template <class Call>
-void Operator::push_call(std::shared_ptr<Call> call, const std::vector<std::size_t>& outputs,
-                         const char* name,
+void Operator::push_call(std::shared_ptr<Call> call, const char* name,
                          void (Operator::*run)(const std::shared_ptr<Call>&, const Completion&)) {
   std::vector<NDArrayHandle> handles;
-  for (const std::size_t position : outputs) handles.push_back(call->arrays[position].handle());
+  for (const std::size_t position : call->outputs)
+    handles.push_back(call->arrays[position].handle());
   push(device_, {}, handles, name, kNormal,
        [self = shared_from_this(), call = std::move(call), run](const Completion& completion) {
          try {
@@ -137,11 +141,17 @@ void Operator::push_call(std::shared_ptr<Call> call, const std::vector<std::size
 template <class Call>
 void Operator::complete(const std::shared_ptr<Call>& call, const Completion& completion,
                         const std::string& error) const {
-  // The host may free or reuse the arrays as soon as it knows.
+  // The host may free or reuse what the arrays hold as soon as it knows.
+  if (error.empty()) {
+    call->arrays.clear();
+    return completion.succeed();
+  }
+  NDArray output = std::move(call->arrays[call->outputs.front()]);
   call->arrays.clear();
-  if (error.empty()) return completion.succeed();
   const std::string layer = attributes_.layer();
-  completion.fail(error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error);
+  ErrorQueue::instance().add(
+      std::move(output), completion,
+      error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error);
 }
 
 const void* Operator::gamma(const NDArray& array) const {

@@ -118,8 +118,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   /// Runs `run` on the device's worker once the arrays are ready; what it throws is the call's
   /// error.
   template <class Call>
-  void push_call(std::shared_ptr<Call> call, const std::vector<std::size_t>& outputs,
-                 const char* name,
+  void push_call(std::shared_ptr<Call> call, const char* name,
                  void (Operator::*run)(const std::shared_ptr<Call>&, const Completion&));
   template <class Call>
   void complete(const std::shared_ptr<Call>& call, const Completion& completion,

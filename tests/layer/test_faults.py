@@ -276,6 +276,24 @@ def test_gradients_of_the_output_that_do_not_fit(number, wrong, words):
         check_step(layer, [0, 1])
 
 
+def test_devices_that_fail_at_the_same_time():
+    """MXNet, which keeps all errors in a list without a lock, would crash."""
+    number, steps = 4, 50
+    layer = make_layer(number=number)
+    errors = []
+    for _ in range(steps):
+        with mx.autograd.record():
+            outs = train(layer, range(number))
+        heads = [mx.nd.ones(out.shape, ctx=out.context) for out in outs]
+        heads[-1] = mx.nd.ones((2, 3, 3), ctx=outs[-1].context)
+        mx.autograd.backward(outs, heads)
+        consequences = [gradient * 2 for gradient in layer.gamma.list_grad()]
+        errors += [error_of(array.asnumpy) for array in consequences]
+        mx.nd.waitall()
+    assert len(errors) == number * steps
+    check_step(layer, range(number))
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"momentum": None}, {"activation": "leaky_relu"}, {"inplace": True}], ids=str
 )

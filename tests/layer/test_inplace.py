@@ -192,7 +192,6 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
         with autograd.record():
             outs = [layer(x) for x in arrays]
         autograd.backward(outs)
-        # Devices that fail at once, and one whose error is read meanwhile, race in MXNet.
         mx.nd.waitall()
         for gradient in layer.gamma.list_grad():
             assert np.isfinite(gradient.asnumpy()).all()

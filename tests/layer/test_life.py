@@ -256,15 +256,16 @@ import gluon_syncbn
 import mxnet as mx
 def train(**attributes):
     with mx.AttrScope(**attributes):
-        bn = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="mirror")
-    # One device: MXNet can crash where operations fail at the same time.
-    module = mx.mod.Module(bn, label_names=[], context=[mx.Context("{DEVICE}")])
+        bn = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="mirror",
+                           num_devices=2)
+    contexts = [mx.Context("{DEVICE}", i) for i in range(2)]
+    module = mx.mod.Module(bn, label_names=[], context=contexts)
     module.bind([("data", (4, 3))])
     module.init_params(mx.init.Load({{"bn_gamma": mx.nd.ones(3), "bn_beta": mx.nd.zeros(3),
                                      "bn_moving_mean": mx.nd.zeros(3),
                                      "bn_moving_var": mx.nd.ones(3)}}))
     module.forward(mx.io.DataBatch([mx.nd.ones((4, 3))], []), is_train=True)
-    mx.nd.waitall()
+    module.get_outputs()[0].wait_to_read()
 def refused(word, **attributes):
     try:
         train(**attributes)

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 
@@ -171,6 +172,10 @@ void Engine::on_complete(void* engine, void* operation, const void* error) {
   if (error) {
     done->failure =
         std::make_shared<Failure>(static_cast<const std::runtime_error*>(error)->what());
+    const int now = ++self.failing_;
+    self.most_failing_ = std::max<int>(self.most_failing_, now);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --self.failing_;
   }
   for (const auto& variable : done->reads) self.dispatch(variable->complete(false, nullptr));
   for (const auto& variable : done->writes) self.dispatch(variable->complete(true, done->failure));

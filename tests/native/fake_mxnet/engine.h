@@ -112,6 +112,9 @@ class Engine {
   void wait_for(const VariablePtr& variable);
   void wait_for_all();
 
+  /// MXNet lists failures without a lock, so that at most one operation may fail at a time.
+  int most_failing_at_once() const { return most_failing_; }
+
   /// Where callbacks of custom operators are called.
   Workers& custom_operators() { return custom_operators_; }
 
@@ -128,6 +131,8 @@ class Engine {
   Workers prioritized_{4};  // MXNET_CPU_PRIORITY_NTHREADS
   Workers custom_operators_{4};
   std::atomic<long> pending_{0};
+  std::atomic<int> failing_{0};
+  std::atomic<int> most_failing_{0};
 };
 
 inline void complete(const mxnet::OnComplete& on_complete, const Error* error = nullptr) {

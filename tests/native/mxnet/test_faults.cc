@@ -109,6 +109,21 @@ TEST_CASE_FIXTURE(Library, "faults: devices that disagree are both told at once"
   check({}, 3, mxnet::kFloat64, "dtype");
 }
 
+TEST_CASE_FIXTURE(Library, "faults: devices fail one after the other") {
+  const std::vector<Shape> four(4, {2, 3, 4});
+  const Layer layer("bn", 3, kDType, 4);
+  const Layer other("bn", 4, kDType, 4);
+  const Batch x(four, kDType, 1);
+  const Batch other_x({4, {2, 4, 4}}, kDType, 2);
+  for (int i = 0; i < 5; ++i) {
+    std::vector<Call> calls;
+    for (int d = 0; d < 3; ++d) calls.push_back(layer.call(d, x.arrays[d]));
+    calls.push_back(other.call(3, other_x.arrays[3]));
+    for (const Call& call : calls) check_error(call.out, {"differ: channels"});
+  }
+  CHECK(fake_mxnet::Engine::get().most_failing_at_once() == 1);
+}
+
 TEST_CASE_FIXTURE(Library, "faults: a head gradient unlike the output fails all devices at once") {
   Layer layer("bn", 3, kDType, 2);
   const Batch x(kTwo, kDType, 1);

@@ -1,0 +1,44 @@
+#ifndef GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_
+#define GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_
+
+#include <deque>
+#include <mutex>
+#include <string>
+
+#include "mxnet/engine.h"
+#include "mxnet/ndarray.h"
+
+namespace gluon_syncbn::mxnet {
+
+/// Lets custom operators fail one after the other.
+///
+/// MXNet keeps all errors in a list without a lock. A custom operator that fails adds to it on a
+/// worker of its device, after the operation that its callback has pushed. If several did so at the
+/// same time, as the devices of a round would, the process could crash.
+class ErrorQueue {
+ public:
+  static ErrorQueue& instance();
+
+  /// Fails an operation that writes `output`, one of the arrays of the callback that has pushed it,
+  /// as soon as the custom operators before it have failed.
+  void add(NDArray output, const Completion& completion, const std::string& message);
+
+ private:
+  struct Failure {
+    NDArray output;
+    Completion completion;
+    std::string message;
+  };
+  class Attempt;
+
+  void fail_next();
+
+  std::mutex mutex_;
+  bool busy_ = false;
+  bool has_room_ = false;
+  std::deque<Failure> waiting_;
+};
+
+}  // namespace gluon_syncbn::mxnet
+
+#endif  // GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_
