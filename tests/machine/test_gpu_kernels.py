@@ -24,23 +24,19 @@ ACCESS = re.compile(r"^\s*(?:@\S+ )?(ld|st)(?!\.param|\.shared)(?:\.\w+?)*?(?:\.
 pytestmark = pytest.mark.skipif(NVCC is None, reason="no CUDA compiler")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(element, element + of) for element in WIDE for of in ("", "_activated")],
-    ids=lambda param: param[1],
-)
+@pytest.fixture(scope="module", params=WIDE)
 def compiled(request, tmp_path_factory):
     """The type of elements, and the PTX of each of its kernels that take 16 bytes at a time."""
-    element, file = request.param
-    (source,) = (ROOT / "src").rglob(f"{file}.cu")
-    ptx = tmp_path_factory.mktemp(file) / "kernels.ptx"
+    element = request.param
+    (source,) = (ROOT / "src").rglob(f"{element}.cu")
+    ptx = tmp_path_factory.mktemp(element) / "kernels.ptx"
     command = [NVCC, "-ptx", "-arch=compute_80", "-std=c++17", "-I", ROOT / "src", "-o", ptx]
     subprocess.run([*command, source], check=True)
     kernels = re.findall(
         r"^\.visible \.entry (\w+)(.*?)^}", ptx.read_text(), re.DOTALL | re.MULTILINE
     )
     wide = {name: body for name, body in kernels if WIDE[element] in name}
-    assert len(wide) == (16 if file.endswith("activated") else 8)
+    assert len(wide) == 24
     return element, wide
 
 

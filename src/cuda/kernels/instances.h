@@ -7,14 +7,9 @@
 
 // All kernels there are. Every use of one of these macros defines VISIT(...) before.
 
-/// Those for data of T, without an activation and with one.
+/// Those for data of T.
 #define GLUON_SYNCBN_CUDA_DATA_BODIES(VISIT, T) \
-  GLUON_SYNCBN_CUDA_PLAIN_BODIES(VISIT, T)      \
-  GLUON_SYNCBN_CUDA_ACTIVATED_BODIES(VISIT, T)
-#define GLUON_SYNCBN_CUDA_PLAIN_BODIES(VISIT, T) \
-  GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(GLUON_SYNCBN_CUDA_PLAIN_BODIES_IN, VISIT, T)
-#define GLUON_SYNCBN_CUDA_ACTIVATED_BODIES(VISIT, T) \
-  GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(GLUON_SYNCBN_CUDA_ACTIVATED_BODIES_IN, VISIT, T)
+  GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(GLUON_SYNCBN_CUDA_DATA_BODIES_IN, VISIT, T)
 
 /// With the widest accesses, and one by one for arrays that lie badly.
 #define GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(BODIES, VISIT, T) \
@@ -23,13 +18,11 @@
   BODIES(VISIT, ChannelFirst, T, 1)                        \
   BODIES(VISIT, ChannelLast, T, 1)
 
-#define GLUON_SYNCBN_CUDA_PLAIN_BODIES_IN(VISIT, Tiling, T, V) \
-  VISIT(Reduce<Tiling, T, V, Deviations>)                      \
-  VISIT(Reduce<Tiling, T, V, Products>)                        \
-  VISIT(Elementwise<Tiling, T, V, ForwardSource<Real<T>>>)     \
-  VISIT(Elementwise<Tiling, T, V, BackwardSource<Real<T>>>)
-
-#define GLUON_SYNCBN_CUDA_ACTIVATED_BODIES_IN(VISIT, Tiling, T, V)  \
+#define GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, Tiling, T, V)       \
+  VISIT(Reduce<Tiling, T, V, Deviations>)                           \
+  VISIT(Reduce<Tiling, T, V, Products>)                             \
+  VISIT(Elementwise<Tiling, T, V, ForwardSource<Real<T>>>)          \
+  VISIT(Elementwise<Tiling, T, V, BackwardSource<Real<T>>>)         \
   VISIT(Reduce<Tiling, T, V, ProductsByInput>)                      \
   VISIT(Reduce<Tiling, T, V, ProductsByOutput>)                     \
   VISIT(Reduce<Tiling, T, V, ProductsInPlace>)                      \
