@@ -59,8 +59,9 @@ native() {
     { cat "$folder.log" && return 1; }
   cmake --build "$folder" --target "$target" >"$folder.log" 2>&1 ||
     { cat "$folder.log" && return 1; }
+  # More at a time than there are cores: much of what they do is waiting.
   ${fixed_addresses[@]+"${fixed_addresses[@]}"} \
-    ctest --test-dir "$folder" --parallel "$(nproc)" --output-on-failure --no-tests=error
+    ctest --test-dir "$folder" --parallel "$((2 * $(nproc)))" --output-on-failure --no-tests=error
 }
 
 # Builds the wheel as scripts/build_wheels.sh does, but for what takes long, and imports it from outside
