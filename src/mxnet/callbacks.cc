@@ -1,7 +1,6 @@
 #include "mxnet/callbacks.h"
 
 #include <array>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -133,17 +132,16 @@ std::vector<NDArray> own(int size, void** handles) {
   return std::vector<NDArray>(handles, handles + size);
 }
 
-/// Runs `call`, which must leave every failure to the engine operation that it pushes. What it
-/// throws all the same is printed, because MXNet reports only that the callback failed.
+/// Runs `call`, which must leave failures to the engine operation that it pushes, if the engine
+/// tells of them. Anything else that it throws is an error of MXNet's custom operator.
 template <class Call>
 int run(const Call& call) {
   try {
     call();
-    return kSuccess;
   } catch (const std::exception& error) {
-    std::cerr << "gluon_syncbn: " << error.what() << std::endl;
-    return kFailure;
+    throw dmlc::Error(error.what());
   }
+  return kSuccess;
 }
 
 int forward(int size, void** handles, int* /*tags*/, const int* requests, int is_train,

@@ -54,19 +54,21 @@ WriteMode write_of(OpReq request) { return request == kAdd ? WriteMode::kAdd : W
 
 }  // namespace
 
-struct Operator::ForwardCall {
+struct Operator::Call {
   std::vector<NDArray> arrays;
   std::vector<std::size_t> outputs;  // positions in `arrays`
+  std::string error = "";
+};
+
+struct Operator::ForwardCall : Call {
   OpReq request;
   bool is_train;
   std::shared_ptr<Round> round = nullptr;  // empty without peers
   bool met = false;
 };
 
-struct Operator::BackwardCall {
-  std::vector<NDArray> arrays;
-  std::vector<std::size_t> outputs;  // positions in `arrays`
-  std::vector<OpReq> requests;       // by argument
+struct Operator::BackwardCall : Call {
+  std::vector<OpReq> requests;  // by argument
   std::shared_ptr<const Forward> forward;
 };
 
@@ -106,7 +108,7 @@ void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train
   std::vector<std::size_t> outputs{at.out(), at[kMovingMean], at[kMovingVar]};
   if (!attributes_.momentum) outputs.push_back(at[kNumBatches]);
   push_call(std::make_shared<ForwardCall>(
-                ForwardCall{std::move(arrays), std::move(outputs), request, is_train}),
+                ForwardCall{{std::move(arrays), std::move(outputs)}, request, is_train}),
             "SyncBatchNormForward", &Operator::run_forward);
 }
 
@@ -117,17 +119,21 @@ void Operator::backward(std::vector<NDArray> arrays, const int* requests) {
     of_arguments.push_back(static_cast<OpReq>(requests[i]));
     outputs.push_back(positions_.backward().gradient(static_cast<Argument>(i)));
   }
-  push_call(std::make_shared<BackwardCall>(BackwardCall{std::move(arrays), std::move(outputs),
-                                                        std::move(of_arguments), nullptr}),
+  push_call(std::make_shared<BackwardCall>(BackwardCall{
+                {std::move(arrays), std::move(outputs)}, std::move(of_arguments), nullptr}),
             "SyncBatchNormBackward", &Operator::run_backward);
 }
 
-template <class Call>
-void Operator::push_call(std::shared_ptr<Call> call, const char* name,
-                         void (Operator::*run)(const std::shared_ptr<Call>&, const Completion&)) {
+template <class OneCall>
+void Operator::push_call(std::shared_ptr<OneCall> call, const char* name,
+                         void (Operator::*run)(const std::shared_ptr<OneCall>&,
+                                               const Completion&)) {
   std::vector<NDArrayHandle> handles;
   for (const std::size_t position : call->outputs)
     handles.push_back(call->arrays[position].handle());
+  // This engine runs the operation at once, and forgets its error.
+  static const bool is_naive = is_engine("NaiveEngine");
+  const std::shared_ptr<const Call> forgotten = is_naive ? call : nullptr;
   push(device_, {}, handles, name, kNormal,
        [self = shared_from_this(), call = std::move(call), run](const Completion& completion) {
          try {
@@ -136,9 +142,9 @@ void Operator::push_call(std::shared_ptr<Call> call, const char* name,
            self->complete(call, completion, error.what());
          }
        });
+  if (forgotten && !forgotten->error.empty()) throw Error(forgotten->error);
 }
 
-template <class Call>
 void Operator::complete(const std::shared_ptr<Call>& call, const Completion& completion,
                         const std::string& error) const {
   // The host may free or reuse what the arrays hold as soon as it knows.
@@ -149,9 +155,8 @@ void Operator::complete(const std::shared_ptr<Call>& call, const Completion& com
   NDArray output = std::move(call->arrays[call->outputs.front()]);
   call->arrays.clear();
   const std::string layer = attributes_.layer();
-  ErrorQueue::instance().add(
-      std::move(output), completion,
-      error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error);
+  call->error = error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error;
+  ErrorQueue::instance().add(std::move(output), completion, call->error);
 }
 
 const void* Operator::gamma(const NDArray& array) const {

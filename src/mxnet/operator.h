@@ -112,15 +112,15 @@ class Operator : public std::enable_shared_from_this<Operator> {
     bool of_batch = false;         ///< false if the running statistics were used
     std::shared_ptr<Round> round;  ///< empty if nothing was synchronized
   };
+  struct Call;
   struct ForwardCall;
   struct BackwardCall;
 
   /// Runs `run` on the device's worker once the arrays are ready; what it throws is the call's
   /// error.
-  template <class Call>
-  void push_call(std::shared_ptr<Call> call, const char* name,
-                 void (Operator::*run)(const std::shared_ptr<Call>&, const Completion&));
-  template <class Call>
+  template <class OneCall>
+  void push_call(std::shared_ptr<OneCall> call, const char* name,
+                 void (Operator::*run)(const std::shared_ptr<OneCall>&, const Completion&));
   void complete(const std::shared_ptr<Call>& call, const Completion& completion,
                 const std::string& error) const;
 

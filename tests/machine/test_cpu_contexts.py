@@ -180,6 +180,29 @@ assert mx.nd.Custom(*ones, op_type="SyncBatchNorm").shape == (2, 3)
     run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
 
 
+def test_naive_engine_tells_of_errors():
+    """It forgets those of asynchronous operations, and would go on with arrays nobody wrote."""
+    program = """
+import mxnet as mx
+import gluon_syncbn
+layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+layer.initialize()
+def error_of_step(gradient):
+    x = mx.nd.array([[1, 2, 3], [3, 2, 1]])
+    try:
+        with mx.autograd.record():
+            out = layer(x)
+        out.backward(gradient)
+    except mx.base.MXNetError as error:
+        return str(error)
+message = error_of_step(mx.nd.ones((2, 4)))
+assert layer.prefix in message and "float32 of shape (2, 4) but the output is" in message, message
+assert error_of_step(mx.nd.ones((2, 3))) is None
+assert (layer.beta.grad().asnumpy() == 2).all()
+"""
+    run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
+
+
 def test_naive_engine_with_several_processes():
     program = """
 import mxnet as mx

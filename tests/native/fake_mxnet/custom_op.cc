@@ -144,7 +144,7 @@ void CustomOp::push(std::size_t callback, std::vector<NDArray> arrays,
       const std::vector<int> numbers(requests.begin(), requests.end());
       call(*self->callbacks_, callback, static_cast<int>(handles.size()), handles.data(), kNoTags,
            numbers.data(), static_cast<int>(is_train));
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       failure = error.what();
     }
     // Runs when whatever the callback has pushed on the arrays is over.
