@@ -110,11 +110,10 @@ TEST_CASE_FIXTURE(Library, "faults: devices that disagree are both told at once"
 }
 
 TEST_CASE_FIXTURE(Library, "faults: devices fail one after the other") {
-  const std::vector<Shape> four(4, {2, 3, 4});
   const Layer layer("bn", 3, kDType, 4);
   const Layer other("bn", 4, kDType, 4);
-  const Batch x(four, kDType, 1);
-  const Batch other_x({4, {2, 4, 4}}, kDType, 2);
+  const Batch x(std::vector<Shape>(4, {2, 3, 4}), kDType, 1);
+  const Batch other_x(std::vector<Shape>(4, {2, 4, 4}), kDType, 2);
   for (int i = 0; i < 5; ++i) {
     std::vector<Call> calls;
     for (int d = 0; d < 3; ++d) calls.push_back(layer.call(d, x.arrays[d]));
