@@ -9,29 +9,32 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 
 import pytest
 
-from tests.support.processes import ROOT
+from tests.support.native_build import build
 
-NVCC = shutil.which(os.environ.get("CUDACXX", "nvcc"))
+NVCC = os.environ.get("GLUON_SYNCBN_CUDA") != "OFF" and shutil.which(
+    os.environ.get("CUDACXX", "nvcc")
+)
 WIDE = {"float": "fLi4E", "double": "dLi2E", "half": "HalfELi8E"}  # in names of kernels
 LOAD = re.compile(r"\bld\.global(?:\.nc)?(?:\.v(\d))?\.\w(\d+)\s")
 ACCESS = re.compile(r"^\s*(?:@\S+ )?(ld|st)(?!\.param|\.shared)(?:\.\w+?)*?(?:\.v(\d))?\.\w(\d+)\s")
 
 
-pytestmark = pytest.mark.skipif(NVCC is None, reason="no CUDA compiler")
+pytestmark = pytest.mark.skipif(not NVCC, reason="no CUDA compiler")
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return build("kernels_ptx")
 
 
 @pytest.fixture(scope="module", params=WIDE)
-def compiled(request, tmp_path_factory):
+def compiled(request, folder):
     """The type of elements, and the PTX of each of its kernels that take 16 bytes at a time."""
     element = request.param
-    (source,) = (ROOT / "src").rglob(f"{element}.cu")
-    ptx = tmp_path_factory.mktemp(element) / "kernels.ptx"
-    command = [NVCC, "-ptx", "-arch=compute_80", "-std=c++17", "-I", ROOT / "src", "-o", ptx]
-    subprocess.run([*command, source], check=True)
+    (ptx,) = folder.rglob(f"{element}.ptx")
     kernels = re.findall(
         r"^\.visible \.entry (\w+)(.*?)^}", ptx.read_text(), re.DOTALL | re.MULTILINE
     )
