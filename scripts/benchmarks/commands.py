@@ -170,14 +170,20 @@ def network_options(options: argparse.Namespace, side: int) -> tuple[list[str], 
     """Say which models to run how often on images of which side, by default `side`."""
     models = options.models or (["fcn"] if options.quick else ["fcn", "psp", "deeplab"])
     rounds = options.rounds or (2 if options.quick else 12)
-    return models, rounds, options.side or (64 if options.quick else side)
+    return models, rounds, options.side or (32 if options.quick else side)
+
+
+def design(model: str, side: int, quick: bool) -> dict[str, Any]:
+    """Describe a network: on ResNet-50, unless a smaller one will do."""
+    backbone = "resnet18" if quick and model == "fcn" else "resnet50"
+    return {"model": model, "backbone": backbone, "side": side}
 
 
 def training_row(model: str, side: int, quick: bool) -> Row:
     """Begin the row of a network's training steps on two contexts."""
-    case = {"model": model, "side": side, "images": 1 if quick else 2, "contexts": 2}
+    case = {**design(model, side, quick), "images": 1 if quick else 2, "contexts": 2}
     return {
-        "title": f"{model}-resnet50, 2 x {case['images']} images of {side}x{side}",
+        "title": f"{model}-{case['backbone']}, 2 x {case['images']} images of {side}x{side}",
         "case": case,
     }
 
@@ -258,7 +264,7 @@ def run_deploy(options: argparse.Namespace) -> list[Row]:
         times: dict[str, list[float]] = {}
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            case = {"model": model, "side": side, "images": 1, "folder": folder}
+            case = {**design(model, side, options.quick), "images": 1, "folder": folder}
             workers = start(stack, list(methods))
             for _ in progress(range(rounds), desc=model, unit="round"):
                 for name, wanted in methods.items():
@@ -268,7 +274,7 @@ def run_deploy(options: argparse.Namespace) -> list[Row]:
                     for method, seconds in answer["times"].items():
                         times.setdefault(method, []).extend(seconds)
         row: Row = {
-            "title": f"{model}-resnet50, one image of {side}x{side}",
+            "title": f"{model}-{case['backbone']}, one image of {side}x{side}",
             "case": {key: value for key, value in case.items() if key != "folder"},
             "results": {method: summary(values) for method, values in times.items()},
         }
@@ -350,17 +356,17 @@ def run_inplace(options: argparse.Namespace) -> list[Row]:
     case = {"side": options.side or (64 if options.quick else 480)}
     case["images"] = 1 if options.quick else 4
     planned, peak, before = {}, {}, {}
-    for method in progress(methods, desc="inplace", unit="method"):
-        with Worker(ONE_WORKSPACE) as worker:
-            planned[method] = worker.ask("plan", case=case, methods=[method])["mb"]
-        with Worker(ONE_WORKSPACE) as worker:
-            answer = worker.ask("peak", case=case, methods=[method], rounds=rounds)
-        peak[method], before[method] = answer["mb"], answer["before_mb"]
     sides = {"batchnorm": case["side"]}
     with Worker(ONE_WORKSPACE) as worker:
+        for method in methods:
+            planned[method] = worker.ask("plan", case=case, methods=[method])["mb"]
         for method in methods[1:]:
             request = {"case": case, "methods": [method], "largest_mb": planned["batchnorm"]}
             sides[method] = worker.ask("plan", **request)["side"]
+    for method in progress(methods, desc="inplace", unit="method"):
+        with Worker(ONE_WORKSPACE) as worker:
+            answer = worker.ask("peak", case=case, methods=[method], rounds=rounds)
+        peak[method], before[method] = answer["mb"], answer["before_mb"]
     kinds = (
         ("planned by MXNet, MB", planned),
         ("peak of the process, MB", peak),

@@ -39,7 +39,7 @@ class Deployment:
 
         from demo.networks import Design, Norm, build, save_initial_weights
 
-        design = Design(case["model"], "resnet50", 21, case["side"])
+        design = Design(case["model"], case["backbone"], 21, case["side"])
         weights = folder / "initial.params"
         save_initial_weights(design, 0, weights)
         net = build(design, Norm(gluon_syncbn.SyncBatchNorm), [mx.cpu()], weights)

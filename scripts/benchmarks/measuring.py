@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import resource
 import tempfile
 import time
@@ -198,7 +197,7 @@ class Network:
             "ours1": Norm(gluon_syncbn.SyncBatchNorm, {"num_devices": 1}),
             "builtin": Norm(gluon.contrib.nn.SyncBatchNorm, devices),
         }.get(method, Norm())
-        design = Design(case["model"], "resnet50", 21, case["side"])
+        design = Design(case["model"], case["backbone"], 21, case["side"])
         batch = case["images"] * len(contexts)
         schedule = Schedule(epochs=1, batch=batch, rate=1e-3)
         with tempfile.TemporaryDirectory() as folder:
@@ -303,10 +302,3 @@ def measure_memory(request: Case) -> dict[str, Any]:
         mx.autograd.backward(outputs)
         mx.nd.waitall()
     return {"layer_mb": (peak_mb() - before) / MEMORY_LAYERS}
-
-
-def describe(_: Case) -> dict[str, Any]:
-    """Say what this process has."""
-    import mxnet as mx
-
-    return {"mxnet": mx.__version__, "onednn": os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"}

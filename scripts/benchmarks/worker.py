@@ -88,7 +88,6 @@ def main() -> None:
         "plan": inplace.measure_plan,
         "peak": inplace.measure_peak,
         "lockstep": waiting.measure_lockstep,
-        "describe": measuring.describe,
     }
     for line in sys.stdin:
         request = json.loads(line)
