@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any, Iterator
+from unittest import mock
 
+import gluon_syncbn.__main__ as command_line
 import griffe
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +55,7 @@ NOT_CALLED_BY_USERS = {"hybrid_forward"}
 
 
 def load() -> griffe.Module:
-    """Read the sources of the package, without importing it."""
+    """Read the sources of the package."""
     logging.getLogger("griffe").setLevel(logging.ERROR)  # *args without a type is no mistake
     package = griffe.load("gluon_syncbn", search_paths=[ROOT], docstring_parser=griffe.Parser.numpy)
     assert isinstance(package, griffe.Module)
@@ -204,12 +207,11 @@ def _link(role: re.Match[str]) -> str:
 
 def _help(command: tuple[str, ...]) -> str:
     """Return what ``python -m gluon_syncbn COMMAND --help`` prints, the same for all Pythons."""
-    words = [sys.executable, "-W", "ignore", "-m", "gluon_syncbn", *command, "--help"]
-    environment = {**os.environ, "COLUMNS": "100"}
-    done = subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.replace("optional arguments:", "options:")
+    shown = io.StringIO()
+    columns = mock.patch.dict(os.environ, COLUMNS="100")
+    with columns, contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        command_line.main([*command, "--help"])
+    return shown.getvalue().replace("optional arguments:", "options:")
 
 
 if __name__ == "__main__":

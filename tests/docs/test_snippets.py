@@ -6,7 +6,7 @@ of its own. Commands are checked word by word, not run: what they do has tests o
 
 from __future__ import annotations
 
-import os
+import functools
 import re
 import shlex
 import subprocess
@@ -161,12 +161,14 @@ def check_script(interpreter: str, script: str, arguments: list[str]) -> None:
     if script == "scripts/demo.sh":  # passes them on
         interpreter, script = "python", "scripts/train_segmentation.py"
     if options - {"--help"}:
-        command = [sys.executable if interpreter == "python" else interpreter, script, "--help"]
-        result = subprocess.run(
-            command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
-        )
-        known = set(re.findall(r"--[a-z][a-z0-9-]*", result.stdout))
+        known = set(re.findall(r"--[a-z][a-z0-9-]*", help_of(interpreter, script)))
         assert options <= known, f"{script} does not know {options - known}"
+
+
+@functools.lru_cache(maxsize=None)
+def help_of(interpreter: str, script: str) -> str:
+    command = [sys.executable if interpreter == "python" else interpreter, script, "--help"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def test_wrong_links_and_sources_are_found(tmp_path):

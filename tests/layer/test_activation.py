@@ -302,11 +302,9 @@ def test_check_in_sync():
     assert gluon_syncbn.check_in_sync(training.net) == {}
 
 
-@pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
-def test_mixed_precision(mode):
+def test_mixed_precision():
     """float16 data and shortcuts stay that under amp."""
     program = """
-import sys
 import gluon_syncbn, mxnet as mx, numpy as np
 from mxnet.contrib import amp
 amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())
@@ -322,25 +320,27 @@ class Pooled(Residual):
 
 ctx = contexts(2)
 data = np.random.default_rng(0).standard_normal((2, 3, 3, 8, 8))
-results = []
-for fused in (True, False):
-    net = Pooled(fused, "relu")
-    net.initialize(mx.init.One(), ctx=ctx)
-    net.first.weight.set_data(mx.nd.array(np.random.default_rng(1).normal(0, 0.2, (4, 3, 3, 3))))
-    if MODES[sys.argv[1]] is not None:
-        net.hybridize(**MODES[sys.argv[1]])
-    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    amp.init_trainer(trainer)
-    with mx.autograd.record():
-        outs = [net(mx.nd.array(x, ctx=c)) for x, c in zip(data, ctx)]
-        losses = [(out.astype("float32") ** 2).mean() / 64 for out in outs]
-        with amp.scale_loss(losses, trainer) as scaled:
-            mx.autograd.backward(scaled)
-    assert all(out.dtype == np.float16 for out in outs)
-    trainer.step(1, ignore_stale_grad=True)
-    arrays = [outs[0], *(p.data(ctx[0]) for p in net.collect_params().values())]
-    results.append([array.asnumpy() for array in arrays])
-for ours, theirs in zip(*results):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2 * np.abs(theirs).max())
+weight = np.random.default_rng(1).normal(0, 0.2, (4, 3, 3, 3))
+for mode in ("imperative", "hybridized", "static_alloc"):
+    results = []
+    for fused in (True, False):
+        net = Pooled(fused, "relu")
+        net.initialize(mx.init.One(), ctx=ctx)
+        net.first.weight.set_data(mx.nd.array(weight))
+        if MODES[mode] is not None:
+            net.hybridize(**MODES[mode])
+        trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        amp.init_trainer(trainer)
+        with mx.autograd.record():
+            outs = [net(mx.nd.array(x, ctx=c)) for x, c in zip(data, ctx)]
+            losses = [(out.astype("float32") ** 2).mean() / 64 for out in outs]
+            with amp.scale_loss(losses, trainer) as scaled:
+                mx.autograd.backward(scaled)
+        assert all(out.dtype == np.float16 for out in outs)
+        trainer.step(1, ignore_stale_grad=True)
+        arrays = [outs[0], *(p.data(ctx[0]) for p in net.collect_params().values())]
+        results.append([array.asnumpy() for array in arrays])
+    for ours, theirs in zip(*results):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2 * np.abs(theirs).max())
 """
-    run_python(program, mode)
+    run_python(program)

@@ -190,10 +190,16 @@ def test_data_parallel_model(sync, mode):
         np.testing.assert_allclose(whole.mean(0), 0, atol=1e-5)
 
 
-@pytest.mark.parametrize("timeout", ["0", "300"])
-@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "raise RuntimeError"])
-def test_exit_with_a_round_pending(timeout, end):
-    status = {"": 0, "raise SystemExit(3)": 3}.get(end, 1)
+@pytest.mark.parametrize(
+    ("timeout", "end", "status"),
+    [
+        ("300", "", 0),
+        ("0", "", 0),
+        ("0", "raise SystemExit(3)", 3),
+        ("300", "raise RuntimeError", 1),
+    ],
+)
+def test_exit_with_a_round_pending(timeout, end, status):
     program = (
         LAYER
         + "with mx.autograd.record():\n    out = layer(mx.nd.ones((2, 3), ctx=contexts[0]))\n"

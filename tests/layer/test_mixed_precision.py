@@ -9,7 +9,6 @@ from __future__ import annotations
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
-import pytest
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -20,7 +19,6 @@ from tests.support.processes import run_python
 HALF = 2.0**-11  # relative rounding error of float16
 
 PREPARE = """
-import sys
 import gluon_syncbn, mxnet as mx, numpy as np
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
@@ -43,59 +41,59 @@ def make():
 """
 
 TRAIN = """
-hybridized, dtype = sys.argv[1] == "hybridized", sys.argv[2]
-net = make()
-if hybridized:
-    net.hybridize()
-trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-amp.init_trainer(trainer)
-scale = trainer._amp_loss_scaler.loss_scale
-pooled = np.concatenate([net[1](net[0](x)).asnumpy() for x in data])
-before = net[0].weight.data(ctx[0]).asnumpy()
-with autograd.record():
-    outs = [net(x) for x in data]
-    losses = [out.astype("float32").square().sum() / 4096 for out in outs]
-    with amp.scale_loss(losses, trainer) as scaled:
-        autograd.backward(scaled)
-assert {out.dtype for out in outs} == {np.dtype(dtype).type}, outs[0].dtype
-assert {p.dtype for p in net.collect_params().values()} <= {"float32", np.float32}
+def train(hybridized, dtype):
+    net = make()
+    if hybridized:
+        net.hybridize()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    amp.init_trainer(trainer)
+    scale = trainer._amp_loss_scaler.loss_scale
+    pooled = np.concatenate([net[1](net[0](x)).asnumpy() for x in data])
+    before = net[0].weight.data(ctx[0]).asnumpy()
+    with autograd.record():
+        outs = [net(x) for x in data]
+        losses = [out.astype("float32").square().sum() / 4096 for out in outs]
+        with amp.scale_loss(losses, trainer) as scaled:
+            autograd.backward(scaled)
+    assert {out.dtype for out in outs} == {np.dtype(dtype).type}, outs[0].dtype
+    assert {p.dtype for p in net.collect_params().values()} <= {"float32", np.float32}
 
-out = np.concatenate([out.asnumpy() for out in outs])
-dy = (scale * 2 / 4096 * out.astype("float64")).astype(dtype)
-zeros, ones = np.zeros(4), np.ones(4)
-expected = batch_norm(pooled, dy, ones, zeros, zeros, ones)
-tolerance = 2**-10 if dtype == "float16" else 1e-5
-assert relative_error(out, expected.out) < tolerance
-norm = net[2]
-for mine, theirs in (
-    (norm.running_mean.list_data(), expected.running_mean),
-    (norm.running_var.list_data(), expected.running_var),
-):
-    assert {array.dtype for array in mine} == {np.float32}
-    # In a graph with a cast in front, what is rounded to float16 is not what was here.
-    assert all(relative_error(array.asnumpy(), theirs) < 1e-5 for array in mine)
-for grads, theirs in (
-    (norm.gamma.list_grad(), expected.dgamma),
-    (norm.beta.list_grad(), expected.dbeta),
-):
-    total = sum(grad.asnumpy().astype("float64") for grad in grads)
-    assert np.abs(total - theirs).max() < 1e-2 * np.abs(expected.dgamma).max()
-trainer.step(1)
-assert not np.array_equal(net[0].weight.data(ctx[0]).asnumpy(), before), "an overflow"
-np.testing.assert_array_equal(*[array.asnumpy() for array in net[0].weight.list_data()])
+    out = np.concatenate([out.asnumpy() for out in outs])
+    dy = (scale * 2 / 4096 * out.astype("float64")).astype(dtype)
+    zeros, ones = np.zeros(4), np.ones(4)
+    expected = batch_norm(pooled, dy, ones, zeros, zeros, ones)
+    tolerance = 2**-10 if dtype == "float16" else 1e-5
+    assert relative_error(out, expected.out) < tolerance
+    norm = net[2]
+    for mine, theirs in (
+        (norm.running_mean.list_data(), expected.running_mean),
+        (norm.running_var.list_data(), expected.running_var),
+    ):
+        assert {array.dtype for array in mine} == {np.float32}
+        # In a graph with a cast in front, what is rounded to float16 is not what was here.
+        assert all(relative_error(array.asnumpy(), theirs) < 1e-5 for array in mine)
+    for grads, theirs in (
+        (norm.gamma.list_grad(), expected.dgamma),
+        (norm.beta.list_grad(), expected.dbeta),
+    ):
+        total = sum(grad.asnumpy().astype("float64") for grad in grads)
+        assert np.abs(total - theirs).max() < 1e-2 * np.abs(expected.dgamma).max()
+    trainer.step(1)
+    assert not np.array_equal(net[0].weight.data(ctx[0]).asnumpy(), before), "an overflow"
+    np.testing.assert_array_equal(*[array.asnumpy() for array in net[0].weight.list_data()])
 """
 
 
-@pytest.mark.parametrize("mode", ["imperative", "hybridized"])
-def test_amp_keeps_float16(mode):
+def test_amp_keeps_float16():
     init = 'amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())\n'
-    run_python(PREPARE + init + TRAIN, mode, "float16")
+    calls = 'train(False, "float16")\ntrain(True, "float16")\n'
+    run_python(PREPARE + init + TRAIN + calls)
 
 
 def test_amp_without_the_list_computes_in_float32():
     """MXNet's own list makes the data of custom operators float32, in graphs."""
     init = 'amp.init(target_precision_ops=["Pooling"])\n'
-    run_python(PREPARE + init + TRAIN, "hybridized", "float32")
+    run_python(PREPARE + init + TRAIN + 'train(True, "float32")\n')
 
 
 def test_amp_with_its_default_lists():
@@ -114,28 +112,27 @@ assert relative_error(np.concatenate([out.asnumpy() for out in outs]), expected.
     run_python(PREPARE + program)
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_convert_hybrid_block(ours):
+def test_convert_hybrid_block():
     program = """
-ours = sys.argv[1] == "True"
-net = make()
-net.hybridize()
-with autograd.record():
-    outs = [net(x) for x in data]
-mx.nd.waitall()
-expected = net(data[0])
-lists = {"fp32_ops": gluon_syncbn.amp_fp32_ops()} if ours else {}
-converted = amp.convert_hybrid_block(net, target_dtype_ops=["Pooling"], ctx=ctx, **lists)
-out = converted(data[0])
-internals = converted._cached_graph[1].get_internals()
-_, types, _ = internals.infer_type(data=np.float32)
-types = dict(zip(internals.list_outputs(), types))
-assert types["pool0_fwd_output"] is np.float16
-assert types["syncbatchnorm0_fwd_output"] is (np.float16 if ours else np.float32)
-assert relative_error(out.asnumpy(), expected.asnumpy()) < 2**-9
-assert {np.dtype(p.dtype).name for p in converted.collect_params().values()} == {"float32"}
+for ours in (True, False):
+    net = make()
+    net.hybridize()
+    with autograd.record():
+        outs = [net(x) for x in data]
+    mx.nd.waitall()
+    expected = net(data[0])
+    lists = {"fp32_ops": gluon_syncbn.amp_fp32_ops()} if ours else {}
+    converted = amp.convert_hybrid_block(net, target_dtype_ops=["Pooling"], ctx=ctx, **lists)
+    out = converted(data[0])
+    internals = converted._cached_graph[1].get_internals()
+    _, types, _ = internals.infer_type(data=np.float32)
+    types = dict(zip(internals.list_outputs(), types))
+    assert types[net[1].name + "_fwd_output"] is np.float16
+    assert types[net[2].name + "_fwd_output"] is (np.float16 if ours else np.float32)
+    assert relative_error(out.asnumpy(), expected.asnumpy()) < 2**-9
+    assert {np.dtype(p.dtype).name for p in converted.collect_params().values()} == {"float32"}
 """
-    run_python(PREPARE + program, str(ours))
+    run_python(PREPARE + program)
 
 
 class Scaled(gluon.HybridBlock):

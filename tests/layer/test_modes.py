@@ -22,7 +22,7 @@ MODES = {
 
 # Steps that show whether devices ever wait for each other for good. Without a GPU, tests of GPU
 # contexts compute convolutions slowly.
-LONG = 197 if DEVICE == "cpu" else 37
+LONG = 97 if DEVICE == "cpu" else 37
 
 
 class Branches(gluon.HybridBlock):

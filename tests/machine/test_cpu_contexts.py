@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
+import gluon_syncbn
 import pytest
+from gluon_syncbn import cpu_contexts
+from mxnet.gluon import nn
 
 from tests.support.processes import run_python
 
@@ -52,12 +57,11 @@ with mx.autograd.record():
     run_python(before + CALL + patience + expected + alone, MXNET_MKLDNN_ENABLED="0")
 
 
-@pytest.mark.parametrize("copies", ["4", "63"])
-def test_too_few_workspaces_by_choice_of_the_user(copies):
+def test_too_few_workspaces_by_choice_of_the_user():
     patience = "\nfrom gluon_syncbn import cpu_contexts\ncpu_contexts._PATIENCE_SECONDS = 0.2\n"
     run_python(
         "import mxnet as mx\n" + CALL + patience + "expect_error('fewer than 64 workspaces')",
-        MXNET_CPU_TEMP_COPY=copies,
+        MXNET_CPU_TEMP_COPY="63",
     )
 
 
@@ -104,8 +108,9 @@ import os
 import gluon_syncbn
 assert os.environ["MXNET_CPU_TEMP_COPY"] == "2048"
 assert os.environ["MXNET_CPU_PARALLEL_RAND_COPY"] == "8"
+assert gluon_syncbn.get_timeout() == 12.5
 """
-    run_python(program, MXNET_CPU_TEMP_COPY="2048")
+    run_python(program, MXNET_CPU_TEMP_COPY="2048", GLUON_SYNCBN_TIMEOUT="12.5")
 
 
 # MXNet for CUDA would be asked in another way.
@@ -163,19 +168,23 @@ else:
     run_python(BESIDE_GPUS + CALL + program, MXNET_CPU_TEMP_COPY="4")
 
 
-@pytest.mark.parametrize("attributes", ["num_devices=2", "num_devices=4, sync_group_size=2"])
-def test_naive_engine_with_several_devices(attributes):
-    program = f"""
+def test_naive_engine_with_several_devices_or_processes():
+    program = """
 import mxnet as mx
 import gluon_syncbn
 ones = [mx.nd.ones((2, 3))] + [mx.nd.ones((3,)) for _ in range(4)]
-try:
-    mx.nd.Custom(*ones, op_type="SyncBatchNorm", key="key", {attributes})
-except mx.base.MXNetError as error:
-    assert "NaiveEngine" in str(error) and "use one device" in str(error), error
-else:
-    raise SystemExit("no error")
-assert mx.nd.Custom(*ones, op_type="SyncBatchNorm").shape == (2, 3)
+def call(**attributes):
+    return mx.nd.Custom(*ones, op_type="SyncBatchNorm", **attributes)
+groups = dict(num_devices=4, sync_group_size=2)
+for attributes in (dict(num_devices=2), groups, dict(process_set=0)):
+    try:
+        call(key="key", **attributes)
+    except mx.base.MXNetError as error:
+        assert "NaiveEngine" in str(error), error
+        assert "process_set" in attributes or "use one device" in str(error), error
+    else:
+        raise SystemExit(f"no error: {attributes}")
+assert call().shape == (2, 3)
 """
     run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
 
@@ -203,21 +212,6 @@ assert (layer.beta.grad().asnumpy() == 2).all()
     run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
 
 
-def test_naive_engine_with_several_processes():
-    program = """
-import mxnet as mx
-import gluon_syncbn
-ones = [mx.nd.ones((2, 3))] + [mx.nd.ones((3,)) for _ in range(4)]
-try:
-    mx.nd.Custom(*ones, op_type="SyncBatchNorm", key="key", process_set=0)
-except mx.base.MXNetError as error:
-    assert "NaiveEngine" in str(error), error
-else:
-    raise SystemExit("no error")
-"""
-    run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
-
-
 def test_threads_have_workspaces_of_their_own():
     """MXNet reads the settings anew in every thread that calls operators."""
     program = (
@@ -234,29 +228,23 @@ assert len(result) == 2
     run_python(program)
 
 
-@pytest.mark.parametrize(("copies", "warnings"), [("1024", 1), ("65536", 0), ("100000", 0)])
-def test_static_shape_warns_of_few_workspaces(copies, warnings):
-    program = """
-import sys, warnings
-import gluon_syncbn
-from mxnet.gluon import nn
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
+def test_static_shape_warns_of_few_workspaces(monkeypatch):
+    monkeypatch.setattr(cpu_contexts, "uses_gpus", lambda: False)
     net = nn.HybridSequential()
     net.add(nn.Dense(3), gluon_syncbn.SyncBatchNorm())
-    net.hybridize()
-    net.hybridize(static_alloc=True)
-    net.hybridize(static_alloc=True, static_shape=True)
-messages = [str(warning.message) for warning in caught]
-assert len(messages) == int(sys.argv[1]), messages
-assert all("MXNET_CPU_TEMP_COPY=65536" in message for message in messages)
-"""
-    run_python(program, str(warnings), MXNET_CPU_TEMP_COPY=copies)
+    for copies, expected in (("1024", 1), ("65535", 1), ("65536", 0), ("100000", 0)):
+        monkeypatch.setenv("MXNET_CPU_TEMP_COPY", copies)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            net.hybridize()
+            net.hybridize(static_alloc=True)
+            net.hybridize(static_alloc=True, static_shape=True)
+        messages = [str(warning.message) for warning in caught]
+        assert len(messages) == expected, (copies, messages)
+        assert all("MXNET_CPU_TEMP_COPY=65536" in message for message in messages)
 
 
 def test_timeout_from_the_environment():
-    program = "import gluon_syncbn\nassert gluon_syncbn.get_timeout() == 12.5\n"
-    run_python(program, GLUON_SYNCBN_TIMEOUT="12.5")
     failed = run_python("import gluon_syncbn", status=1, GLUON_SYNCBN_TIMEOUT="soon")
     assert "GLUON_SYNCBN_TIMEOUT" in failed.stderr
 
@@ -275,10 +263,12 @@ else:
     run_python(program)
 
 
-@pytest.mark.parametrize("fork", ["", "if os.fork() == 0: os._exit(0)"])
 @pytest.mark.parametrize("hybridize", [True, False])
-def test_convolutions_with_several_threads_for_each_context(hybridize, fork):
-    """Without the library's help, the OpenBLAS of MXNet's wheel waits for ever."""
+def test_convolutions_with_several_threads_for_each_context(hybridize):
+    """Without the library's help, the OpenBLAS of MXNet's wheel waits for ever.
+
+    MXNet starts other workers after a fork, which need that help again.
+    """
     run_python(
         f"""
 import os
@@ -294,7 +284,8 @@ for _ in range(3):
         outputs = [net(mx.nd.ones((2, 3, 96, 96), ctx=context)) for context in contexts]
     mx.autograd.backward(outputs)
     mx.nd.waitall()
-    {fork}
+    if os.fork() == 0:
+        os._exit(0)
 """,
         OMP_NUM_THREADS="2",
     )

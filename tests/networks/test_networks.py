@@ -100,11 +100,10 @@ def one_device():
     return start, losses, run.parameters()
 
 
-@pytest.mark.parametrize("number", [3, 4])
-def test_fcn_follows_one_device(number, one_device):
-    """Shards of 1, 1, 2 and of 1, 1, 1, 1 images; two devices are in test_gluoncv_families.py."""
+def test_fcn_follows_one_device(one_device):
+    """Shards of 1, 1 and 2 images; two devices are in test_gluoncv_families.py."""
     start, losses, expected = one_device
-    run = Run(gluon_syncbn.SyncBatchNorm, number, start, num_devices=number)
+    run = Run(gluon_syncbn.SyncBatchNorm, 3, start, num_devices=3)
     ours = [run.step(*batch) for batch in batches()]
     np.testing.assert_allclose(ours, losses, rtol=1e-10)
     for name, value in run.parameters().items():

@@ -17,7 +17,7 @@ runpy.run_path("scripts/soak.py", run_name="__main__")
 def test_nothing_grows(tmp_path):
     modes = ["imperative", "dynamic", "static_alloc"]
     result = run_python(
-        SOAK, "--steps", "400", "--contexts", "4", "--out", str(tmp_path), "--modes", *modes
+        SOAK, "--steps", "400", "--contexts", "2", "--out", str(tmp_path), "--modes", *modes
     )
     assert result.stdout.count(": ok") == 12
     report = json.loads((tmp_path / "soak.json").read_text())

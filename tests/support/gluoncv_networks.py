@@ -37,7 +37,6 @@ BY_DEFAULT = {
     ("PSPNet", "resnet50", "no"),
     ("DeepLabV3", "resnet50", "no"),
     ("ICNet", "resnet50", "-"),
-    ("DANet", "resnet50", "-"),
 }
 
 Make = Callable[[Any, dict, list], Any]
