@@ -1,4 +1,4 @@
-"""python -m gluon_syncbn convert."""
+"""python -m gluon_syncbn, above all convert."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def exported(tmp_path):
     net.export(str(tmp_path / "net"))
     net.save_parameters(str(tmp_path / "gluon.params"))
     return tmp_path, x, expected
+
+
+@pytest.mark.parametrize("arguments", [[], ["diagnosis"], ["convert", "net-symbol.json"]])
+def test_wrong_arguments(arguments):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
 
 
 @pytest.mark.parametrize("options", [[], ["--fold"]])

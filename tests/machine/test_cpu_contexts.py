@@ -185,6 +185,9 @@ for attributes in (dict(num_devices=2), groups, dict(process_set=0)):
     else:
         raise SystemExit(f"no error: {attributes}")
 assert call().shape == (2, 3)
+from gluon_syncbn import cpu_contexts
+assert cpu_contexts.find_problem(synchronized=False) is None
+assert "NaiveEngine" in cpu_contexts.find_problem(synchronized=True)
 """
     run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
 

@@ -19,7 +19,7 @@ from tests.support.oracle import relative_error
 CLASSES = 11
 BATCH = 4
 SIZE = 32
-STEPS = 3
+STEPS = 2
 
 Parameters = dict
 

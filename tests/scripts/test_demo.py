@@ -21,7 +21,7 @@ def run_demo(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_three_ways(tmp_path):
-    sizes = ("--scenes", "16", "--valid-scenes", "4", "--epochs", "1")
+    sizes = ("--image-size", "32", "--scenes", "16", "--valid-scenes", "4", "--epochs", "1")
     out = tmp_path / "run"
     result = run_demo(*sizes, "--data", str(tmp_path / "data"), "--out", str(out))
     assert result.returncode == 0, result.stdout + result.stderr

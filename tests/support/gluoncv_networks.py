@@ -34,9 +34,8 @@ BACKBONES = ("resnet50", "resnest50")
 
 BY_DEFAULT = {
     ("FCN", "resnest50", "yes"),
-    ("PSPNet", "resnet50", "no"),
     ("DeepLabV3", "resnet50", "no"),
-    ("ICNet", "resnet50", "-"),
+    ("ICNet", "resnet50", "-"),  # with the head of PSPNet
 }
 
 Make = Callable[[Any, dict, list], Any]

@@ -272,7 +272,10 @@ TEST_CASE_TEMPLATE("passes: the bits of every device computing for itself", T,
     CAPTURE(layouts.size());
     check_step_together(make_workers<T>(layouts, WriteMode::kAdd), 0, 3);
     const auto workers = make_workers<T>(layouts, WriteMode::kAssign);
-    for (const int step : {0, 3, 1000}) check_step_together(workers, layouts.size() - 1, step);
+    for (const int step : {0, 3, 1000}) {
+      if (step > 0 && layouts.size() == 1) continue;  // a single device waits for nobody
+      check_step_together(workers, layouts.size() - 1, step);
+    }
   }
 }
 
