@@ -7,7 +7,6 @@ What holds is the table in docs/gluoncv.md: each of its cells is the outcome of 
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import gluon_syncbn
@@ -54,13 +53,6 @@ def norm_layers(net: Any) -> list:
     found: list = []
     net.apply(lambda block: found.append(block) if isinstance(block, nn.BatchNorm) else None)
     return found
-
-
-@pytest.fixture(autouse=True)
-def _free_networks():
-    """Blocks refer to each other in circles, and these are large."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="module")
