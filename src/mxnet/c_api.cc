@@ -50,6 +50,7 @@ void load_api(const char* path) {
   find(library, "MXNDArrayGetData", &loaded.NDArrayGetData);
   find(library, "MXNDArrayGetDType", &loaded.NDArrayGetDType);
   find(library, "MXNDArrayGetShapeEx", &loaded.NDArrayGetShapeEx);
+  find(library, "MXNDArrayWaitAll", &loaded.NDArrayWaitAll);
   find(library, "MXNDArrayWaitToRead", &loaded.NDArrayWaitToRead);
   find_if_there(library, "openblas_get_parallel", &loaded.openblas_get_parallel);
   find_if_there(library, "omp_set_num_threads", &loaded.omp_set_num_threads);

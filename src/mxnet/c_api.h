@@ -70,6 +70,7 @@ struct Api {
   int (*NDArrayGetData)(NDArrayHandle handle, void** data);
   int (*NDArrayGetDType)(NDArrayHandle handle, int* dtype);
   int (*NDArrayGetShapeEx)(NDArrayHandle handle, int* ndim, const int** shape);
+  int (*NDArrayWaitAll)();
   int (*NDArrayWaitToRead)(NDArrayHandle handle);
   /// Those of what the host is linked with; null where it is not.
   int (*openblas_get_parallel)();

@@ -13,6 +13,7 @@
 #include "mxnet/c_api.h"
 #include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
+#include "mxnet/fork.h"
 #include "mxnet/horovod.h"
 #include "mxnet/one_thread_each.h"
 #include "sync/sync_group.h"
@@ -33,6 +34,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
     mxnet::load_api(libmxnet);
     mxnet::set_cpu_context_check(check);
     mxnet::register_operator();
+    mxnet::wait_before_forks();
   });
 }
 

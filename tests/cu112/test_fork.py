@@ -91,3 +91,13 @@ step()
 
 def test_cpu_contexts_in_a_child_beside_gpus():
     run_python(FORK + TRAIN + TRAINED + "in_child(lambda: train('cpu'))\nstep()")
+
+
+def test_forks_while_steps_are_under_way():
+    program = """
+for _ in range(8):
+    mx.autograd.backward(outputs(layer, xs))
+    in_child(lambda: None)
+step()
+"""
+    run_python(FORK + TRAINED + program, GLUON_SYNCBN_TIMEOUT="20")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import signal
 import threading
 
 import gluon_syncbn
@@ -239,6 +240,44 @@ def test_fork(first):
         "train()\n"
     )
     run_python(program)
+
+
+def test_forks_while_steps_are_under_way():
+    """MXNet ends the threads of custom operators before the operations that call them.
+
+    The fork is one of which Python does not know, as those of subprocess in Python 3.8.
+    """
+    program = LAYER + (
+        "import ctypes, os\n"
+        "wide = [mx.nd.ones((2, 3, 200000), ctx=context) for context in contexts]\n"
+        "def begin():\n"
+        "    with mx.autograd.record():\n"
+        "        outs = [layer(x) for x in wide]\n"
+        "    mx.autograd.backward(outs)\n"
+        "for _ in range(8):\n"
+        "    begin()\n"
+        "    child = ctypes.PyDLL(None).fork()\n"
+        "    if child == 0:\n"
+        "        begin()\n"
+        "        mx.nd.waitall()\n"
+        "        os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    run_python(program, GLUON_SYNCBN_TIMEOUT="20")
+
+
+def test_fork_with_an_unread_error():
+    """As without the library: nobody may read an array that was never written."""
+    program = LAYER + (
+        "import os\n"
+        "gluon_syncbn.set_timeout(0.1)\n"
+        "with mx.autograd.record():\n"
+        "    out = layer(mx.nd.ones((2, 3), ctx=contexts[0]))\n"
+        "os.fork()\n"
+    )
+    errors = run_python(program, status=-signal.SIGABRT).stderr
+    assert "forks before this error was read" in errors
+    assert "forward waited" in errors
 
 
 def test_workers_of_a_data_loader():

@@ -57,7 +57,10 @@ long gluon_syncbn::fake_mxnet::limited_threads() { return the_limited_threads; }
 FAKE_MXNET_EXPORT const char* MXGetLastError() { return the_last_error.c_str(); }
 
 FAKE_MXNET_EXPORT int MXCustomOpRegister(const char* /*op_type*/, mxnet::PropertyCreator creator) {
-  return guarded([&] { register_custom_op(creator); });
+  return guarded([&] {
+    Engine::get();  // MXNet's handlers of forks are there before the library's
+    register_custom_op(creator);
+  });
 }
 
 FAKE_MXNET_EXPORT int MXEnginePushAsyncND(mxnet::EngineFunction function, void* param,
@@ -107,6 +110,10 @@ FAKE_MXNET_EXPORT int MXNDArrayGetShapeEx(void* handle, int* ndim, const int** s
   *ndim = static_cast<int>(buffer.size());
   *shape = buffer.data();
   return 0;
+}
+
+FAKE_MXNET_EXPORT int MXNDArrayWaitAll() {
+  return guarded([] { Engine::get().wait_for_all(); });
 }
 
 FAKE_MXNET_EXPORT int MXNDArrayWaitToRead(void* handle) {

@@ -52,6 +52,29 @@ TEST_CASE_FIXTURE(Library, "end: parent and child of a fork train on") {
   CHECK(status == 0);
 }
 
+TEST_CASE_FIXTURE(Library, "end: forks while steps are under way") {
+  if (device(0).dev_type == mxnet::kGPUContext) return;
+  const Layer layer("bn", 3, kDType, 2);
+  const Batch x({{2, 3, 4000}, {1, 3, 4000}}, kDType, 1);
+  const auto begin_step = [&] {
+    auto calls = layer.call(x.arrays);
+    for (std::size_t d = 0; d < 2; ++d) calls[d].backward(x.arrays[d]);
+  };
+  for (int i = 0; i < 20; ++i) {
+    begin_step();
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      begin_step();
+      fake_mxnet::Engine::get().wait_for_all();
+      _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+}
+
 TEST_CASE_FIXTURE(Library, "end: what waits for devices is told that the process ends") {
   const Layer layer("bn", 3, kDType, 2);
   const Batch x(kTwo, kDType, 1);
