@@ -1,7 +1,7 @@
 #ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_RANKS_H_
 #define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_RANKS_H_
 
-#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -18,15 +18,20 @@ namespace gluon_syncbn::tests {
 /// Runs run(rank) for every rank on a thread of its own, all released at once. Joins all of them,
 /// then rethrows what the first of them threw.
 inline void run_ranks(std::size_t ranks, const std::function<void(std::size_t)>& run) {
-  std::atomic<std::size_t> ready{0};
   std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t ready = 0;
   std::exception_ptr first_error;
   std::vector<std::thread> threads;
   threads.reserve(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      ++ready;
-      while (ready < ranks) std::this_thread::yield();
+      {
+        // Asleep: threads that run until the last has started take the cores from it.
+        std::unique_lock<std::mutex> lock(mutex);
+        if (++ready == ranks) changed.notify_all();
+        changed.wait(lock, [&] { return ready == ranks; });
+      }
       try {
         run(rank);
       } catch (...) {
