@@ -11,7 +11,7 @@
 
 namespace gluon_syncbn::cuda {
 
-/// An activation, as on the CPU (cpu/simd/loops.h), for all elements of an access at a time: they
+/// An activation, as in cpu/simd/activations.h, for all elements of an access at a time: they
 /// take one branch.
 template <class R>
 struct Activator {

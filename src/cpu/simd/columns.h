@@ -1,0 +1,246 @@
+// Loops over matrices in which the columns have statistics of their own.
+
+#ifndef GLUON_SYNCBN_CPU_SIMD_COLUMNS_H_
+#define GLUON_SYNCBN_CPU_SIMD_COLUMNS_H_
+
+#include <cstdint>
+
+#include "cpu/simd/elementwise.h"
+#include "cpu/simd/gates.h"
+#include "cpu/simd/isa.h"
+#include "cpu/simd/statistics.h"
+#include "cpu/simd/vectors.h"
+#include "norm/activation.h"
+
+namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
+namespace {
+
+/// Rows that are summed before they are merged (as kBlock in runs.h), and columns that are looked
+/// at together.
+constexpr std::int64_t kBlockRows = 128;
+constexpr std::int64_t kTile = 512;
+/// Rows that are added up in registers before they are added to the sums in memory, and how far
+/// ahead of them rows are fetched.
+constexpr std::int64_t kRowGroup = 8;
+constexpr std::int64_t kRowsAhead = 32;
+constexpr std::int64_t kLineBytes = 64;
+
+/// What the last tile of a row may have more than others, so that none is less than a vector.
+constexpr std::int64_t kMostColumns = kTile + kDoubles;
+
+GLUON_SYNCBN_INLINE std::int64_t columns_of_tile(std::int64_t rest) {
+  return rest < kMostColumns ? rest : kTile;
+}
+
+/// Sums over the rows of a tile, one for each of its columns, with room for a vector at the end.
+struct TileSums {
+  double first[kMostColumns];
+  double second[kMostColumns];
+};
+
+/// Calls visit(i, lanes) for vectors that cover all columns.
+template <class Visit>
+GLUON_SYNCBN_INLINE void for_each_vector(std::int64_t columns, const Visit& visit) {
+  if (columns < kDoubles) return visit(0, FirstLanes{columns});
+  std::int64_t i = 0;
+  for (; i + kDoubles <= columns; i += kDoubles) visit(i, AllLanes());
+  if (i < columns) visit(columns - kDoubles, LastLanes(columns - i));
+}
+
+/// Sums terms(row, column, lanes) over rows, for all columns of a tile of T. A few rows at a time
+/// are read side by side, so that the sums are seldom loaded and stored. The processor does not
+/// foresee that, so fetch(row, column) is called for every line of memory well before, row by row.
+template <class T, class EachTerms, class Fetch>
+GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileSums* sums,
+                                  const EachTerms& terms, const Fetch& fetch) {
+  constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t used = columns < kDoubles ? kDoubles : columns;
+  for (std::int64_t i = 0; i < used; ++i) sums->first[i] = sums->second[i] = 0;
+  const auto add = [&](std::int64_t row, std::int64_t group) GLUON_SYNCBN_INLINED {
+    std::int64_t row_ahead = row + kRowsAhead;
+    std::int64_t column_ahead = 0;
+    for_each_vector(columns, [&](std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+      for (std::int64_t fetched = 0; fetched < group * kDoubles; fetched += kLine) {
+        fetch(row_ahead, column_ahead);
+        column_ahead += kLine;
+        if (column_ahead >= columns) {
+          column_ahead = 0;
+          ++row_ahead;
+        }
+      }
+      Doubles first = load(sums->first + i);
+      Doubles second = load(sums->second + i);
+      for (std::int64_t r = row; r < row + group; ++r) {
+        const Terms more = lanes.count(terms(r, i, lanes));
+        first += more.first;
+        second += more.second;
+      }
+      store(sums->first + i, first);
+      store(sums->second + i, second);
+    });
+  };
+  std::int64_t row = 0;
+  for (; row + kRowGroup <= rows; row += kRowGroup) add(row, kRowGroup);
+  for (; row < rows; ++row) add(row, 1);
+}
+
+/// The means of a tile as pivots; where there are none yet, those of a few rows at its top, exact
+/// where these are all the same.
+template <class T>
+GLUON_SYNCBN_INLINE void choose_pivots(const T* x, std::int64_t width, std::int64_t rows,
+                                       const double* mean, bool first, std::int64_t columns,
+                                       double* pivots) {
+  const std::int64_t top = rows < kRowGroup ? 1 : kRowGroup;
+  for_each_vector(columns, [&](std::int64_t i, auto lanes) {
+    Doubles pivot = first ? lanes(x + i) : lanes(mean + i);
+    if (first && top > 1) {
+      for (std::int64_t row = 1; row < top; ++row) pivot += lanes(x + row * width + i);
+      pivot /= static_cast<double>(kRowGroup);
+    }
+    store(pivots + i, pivot);
+  });
+}
+
+/// Merges `rows` rows of a tile, `rows_before` rows from the top, into the moments of its columns.
+template <class T>
+void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t columns,
+                std::int64_t rows_before, double* mean, double* m2) {
+  TileSums sums;
+  double pivots[kMostColumns];
+  const auto n = static_cast<double>(rows);
+  const double share = 1 / n;
+  const auto look = [&] {
+    sum_rows<T>(
+        rows, columns, &sums,
+        [&](std::int64_t row, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+          const Doubles d = lanes(x + row * width + i) - load(pivots + i);
+          return Terms{d, d * d};
+        },
+        [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED { fetch(x + row * width + i); });
+  };
+  const auto seen = [&](std::int64_t i) {
+    return Deviations<Doubles>{load(pivots + i), load(sums.first + i), load(sums.second + i)};
+  };
+  choose_pivots(x, width, rows, mean, rows_before == 0, columns, pivots);
+  look();
+  bool far = false;
+  for_each_vector(columns, [&](std::int64_t i, auto) { far = far || is_far(seen(i), share); });
+  if (far) {
+    double better[kMostColumns];
+    for_each_vector(columns, [&](std::int64_t i, auto) { store(better + i, seen(i).mean(share)); });
+    __builtin_memcpy(pivots, better, sizeof(pivots));
+    look();
+  }
+  for (std::int64_t i = 0; i < columns; ++i) {
+    const Deviations<double> d{pivots[i], sums.first[i], sums.second[i]};
+    merge(static_cast<double>(rows_before), mean + i, m2 + i, n, d.mean(share), d.m2(share));
+  }
+}
+
+template <class T>
+void column_moments(const T* x, Extent extent, double* mean, double* m2) {
+  for (std::int64_t i = 0; i < extent.columns; ++i) mean[i] = m2[i] = 0;
+  for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
+    const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
+    for (std::int64_t i = 0; i < extent.columns;) {
+      const std::int64_t columns = columns_of_tile(extent.columns - i);
+      merge_tile(x + row * extent.columns + i, extent.columns, rows, columns, row, mean + i,
+                 m2 + i);
+      i += columns;
+    }
+  }
+}
+
+template <class T>
+void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
+                          const NormalizationArrays<double>& p, const Activation& activation,
+                          double* sum_dz, double* sum_dz_centered) {
+  const std::int64_t width = extent.columns;
+  for (std::int64_t i = 0; i < width; ++i) sum_dz[i] = sum_dz_centered[i] = 0;
+  TileSums sums;
+  with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
+    const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
+    for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
+      const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
+      for (std::int64_t tile = 0; tile < width;) {
+        const std::int64_t columns = columns_of_tile(width - tile);
+        const auto of_tile = inputs + (row * width + tile);
+        sum_rows<T>(
+            rows, columns, &sums,
+            [&](std::int64_t r, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+              const auto of_columns = [&](const double* array)
+                                          GLUON_SYNCBN_INLINED { return lanes(array + tile + i); };
+              const GradientTerms<decltype(gates.at(of_columns))> terms{of_columns(p.center),
+                                                                        gates.at(of_columns)};
+              const Terms t = (of_tile + (r * width + i)).apply(terms, lanes);
+              return Terms{t.first, t.first * t.second};
+            },
+            [&](std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
+              for (const T* array : of_tile.arrays) fetch(array + r * width + i);
+            });
+        for (std::int64_t i = 0; i < columns; ++i) {
+          sum_dz[tile + i] += sums.first[i];
+          sum_dz_centered[tile + i] += sums.second[i];
+        }
+        tile += columns;
+      }
+    }
+  });
+}
+
+/// As Computed, by numbers that change from element to element.
+template <class T, int kInputs, class By>
+struct ComputedColumns {
+  const Inputs<T, kInputs>& inputs;
+  const By& by;
+
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
+    const auto f =
+        by.at([i](const Real<T>* array) GLUON_SYNCBN_INLINED { return load(array + i); });
+    return Computed<T, kInputs, decltype(f)>{inputs, f}(i);
+  }
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
+    const auto f =
+        by.at([i, n](const Real<T>* array) GLUON_SYNCBN_INLINED { return load(array + i, n); });
+    return Computed<T, kInputs, decltype(f)>{inputs, f}(i, n);
+  }
+};
+
+template <class T, int kInputs, class By>
+GLUON_SYNCBN_INLINE void write_rows(const Inputs<T, kInputs>& inputs, Extent extent, const By& by,
+                                    StoreMode how, T* out) {
+  with_store(how, [&](auto constant) {
+    for (std::int64_t row = 0; row < extent.rows; ++row) {
+      const std::int64_t begin = row * extent.columns;
+      const Inputs<T, kInputs> of_row = inputs + begin;
+      write<decltype(constant)::value>(out + begin, extent.columns,
+                                       ComputedColumns<T, kInputs, By>{of_row, by});
+    }
+  });
+}
+
+template <class T>
+void column_normalize(const T* x, const T* shortcut, Extent extent,
+                      const NormalizationArrays<Real<T>>& p, const Activation& activation,
+                      StoreMode how, T* y) {
+  with_normalization(x, shortcut, p, activation,
+                     [&](const auto& inputs, const auto& by)
+                         GLUON_SYNCBN_INLINED { write_rows(inputs, extent, by, how, y); });
+}
+
+template <class T>
+void column_input_gradient(const T* dy, const T* x, const T* y, Extent extent,
+                           const NormalizationArrays<Real<T>>& n,
+                           const InputGradientArrays<Real<T>>& p, const Activation& activation,
+                           StoreMode how, T* dx) {
+  with_gates(activation, x, y, n, [&](auto gates) GLUON_SYNCBN_INLINED {
+    using Gates = decltype(gates);
+    write_rows(inputs_of<Gates>(dy, x, y), extent,
+               DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);
+  });
+}
+
+}  // namespace
+}  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
+
+#endif  // GLUON_SYNCBN_CPU_SIMD_COLUMNS_H_

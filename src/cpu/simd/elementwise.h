@@ -1,0 +1,170 @@
+#ifndef GLUON_SYNCBN_CPU_SIMD_ELEMENTWISE_H_
+#define GLUON_SYNCBN_CPU_SIMD_ELEMENTWISE_H_
+
+#include <cstdint>
+
+#include "cpu/simd/activations.h"
+#include "cpu/simd/gates.h"
+#include "cpu/simd/isa.h"
+#include "cpu/simd/vectors.h"
+#include "norm/activation.h"
+
+namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
+namespace {
+
+/// Writes value(i), a vector for out[i] and those after it, to out[0, length); value(0, length)
+/// where that is less than a vector. Vectors at both ends may overlap with those between: they are
+/// made before anything is written, since the output may be an input.
+template <StoreMode kStore, class T, class Value>
+GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, const Value& value) {
+  constexpr bool kAdd = kStore == StoreMode::kAdd;
+  if (length < kReals<T>) {
+    const Reals<T> v = value(0, length);
+    store(out, kAdd ? load(out, length) + v : v, length);
+    return;
+  }
+  const auto made = [&](std::int64_t i) { return kAdd ? load(out + i) + value(i) : value(i); };
+  const std::int64_t last = length - kReals<T>;
+  const Reals<T> at_begin = made(0);
+  const Reals<T> at_end = made(last);
+  std::int64_t i = kReals<T>;
+  if (kStore == StoreMode::kStream) {
+    constexpr std::uintptr_t kSize = kReals<T> * sizeof(T);
+    const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(out) % kSize;
+    i = static_cast<std::int64_t>((kSize - past) / sizeof(T));
+  }
+#pragma GCC unroll 4
+  for (; i < last; i += kReals<T>) {
+    kStore == StoreMode::kStream ? stream(out + i, made(i)) : store(out + i, made(i));
+  }
+  store(out, at_begin);
+  store(out + last, at_end);
+}
+
+/// Calls visit(constant) with `store` as a constant, so that no loop has to look at it.
+template <StoreMode kValue>
+struct StoreConstant {
+  static constexpr StoreMode value = kValue;
+};
+template <class Visit>
+GLUON_SYNCBN_INLINE void with_store(StoreMode store, const Visit& visit) {
+  switch (store) {
+    case StoreMode::kAdd:
+      return visit(StoreConstant<StoreMode::kAdd>());
+    case StoreMode::kStream:
+      visit(StoreConstant<StoreMode::kStream>());
+      return end_of_stream();
+    default:
+      return visit(StoreConstant<StoreMode::kAssign>());
+  }
+}
+
+/// What is computed of each element, made like gates by at(load) for some channels.
+
+template <class V, class Act>
+struct Normalize {
+  V center;
+  V scale;
+  V shift;
+  Act act;
+
+  GLUON_SYNCBN_INLINE V operator()(V x) const { return act.value((x - center) * scale + shift); }
+  GLUON_SYNCBN_INLINE V operator()(V x, V shortcut) const {
+    return act.value((x - center) * scale + shift + shortcut);
+  }
+};
+
+template <class R, class Act>
+struct NormalizeBy {
+  const NormalizationArrays<R>& p;
+  Act act;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE Normalize<Reals<R>, Act> at(const Load& load) const {
+    return {load(p.center), load(p.scale), load(p.shift), act};
+  }
+};
+
+template <class V, class Gate>
+struct Differentiate {
+  V center;
+  V dy_factor;
+  V x_factor;
+  V constant;
+  Gate gate;
+
+  template <class... Output>
+  GLUON_SYNCBN_INLINE V operator()(V dy, V x, Output... y) const {
+    const V centered = gate.centered(x, center);
+    return dy_factor * gate(dy, centered, x, y...) + (x_factor * centered + constant);
+  }
+};
+
+template <class R, class Gates>
+struct DifferentiateBy {
+  const R* center;
+  const InputGradientArrays<R>& p;
+  Gates gates;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    return Differentiate<Reals<R>, decltype(gates.at(load))>{
+        load(center), load(p.dy_factor), load(p.x_factor), load(p.constant), gates.at(load)};
+  }
+};
+
+/// Calls visit(inputs, what is computed of them).
+template <class T, class Visit>
+GLUON_SYNCBN_INLINE void with_normalization(const T* x, const T* shortcut,
+                                            const NormalizationArrays<Real<T>>& p,
+                                            const Activation& activation, const Visit& visit) {
+  using R = Real<T>;
+  if (!shortcut && activation.type == ActType::kNone) {
+    return visit(Inputs<T, 1>{{x}}, NormalizeBy<R, Identity>{p, Identity()});
+  }
+  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
+    const NormalizeBy<R, decltype(act)> by{p, act};
+    if (shortcut) return visit(Inputs<T, 2>{{x, shortcut}}, by);
+    visit(Inputs<T, 1>{{x}}, by);
+  });
+}
+
+template <class T, int kInputs, class F>
+struct Computed {
+  const Inputs<T, kInputs>& inputs;
+  const F& f;
+
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
+    return (inputs + i).apply(f, [](const T* from) GLUON_SYNCBN_INLINED { return load(from); });
+  }
+  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
+    return (inputs + i).apply(f, [n](const T* from) GLUON_SYNCBN_INLINED { return load(from, n); });
+  }
+};
+
+template <class Act>
+struct GateByOutput {
+  Act act;
+  template <class V>
+  GLUON_SYNCBN_INLINE V operator()(V dy, V y) const {
+    return act.gradient_by_output(dy, y);
+  }
+};
+
+template <class T>
+void shortcut_gradient(const T* dy, const T* y, std::int64_t number, const Activation& activation,
+                       StoreMode how, T* dz) {
+  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
+    const GateByOutput<decltype(act)> f{act};
+    const Inputs<T, 2> inputs{{dy, y}};
+    with_store(how, [&](auto constant) {
+      write<decltype(constant)::value>(dz, number,
+                                       Computed<T, 2, GateByOutput<decltype(act)>>{inputs, f});
+    });
+  });
+}
+
+}  // namespace
+}  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
+
+#endif  // GLUON_SYNCBN_CPU_SIMD_ELEMENTWISE_H_

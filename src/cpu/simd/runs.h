@@ -1,0 +1,211 @@
+// Loops over arrays in which a channel's elements lie in long runs.
+
+#ifndef GLUON_SYNCBN_CPU_SIMD_RUNS_H_
+#define GLUON_SYNCBN_CPU_SIMD_RUNS_H_
+
+#include <cstdint>
+
+#include "common/layout.h"
+#include "cpu/simd/elementwise.h"
+#include "cpu/simd/gates.h"
+#include "cpu/simd/isa.h"
+#include "cpu/simd/statistics.h"
+#include "cpu/simd/vectors.h"
+#include "norm/activation.h"
+
+namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
+namespace {
+
+/// Independent sums, so that additions need not wait for each other.
+constexpr std::int64_t kChains = 4;
+/// Elements whose deviations from one pivot are summed before the result is merged into the
+/// statistics of their channel: 128 in each lane of a sum, so that little is rounded. They fit the
+/// first-level cache, should a second look at them be necessary.
+constexpr std::int64_t kBlock = 128 * kChains * kDoubles;
+
+/// Part of one channel: runs of equal length, at least a vector, at equal distances.
+struct Block {
+  std::int64_t begin;
+  std::int64_t length;
+  std::int64_t runs;
+  std::int64_t distance;
+
+  GLUON_SYNCBN_INLINE double count() const { return static_cast<double>(runs * length); }
+};
+
+/// Calls visit(block) for all blocks of a channel in a fixed order: several runs where they are
+/// short, pieces of a run where they are long.
+template <class Visit>
+GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t channel,
+                                        const Visit& visit) {
+  const std::int64_t distance = layout.channels * layout.inner;
+  const std::int64_t length = smaller(layout.inner, kBlock);
+  const std::int64_t group = kBlock / length;
+  for (std::int64_t outer = 0; outer < layout.outer; outer += group) {
+    const std::int64_t runs = smaller(group, layout.outer - outer);
+    const std::int64_t first = outer * distance + channel * layout.inner;
+    for (std::int64_t i = 0; i < layout.inner;) {
+      // The last piece takes what would be too short for a piece of its own.
+      const std::int64_t rest = layout.inner - i;
+      const std::int64_t n = rest < length + kDoubles ? rest : length;
+      visit(Block{first + i, n, runs, distance});
+      i += n;
+    }
+  }
+}
+
+template <class T>
+GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block, double pivot) {
+  Doubles sum[kChains] = {};
+  Doubles squares[kChains] = {};
+  const auto add = [&](Doubles d, std::int64_t k) {
+    sum[k] += d;
+    squares[k] += d * d;
+  };
+  for (std::int64_t run = 0; run < block.runs; ++run) {
+    const T* from = x + block.begin + run * block.distance;
+    const T* last = from + block.length - kDoubles;
+    std::int64_t i = 0;
+    for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
+      for (std::int64_t k = 0; k < kChains; ++k) {
+        add(load_wide(from + i + k * kDoubles) - pivot, k);
+      }
+    }
+    for (; i + kDoubles <= block.length; i += kDoubles) add(load_wide(from + i) - pivot, 0);
+    if (i < block.length) add(last_lanes(load_wide(last) - pivot, block.length - i), 1);
+  }
+  return {pivot, sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3])),
+          sum_of_lanes((squares[0] + squares[1]) + (squares[2] + squares[3]))};
+}
+
+template <class T>
+void run_moments(const T* x, const Layout& layout, ChannelRange channels, double* means,
+                 double* m2s) {
+  for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+    // A good guess at the mean saves the second look at the first block; any would do.
+    double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
+    double m2 = 0;
+    double count = 0;
+    for_each_block(layout, channel, [&](const Block& block) {
+      const double n = block.count();
+      Deviations<double> d = deviations(x, block, mean);
+      const double share = 1 / n;
+      if (is_far(d, share)) d = deviations(x, block, d.mean(share));
+      merge(count, &mean, &m2, n, d.mean(share), d.m2(share));
+      count += n;
+    });
+    means[channel] = mean;
+    m2s[channel] = m2;
+  }
+}
+
+struct Products {
+  double dz;
+  double dz_centered;
+};
+
+template <class T, int kInputs, class Gate>
+GLUON_SYNCBN_INLINE Products products(const Inputs<T, kInputs>& inputs, const Block& block,
+                                      const GradientTerms<Gate>& terms) {
+  Doubles plain[kChains] = {};
+  Doubles centered[kChains] = {};
+  const auto add = [&](const Terms& t, std::int64_t k) {
+    plain[k] += t.first;
+    centered[k] += t.first * t.second;
+  };
+  for (std::int64_t run = 0; run < block.runs; ++run) {
+    const Inputs<T, kInputs> of_run = inputs + (block.begin + run * block.distance);
+    const auto terms_at = [&](std::int64_t i) GLUON_SYNCBN_INLINED {
+      return (of_run + i).apply(terms, [](const T* from) GLUON_SYNCBN_INLINED {
+        return load_wide(from);
+      });
+    };
+    std::int64_t i = 0;
+    for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
+      for (std::int64_t k = 0; k < kChains; ++k) add(terms_at(i + k * kDoubles), k);
+    }
+    for (; i + kDoubles <= block.length; i += kDoubles) add(terms_at(i), 0);
+    if (i < block.length) {
+      const LastLanes last(block.length - i);
+      add(last.count(terms_at(block.length - kDoubles)), 1);
+    }
+  }
+  return {sum_of_lanes((plain[0] + plain[1]) + (plain[2] + plain[3])),
+          sum_of_lanes((centered[0] + centered[1]) + (centered[2] + centered[3]))};
+}
+
+template <class T>
+void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout,
+                       ChannelRange channels, const NormalizationArrays<double>& p,
+                       const Activation& activation, double* sum_dz, double* sum_dz_centered) {
+  with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
+    const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
+    for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+      const auto of_channel = [&](const double* array)
+                                  GLUON_SYNCBN_INLINED { return broadcast(array[channel]); };
+      const auto gate = gates.at(of_channel);
+      const GradientTerms<decltype(gates.at(of_channel))> terms{of_channel(p.center), gate};
+      Products sums{0, 0};
+      for_each_block(layout, channel, [&](const Block& block) {
+        const Products more = products(inputs, block, terms);
+        sums.dz += more.dz;
+        sums.dz_centered += more.dz_centered;
+      });
+      sum_dz[channel] = sums.dz;
+      sum_dz_centered[channel] = sums.dz_centered;
+    }
+  });
+}
+
+/// Calls visit(begin of a run, channel) for all runs of some channels, in memory order within each
+/// outer index.
+template <class Visit>
+GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, ChannelRange channels,
+                                      const Visit& visit) {
+  for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
+    for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+      visit((outer * layout.channels + channel) * layout.inner, channel);
+    }
+  }
+}
+
+template <class T, int kInputs, class By>
+GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layout& layout,
+                                    ChannelRange channels, const By& by, StoreMode how, T* out) {
+  with_store(how, [&](auto constant) {
+    for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) {
+      const auto f =
+          by.at([c](const Real<T>* array) GLUON_SYNCBN_INLINED { return broadcast(array[c]); });
+      const Inputs<T, kInputs> of_run = inputs + begin;
+      write<decltype(constant)::value>(out + begin, layout.inner,
+                                       Computed<T, kInputs, decltype(f)>{of_run, f});
+    });
+  });
+}
+
+template <class T>
+void run_normalize(const T* x, const T* shortcut, const Layout& layout, ChannelRange channels,
+                   const NormalizationArrays<Real<T>>& p, const Activation& activation,
+                   StoreMode how, T* y) {
+  with_normalization(x, shortcut, p, activation,
+                     [&](const auto& inputs, const auto& by) GLUON_SYNCBN_INLINED {
+                       write_runs(inputs, layout, channels, by, how, y);
+                     });
+}
+
+template <class T>
+void run_input_gradient(const T* dy, const T* x, const T* y, const Layout& layout,
+                        ChannelRange channels, const NormalizationArrays<Real<T>>& n,
+                        const InputGradientArrays<Real<T>>& p, const Activation& activation,
+                        StoreMode how, T* dx) {
+  with_gates(activation, x, y, n, [&](auto gates) GLUON_SYNCBN_INLINED {
+    using Gates = decltype(gates);
+    write_runs(inputs_of<Gates>(dy, x, y), layout, channels,
+               DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);
+  });
+}
+
+}  // namespace
+}  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
+
+#endif  // GLUON_SYNCBN_CPU_SIMD_RUNS_H_

@@ -1,0 +1,56 @@
+#ifndef GLUON_SYNCBN_CPU_SIMD_STATISTICS_H_
+#define GLUON_SYNCBN_CPU_SIMD_STATISTICS_H_
+
+#include <cstdint>
+
+#include "cpu/simd/vectors.h"
+
+namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
+namespace {
+
+/// Statistics of one channel, or of a vector of columns, in which parts are merged by Chan's
+/// update (see moments.h).
+template <class V>
+GLUON_SYNCBN_INLINE void merge(double count_a, V* mean_a, V* m2_a, double count_b, V mean_b,
+                               V m2_b) {
+  const double weight_b = count_b / (count_a + count_b);
+  const V delta = mean_b - *mean_a;
+  *mean_a += delta * weight_b;
+  *m2_a += m2_b + delta * delta * (weight_b * count_a);
+}
+
+/// n numbers by the sums of their deviations d from a pivot.
+///
+/// M2 is sum(d^2) - sum(d)^2 / n, which is as good as two passes while the pivot is within a
+/// standard deviation of the mean; then the difference loses no more than one bit. Where it is not,
+/// a second look with the mean as pivot settles it.
+template <class V>
+struct Deviations {
+  V pivot;
+  V sum;
+  V squares;
+
+  /// `share` is 1 / n: dividing once for all columns saves time.
+  GLUON_SYNCBN_INLINE V correction(double share) const { return sum * sum * share; }
+  GLUON_SYNCBN_INLINE V mean(double share) const { return pivot + sum * share; }
+  GLUON_SYNCBN_INLINE V m2(double share) const {
+    const V difference = squares - correction(share);
+    return difference < V{} ? V{} : difference;  // a NaN stays
+  }
+};
+
+GLUON_SYNCBN_INLINE bool is_far(const Deviations<double>& d, double share) {
+  return 2 * d.correction(share) > d.squares;
+}
+
+GLUON_SYNCBN_INLINE bool is_far(const Deviations<Doubles>& d, double share) {
+  const Indices far = 2 * d.correction(share) > d.squares;
+  std::int64_t any = 0;
+  for (std::int64_t i = 0; i < kDoubles; ++i) any |= far[i];
+  return any != 0;
+}
+
+}  // namespace
+}  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
+
+#endif  // GLUON_SYNCBN_CPU_SIMD_STATISTICS_H_
