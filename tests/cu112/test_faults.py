@@ -11,21 +11,30 @@ from .faults import require_that_it_works, struck_by
 DEVICES = [0, 1, 2]
 
 
-@pytest.mark.parametrize("number", range(1, 4))
-def test_memory_that_is_refused_once_is_asked_for_again(number):
+def test_memory_that_is_refused_once_is_asked_for_again():
+    """In a process of its own, in whose pools no other test has left memory."""
+    program = """
+from tests.cu112.faults import *
+for number in (1, 2, 3):
     # So many channels need memory that no pool has yet.
-    struck, found = struck_by(f"cudaMalloc@1#{number}", DEVICES, channels=300 << number)
-    assert found == [""] * 3
+    struck, found = struck_by(f"cudaMalloc@1#{number}", [0, 1, 2], channels=300 << number)
+    assert found == [""] * 3, found
     assert struck == 1 or number > 1
+"""
+    run_python(program, GLUON_SYNCBN_TIMEOUT="20")
 
 
 def test_no_memory_is_an_error_everywhere():
-    struck, found = struck_by("cudaMalloc@1#1+", DEVICES, channels=9000)
-    assert struck > 1
-    for error in found:
-        assert "failed on gpu(1)" in error or "of gpu(1)" in error or "gpu(1) failed" in error
-        assert "out of memory" in error
-    require_that_it_works(DEVICES)
+    program = """
+from tests.cu112.faults import *
+struck, found = struck_by("cudaMalloc@1#1+", [0, 1, 2], channels=9000)
+assert struck > 1
+for error in found:
+    assert "failed on gpu(1)" in error or "of gpu(1)" in error or "gpu(1) failed" in error, found
+    assert "out of memory" in error
+require_that_it_works([0, 1, 2])
+"""
+    run_python(program, GLUON_SYNCBN_TIMEOUT="20")
 
 
 @pytest.mark.parametrize("call", ["cudaLaunchKernel", "cudaEventRecord"])
