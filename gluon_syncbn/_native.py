@@ -70,6 +70,7 @@ def _load_library() -> ctypes.CDLL:
     ]
     library.gluon_syncbn_add_process_set.restype = ctypes.c_char_p
     library.gluon_syncbn_leave_processes.restype = None
+    library.gluon_syncbn_wait_for_errors.restype = None
     for function in ("build_info", "gpu_build", "gpu_devices"):
         getattr(library, f"gluon_syncbn_{function}").restype = ctypes.c_char_p
     return library
@@ -175,6 +176,8 @@ def _at_exit() -> None:
     except mx.base.MXNetError as error:
         if not any(words in str(error) for words in expected):
             raise
+    finally:
+        _LIBRARY.gluon_syncbn_wait_for_errors()
 
 
 _LIBRARY = _load_library()

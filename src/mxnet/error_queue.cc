@@ -1,9 +1,11 @@
 #include "mxnet/error_queue.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "common/per_process.h"
@@ -41,38 +43,56 @@ void make_room() {
 /// it and is not skipped comes behind.
 class ErrorQueue::Attempt {
  public:
-  static void start(std::shared_ptr<const NDArray> output, Clock::time_point give_up) {
-    const NDArrayHandle handle = output->handle();
-    const auto attempt = std::make_shared<Attempt>(std::move(output), give_up);
-    try {
-      push({"cpu", 0}, {}, {handle}, "SyncBatchNormNextError", kCPUPrioritized,
-           [attempt](const Completion& completion) {
-             attempt->over_ = true;
-             completion.succeed();
-           });
-    } catch (const std::exception&) {
-      attempt->over_ = true;
-    }
-  }
-
-  Attempt(std::shared_ptr<const NDArray> output, Clock::time_point give_up)
-      : output_(std::move(output)), give_up_(give_up) {}
-  Attempt(const Attempt&) = delete;
-  Attempt& operator=(const Attempt&) = delete;
-
-  /// The engine destroys a skipped operation too.
-  ~Attempt() {
-    if (over_ || Clock::now() > give_up_) {
-      instance().fail_next();
-    } else {
-      start(std::move(output_), give_up_);
+  static void start(const std::shared_ptr<const NDArray>& output, Clock::time_point give_up) {
+    while (true) {
+      const auto attempt = std::make_shared<Attempt>();
+      try {
+        const auto guard = std::make_shared<Guard>(attempt, output, give_up);
+        push({"cpu", 0}, {}, {output->handle()}, "SyncBatchNormNextError", kCPUPrioritized,
+             [guard](const Completion& completion) {
+               guard->attempt->over_ = true;
+               completion.succeed();
+             });
+      } catch (const std::exception&) {
+        attempt->over_ = true;
+      }
+      if (!attempt->leave()) return;  // the operation is still there
+      if (attempt->over_ || Clock::now() > give_up) return instance().fail_next();
+      std::this_thread::yield();  // to the custom operator
     }
   }
 
  private:
-  std::shared_ptr<const NDArray> output_;
-  const Clock::time_point give_up_;
-  bool over_ = false;
+  /// Goes with the operation, which the engine destroys if it skips it too.
+  struct Guard {
+    Guard(std::shared_ptr<Attempt> of, std::shared_ptr<const NDArray> array,
+          Clock::time_point until)
+        : attempt(std::move(of)), output(std::move(array)), give_up(until) {}
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+    ~Guard() {
+      if (!attempt->leave()) return;  // whoever has pushed it goes on
+      if (attempt->over_ || Clock::now() > give_up) {
+        instance().fail_next();
+      } else {
+        std::this_thread::yield();
+        start(output, give_up);
+      }
+    }
+
+    const std::shared_ptr<Attempt> attempt;
+    const std::shared_ptr<const NDArray> output;
+    const Clock::time_point give_up;
+  };
+
+  /// Whether the caller, who has pushed the operation or destroys it, is the second to leave. That
+  /// one goes on: if it were always the destructor, operations that are skipped while they are
+  /// pushed would push the next from within, deeper and deeper.
+  bool leave() { return present_.fetch_sub(1) == 1; }
+
+  std::atomic<bool> over_{false};
+  std::atomic<int> present_{2};
 };
 
 ErrorQueue& ErrorQueue::instance() { return PerProcess<ErrorQueue>::instance(); }
@@ -86,10 +106,15 @@ void ErrorQueue::add(NDArray output, const Completion& completion, const std::st
   fail_next();
 }
 
+void ErrorQueue::wait_until_idle() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  idle_.wait_for(lock, 10 * kPatience, [this] { return !busy_; });
+}
+
 void ErrorQueue::fail_next() {
   std::unique_lock<std::mutex> lock(mutex_);
   busy_ = !waiting_.empty();
-  if (!busy_) return;
+  if (!busy_) return idle_.notify_all();
   Failure next = std::move(waiting_.front());
   waiting_.pop_front();
   lock.unlock();

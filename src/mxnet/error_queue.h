@@ -1,6 +1,7 @@
 #ifndef GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_
 #define GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_
 
+#include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <string>
@@ -23,6 +24,10 @@ class ErrorQueue {
   /// as soon as the custom operators before it have failed.
   void add(NDArray output, const Completion& completion, const std::string& message);
 
+  /// Returns when no custom operator is left to fail, nor what comes behind the last of them;
+  /// or after ten seconds, because the end of a process must not hang.
+  void wait_until_idle();
+
  private:
   struct Failure {
     NDArray output;
@@ -34,6 +39,7 @@ class ErrorQueue {
   void fail_next();
 
   std::mutex mutex_;
+  std::condition_variable idle_;
   bool busy_ = false;
   bool has_room_ = false;
   std::deque<Failure> waiting_;

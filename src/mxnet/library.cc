@@ -13,6 +13,7 @@
 #include "mxnet/c_api.h"
 #include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
+#include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
 #include "mxnet/horovod.h"
 #include "mxnet/one_thread_each.h"
@@ -62,6 +63,12 @@ GLUON_SYNCBN_EXPORT void gluon_syncbn_leave_processes() noexcept { mxnet::leave_
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() noexcept {
   Watchdog::instance().retire();
   return Watchdog::kRetired;
+}
+
+/// Before MXNet shuts down, when all operations are over: what this library still asks of the
+/// engine because of errors would find it destroyed.
+GLUON_SYNCBN_EXPORT void gluon_syncbn_wait_for_errors() noexcept {
+  mxnet::ErrorQueue::instance().wait_until_idle();
 }
 
 /// See use_one_thread_each(). Returns nullptr, or what went wrong.
