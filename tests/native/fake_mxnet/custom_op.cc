@@ -4,8 +4,12 @@
 
 #include "fake_mxnet/custom_op.h"
 
+#include <algorithm>
+#include <functional>
+#include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 namespace gluon_syncbn::fake_mxnet {
 namespace {
@@ -33,6 +37,9 @@ constexpr int* kNoTags = nullptr;
 
 mxnet::PropertyCreator the_creator = nullptr;
 
+std::mutex holding;
+std::function<void(const std::vector<VariablePtr>&)> hold_next;
+
 /// Calls the callback at `at` with the context that belongs to it. What it throws passes through.
 template <class... Arguments>
 void call(const CallbackList& list, std::size_t at, Arguments... arguments) {
@@ -59,6 +66,19 @@ void add_variables(const std::vector<NDArray>& arrays, std::vector<VariablePtr>*
 }  // namespace
 
 void register_custom_op(mxnet::PropertyCreator creator) { the_creator = creator; }
+
+HeldCustomOp::HeldCustomOp() {
+  const std::shared_future<void> go_on(go_on_.get_future());
+  const std::lock_guard<std::mutex> lock(holding);
+  hold_next = [this, go_on](const std::vector<VariablePtr>& variables) {
+    const auto has_failed = [](const VariablePtr& variable) {
+      return variable->failure() != nullptr;
+    };
+    while (std::none_of(variables.begin(), variables.end(), has_failed)) std::this_thread::yield();
+    held_.set_value();
+    go_on.wait();
+  };
+}
 
 Node::Node(const Attributes& attributes) : property_(make_list()) {
   std::vector<const char*> keys;
@@ -147,9 +167,13 @@ void CustomOp::push(std::size_t callback, std::vector<NDArray> arrays,
     } catch (const std::exception& error) {
       failure = error.what();
     }
-    // Runs when whatever the callback has pushed on the arrays is over.
     std::vector<VariablePtr> variables;
     add_variables(arrays, &variables);
+    std::unique_lock<std::mutex> lock(holding);
+    const auto hold = std::exchange(hold_next, nullptr);
+    lock.unlock();
+    if (hold) hold(variables);
+    // Runs when whatever the callback has pushed on the arrays is over.
     Engine::get().push(
         [failure, variables, on_complete](const mxnet::OnComplete& of_this) {
           std::optional<std::string> message;

@@ -2,6 +2,7 @@
 #define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_CUSTOM_OP_H_
 
 #include <cstddef>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -45,6 +46,22 @@ class CustomOp : public std::enable_shared_from_this<CustomOp> {
   const std::size_t num_arguments_;
   const std::vector<int> backward_inputs_;
   const VariablePtr variable_ = std::make_shared<Variable>();
+};
+
+/// Holds the operator whose callback is called next, as if the machine did not run its thread. What
+/// the callback has pushed must fail; the operator takes that error when this goes.
+class HeldCustomOp {
+ public:
+  HeldCustomOp();
+  ~HeldCustomOp() { go_on_.set_value(); }
+  HeldCustomOp(const HeldCustomOp&) = delete;
+  HeldCustomOp& operator=(const HeldCustomOp&) = delete;
+
+  void wait_until_held() { held_.get_future().wait(); }
+
+ private:
+  std::promise<void> held_;
+  std::promise<void> go_on_;
 };
 
 /// A node of a graph, with the property that the library has made for its attributes. Devices that

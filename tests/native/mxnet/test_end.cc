@@ -5,6 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
+#include <memory>
 #include <vector>
 
 #include "common/watchdog.h"
@@ -12,11 +15,15 @@
 
 // library.cc
 extern "C" const char* gluon_syncbn_retire() noexcept;
+extern "C" void gluon_syncbn_wait_for_errors() noexcept;
 
 TEST_SUITE_BEGIN("end");
 
 namespace gluon_syncbn::tests {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
 constexpr int kDType = mxnet::kFloat32;
 const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
@@ -83,6 +90,35 @@ TEST_CASE_FIXTURE(Library, "end: what waits for devices is told that the process
   CHECK(reason == Watchdog::kRetired);
   check_error(waiting.out, {reason});
   check_error(layer.call(1, x.arrays[1]).out, {reason});
+}
+
+TEST_CASE_FIXTURE(Library, "end: MXNet shuts down behind what comes after an error") {
+  const Layer layer("bn", 3, kDType, 2);
+  const Batch x(kTwo, kDType, 1);
+  gluon_syncbn_wait_for_errors();  // of other tests
+  const auto begin = Clock::now();
+  auto held = std::make_unique<fake_mxnet::HeldCustomOp>();
+  const Call call = layer.call(0, x.arrays[0]);
+  held->wait_until_held();
+  const auto over = std::async(std::launch::async, gluon_syncbn_wait_for_errors);
+  const bool waits = over.wait_for(20ms) == std::future_status::timeout;
+  const bool may_have_given_up = Clock::now() - begin > 900ms;  // on a machine that was held up
+  CHECK((waits || may_have_given_up));
+  held.reset();
+  over.wait();
+  check_error(call.out, {Watchdog::kRetired});
+}
+
+TEST_CASE_FIXTURE(Library,
+                  "end: an error that MXNet does not take does not keep the next waiting") {
+  const Layer layer("bn", 3, kDType, 2);
+  const Batch x(kTwo, kDType, 1);
+  auto held = std::make_unique<fake_mxnet::HeldCustomOp>();
+  const Call call = layer.call(0, x.arrays[0]);
+  held->wait_until_held();
+  check_error(layer.call(1, x.arrays[1]).out, {Watchdog::kRetired});
+  held.reset();
+  check_error(call.out, {Watchdog::kRetired});
 }
 
 }  // namespace gluon_syncbn::tests
