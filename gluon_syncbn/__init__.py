@@ -16,7 +16,7 @@ except (ImportError, OSError) as error:
         f"{error}. Install it together with gluon_syncbn, in one call, so that pip picks a NumPy "
         "that MXNet can use: pip install 'gluon_syncbn[cpu]' or 'gluon_syncbn[cu112]'."
     ) from error
-if not _mxnet.__version__.startswith("1.9."):
+if not _mxnet.__version__.startswith("1.9.1"):
     raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {_mxnet.__version__}")
 
 from ._native import get_timeout, set_timeout

@@ -17,7 +17,7 @@ from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers t
 __all__ = ["SyncBatchNorm"]
 
 OP_TYPE = "SyncBatchNorm"
-# Of the operator's attributes; src/mxnet/attributes.h refuses what a later one has written.
+# Of the operator's attributes; src/mxnet/attributes.cc refuses what a later one has written.
 ATTRIBUTES_VERSION = 1
 
 # The operator's name of each activation, and its slope by default.

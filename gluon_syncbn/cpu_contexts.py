@@ -28,7 +28,6 @@ __all__ = [
     "find_problem",
     "prepare",
     "use_one_thread_each",
-    "uses_gpus",
     "warn_of_static_shape",
 ]
 
@@ -75,11 +74,6 @@ _CONVOLUTION = json.dumps(
 _library: ctypes.CDLL | None = None
 
 
-def uses_gpus() -> bool:
-    """Whether this MXNet can use a GPU of this machine."""
-    return driver.has_gpus()
-
-
 def allow_several() -> None:
     """Set the environment variables of MXNet that several CPU contexts need, unless you have.
 
@@ -99,7 +93,7 @@ def prepare(library: ctypes.CDLL) -> None:
     """
     global _library  # noqa: PLW0603
     _library = library
-    if not uses_gpus():
+    if not driver.has_gpus():
         allow_several()
         return
     for name, value in _FOR_ONE_CONTEXT.items():
@@ -135,7 +129,7 @@ def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:
 
 def warn_of_static_shape() -> None:
     """Warn if CPU contexts have too few workspaces for ``static_shape=True``."""
-    if uses_gpus() or _chosen_workspaces() >= STATIC_SHAPE_WORKSPACES:
+    if driver.has_gpus() or _chosen_workspaces() >= STATIC_SHAPE_WORKSPACES:
         return
     warnings.warn(
         "static_shape=True on several CPU contexts: operators beside the network, such as a loss, "
@@ -185,7 +179,7 @@ def find_problem(synchronized: bool) -> str | None:
                 "can wait for ever for a workspace that another one holds. Set the environment "
                 f"variable MXNET_CPU_TEMP_COPY={WORKSPACES} (or more; not less than "
                 f"{FEWEST_WORKSPACES}) before the first operator of MXNet runs"
-                f"{'' if uses_gpus() else ', or import gluon_syncbn before that'}"
+                f"{'' if driver.has_gpus() else ', or import gluon_syncbn before that'}"
             )
     return None
 

@@ -10,7 +10,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from .fold import Arrays, FoldReport, fold_batchnorm
-from .graph import Graph, is_sync_batchnorm
+from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, is_sync_batchnorm
 
 __all__ = ["Converted", "convert_files", "export", "to_batchnorm"]
 
@@ -18,8 +18,6 @@ _logger = logging.getLogger(__name__)
 
 # The operator has one input more if it averages over all batches.
 _NUM_INPUTS = 5
-_SHORTCUT = 3  # its place among them, if there is one
-_DEFAULT_SLOPE = "0.25"
 _SHARED_ATTRIBUTES = ("eps", "momentum", "fix_gamma", "use_global_stats", "axis")
 
 
@@ -53,7 +51,7 @@ def _make_plain(graph: Graph, index: int) -> None:
     """Make the SyncBatchNorm `index` nodes of MXNet's own operators."""
     name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
     attributes = graph.nodes[index]["attrs"]
-    shortcuts = [inputs.pop(_SHORTCUT)] if graph.flag(index, "shortcut") else []
+    shortcuts = [inputs.pop(SHORTCUT)] if graph.flag(index, "shortcut") else []
     kept = {
         key: value
         for key, value in attributes.items()
@@ -68,7 +66,7 @@ def _make_plain(graph: Graph, index: int) -> None:
     if act_type == "relu":
         graph.add("Activation", f"{name}_relu", [[last, 0, 0]], act_type=act_type)
     elif act_type != "None":
-        slope = attributes.get("slope", _DEFAULT_SLOPE)
+        slope = attributes.get("slope", DEFAULT_SLOPE)
         graph.add("LeakyReLU", f"{name}_{act_type}", [[last, 0, 0]], act_type=act_type, slope=slope)
     # The last of them is what others read.
     graph.nodes[index] = graph.nodes.pop()

@@ -115,7 +115,7 @@ class _Graph(Graph):
 
     def _channel_axes(self, index: int) -> tuple[int, ...]:
         if self.nodes[index]["op"] == "FullyConnected":
-            flattens = self.attribute(index, "flatten", "True") in ("True", "true", "1")
+            flattens = self.flag(index, "flatten", "True")
             return (1, -1) if flattens else (-1,)
         layout = self.attribute(index, "layout", "None")
         kernel = self.attribute(index, "kernel", "()").strip("()").split(",")
@@ -140,7 +140,7 @@ def _fold_arrays(graph: _Graph, index: int, args: Arrays, aux: Arrays) -> None:
     gamma, beta, mean, var = (
         (args[name] if name in args else aux[name]).asnumpy().astype(np.float64) for name in names
     )
-    if graph.attribute(index, "fix_gamma", "True") in ("True", "true", "1"):
+    if graph.flag(index, "fix_gamma", "True"):
         gamma = np.ones_like(gamma)
     scale = gamma / np.sqrt(var + float(graph.attribute(index, "eps", "1e-3")))
 

@@ -11,14 +11,14 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
+from . import cpu_contexts
 from .convert import convert_sync_batchnorm
-from .graph import Graph, is_sync_batchnorm
+from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, is_sync_batchnorm
 
 __all__ = ["FusedNetwork", "fuse"]
 
 _logger = logging.getLogger(__name__)
 
-_SHORTCUT = 3  # its place among the operator's inputs
 _ADDITION = "elemwise_add"
 
 
@@ -144,6 +144,9 @@ class FusedNetwork(gluon.SymbolBlock):
         _, self._in_format = _flatten(inputs, "input")
         self._out_format = out_format
         self._cached_graph = inputs, symbol
+        graph = Graph(symbol)
+        norms = (i for i, node in enumerate(graph.nodes) if is_sync_batchnorm(node))
+        self._synchronizes = any(graph.attribute(i, "num_devices", "1") != "1" for i in norms)
         shared = net.collect_params()
         known = {symbol_in.name for symbol_in in inputs}
         used = {name: shared[name] for name in symbol.list_inputs() if name not in known}
@@ -152,6 +155,15 @@ class FusedNetwork(gluon.SymbolBlock):
         self._reg_params = used
         # The network itself would become a child.
         self._structure: Callable[[str], dict] = net._collect_params_with_prefix
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
+
+        Warns if ``static_shape=True`` can use up the workspaces of CPU contexts.
+        """
+        if active and kwargs.get("static_shape") and self._synchronizes:
+            cpu_contexts.warn_of_static_shape()
+        super().hybridize(active, **kwargs)
 
     def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, gluon.Parameter]:
         """Name parameters as the network does that this one was made of, for its checkpoints."""
@@ -198,7 +210,7 @@ class _Graph(Graph):
         norm = self.nodes[index]
         inputs, attributes = list(norm["inputs"]), {**norm["attrs"], **activation}
         if shortcut is not None:
-            inputs.insert(_SHORTCUT, shortcut)
+            inputs.insert(SHORTCUT, shortcut)
             attributes["shortcut"] = "True"
         what = f"{'sum and ' if shortcut is not None else ''}{activation['act_type']}"
         if inplace and inverts:
@@ -217,7 +229,7 @@ class _Graph(Graph):
 
     def _statistics(self, index: int) -> int:
         """Return the node of a norm's running mean, which tells the layer."""
-        place = _SHORTCUT + self.flag(index, "shortcut")
+        place = SHORTCUT + self.flag(index, "shortcut")
         statistics: int = self.nodes[index]["inputs"][place][0]
         return statistics
 
@@ -239,7 +251,7 @@ class _Graph(Graph):
         if op == "relu" or (op == "Activation" and self.attribute(index, "act_type", "") == "relu"):
             return {"act_type": "relu"}
         act_type = self.attribute(index, "act_type", "leaky")
-        slope = self.attribute(index, "slope", "0.25")
+        slope = self.attribute(index, "slope", DEFAULT_SLOPE)
         if op == "LeakyReLU" and act_type in ("leaky", "elu") and float(slope) >= 0:
             # MXNet holds it in single precision.
             return {"act_type": act_type, "slope": repr(float(np.float32(slope)))}

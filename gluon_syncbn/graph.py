@@ -9,7 +9,10 @@ import mxnet as mx
 
 from .block import OP_TYPE
 
-__all__ = ["Graph", "is_sync_batchnorm"]
+__all__ = ["DEFAULT_SLOPE", "SHORTCUT", "Graph", "is_sync_batchnorm"]
+
+SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
+DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
 
 
 def is_sync_batchnorm(node: dict[str, Any]) -> bool:
@@ -30,9 +33,9 @@ class Graph:
         """Return an attribute of a node."""
         return str(self.nodes[index].get("attrs", {}).get(name, default))
 
-    def flag(self, index: int, name: str) -> bool:
+    def flag(self, index: int, name: str, default: str = "False") -> bool:
         """Return an attribute of a node that is True or False."""
-        return self.attribute(index, name, "False") in ("True", "true", "1")
+        return self.attribute(index, name, default) in ("True", "true", "1")
 
     def consumers(self, index: int) -> list[tuple[int, int]]:
         """(node, output) of everything that reads an output of a node; -1 stands for a head."""

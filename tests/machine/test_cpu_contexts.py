@@ -231,10 +231,13 @@ assert len(result) == 2
     run_python(program)
 
 
-def test_static_shape_warns_of_few_workspaces(monkeypatch):
-    monkeypatch.setattr(cpu_contexts, "uses_gpus", lambda: False)
+@pytest.mark.parametrize("fused", [False, True])
+def test_static_shape_warns_of_few_workspaces(monkeypatch, fused):
+    monkeypatch.setattr(cpu_contexts.driver, "has_gpus", lambda: False)
     net = nn.HybridSequential()
-    net.add(nn.Dense(3), gluon_syncbn.SyncBatchNorm())
+    net.add(nn.Dense(3), gluon_syncbn.SyncBatchNorm(num_devices=2))
+    if fused:
+        net = gluon_syncbn.fuse(net)
     for copies, expected in (("1024", 1), ("65535", 1), ("65536", 0), ("100000", 0)):
         monkeypatch.setenv("MXNET_CPU_TEMP_COPY", copies)
         with warnings.catch_warnings(record=True) as caught:
