@@ -62,8 +62,8 @@ cpu::Gate<T> gate_of(const Backend::Backward& pass) {
 /// Throws Error unless the output tells the input in every channel.
 void require_invertible(const Backend::Backward& pass);
 
-/// For some channels. `all_devices` may be null, and `count` then without meaning: see
-/// Backend::gradients().
+/// For some channels. `all_devices` is null, and `count` without meaning, if the statistics are not
+/// those of the batch (Backend::Backward::of_batch).
 cpu::InputGradient input_gradient_of(const Backend::Data& data, cpu::ChannelRange channels,
                                      const HostStatistics& statistics,
                                      const GradientSums* all_devices, std::int64_t count,

@@ -11,8 +11,7 @@ Advice make_advice() {
       "others; an operation that failed before on a missing device, whose error nobody has read "
       "(mx.nd.waitall() reads all); an exception in the thread of a missing device, which "
       "GluonCV's "
-      "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); "
-      "or, "
+      "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); or "
       "workspaces ran out (on CPU contexts set MXNET_CPU_TEMP_COPY to about 5 x norm layers x "
       "(devices - 1) or more; on GPU contexts, which call several networks in orders of their own, "
       "MXNET_GPU_TEMP_COPY=16).";
@@ -20,8 +19,7 @@ Advice make_advice() {
   advice.timeout = " (gluon_syncbn.set_timeout)";
   advice.more_devices =
       " Set num_devices to the number of devices in use; after moving a hybridized network to "
-      "other "
-      "contexts call hybridize() again.";
+      "other contexts call hybridize() again.";
   advice.inference = ", without autograd.record() or train_mode";
   advice.forward_causes =
       "Usual causes: a device got no data this step; num_devices is larger than the number "

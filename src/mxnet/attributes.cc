@@ -67,7 +67,7 @@ void require_short(const std::string& layer, const std::string& name, const std:
 }
 
 /// Recomputing a forward pass in backward would meet and move the averages a second time.
-void require_no_mirroring(const std::string& layer, const std::string& value) {
+void require_no_forced_mirroring(const std::string& layer, const std::string& value) {
   bool mirrored = false;
   if (parse_flag(value, &mirrored) && !mirrored) return;
   throw Error(layer + ": attribute __force_mirroring__='" + shown(value) +
@@ -141,9 +141,22 @@ bool parse_act_type(const std::string& text, ActType* type) {
   return false;
 }
 
+bool is_invertible(const Activation& activation) {
+  switch (activation.type) {
+    case ActType::kNone:
+      return true;
+    case ActType::kRelu:
+      return false;
+    case ActType::kLeaky:
+    case ActType::kElu:
+      return activation.slope > 0;
+  }
+  return false;
+}
+
 /// In place, the output has to tell the input.
 void require_invertible(const std::string& layer, const Attributes& attributes) {
-  if (attributes.activation.type != ActType::kNone && attributes.activation.slope == 0) {
+  if (!is_invertible(attributes.activation)) {
     throw Error(layer +
                 ": attribute inplace=True takes an activation that can be inverted: None, "
                 "or 'leaky' or 'elu' with a slope above 0");
@@ -170,7 +183,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     if (name == "version") require_known_version(layer, value);
   }
   for (const auto& [name, value] : pairs) {
-    if (name == "__force_mirroring__") require_no_mirroring(layer, value);
+    if (name == "__force_mirroring__") require_no_forced_mirroring(layer, value);
     if (name == "key" || name == "version" || is_hidden(name)) continue;
     if (name == "eps") {
       if (!parse_number(value, &attributes.eps) || attributes.eps < 0) {

@@ -3,7 +3,8 @@
 
 // The part of MXNet's C interface (c_api.h, base.h, op_attr_types.h, ndarray.h of 1.9.1) that this
 // library uses. It is looked up at run time in the libmxnet that the process has loaded, so that
-// one binary serves every build of MXNet 1.x. One C++ class crosses this border: MXNet's exception.
+// one binary serves every build of MXNet 1.9.1. One C++ class crosses this border: MXNet's
+// exception.
 
 #include <cstdint>
 #include <stdexcept>
@@ -56,7 +57,7 @@ using NDArrayHandle = void*;
 using EngineFunction = void (*)(void* run_context, void* on_complete, void* param);
 using ParamDeleter = void (*)(void* param);
 
-/// Every function returns 0 for success.
+/// Functions of type int return 0 for success.
 struct Api {
   const char* (*GetLastError)();
   int (*CustomOpRegister)(const char* op_type, PropertyCreator creator);

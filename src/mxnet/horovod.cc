@@ -32,7 +32,7 @@ class HorovodGroup : public ProcessGroup {
   explicit HorovodGroup(HorovodSet set) : set_(std::move(set)) {}
 
   void gather(const std::string& name, Words message, Then then) override {
-    if (has_left) return then({{}, "Horovod has been shut down"});
+    if (has_left) return then({{}, kHasLeft});
     try {
       // Horovod refers to the very handle of its output, and so the continuation keeps that.
       const auto capacity = message.size() * static_cast<std::size_t>(set_.size);

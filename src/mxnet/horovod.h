@@ -26,8 +26,9 @@ struct HorovodSet {
 /// From now on, operators may name this process set.
 void add_process_set(const HorovodSet& set);
 
-/// From now on, whoever starts an exchange gets an error: Horovod shuts down.
+/// From now on, whoever starts an exchange gets the error `kHasLeft`: Horovod shuts down.
 void leave_processes();
+inline constexpr const char* kHasLeft = "Horovod has been shut down";
 
 /// The group of a process set that was added. Throws Error where it was not.
 std::shared_ptr<ProcessGroup> horovod_group(int process_set);

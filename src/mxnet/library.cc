@@ -1,4 +1,4 @@
-// The functions that gluon_syncbn/runtime.py calls. Those that could fail for want of memory only
+// The functions that gluon_syncbn/_native.py calls. Those that could fail for want of memory only
 // are noexcept: an exception must not get into the C code that calls them.
 
 #include <cstddef>
@@ -56,8 +56,12 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_add_process_set(mxnet::HorovodAllga
   return error_of([&] { mxnet::add_process_set({allgather, process_set, rank, size, ranks}); });
 }
 
-/// To be called before Horovod shuts down.
-GLUON_SYNCBN_EXPORT void gluon_syncbn_leave_processes() noexcept { mxnet::leave_processes(); }
+/// To be called before Horovod shuts down: no exchange starts any more, but fails with the message
+/// returned.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_leave_processes() noexcept {
+  mxnet::leave_processes();
+  return mxnet::kHasLeft;
+}
 
 /// At the end of the process: whatever waits for devices fails, with the message returned.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() noexcept {

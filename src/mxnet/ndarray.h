@@ -10,7 +10,7 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// Owns an array that MXNet hands to a custom operator's callback.
+/// Owns a handle of MXNet.
 class NDArray {
  public:
   explicit NDArray(NDArrayHandle handle) : handle_(handle) {}

@@ -5,7 +5,9 @@
 
 namespace gluon_syncbn {
 
-/// What follows the normalization z, with MXNet's names.
+/// What follows the normalization z, with MXNet's names. Layers with a shortcut need one whose
+/// output tells the derivative. Backends take all but ELU for a slope: a new one needs a case in
+/// their activations.h.
 enum class ActType {
   kNone,   ///< z
   kRelu,   ///< max(z, 0)

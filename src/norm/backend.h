@@ -19,7 +19,7 @@
 namespace gluon_syncbn {
 
 /// What computes for one device. Arrays lie in its memory; those of parameters and running
-/// statistics hold what parameter_element() says.
+/// statistics hold the type DTypes::Parameter.
 class Backend {
  public:
   using StatisticsPtr = std::shared_ptr<const Statistics>;

@@ -98,6 +98,15 @@ def test_sources(page):
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
+def test_sources_that_sources_name():
+    name = re.compile(r"\b(?:src|tests|scripts|gluon_syncbn|cmake)/[\w./-]+\.[a-z]+\b")
+    for folder in ("src", "gluon_syncbn", "scripts", "cmake"):
+        for file in (ROOT / folder).rglob("*.*"):
+            if file.suffix in (".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".cmake"):
+                for found in name.findall(file.read_text()):
+                    assert (ROOT / found).exists(), f"{file} names {found}"
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if snippets(p, "python")], ids=lambda p: p.name)
 def test_python(page, tmp_path):
     runner = (

@@ -15,7 +15,7 @@
 //                              false, to all threads of a block alike, where it is done
 //
 // All threads of a block take a step before one of them takes the next. So a kernel is a loop with
-// a barrier (kernels.cuh), and the CPU can run the same source in lockstep
+// a barrier (kernel.cuh), and the CPU can run the same source in lockstep
 // (tests/native/emulation/lockstep.h).
 
 #ifdef __CUDA_ARCH__

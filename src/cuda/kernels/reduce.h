@@ -233,7 +233,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
 
   struct Shared {
     union {
-      // In both, columns in the order of of_place().
+      // In both, columns in the order of column_of_place().
       Result of_threads[kRows * kColumns];
       InDouble parts[kThreads];
     };
