@@ -14,8 +14,6 @@ _runtime.fakeCudaInject.argtypes = [ctypes.c_char_p]
 _runtime.fakeCudaClearFaults.restype = ctypes.c_long
 _runtime.fakeCudaCount.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _runtime.fakeCudaCount.restype = ctypes.c_long
-_runtime.fakeCudaContextMaker.argtypes = [ctypes.c_int]
-_runtime.fakeCudaContextMaker.restype = ctypes.c_char_p
 
 _before: dict[str, int] = {}
 

@@ -73,7 +73,6 @@ class Job:
 
     status: int
     output: str
-    seconds: float
 
 
 def start(
@@ -122,7 +121,6 @@ def start(
         **environment,
     }
     path = program or WORKERS / f"{worker}.py"
-    begin = time.monotonic()
     with subprocess.Popen(
         [*launcher, sys.executable, "-W", "ignore", str(path), *arguments],
         env={**(clean_environment() if kind == "cpu" else os.environ), **added},
@@ -138,10 +136,9 @@ def start(
             end(marker)
             output, _ = process.communicate()
             pytest.fail(f"{worker} did not end within {timeout:g} s:\n{output}")
-    seconds = time.monotonic() - begin
     left = wait_for_end(marker)
     assert not left, f"left over: {left}\n{output}"
-    return Job(process.returncode, output, seconds)
+    return Job(process.returncode, output)
 
 
 def of_job(marker: str) -> list[psutil.Process]:

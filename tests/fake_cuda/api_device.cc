@@ -58,7 +58,7 @@ cudaError_t cudaSetDevice(int ordinal) {
     current_device() = ordinal;
     // From CUDA 12 on the context is made at once, and its fault told.
     if (settings().version < 12000) return cudaSuccess;
-    const cudaError_t status = device(ordinal).make_context("cudaSetDevice");
+    const cudaError_t status = device(ordinal).make_context();
     works_in_context() = status == cudaSuccess;
     return status == cudaSuccess ? device(ordinal).error() : status;
   });

@@ -44,7 +44,7 @@ cudaError_t enter(const char* name, Needs needs) {
     return fault;
   }
   if (needs != Needs::kContext) return cudaSuccess;
-  const cudaError_t status = device(current).make_context(name);
+  const cudaError_t status = device(current).make_context();
   works_in_context() = status == cudaSuccess;
   return status == cudaSuccess ? device(current).error() : status;
 }

@@ -13,15 +13,6 @@ void fakeCudaInject(const char* faults) { fake_cuda::inject(faults); }
 long fakeCudaClearFaults() { return fake_cuda::clear_faults(); }
 long fakeCudaCount(const char* what, int ordinal) { return fake_cuda::counted(what, ordinal); }
 int fakeCudaHasContext(int ordinal) { return device(ordinal).has_context(); }
-const char* fakeCudaContextMaker(int ordinal) {
-  static thread_local std::string maker;
-  maker = device(ordinal).context_maker();
-  return maker.c_str();
-}
-long fakeCudaContextThread(int ordinal) { return device(ordinal).context_thread(); }
-void fakeCudaBreak(int ordinal, int error) {
-  device(ordinal).break_with(static_cast<cudaError_t>(error));
-}
 void fakeCudaReset(int ordinal) { device(ordinal).reset(); }
 
 }  // extern "C"

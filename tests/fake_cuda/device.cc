@@ -1,8 +1,5 @@
 #include "device.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -58,49 +55,31 @@ void Device::reset() {
   const std::lock_guard<std::mutex> lock(mutex_);
   error_ = cudaSuccess;
   has_context_ = false;
-  context_maker_.clear();
-  context_thread_ = 0;
   peers_.clear();
   used_ = 0;
 }
 
-cudaError_t Device::make_context(const char* call) {
+cudaError_t Device::make_context() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (has_context_) return cudaSuccess;
   const cudaError_t fault = fault_at("context", ordinal_);
   if (fault != cudaSuccess) return fault;
   has_context_ = true;
-  context_maker_ = call;
-  context_thread_ = syscall(SYS_gettid);
   return cudaSuccess;
 }
 bool Device::has_context() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return has_context_;
 }
-std::string Device::context_maker() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return context_maker_;
-}
-long Device::context_thread() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return context_thread_;
-}
 
-bool Device::can_reach(int from, int to) {
-  if (from == to || settings().peers == 0) return false;
-  const long group = settings().peer_group;
-  return group == 0 || from / group == to / group;
-}
+bool Device::can_reach(int from, int to) { return from != to && settings().peers != 0; }
 cudaError_t Device::enable_peer(int peer) {
   if (!can_reach(ordinal_, peer)) return cudaErrorPeerAccessUnsupported;
   // The driver needs the contexts of both.
-  const cudaError_t status = device(peer).make_context("cudaDeviceEnablePeerAccess");
+  const cudaError_t status = device(peer).make_context();
   if (status != cudaSuccess) return status;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (peers_.count(peer)) return cudaErrorPeerAccessAlreadyEnabled;
-  const long limit = settings().peer_limit;
-  if (limit > 0 && static_cast<long>(peers_.size()) >= limit) return cudaErrorTooManyPeers;
   peers_.insert(peer);
   return cudaSuccess;
 }

@@ -26,11 +26,9 @@ class Device {
   void break_with(cudaError_t error);
   void reset();
 
-  /// Makes the context where there is none yet; `call` is to blame.
-  cudaError_t make_context(const char* call);
+  /// Makes the context if there is none yet.
+  cudaError_t make_context();
   bool has_context();
-  std::string context_maker();
-  long context_thread();
 
   static bool can_reach(int from, int to);
   cudaError_t enable_peer(int peer);
@@ -53,8 +51,6 @@ class Device {
   std::atomic<cudaError_t> error_{cudaSuccess};
   std::mutex mutex_;  // of what follows
   bool has_context_ = false;
-  std::string context_maker_;
-  long context_thread_ = 0;
   std::set<int> peers_;
   std::size_t used_ = 0;
   StreamPtr legacy_;

@@ -25,12 +25,6 @@ long fakeCudaClearFaults(void);
 long fakeCudaCount(const char* what, int device);
 
 int fakeCudaHasContext(int device);
-/// The call that made the context of the device, and the kernel's number of its thread.
-const char* fakeCudaContextMaker(int device);
-long fakeCudaContextThread(int device);
-
-/// From now on all that touches the device fails with this error, as after a fault of a kernel.
-void fakeCudaBreak(int device, int error);
 /// As a new process would find the device: in order, without a context. Memory that is there stays.
 void fakeCudaReset(int device);
 

@@ -40,8 +40,6 @@ Settings& settings() {
     add("DELAY", &made->delay, 100);
     add("SEED", &made->seed, 1);
     add("PEERS", &made->peers, 1);
-    add("PEER_GROUP", &made->peer_group, 0);
-    add("PEER_LIMIT", &made->peer_limit, 0);
     add("TELL", &made->tell, 0);
     add("IGNORE_EVENT_SYNCHRONIZE", &made->ignore_event_synchronize, 0);
     add("IGNORE_STREAM_WAIT", &made->ignore_stream_wait, 0);

@@ -16,9 +16,7 @@ struct Settings {
   Setting delay;    ///< each operation of a stream waits up to so many microseconds before it runs
   Setting seed;     ///< of these delays
   Setting peers;  ///< 0: no peer access, 1: it works, 2: it is reported but reads what is no number
-  Setting peer_group;  ///< only devices of a block of so many reach each other; 0: all do
-  Setting peer_limit;  ///< of peers that a device can reach; 0: none
-  Setting tell;        ///< 1: calls that fail go to stderr
+  Setting tell;   ///< 1: calls that fail go to stderr
 
   // Ways to be no CUDA at all, to see that tests notice.
   Setting ignore_event_synchronize;

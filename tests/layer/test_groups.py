@@ -122,7 +122,7 @@ def test_branches_in_groups_train_as_two_networks(mode):
     data = np.random.default_rng(3).standard_normal((8, 3, 6, 6)).astype("float32")
     ctx = contexts(4)
 
-    def train(net, ctx, data, weights=None):
+    def train(net, ctx, data):
         net.initialize(mx.init.One(), ctx=ctx)
         if MODES[mode] is not None:
             net.hybridize(**MODES[mode])

@@ -24,14 +24,14 @@ def contexts(number: int) -> list[mx.Context]:
     return [mx.gpu((first + i) % gpus) for i in range(number)]
 
 
-def shares(rank: int, size: int, number: int) -> list[int]:
+def shares(rank: int, number: int) -> list[int]:
     """Samples on each device of a process: different from device to device, never none."""
     return [1 + (rank * number + device) * 2 % 3 for device in range(number)]
 
 
 def bounds(rank: int, size: int, number: int) -> tuple[list[slice], int]:
     """Where the samples of this process's devices are in the whole batch, and its size."""
-    every = [shares(r, size, number) for r in range(size)]
+    every = [shares(r, number) for r in range(size)]
     start = sum(map(sum, every[:rank]))
     parts = []
     for share in every[rank]:

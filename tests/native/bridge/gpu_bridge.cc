@@ -6,7 +6,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "bridge/device.h"
@@ -14,8 +13,10 @@
 #include "common/error.h"
 #include "common/error_of.h"
 #include "cuda/kernels/phases.h"
+#include "support/arrays.h"
 
 using namespace gluon_syncbn;
+using tests::Type;
 
 namespace {
 
@@ -109,24 +110,6 @@ struct GpuBridgeLayer {
 
 namespace {
 
-template <class T>
-T rounded(double value) {
-  if constexpr (std::is_same_v<T, Half>) {
-    return to_half(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-template <class T>
-double exactly(T value) {
-  if constexpr (std::is_same_v<T, Half>) {
-    return to_float(value);
-  } else {
-    return value;
-  }
-}
-
 /// That of one array from what is expected.
 class Deviation {
  public:
@@ -151,7 +134,7 @@ std::unique_ptr<cuda::Memory> normal(std::size_t size, double mean, double devia
   constexpr std::size_t kPrime = 8191;
   for (std::size_t i = 0; i < size; ++i) {
     values[i] =
-        i < kPrime ? rounded<T>(mean + deviation * distribution(generator)) : values[i - kPrime];
+        i < kPrime ? Type<T>::of(mean + deviation * distribution(generator)) : values[i - kPrime];
   }
   auto memory = allocate(size * sizeof(T));
   gpu().first()->copy(memory->data(), values.data(), size * sizeof(T));
@@ -326,7 +309,8 @@ class Layer : public GpuBridgeLayer {
     gpu().first()->copy(values.data(), begin<DType>(index), values.size() * sizeof(DType));
     gpu().finish();
     std::vector<double> numbers(values.size());
-    std::transform(values.begin(), values.end(), numbers.begin(), exactly<DType>);
+    std::transform(values.begin(), values.end(), numbers.begin(),
+                   [](DType value) { return static_cast<double>(Type<DType>::value(value)); });
     return numbers;
   }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <set>
@@ -23,6 +22,7 @@
 #include "support/isa_cases.h"
 #include "support/outputs.h"
 #include "support/ranks.h"
+#include "support/values.h"
 #include "sync/reduction.h"
 
 namespace gluon_syncbn::tests {
@@ -210,23 +210,17 @@ void meet(Workers<float>* workers, const MakePass& make_pass) {
   });
 }
 
-template <class E>
-bool same(const std::vector<E>& a, const std::vector<E>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(E)) == 0);
-}
-
 template <class T>
 void check_same(const Workers<T>& a, const Workers<T>& b) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
-    CHECK(same(a[i].y, b[i].y));
-    CHECK(same(a[i].dx, b[i].dx));
-    CHECK(same(a[i].dshortcut, b[i].dshortcut));
-    CHECK(same(a[i].mean, b[i].mean));
-    CHECK(same(a[i].variance, b[i].variance));
-    CHECK(same(a[i].gamma_gradient, b[i].gamma_gradient));
-    CHECK(same(a[i].beta_gradient, b[i].beta_gradient));
+    CHECK(same_bits(a[i].y, b[i].y));
+    CHECK(same_bits(a[i].dx, b[i].dx));
+    CHECK(same_bits(a[i].dshortcut, b[i].dshortcut));
+    CHECK(same_bits(a[i].mean, b[i].mean));
+    CHECK(same_bits(a[i].variance, b[i].variance));
+    CHECK(same_bits(a[i].gamma_gradient, b[i].gamma_gradient));
+    CHECK(same_bits(a[i].beta_gradient, b[i].beta_gradient));
     CHECK(a[i].count == b[i].count);
     CHECK(a[i].told == std::vector<std::string>{"", ""});
   }
@@ -466,10 +460,10 @@ TEST_CASE("passes: devices that do not meet move by what has waited for them, an
     CHECK(workers[0].mean[c] ==
           static_cast<float>(kMomentum * before[0].mean[c] + (1 - kMomentum) * 1));
   }
-  CHECK(same(workers[1].mean, before[1].mean));
+  CHECK(same_bits(workers[1].mean, before[1].mean));
   for (std::size_t i = 0; i < 2; ++i) {
     CHECK(workers[i].told == std::vector<std::string>{"nobody came"});
-    CHECK(same(workers[i].y, before[i].y));
+    CHECK(same_bits(workers[i].y, before[i].y));
   }
 }
 

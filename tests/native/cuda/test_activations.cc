@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <tuple>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "support/activations.h"
 #include "support/arrays.h"
 #include "support/outputs.h"
+#include "support/values.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -214,8 +214,7 @@ TEST_CASE_TEMPLATE("cuda activations: a shortcut alone", T, float, double, Half)
         [&](std::size_t i) { return std::fabs(given.dy.at(i)); });
     cuda::input_gradient(dy.data(), x.data(), layout, given.source(), WriteMode::kAssign,
                          expected_dx.data(), &given.workspace, &stream);
-    const auto found = dx.download(), expected = expected_dx.download();
-    CHECK(std::memcmp(found.data(), expected.data(), found.size() * sizeof(T)) == 0);
+    CHECK(same_bits(dx.download(), expected_dx.download()));
   }
 }
 
@@ -406,18 +405,14 @@ TEST_CASE_TEMPLATE("cuda activations: the same bits every time", T, float, Half)
                              of == GateOf::kOutput ? dshortcut.data() : nullptr);
         return std::make_tuple(given.message.download(), y, dx.download(), dshortcut.download());
       };
-      const auto same = [](const auto& one, const auto& other) {
-        return one.size() == other.size() &&
-               std::memcmp(one.data(), other.data(), one.size() * sizeof(one.front())) == 0;
-      };
       const auto before = run();
       for (const auto order : kOtherOrders) {
         const InOrder in_order(order);
         const auto after = run();
-        CHECK(same(std::get<0>(after), std::get<0>(before)));
-        CHECK(same(std::get<1>(after), std::get<1>(before)));
-        CHECK(same(std::get<2>(after), std::get<2>(before)));
-        CHECK(same(std::get<3>(after), std::get<3>(before)));
+        CHECK(same_bits(std::get<0>(after), std::get<0>(before)));
+        CHECK(same_bits(std::get<1>(after), std::get<1>(before)));
+        CHECK(same_bits(std::get<2>(after), std::get<2>(before)));
+        CHECK(same_bits(std::get<3>(after), std::get<3>(before)));
       }
     }
   }

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -29,6 +28,7 @@
 #include "support/arrays.h"
 #include "support/outputs.h"
 #include "support/ranks.h"
+#include "support/values.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -284,16 +284,12 @@ TEST_CASE_TEMPLATE("cuda in place: the same bits every time", T, float, Half) {
       given.run_gradient(WriteMode::kAssign, &dx);
       return std::make_pair(to.download(), dx);
     };
-    const auto same = [](const auto& one, const auto& other) {
-      return one.size() == other.size() &&
-             std::memcmp(one.data(), other.data(), one.size() * sizeof(one.front())) == 0;
-    };
     const auto before = run();
     for (const auto order : kOtherOrders) {
       const InOrder in_order(order);
       const auto after = run();
-      CHECK(same(after.first, before.first));
-      CHECK(same(after.second, before.second));
+      CHECK(same_bits(after.first, before.first));
+      CHECK(same_bits(after.second, before.second));
     }
   }
 }

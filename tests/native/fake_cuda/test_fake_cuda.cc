@@ -55,7 +55,7 @@ cudaError_t launch(char* to, char value, cudaStream_t stream) {
 
 }  // namespace
 
-TEST_CASE("fake cuda: contexts are made by the first call that needs one, and remember it") {
+TEST_CASE("fake cuda: contexts are made by the first call that needs one") {
   const OnFreshDevice device(kSpare);
   int count = 0;
   CHECK(cudaGetDeviceCount(&count) == cudaSuccess);
@@ -65,7 +65,6 @@ TEST_CASE("fake cuda: contexts are made by the first call that needs one, and re
   void* memory = nullptr;
   CHECK(cudaMalloc(&memory, kBytes) == cudaSuccess);
   CHECK(fakeCudaHasContext(kSpare));
-  CHECK(std::string(fakeCudaContextMaker(kSpare)) == "cudaMalloc");
   CHECK(cudaFree(memory) == cudaSuccess);
 }
 

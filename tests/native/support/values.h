@@ -29,9 +29,10 @@ class Normal {
 };
 
 /// Bitwise, so that signed zeros differ and a NaN equals itself.
-inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 inline bool same_bits(const Moments& a, const Moments& b) {

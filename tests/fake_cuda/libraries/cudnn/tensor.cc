@@ -56,10 +56,6 @@ std::int64_t Tensor::size() const {
   return product;
 }
 
-bool Tensor::is_like(const Tensor& other) const {
-  return axes == other.axes && std::equal(shape, shape + axes, other.shape);
-}
-
 Numbers Array::read() const {
   Numbers numbers(static_cast<std::size_t>(tensor.size()));
   for_each(tensor, [&](std::int64_t i, std::int64_t index) {

@@ -23,7 +23,6 @@ struct Tensor {
   int space(int axis) const { return axis + 2 < axes ? shape[axis + 2] : 1; }
   /// Elements of a channel of an image.
   std::int64_t area() const { return size() / (shape[0] * shape[1]); }
-  bool is_like(const Tensor& other) const;
 };
 
 /// Elements in the order of the axes.
