@@ -8,24 +8,9 @@ AXES = (0, 2)  # of the data, whose axis 1 is that of the channels
 
 
 def exact(x: Any, dy: Any, gamma: Any, beta: Any, eps: float) -> dict[str, Any]:
-    """Results of a training step.
+    """Results of a training step on float64 arrays of shape (outer, channels, inner).
 
     S. Ioffe and C. Szegedy, "Batch Normalization", 2015, algorithm 1 and the gradients that follow.
-
-    Parameters
-    ----------
-    x, dy : array of float64, shape (outer, channels, inner)
-        Data, and gradient of the output.
-    gamma, beta : array of float64, shape (channels,)
-        Parameters.
-    eps : float
-        Added to the variance.
-
-    Returns
-    -------
-    dict
-        ``y`` and ``dx`` of the data's shape; ``dgamma``, ``dbeta``, and ``mean`` and ``var`` of the
-        batch, of shape (channels,).
     """
     mean = x.mean(AXES)
     centered = x - mean[None, :, None]

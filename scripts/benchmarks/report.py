@@ -30,10 +30,6 @@ TITLES = {
     "folded": "folded",
     "exported_onednn": "exported, oneDNN",
     "folded_onednn": "folded, oneDNN",
-    "torch_primitives": "PyTorch's sync primitives",
-    "torch_cudnn": "PyTorch, cuDNN",
-    "torch_native": "PyTorch, no cuDNN",
-    "apex": "apex",
 }
 
 Row = Dict[str, Any]
@@ -117,17 +113,7 @@ def write_json(path: Path, rows: Sequence[Row], settings: Mapping[str, Any]) -> 
 
 
 def draw(path: Path, title: str, unit: str, bars: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw one group of bars for each case, on a logarithmic scale.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        PNG file to write.
-    title, unit : str
-        What is drawn, and in what.
-    bars : dict
-        For each case, the value of each method.
-    """
+    """Draw one group of bars for each case, on a logarithmic scale of `unit`."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

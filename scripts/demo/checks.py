@@ -22,16 +22,10 @@ EXPORT_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class FollowCheck:
-    """Whether a loss curve stays as close to one device's as rounding lets it.
+    """Whether a loss curve stays as close to one device's as rounding lets it, step by step.
 
-    Attributes
-    ----------
-    differences : list of float
-        Relative difference from one device's loss in each early step.
-    rounding : list of float
-        The same for one device whose batches are in reverse order.
-    allowed : list of float
-        What `differences` must not exceed.
+    `differences` are relative to one device, `rounding` those of one device with its batches in
+    reverse order.
     """
 
     differences: list[float]
@@ -59,21 +53,6 @@ def check_follows(
     that rounding made up to ``LAG`` steps later, plus ``FLOOR``. In the first step, before any
     update, nothing is amplified yet, and only that step's rounding counts. After ``EARLY_STEPS``
     rounding has grown too large to tell anything. Differences are relative to one device's loss.
-
-    Parameters
-    ----------
-    reference : sequence of float
-        Losses of one device.
-    followed : sequence of float
-        Losses of the synchronized way.
-    reverse : sequence of float
-        Losses of one device with its batches in reverse order, over ``EARLY_STEPS + LAG`` steps
-        or as many as the training has.
-
-    Returns
-    -------
-    FollowCheck
-        The result, for all of these steps but the last ``LAG``.
     """
     base = np.asarray(reference[: len(reverse)])
     rounding = np.abs(np.asarray(reverse) - base) / base
@@ -89,12 +68,7 @@ def check_follows(
 class ExportCheck:
     """Whether a network loaded from its export predicts what the network does.
 
-    Attributes
-    ----------
-    absolute : float
-        Largest difference between two outputs.
-    relative : float
-        The same as a share of the largest output.
+    `absolute` is the largest difference of outputs, `relative` its share of the largest output.
     """
 
     absolute: float
@@ -107,24 +81,7 @@ class ExportCheck:
 
 
 def check_export(outcome: Outcome, scenes: Scenes, folder: Path, images: int = 16) -> ExportCheck:
-    """Export a trained network, load it on one context, and compare the two.
-
-    Parameters
-    ----------
-    outcome : Outcome
-        Holds the trained network.
-    scenes : Scenes
-        Holds the images to predict.
-    folder : pathlib.Path
-        Where the two files of the export go.
-    images : int, default 16
-        Number of images.
-
-    Returns
-    -------
-    ExportCheck
-        The result.
-    """
+    """Export a trained network, load it on one context, and compare the two."""
     context = outcome.way.contexts[0]
     data = mx.nd.array(as_input(scenes.valid_images[:images]), ctx=context)
     outcome.net.hybridize()

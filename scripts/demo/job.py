@@ -18,16 +18,10 @@ LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")  # what horovodrun and mpir
 
 @dataclass(frozen=True)
 class Job:
-    """All processes that train together.
+    """All processes that train together; `hvd` is None if this process is alone.
 
-    Attributes
-    ----------
-    hvd : module or None
-        ``horovod.mxnet``, initialized; None where this process is alone.
-    rank, size : int
-        Number of this process, and how many there are. Horovod forgets both when a process ends.
-    local_rank, local_size : int
-        The same among the processes of this machine.
+    `local_rank` and `local_size` count those of this machine. Horovod forgets rank and size when a
+    process ends.
     """
 
     hvd: Any = None
@@ -71,12 +65,7 @@ class Job:
     def save_parameters(self, net: Any, path: Path) -> None:
         """Save parameters in the first process, with the mean of all devices' running statistics.
 
-        Parameters
-        ----------
-        net : mxnet.gluon.Block
-            The network. All processes have to call this.
-        path : pathlib.Path
-            The file.
+        All processes have to call this.
         """
         means = {}
         for name, parameter in net._collect_params_with_prefix().items():
@@ -91,10 +80,7 @@ class Job:
 def join_job() -> Job:
     """Find out how this program was started, and connect it with the others.
 
-    Returns
-    -------
-    Job
-        Layers synchronize over all of its processes from now on. Only its first one prints.
+    From now on layers synchronize over all processes, and only the first one prints.
     """
     if all(int(os.environ.get(name, "1")) == 1 for name in LAUNCHERS):
         return Job()

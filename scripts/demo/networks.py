@@ -38,18 +38,8 @@ BOTTLENECK = (
 class Family:
     """One family of GluonCV segmentation networks.
 
-    Attributes
-    ----------
-    build : type
-        The network's class.
-    backbones : tuple of str
-        Backbones it can be built on, the default one first; empty if it has its own trunk.
-    multiple : int
-        The image side must be a multiple of this.
-    smallest : int
-        The smallest image side.
-    default_side : int
-        The image side when none is asked for.
+    The first of `backbones` is the default; there are none if the family has its own trunk. Images
+    have sides that are multiples of `multiple`.
     """
 
     build: Any
@@ -74,16 +64,7 @@ FAMILIES: Mapping[str, Family] = {
 class Design:
     """What all ways of training share of the network.
 
-    Attributes
-    ----------
-    model : str
-        A key of `FAMILIES`.
-    backbone : str
-        Name of the backbone; empty for a family with its own trunk.
-    classes : int
-        Number of classes.
-    side : int
-        Height and width of the images in pixels.
+    `model` is a key of `FAMILIES`, `backbone` empty for those with their own trunk.
     """
 
     model: str
@@ -110,17 +91,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm layer to build a network with.
-
-    Attributes
-    ----------
-    layer : type
-        The layer's class.
-    settings : dict
-        Keyword arguments for every such layer.
-    fuse : bool
-        Whether to compute norms together with the activations behind them.
-    """
+    """A norm layer to build a network with."""
 
     layer: Any = nn.BatchNorm
     settings: dict[str, Any] = field(default_factory=dict)
@@ -130,22 +101,7 @@ class Norm:
 def build(design: Design, norm: Norm, contexts: Sequence[mx.Context], weights: Path) -> Any:
     """Build a network and load its weights on all contexts.
 
-    Parameters
-    ----------
-    design : Design
-        The network.
-    norm : Norm
-        Its norm layers.
-    contexts : sequence of mxnet.Context
-        Where its parameters live.
-    weights : pathlib.Path
-        A parameter file from `save_initial_weights`, or saved from a network of the same design;
-        the norm layers of the two need not be of the same class.
-
-    Returns
-    -------
-    mxnet.gluon.HybridBlock
-        The network.
+    The weights may be those of a network of the same design with norm layers of another class.
     """
     net = _construct(design, norm, contexts)
     net.load_parameters(str(weights), ctx=list(contexts))
@@ -153,17 +109,7 @@ def build(design: Design, norm: Norm, contexts: Sequence[mx.Context], weights: P
 
 
 def save_initial_weights(design: Design, seed: int, path: Path) -> None:
-    """Draw the initial weights that all ways of training start from.
-
-    Parameters
-    ----------
-    design : Design
-        The network.
-    seed : int
-        Seed of the draw.
-    path : pathlib.Path
-        File to save the weights to.
-    """
+    """Draw the initial weights that all ways of training start from."""
     mx.random.seed(seed)
     net = _construct(design, Norm(), [mx.cpu()])
     draw = mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2)

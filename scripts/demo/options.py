@@ -26,17 +26,7 @@ models and backbones:
 def parse_arguments(description: str | None, job: Job) -> argparse.Namespace:
     """Read the command line; an impossible one ends the program with a message.
 
-    Parameters
-    ----------
-    description : str or None
-        What the program does.
-    job : Job
-        The processes that train together.
-
-    Returns
-    -------
-    argparse.Namespace
-        The options, with ``ways`` and ``contexts`` made from them.
+    Beside the options as they were given, ``ways`` and ``contexts`` are made from them.
     """
     models = "".join(
         f"  {name}: {', '.join(family.backbones) or 'has its own trunk'}\n"

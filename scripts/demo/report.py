@@ -37,18 +37,10 @@ DISTINCT_COLOURS = 11
 
 
 def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Sum up every way of training in one row.
+    """Sum up every way of training in one row, compared with the first.
 
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        The ways; the first is what the others are compared with.
-
-    Returns
-    -------
-    list of dict
-        The rows. ``early_difference`` and ``overall_difference`` are the largest absolute
-        differences of the loss curve from the first way's, over the first steps and over all.
+    ``early_difference`` and ``overall_difference`` are the largest absolute differences of the loss
+    curve from the first way's, over the first steps and over all.
     """
     reference = np.asarray(outcomes[0].losses)
     rows = []
@@ -91,23 +83,7 @@ def write_json(
     follow: FollowCheck | None,
     export: ExportCheck | None,
 ) -> None:
-    """Write everything measured, with what it takes to measure it again.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file to write.
-    rows : sequence of dict
-        From `table`.
-    outcomes : sequence of Outcome
-        The ways of training.
-    configuration : dict
-        The options of the run.
-    follow : FollowCheck or None
-        Result of the check of the loss curves, if made.
-    export : ExportCheck or None
-        Result of the check of the export, if made.
-    """
+    """Write everything measured, with what it takes to measure it again."""
     content = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "configuration": dict(configuration),
@@ -143,17 +119,7 @@ def _versions() -> dict[str, str]:
 
 
 def draw_curves(path: Path, outcomes: Sequence[Outcome], follow: FollowCheck | None) -> None:
-    """Draw the loss, the mIoU, and how far the ways are from the first one.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The PNG file to write.
-    outcomes : sequence of Outcome
-        The ways of training.
-    follow : FollowCheck or None
-        Adds what rounding alone does to the differences.
-    """
+    """Draw the loss, the mIoU, and how far the ways, and rounding alone, are from the first."""
     figure = Figure(figsize=(15, 4.5), layout="constrained")
     loss, miou, difference = figure.subplots(1, 3)
     reference = np.asarray(outcomes[0].losses)
@@ -189,19 +155,7 @@ def draw_curves(path: Path, outcomes: Sequence[Outcome], follow: FollowCheck | N
 def draw_predictions(
     path: Path, scenes: Scenes, outcomes: Sequence[Outcome], columns: int = 10
 ) -> None:
-    """Draw validation scenes: image, truth, and what each way predicts.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The PNG file to write.
-    scenes : Scenes
-        Holds the validation scenes.
-    outcomes : sequence of Outcome
-        The ways of training.
-    columns : int, default 10
-        Number of scenes.
-    """
+    """Draw validation scenes: image, truth, and what each way predicts."""
     columns = min(columns, len(scenes.valid_images))
     rows = [("image", scenes.valid_images), ("truth", scenes.valid_labels)]
     rows += [(outcome.way.title, outcome.predictions) for outcome in outcomes]

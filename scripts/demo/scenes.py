@@ -28,18 +28,10 @@ RECIPE = 1  # part of the cache's file name: raise it when the scenes change
 
 @dataclass(frozen=True)
 class Scenes:
-    """Training and validation scenes.
+    """Training and validation scenes, all ``uint8``.
 
-    Attributes
-    ----------
-    train_images, valid_images : numpy.ndarray
-        ``uint8`` images of shape (N, height, width, 3).
-    train_labels, valid_labels : numpy.ndarray
-        ``uint8`` class of every pixel, of shape (N, height, width).
-    class_names : tuple of str
-        Name of each class, in the order of the labels.
-    source : str
-        Where the scenes come from.
+    Images have the shape (N, height, width, 3), labels (N, height, width). `class_names` are in the
+    order of the labels.
     """
 
     train_images: NDArray[np.uint8]
@@ -58,26 +50,8 @@ class Scenes:
 def load_scenes(folder: Path, side: int, train: int, valid: int, seed: int) -> Scenes:
     """Load the scenes in `folder`, making them first when they are not there.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        A folder with a ``scenes.npz`` of one's own, or the cache of the scenes made here.
-    side : int
-        Height and width of the scenes to make, in pixels.
-    train, valid : int
-        Number of scenes to make for training and for validation.
-    seed : int
-        Seed of everything random in the scenes to make.
-
-    Returns
-    -------
-    Scenes
-        The scenes; `side`, `train`, `valid` and `seed` do not apply to one's own.
-
-    Raises
-    ------
-    ValueError
-        If the file does not hold what it must.
+    `folder` holds a ``scenes.npz`` of one's own, to which the other arguments do not apply, or the
+    scenes made here. Raises a `ValueError` if the file does not hold what it must.
     """
     own = folder / OWN_FILE
     if own.exists():

@@ -14,6 +14,7 @@ import numpy as np
 from gluon_syncbn import cpu_contexts
 from mxnet import autograd, gluon
 from numpy.typing import NDArray
+from sklearn.metrics import jaccard_score
 
 from demo.job import Job
 from demo.networks import Design, Norm, build
@@ -29,23 +30,9 @@ FINAL_STEPS = 20  # whose mean loss counts as the final loss
 class Schedule:
     """How long and how fast to train.
 
-    Attributes
-    ----------
-    epochs : int
-        Passes over the training scenes.
-    batch : int
-        Scenes in a whole batch, over all devices.
-    rate : float
-        Highest learning rate. It rises from zero over the first tenth of the steps, and falls back
-        to zero as a polynomial of power 0.9.
-    momentum, decay : float
-        Momentum and weight decay of SGD.
-    scorings : int
-        How often the validation scenes are scored in the course of the training.
-    seed : int
-        Seed of the order of the scenes.
-    hybridize : dict or None
-        Settings for ``net.hybridize``; None leaves the network imperative.
+    The learning rate rises from zero to `rate` over the first tenth of the steps, and falls back to
+    zero as a polynomial of power 0.9. A `batch` is over all devices; the validation scenes are
+    scored `scorings` times; with `hybridize` None the network stays imperative.
     """
 
     epochs: int
@@ -64,21 +51,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train: a norm layer on some contexts.
-
-    Attributes
-    ----------
-    key : str
-        Short name.
-    title : str
-        What is printed and drawn.
-    norm : Norm
-        The norm layer.
-    contexts : tuple of mxnet.Context
-        The devices of this process over which its part of each batch is split.
-    job : Job
-        The processes over which each batch is split.
-    """
+    """One way to train: a norm layer on some contexts of each process of a job."""
 
     key: str
     title: str
@@ -91,22 +64,8 @@ class Variant:
 class Outcome:
     """What a way of training led to.
 
-    Attributes
-    ----------
-    way : Variant
-        The way.
-    net : mxnet.gluon.HybridBlock
-        The trained network.
-    losses : list of float
-        Mean loss of the whole batch, one for each step, before the step's update.
-    step_seconds : list of float
-        Duration of each step.
-    scored_at : list of int
-        Number of steps done when the validation scenes were scored; the first is 0.
-    miou, accuracy : list of float
-        Mean intersection over union, and share of pixels right, at each scoring.
-    predictions : numpy.ndarray
-        Class of every validation pixel at the end.
+    `losses` are those of whole batches, each before the update of its step. `scored_at` counts the
+    steps done before each scoring, the first of which is 0; `predictions` are those of the last.
     """
 
     way: Variant
@@ -132,26 +91,7 @@ class Outcome:
 def train(
     way: Variant, design: Design, scenes: Scenes, schedule: Schedule, weights: Path
 ) -> Outcome:
-    """Train a network one way, with a progress bar.
-
-    Parameters
-    ----------
-    way : Variant
-        Norm layer and contexts.
-    design : Design
-        The network.
-    scenes : Scenes
-        What to train and validate on.
-    schedule : Schedule
-        How long and how fast to train.
-    weights : pathlib.Path
-        The initial weights.
-
-    Returns
-    -------
-    Outcome
-        Losses, times, scores (in the first process only), and the network.
-    """
+    """Train a network one way, with a progress bar. Only the first process scores."""
     job = way.job
     total = schedule.steps(scenes)
     loop = Loop(way, design, schedule, total, weights)
@@ -183,18 +123,6 @@ def losses_in_reverse(
 
     The mathematics is that of the batches as they are; only the order in which sums are rounded
     differs. How far these losses are from those of `train` is what rounding alone does.
-
-    Parameters
-    ----------
-    way, design, scenes, schedule, weights
-        As for `train`.
-    steps : int
-        Number of steps to take.
-
-    Returns
-    -------
-    list of float
-        The loss of each step.
     """
     loop = Loop(way, design, schedule, schedule.steps(scenes), weights)
     early = itertools.islice(batches(scenes, schedule), steps)
@@ -204,20 +132,7 @@ def losses_in_reverse(
 def batches(
     scenes: Scenes, schedule: Schedule
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Yield the batches of all epochs, in an order that only the seed decides.
-
-    Parameters
-    ----------
-    scenes : Scenes
-        Holds the training scenes.
-    schedule : Schedule
-        Size of the batches, number of epochs, and seed.
-
-    Yields
-    ------
-    images, labels : numpy.ndarray
-        The network's input, and the class of every pixel.
-    """
+    """Yield images and labels of the batches of all epochs; only the seed decides the order."""
     size = schedule.batch
     for epoch in range(schedule.epochs):
         order = np.random.default_rng((schedule.seed, epoch)).permutation(len(scenes.train_images))
@@ -228,21 +143,7 @@ def batches(
 
 
 class Loop:
-    """The training loop of Gluon for one way.
-
-    Parameters
-    ----------
-    way : Variant
-        Norm layer and contexts.
-    design : Design
-        The network.
-    schedule : Schedule
-        How fast to train.
-    steps : int
-        Number of steps until the learning rate is zero.
-    weights : pathlib.Path
-        The initial weights.
-    """
+    """The training loop of Gluon for one way, of `steps` steps."""
 
     def __init__(
         self, way: Variant, design: Design, schedule: Schedule, steps: int, weights: Path
@@ -266,22 +167,12 @@ class Loop:
         self._trainer = self._job.trainer(self.net, "sgd", options)
 
     def step(self, images: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
-        """Take one training step on a whole batch.
+        """Take one training step on a whole batch of `batches`; return its mean loss.
 
         The criterion gives one loss per scene, the mean over its pixels. The gradients are those
         of the sum over all scenes on all devices, and ``Trainer.step`` divides by the size of the
         whole batch (Horovod's trainer by the number of processes first), so that the step is that
         of the whole batch's mean loss however the batch is split.
-
-        Parameters
-        ----------
-        images, labels : numpy.ndarray
-            A batch from `batches`.
-
-        Returns
-        -------
-        float
-            The mean loss of the whole batch.
         """
         parts, truth = (
             gluon.utils.split_and_load(
@@ -326,17 +217,6 @@ class Evaluator:
     in inference all norm layers compute the same from the same parameters. Gluon's parameter
     files hold the mean over the devices, so running statistics that differ between the devices
     are averaged, as they are for whoever loads the file later.
-
-    Parameters
-    ----------
-    design : Design
-        The network.
-    scenes : Scenes
-        Holds the validation scenes.
-    context : mxnet.Context
-        The device to score on.
-    weights : pathlib.Path
-        Parameters to build the network with.
     """
 
     def __init__(self, design: Design, scenes: Scenes, context: Any, weights: Path) -> None:
@@ -346,63 +226,21 @@ class Evaluator:
         self._net.hybridize()
 
     def score(self, weights: Path, outcome: Outcome) -> None:
-        """Score a parameter file and add the scores to `outcome`.
-
-        Parameters
-        ----------
-        weights : pathlib.Path
-            The parameter file.
-        outcome : Outcome
-            Where the scores and the predictions go.
-        """
+        """Score a parameter file and add the scores to `outcome`."""
         self._net.load_parameters(str(weights), ctx=self._context)
         outcome.predictions = predict_classes(self._net, self._scenes.valid_images, self._context)
-        counts = confusion(
-            self._scenes.valid_labels, outcome.predictions, len(self._scenes.class_names)
-        )
+        truth, found = self._scenes.valid_labels.ravel(), outcome.predictions.ravel()
         outcome.scored_at.append(len(outcome.losses))
-        outcome.accuracy.append(float(np.trace(counts) / counts.sum()))
-        outcome.miou.append(mean_iou(counts))
+        outcome.accuracy.append(float((truth == found).mean()))
+        outcome.miou.append(float(jaccard_score(truth, found, average="macro")))
 
 
 def predict_classes(
     net: Any, images: NDArray[np.uint8], context: Any, batch: int = 16
 ) -> NDArray[np.uint8]:
-    """Predict the class of every pixel of `images`.
-
-    Parameters
-    ----------
-    net : mxnet.gluon.HybridBlock
-        A segmentation network.
-    images : numpy.ndarray
-        ``uint8`` images, channels last.
-    context : mxnet.Context
-        The device to predict on.
-    batch : int, default 16
-        Images to predict at a time.
-
-    Returns
-    -------
-    numpy.ndarray
-        ``uint8`` classes of shape (N, height, width).
-    """
+    """Predict the class of every pixel of ``uint8`` images, channels last."""
     classes = []
     for start in range(0, len(images), batch):
         data = mx.nd.array(as_input(images[start : start + batch]), ctx=context)
         classes.append(net(data)[0].argmax(axis=1).asnumpy().astype(np.uint8))
     return np.concatenate(classes)
-
-
-def confusion(
-    truth: NDArray[np.uint8], predicted: NDArray[np.uint8], classes: int
-) -> NDArray[np.int64]:
-    """Count pixels by true class (rows) and predicted class (columns)."""
-    pairs = truth.astype(np.int64).ravel() * classes + predicted.ravel()
-    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
-
-
-def mean_iou(counts: NDArray[np.int64]) -> float:
-    """Mean intersection over union, over the classes that occur in truth or prediction."""
-    shared = np.diag(counts)
-    either = counts.sum(axis=0) + counts.sum(axis=1) - shared
-    return float((shared[either > 0] / either[either > 0]).mean())
