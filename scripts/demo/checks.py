@@ -53,6 +53,8 @@ def check_follows(
     that rounding made up to ``LAG`` steps later, plus ``FLOOR``. In the first step, before any
     update, nothing is amplified yet, and only that step's rounding counts. After ``EARLY_STEPS``
     rounding has grown too large to tell anything. Differences are relative to one device's loss.
+    `reverse` has ``EARLY_STEPS + LAG`` steps, or as many as the training has; the result is for all
+    of them but the last ``LAG``.
     """
     base = np.asarray(reference[: len(reverse)])
     rounding = np.abs(np.asarray(reverse) - base) / base

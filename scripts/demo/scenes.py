@@ -28,10 +28,10 @@ RECIPE = 1  # part of the cache's file name: raise it when the scenes change
 
 @dataclass(frozen=True)
 class Scenes:
-    """Training and validation scenes, all ``uint8``.
+    """Training and validation scenes.
 
-    Images have the shape (N, height, width, 3), labels (N, height, width). `class_names` are in the
-    order of the labels.
+    Images are ``uint8`` of shape (N, height, width, 3), labels ``uint8`` of shape (N, height,
+    width). `class_names` are in the order of the labels.
     """
 
     train_images: NDArray[np.uint8]

@@ -143,7 +143,7 @@ def batches(
 
 
 class Loop:
-    """The training loop of Gluon for one way, of `steps` steps."""
+    """The training loop of Gluon for one way; after `steps` steps the learning rate is zero."""
 
     def __init__(
         self, way: Variant, design: Design, schedule: Schedule, steps: int, weights: Path
