@@ -408,11 +408,6 @@ class SyncBatchNorm(nn.BatchNorm):
         num_batches_tracked: Any = None,
     ) -> Any:
         """Normalize `x`, add `shortcut` and activate; see the class."""
-        if mx.util.is_np_array():
-            raise NotImplementedError(
-                f"{self.name}: MXNet's NumPy interface (npx.set_np) is not supported; "
-                "use mx.nd arrays"
-            )
         cpu_contexts.use_one_thread_each(_contexts_of(self.running_mean))
         symbolic = F is mx.sym
         if shortcut is not None and self.inplace:
@@ -425,7 +420,8 @@ class SyncBatchNorm(nn.BatchNorm):
                 f"{self.name}: shortcut is on {shortcut.context} where {x.context} is expected, "
                 "that of data"
             )
-        return F.Custom(
+        custom = F.np._internal.Custom if mx.util.is_np_array() else F.Custom
+        return custom(
             x,
             gamma,
             beta,

@@ -87,12 +87,14 @@ def fuse(
     if convert:
         convert_sync_batchnorm(net, num_devices)
     names = ["data"] if num_inputs == 1 else [f"data{i}" for i in range(num_inputs)]
-    inputs = [mx.sym.var(name) for name in names]
+    numpy = mx.util.is_np_array()
+    inputs = [mx.sym.var(name).as_np_ndarray() if numpy else mx.sym.var(name) for name in names]
     outputs = _trace(net, inputs)
     flat, out_format = _flatten(outputs, "output")
-    graph = _Graph(mx.sym.Group(flat))
+    graph = _Graph(mx.sym.Group(flat, type(flat[0])))
     fused, left = graph.fuse_all(inplace)
-    network = FusedNetwork(graph.to_symbol(), inputs, out_format, net)
+    symbol = graph.to_symbol().as_np_ndarray() if numpy else graph.to_symbol()
+    network = FusedNetwork(symbol, inputs, out_format, net)
     network.fused, network.left = fused, left
     _logger.info(
         "fused in %s: %d norms: %s; left: %s",
@@ -248,9 +250,9 @@ class _Graph(Graph):
     def _activation(self, index: int) -> dict[str, str] | None:
         """Return the operator's attributes for the activation `index`, or None if it has none."""
         op = self.nodes[index]["op"]
-        if op == "relu" or (op == "Activation" and self.attribute(index, "act_type", "") == "relu"):
-            return {"act_type": "relu"}
         act_type = self.attribute(index, "act_type", "leaky")
+        if op in ("relu", "_npx_relu") or (op == "Activation" and act_type == "relu"):
+            return {"act_type": "relu"}
         slope = self.attribute(index, "slope", DEFAULT_SLOPE)
         if op == "LeakyReLU" and act_type in ("leaky", "elu") and float(slope) >= 0:
             # MXNet holds it in single precision.

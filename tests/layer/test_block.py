@@ -162,10 +162,3 @@ def test_half_precision_keeps_parameters_in_single():
             layer(mx.nd.random.normal(shape=(2, 3, 4), ctx=c, dtype="float16")) for c in contexts(2)
         ]
     assert all(out.dtype == np.float16 for out in outs)
-
-
-def test_numpy_interface_is_refused():
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize()
-    with mx.util.np_array(True), pytest.raises(NotImplementedError, match=r"use mx\.nd arrays"):
-        layer(mx.np.ones((2, 3)))

@@ -1,0 +1,158 @@
+"""Under npx.set_np() the layer and its networks do what they do with mx.nd arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, npx
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+from tests.layer.test_modes import MODES
+from tests.support.oracle import batch_norm
+
+SHAPE = (7, 3, 4, 5)
+
+
+@pytest.fixture(autouse=True)
+def _numpy_interface() -> Iterator[None]:
+    npx.set_np()
+    yield
+    npx.reset_np()
+
+
+def shards(values: np.ndarray, ctx: list[mx.Context]) -> list[mx.np.ndarray]:
+    return gluon.utils.split_and_load(mx.np.array(values), ctx, even_split=False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": None},
+        {"axis": -1},
+        {"activation": "relu"},
+        {"activation": "elu", "alpha": 0.5, "inplace": True},
+        {"shortcut": True},
+    ],
+    ids=str,
+)
+def test_layer(mode, options):
+    """Shards of 4 and 3 images against the whole batch."""
+    ctx = contexts(2)
+    options, shortcut = dict(options), options.get("shortcut", False)
+    options.pop("shortcut", None)
+    layer = gluon_syncbn.SyncBatchNorm(**options)
+    layer.initialize(ctx=ctx)
+    if MODES[mode] is not None:
+        layer.hybridize(**MODES[mode])
+    rng = np.random.default_rng(0)
+    x, dy, added = (rng.normal(1, 2, SHAPE).astype("float32") for _ in range(3))
+    xs, dys, others = (shards(values, ctx) for values in (x, dy, added))
+    for part in xs:
+        part.attach_grad()
+    with autograd.record():
+        outs = [layer(*pair) if shortcut else layer(pair[0]) for pair in zip(xs, others)]
+    autograd.backward(outs, dys)
+    channels = SHAPE[options.get("axis", 1)]
+    expected = batch_norm(
+        x,
+        dy,
+        np.ones(channels),
+        np.zeros(channels),
+        np.zeros(channels),
+        np.ones(channels),
+        axis=options.get("axis", 1),
+        momentum=0.9 if options.get("momentum", 0.9) else 0,
+        shortcut=added if shortcut else 0.0,
+        act_type=options.get("activation"),
+        slope=options.get("alpha", 0.0),
+    )
+    assert all(type(out) is mx.np.ndarray for out in outs)
+    for found, wanted in (
+        (np.concatenate([out.asnumpy() for out in outs]), expected.out),
+        (np.concatenate([part.grad.asnumpy() for part in xs]), expected.dx),
+        (sum(grad.asnumpy() for grad in layer.gamma.list_grad()), expected.dgamma),
+        (layer.running_mean.data(ctx[1]).asnumpy(), expected.running_mean),
+        (layer.running_var.data(ctx[1]).asnumpy(), expected.running_var),
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+class Residual(gluon.HybridBlock):
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.conv = nn.Conv2D(3, 1, in_channels=3)
+            self.norm, self.other = nn.BatchNorm(), nn.BatchNorm()
+
+    def hybrid_forward(self, F, x):
+        y = F.npx.relu(self.norm(self.conv(x)))
+        return F.npx.leaky_relu(self.other(y) + x, act_type="leaky", slope=0.1)
+
+
+def make_net() -> gluon.HybridBlock:
+    net = nn.HybridSequential()
+    net.add(Residual(), nn.Conv2D(2, 1), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
+    net.initialize(mx.init.One(), ctx=contexts(2))
+    return gluon_syncbn.convert_sync_batchnorm(net)
+
+
+def train(net: gluon.Block, steps: int = 3) -> list[float]:
+    """Train as textbooks with this interface do: a backward for each device."""
+    ctx, losses = contexts(2), []
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=SHAPE).astype("float32")
+    labels = rng.integers(0, 3, SHAPE[0])
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    criterion = gluon.loss.SoftmaxCrossEntropyLoss()
+    for _ in range(steps):
+        with autograd.record():
+            outs = [net(part) for part in shards(x, ctx)]
+            parts = [criterion(out, y) for out, y in zip(outs, shards(labels, ctx))]
+        for part in parts:
+            part.backward()
+        npx.waitall()
+        trainer.step(SHAPE[0], ignore_stale_grad=True)
+        losses.append(float(sum(part.sum().item() for part in parts)))
+    return losses
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_modes_train_alike(mode):
+    net = make_net()
+    if MODES[mode] is not None:
+        net.hybridize(**MODES[mode])
+    ours = train(net)
+    assert gluon_syncbn.check_in_sync(net) == {}
+    assert ours[-1] < ours[0]
+    assert ours == pytest.approx(train(make_net()), rel=1e-4)
+
+
+@pytest.mark.parametrize("options", [None, {}, {"fold": True}], ids=["own", "plain", "folded"])
+def test_export(tmp_path, options):
+    net, path = make_net(), str(tmp_path / "net")
+    net.hybridize()
+    train(net)
+    x = mx.np.array(np.random.default_rng(2).normal(size=SHAPE), dtype="float32")
+    expected = net(x).asnumpy()
+    net.export(path) if options is None else gluon_syncbn.export(net, path, **options)
+    loaded = gluon.SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
+    found = loaded(x.as_in_ctx(mx.cpu()))
+    assert type(found) is mx.np.ndarray
+    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_fuse():
+    """All but the sum: with this interface it may broadcast, which the layer's own does not."""
+    net, plain = make_net(), make_net()
+    fused = gluon_syncbn.fuse(net)
+    assert [what for _, what in fused.fused] == ["relu", "relu"]
+    assert len(fused.left) == 1
+    fused.hybridize(static_alloc=True)
+    assert train(fused) == pytest.approx(train(plain), rel=1e-4)
