@@ -29,6 +29,7 @@ from .fold import fold_batchnorm
 from .fuse import fuse
 from .horovod import init
 from .in_sync import check_in_sync
+from .update_statistics import update_statistics
 
 __all__ = [
     "SyncBatchNorm",
@@ -44,4 +45,5 @@ __all__ = [
     "revert_sync_batchnorm",
     "set_timeout",
     "to_batchnorm",
+    "update_statistics",
 ]

@@ -464,7 +464,7 @@ class SyncBatchNorm(nn.BatchNorm):
 
     def _among_processes(self, symbolic: bool) -> dict[str, Any]:
         """Attributes for synchronizing with other processes; none if this process is alone."""
-        number = self._process_set if self._own_process_set else horovod.default()
+        number = self._processes()
         if number is None:
             return {}
         if self.sync_group_size is not None:
@@ -477,6 +477,10 @@ class SyncBatchNorm(nn.BatchNorm):
             name += f"/{self._identity.uses_in_graphs}"
             self._identity.uses_in_graphs += 1
         return {"process_set": number, "across": name}
+
+    def _processes(self) -> int | None:
+        """Horovod's number of the set of processes to synchronize with; None for this one alone."""
+        return self._process_set if self._own_process_set else horovod.default()
 
     def _devices_in_use(self, check: bool) -> int:
         contexts = _contexts_of(self.running_mean)

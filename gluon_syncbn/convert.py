@@ -13,7 +13,7 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SyncBatchNorm
 
-__all__ = ["convert_sync_batchnorm", "revert_sync_batchnorm"]
+__all__ = ["blocks_of", "convert_sync_batchnorm", "norm_layers", "revert_sync_batchnorm"]
 
 _logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def convert_sync_batchnorm(
     # Raises before anything has changed.
     SyncBatchNorm(num_devices=num_devices, sync_group_size=sync_group_size)
     converted = []
-    for layer in _norm_layers(net):
+    for layer in norm_layers(net):
         if type(layer) in (nn.BatchNorm, contrib.nn.SyncBatchNorm):
             SyncBatchNorm._convert_in_place(layer, num_devices, sync_group_size)
             converted.append(layer.name)
@@ -68,7 +68,7 @@ def convert_sync_batchnorm(
                 UserWarning,
                 stacklevel=2,
             )
-    for block in _blocks(net):
+    for block in blocks_of(net):
         number = _norm_nodes(block)
         if number:
             warnings.warn(
@@ -108,7 +108,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     --------
     convert_sync_batchnorm : The inverse.
     """
-    layers = [layer for layer in _norm_layers(net) if type(layer) is SyncBatchNorm]
+    layers = [layer for layer in norm_layers(net) if type(layer) is SyncBatchNorm]
     for layer in layers:
         if layer.momentum is None:
             raise ValueError(
@@ -128,7 +128,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     return net
 
 
-def _blocks(net: gluon.Block) -> Iterator[gluon.Block]:
+def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
     """Every block of `net` once, however often it is registered."""
     seen: set[int] = set()
     waiting: list[Any] = [net]
@@ -148,13 +148,14 @@ def _norm_nodes(block: gluon.Block) -> int:
     return sum(node["op"] in ("BatchNorm", "_contrib_SyncBatchNorm") for node in graph["nodes"])
 
 
-def _norm_layers(net: gluon.Block) -> Iterator[Any]:
-    return (block for block in _blocks(net) if isinstance(block, _BatchNorm))
+def norm_layers(net: gluon.Block) -> Iterator[Any]:
+    """Every BatchNorm of `net` once, of whatever class."""
+    return (block for block in blocks_of(net) if isinstance(block, _BatchNorm))
 
 
 def _report(what: str, net: gluon.Block, names: list[str]) -> None:
     if names:
-        for block in _blocks(net):
+        for block in blocks_of(net):
             if isinstance(block, gluon.HybridBlock):
                 block._clear_cached_op()
     _logger.info("%s in %s: %d layers: %s", what, net.name, len(names), ", ".join(names) or "none")

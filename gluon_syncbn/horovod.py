@@ -6,13 +6,16 @@ import atexit
 import ctypes
 from typing import Any
 
+import mxnet as mx
+import numpy as np
+
 from . import _native
 
 __all__ = ["init"]
 
 _SHOWN_RANKS = 16
 
-_joined: set[int] = set()
+_joined: dict[int, Any] = {}
 _default: int | None = None
 
 
@@ -88,10 +91,19 @@ def join(process_set: Any = None) -> int | None:
         # Behind Horovod's own handler, and so called before it. MXNet would wait for ever for
         # exchanges that no other process joins.
         atexit.register(_leave)
-    _joined.add(number)
+    _joined[number] = chosen
     function = ctypes.cast(_native_library().horovod_mxnet_allgather_async, ctypes.c_void_p)
     _native.add_process_set(function, number, chosen.rank(), chosen.size(), _ranks_text(chosen))
     return int(number)
+
+
+def gather(values: np.ndarray, number: int) -> np.ndarray:
+    """Return the values of all processes of a set, which give arrays of one shape, by rank."""
+    mine = mx.nd.array(values[None], ctx=mx.cpu(), dtype="float64")
+    gathered = require_horovod().allgather(
+        mine, name="gluon_syncbn.gather", process_set=_joined[number]
+    )
+    return np.asarray(gathered.asnumpy())
 
 
 def require_horovod() -> Any:

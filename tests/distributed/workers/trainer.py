@@ -38,6 +38,20 @@ def step(net: Any, trainer: Any, xs: list[mx.nd.NDArray], size: float) -> None:
     trainer.step(size)
 
 
+def statistics(rank: int, size: int, ctx: list[mx.Context]) -> None:
+    """Those of a data set of which the processes have parts of different size."""
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS)
+    layer.initialize(ctx=ctx)
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(10, 2, (2, 3 + r, CHANNELS, 2)).astype("float32") for r in range(size)]
+    gluon_syncbn.update_statistics(layer, [mx.nd.array(batch) for batch in parts[rank]])
+    data = np.concatenate(parts, axis=1).astype("float64")
+    found = values(layer)
+    close("mean of all", found["running_mean"], data.mean((0, 1, 3)), 1e-6)
+    close("variance of all", found["running_var"], data.var((0, 1, 3)), 1e-6)
+    agree("statistics", {name: zlib.crc32(value.tobytes()) for name, value in found.items()})
+
+
 def main() -> None:
     rank, size = init()
     alone = build(nn.BatchNorm, [mx.cpu()])
@@ -60,6 +74,7 @@ def main() -> None:
         for name, value in values(alone).items():
             # MXNet's BatchNorm holds momentum in single precision.
             close(name, ours[name], value, 1e-6 if "running" in name else 1e-9)
+        statistics(rank, size, ctx)
     report(sys.argv[1], done=True)
 
 

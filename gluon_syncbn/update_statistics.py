@@ -1,0 +1,218 @@
+"""Running statistics of a whole data set."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from typing import Any, Iterable, Iterator, Sequence, Sized
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from . import horovod
+from .block import SyncBatchNorm
+from .convert import blocks_of, norm_layers
+
+__all__ = ["update_statistics"]
+
+
+def update_statistics(
+    net: gluon.Block,
+    loader: Iterable[Any],
+    ctx: Sequence[mx.Context] | None = None,
+    progress: bool = True,
+) -> None:
+    """Make the running statistics of a network those of a whole data set.
+
+    After training, the running statistics are an average over the last batches, while the weights
+    still moved. This runs the network over `loader` in training mode, without gradients, and gives
+    every :class:`gluon_syncbn.SyncBatchNorm` the mean and the biased variance of all values that it
+    has normalized, each with the same weight ("Precise BN" [1]_). Weights stay as they are.
+
+    All devices get the same, with `sync_group_size` too. With :func:`gluon_syncbn.init`, all
+    processes call this with their own parts of the data set, in equally many batches. If anything
+    fails, the statistics stay what they were.
+
+    Parameters
+    ----------
+    net : Block
+        An initialized network, hybridized or not. Of a network that :func:`gluon_syncbn.fuse` has
+        made, give the one that it was made of: they share their statistics.
+    loader : iterable
+        Gives batches, such as a ``gluon.data.DataLoader``: arrays, or tuples that begin with one.
+        They are split over the contexts. A batch with fewer images than contexts joins the one
+        before it.
+    ctx : sequence of mxnet.Context, optional
+        The contexts that the parameters live on, which is the default.
+    progress : bool, default True
+        Show a progress bar if tqdm is installed.
+
+    Raises
+    ------
+    ValueError
+        If `net` has no SyncBatchNorm, `ctx` has other contexts than the parameters, or `loader`
+        has fewer images than there are contexts.
+    TypeError
+        If a batch does not begin with an array.
+
+    References
+    ----------
+    .. [1] Y. Wu and J. Johnson, "Rethinking 'Batch' in BatchNorm", 2021, section 3.
+    """
+    layers = _layers(net)
+    own = layers[0].running_mean.list_ctx()
+    contexts = own if ctx is None else list(ctx)
+    if sorted(map(str, contexts)) != sorted(map(str, own)):
+        raise ValueError(f"ctx={contexts} should be the contexts of the parameters, {own}")
+    hybrid = [block for block in blocks_of(net) if isinstance(block, gluon.HybridBlock)]
+    active = [block._active for block in hybrid]
+    seen = [_Seen(layer) for layer in layers]
+    done = False
+    try:
+        for block in hybrid:  # compiled networks call no hooks
+            block._active = False
+        with autograd.pause(train_mode=True):
+            for batch in _shown(_batches(loader, len(contexts)), loader, progress):
+                for shard in gluon.utils.split_and_load(batch, contexts, even_split=False):
+                    net(shard)
+                for each in seen:
+                    each.merge_waiting()
+        _merge_processes(seen)
+        done = True
+    finally:
+        for each in seen:
+            each.leave(done)
+        for block, was_active in zip(hybrid, active):
+            block._active = was_active
+
+
+def _layers(net: gluon.Block) -> list[SyncBatchNorm]:
+    """Find the layers to update; warn of those that keep their statistics."""
+    gathering = [each for each in norm_layers(net) if not each._kwargs["use_global_stats"]]
+    layers = [each for each in gathering if isinstance(each, SyncBatchNorm)]
+    if not layers:
+        raise ValueError(
+            f"{net.name} has no SyncBatchNorm that gathers statistics: convert it with "
+            "gluon_syncbn.convert_sync_batchnorm, or give the network that it was fused from"
+        )
+    for each in gathering:
+        if not isinstance(each, SyncBatchNorm):
+            warnings.warn(
+                f"{each.name} keeps its statistics: {type(each).__name__} is no SyncBatchNorm",
+                UserWarning,
+                stacklevel=3,
+            )
+    return layers
+
+
+def _batches(loader: Iterable[Any], fewest: int) -> Iterator[mx.nd.NDArray]:
+    """Yield the arrays of `loader`, joined where one has too few images for the devices."""
+    held: Any = None
+    for number, batch in enumerate(loader):
+        data = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+        if not isinstance(data, mx.nd.NDArray):
+            raise TypeError(f"batch {number} of loader begins with {type(data).__name__}, no array")
+        if held is not None and min(len(data), len(held)) >= fewest:
+            yield held
+            held = None
+        if held is not None:
+            numpy = mx.util.is_np_array()
+            data = mx.np.concatenate([held, data]) if numpy else mx.nd.concat(held, data, dim=0)
+        held = data
+    if held is None or len(held) < fewest:
+        number = 0 if held is None else len(held)
+        raise ValueError(f"loader has {number} images where at least {fewest} are expected")
+    yield held
+
+
+def _shown(batches: Iterator[Any], loader: Iterable[Any], progress: bool) -> Iterable[Any]:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return batches
+    total = len(loader) if isinstance(loader, Sized) else None
+    shown: Iterable[Any] = tqdm(batches, "running statistics", total, disable=not progress)
+    return shown
+
+
+class _Seen:
+    """What a layer normalizes: with momentum 0 its running statistics are those of one use."""
+
+    def __init__(self, layer: SyncBatchNorm) -> None:
+        self._layer = layer
+        self._parameters = [layer.running_mean, layer.running_var]
+        self._before = [[array.copy() for array in p.list_data()] for p in self._parameters]
+        self._momentum = layer._kwargs["momentum"]
+        self._counter = layer._reg_params.pop("num_batches_tracked", None)
+        self._waiting: list[tuple[int, list[mx.nd.NDArray]]] = []
+        self._uses = 0
+        self.moments = np.zeros((3, layer.running_mean.shape[0]))  # count, mean and M2
+        layer._kwargs["momentum"] = 0.0
+        self._set(self._parameters, [0.0, 0.0])  # NaN would stay NaN
+        self._hook = layer.register_forward_hook(self._note)
+
+    @property
+    def processes(self) -> int | None:
+        """Horovod's number of the set of processes that the layer synchronizes with."""
+        return self._layer._processes()
+
+    def _note(self, layer: SyncBatchNorm, inputs: tuple, _output: Any) -> None:
+        x = inputs[0]
+        count = x.size // x.shape[layer._kwargs["axis"]]
+        self._waiting.append((count, [p.data(x.context).copy() for p in self._parameters]))
+
+    def merge_waiting(self) -> None:
+        """Add what the devices have seen, now that all of them have been called."""
+        for count, statistics in self._waiting:
+            mean, var = (array.asnumpy().astype(np.float64) for array in statistics)
+            self.merge(np.stack([np.full_like(mean, count), mean, count * var]))
+        self._uses += len(self._waiting) // len(self._before[0])
+        self._waiting.clear()
+
+    def merge(self, others: np.ndarray) -> None:
+        """Add count, mean and M2 of others, by Chan's formula."""
+        (count, mean, m2), (more, other, m2_other) = self.moments, others
+        share = more / np.maximum(count + more, 1)
+        change = other - mean
+        self.moments = np.stack(
+            [count + more, mean + share * change, m2 + m2_other + change**2 * count * share]
+        )
+
+    def leave(self, done: bool) -> None:
+        """Let the layer be what it was, with what it has seen as its statistics if all is done."""
+        self._hook.detach()
+        self._layer._kwargs["momentum"] = self._momentum
+        if self._counter is not None:
+            self._layer._reg_params["num_batches_tracked"] = self._counter
+        count, mean, m2 = self.moments
+        if not done or not count.all():
+            for parameter, arrays in zip(self._parameters, self._before):
+                for now, before in zip(parameter.list_data(), arrays):
+                    now[:] = before
+            return
+        self._set(self._parameters, [mean, m2 / count])
+        if self._counter is not None:
+            self._set([self._counter], [float(self._uses)])
+
+    @staticmethod
+    def _set(parameters: list[gluon.Parameter], values: list[Any]) -> None:
+        for parameter, value in zip(parameters, values):
+            for array in parameter.list_data():
+                array[:] = value
+
+
+def _merge_processes(seen: list[_Seen]) -> None:
+    """Add what the other processes have seen, in one exchange for each set of processes."""
+    sets: dict[int, list[_Seen]] = defaultdict(list)
+    for each in seen:
+        if each.processes is not None:
+            sets[each.processes].append(each)
+    for number, members in sorted(sets.items()):
+        every = horovod.gather(np.concatenate([each.moments for each in members], axis=1), number)
+        for each in members:
+            width = each.moments.shape[1]
+            each.moments = np.zeros((3, width))
+            for others in every:  # in the order of ranks, for the same bits in all processes
+                each.merge(others[:, :width])
+            every = every[:, :, width:]

@@ -1,0 +1,160 @@
+"""update_statistics makes running statistics those of a whole data set."""
+
+from __future__ import annotations
+
+import sys
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon, npx
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+
+
+class TwoUses(gluon.HybridBlock):
+    """One norm for two arrays, and one for what it makes of them."""
+
+    def __init__(self, **options) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.norm = gluon_syncbn.SyncBatchNorm(**options)
+            self.last = gluon_syncbn.SyncBatchNorm()
+
+    def hybrid_forward(self, F, x):
+        return self.last(self.norm(x) + self.norm(3 * x - 1))
+
+
+def data_of(number: int) -> np.ndarray:
+    rng = np.random.default_rng(number)
+    return rng.normal(100, 2, (number, 3, 4, 5)).astype("float32") * rng.uniform(
+        1, 2, (number, 1, 1, 1)
+    )
+
+
+def loader(data: np.ndarray, batch_size: int) -> gluon.data.DataLoader:
+    return gluon.data.DataLoader(
+        gluon.data.ArrayDataset(data.astype("float32"), np.arange(len(data))), batch_size
+    )
+
+
+def statistics(layer, ctx) -> list[np.ndarray]:
+    found = []
+    for parameter in (layer.running_mean, layer.running_var):
+        first, *others = [array.asnumpy() for array in parameter.list_data()]
+        assert all((first == other).all() for other in others)
+        assert len(others) == len(ctx) - 1
+        found.append(first)
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": None}, {"sync_group_size": 1}], ids=str)
+@pytest.mark.parametrize("mode", [None, {}, {"static_alloc": True}])
+def test_they_are_those_of_the_data_set(options, mode):
+    """Batches of 4, 4 and 3 images on three devices, and one more that joins the last of them."""
+    ctx, data = contexts(3), data_of(12)
+    net = TwoUses(**options)
+    net.initialize(ctx=ctx)
+    if mode is not None:
+        net.hybridize(**mode)
+    before = net(mx.nd.array(data)).asnumpy()
+    net.norm.running_mean.set_data(mx.nd.full(3, np.nan))  # whatever they were before
+    batches = [mx.nd.array(part) for part in np.split(data, [4, 8, 11])]
+    gluon_syncbn.update_statistics(net, batches, ctx)
+    seen = np.concatenate([data, 3 * data - 1]).astype(np.float64)
+    mean, var = statistics(net.norm, ctx)
+    np.testing.assert_allclose(mean, seen.mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(var, seen.var((0, 2, 3)), rtol=1e-5)
+    # The last norm's input depends on the batch, so one device has to see the same batches.
+    one = TwoUses(**options)
+    one.initialize(ctx=contexts(1))
+    one(mx.nd.array(data))
+    if "sync_group_size" not in options:
+        parts = [mx.nd.array(part) for part in np.split(data, [4, 8])]
+        gluon_syncbn.update_statistics(one, parts)
+        for ours, theirs in zip(statistics(net.last, ctx), statistics(one.last, ctx[:1])):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    after = net(mx.nd.array(data)).asnumpy()
+    assert np.abs(after - before).max() > 0.1, "a compiled network predicts with the new ones"
+    assert net.norm.momentum == options.get("momentum", 0.9)
+    if net.norm.momentum is None:
+        assert net.norm.num_batches_tracked.data(ctx[2]).asscalar() == 6
+
+
+def test_a_loader_of_data_and_labels():
+    ctx, data = contexts(2), data_of(11)
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=ctx)
+    gluon_syncbn.update_statistics(layer, loader(data, 4))
+    mean, var = statistics(layer, ctx)
+    np.testing.assert_allclose(mean, data.astype(np.float64).mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(var, data.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
+
+
+def test_numpy_interface():
+    npx.set_np()
+    try:
+        layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+        layer.initialize(ctx=contexts(2))
+        data = data_of(5)
+        gluon_syncbn.update_statistics(layer, loader(data, 4))
+        expected = data.astype(np.float64).mean((0, 2, 3))
+        np.testing.assert_allclose(statistics(layer, contexts(2))[0], expected, rtol=1e-6)
+    finally:
+        npx.reset_np()
+
+
+def test_what_goes_wrong_changes_nothing():
+    ctx = contexts(2)
+    net = nn.HybridSequential()
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3), gluon_syncbn.SyncBatchNorm(momentum=None))
+    net.initialize(ctx=ctx)
+    net.hybridize()
+    net(mx.nd.ones((1, 3, 2, 2)))
+    before = [array.asnumpy() for p in net.collect_params().values() for array in p.list_data()]
+
+    def interrupted():
+        yield mx.nd.array(data_of(4))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gluon_syncbn.update_statistics(net, interrupted())
+    with pytest.raises(ValueError, match="loader has 1 images where at least 2"):
+        gluon_syncbn.update_statistics(net, [mx.nd.ones((1, 3, 2, 2))])
+    with pytest.raises(TypeError, match="batch 0 of loader begins with str, no array"):
+        gluon_syncbn.update_statistics(net, ["image.png"])
+    after = [array.asnumpy() for p in net.collect_params().values() for array in p.list_data()]
+    for one, other in zip(before, after):
+        np.testing.assert_array_equal(one, other)
+    assert net._active
+    assert net[1].momentum is None
+
+
+def test_norms_of_other_kinds():
+    net = nn.HybridSequential()
+    net.add(
+        nn.BatchNorm(in_channels=3),
+        gluon_syncbn.SyncBatchNorm(in_channels=3, use_global_stats=True),
+    )
+    net.initialize(ctx=contexts(2))
+    with pytest.raises(ValueError, match="has no SyncBatchNorm that gathers statistics"):
+        gluon_syncbn.update_statistics(net, [])
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))
+    net[2].initialize(ctx=contexts(2))
+    with pytest.warns(UserWarning, match=f"{net[0].name} keeps its statistics"):
+        gluon_syncbn.update_statistics(net, [mx.nd.array(data_of(4))])
+    assert (net[1].running_mean.data(contexts(1)[0]).asnumpy() == 0).all()
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_progress(installed, monkeypatch, capsys):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts(1))
+    if not installed:
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    gluon_syncbn.update_statistics(layer, loader(data_of(4), 2))
+    assert ("running statistics: 100%" in capsys.readouterr().err) == installed
+    gluon_syncbn.update_statistics(layer, loader(data_of(4), 2), progress=False)
+    assert not capsys.readouterr().err
