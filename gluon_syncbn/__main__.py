@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from . import diagnose, onnx
-from .export import convert_files
+from . import __version__, diagnose, onnx
+from .export import PlainFiles
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["convert"]:
+        print("warning: convert is called export now; the old name goes away", file=sys.stderr)
+        arguments = ["export", *arguments[1:]]
     parser = argparse.ArgumentParser(
         prog="python -m gluon_syncbn",
         description="Synchronized batch normalization for Apache MXNet.",
     )
+    parser.add_argument("--version", action="version", version=f"gluon_syncbn {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser(
         "diagnose",
@@ -22,27 +28,27 @@ def main(arguments: list[str] | None = None) -> int:
         description="Print versions, the native library, what it was built with and the settings "
         "for CPU contexts, and train one step on two contexts. Exits with 1 if that fails.",
     )
-    convert = commands.add_parser(
-        "convert",
+    export = commands.add_parser(
+        "export",
         help="make exported files loadable without this package",
         description="Make the SyncBatchNorm nodes of exported files plain BatchNorm nodes, which "
         "MXNet loads in any language without this package.",
     )
-    convert.add_argument("symbol", metavar="SYMBOL", help="such as net-symbol.json")
-    convert.add_argument("params", metavar="PARAMS", help="such as net-0000.params")
-    convert.add_argument("out", metavar="OUT", help="writes OUT-symbol.json and OUT-0000.params")
-    convert.add_argument(
+    export.add_argument("symbol", metavar="SYMBOL", help="such as net-symbol.json")
+    export.add_argument("params", metavar="PARAMS", help="such as net-0000.params")
+    export.add_argument("out", metavar="OUT", help="writes OUT-symbol.json and OUT-0000.params")
+    export.add_argument(
         "--fold",
         action="store_true",
         help="fold the norms into the convolution or dense layers before them if that is exact, "
         "and print which",
     )
-    convert.add_argument(
+    export.add_argument(
         "--onnx",
         metavar="FILE",
         help="also write an ONNX file (needs the extra: pip install 'gluon_syncbn[onnx]')",
     )
-    convert.add_argument(
+    export.add_argument(
         "--input-shape",
         metavar="N,C,H,W",
         type=_shape,
@@ -51,9 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="for --onnx: shape of the input, which the ONNX file keeps; once for every input",
     )
     options = parser.parse_args(arguments)
-    if options.command == "convert" and bool(options.onnx) != bool(options.input_shape):
-        convert.error("--onnx and --input-shape (such as 1,3,480,480) need each other")
-    return diagnose.main() if options.command == "diagnose" else _convert(options)
+    if options.command == "export" and bool(options.onnx) != bool(options.input_shape):
+        export.error("--onnx and --input-shape (such as 1,3,480,480) need each other")
+    return diagnose.main() if options.command == "diagnose" else _export(options)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -65,29 +71,35 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def _convert(options: argparse.Namespace) -> int:
-    files = (f"{options.out}-symbol.json", f"{options.out}-0000.params")
+def _export(options: argparse.Namespace) -> int:
+    files = [f"{options.out}-symbol.json", f"{options.out}-0000.params"]
     try:
+        _check_writable([*files, *filter(None, [options.onnx])], [options.symbol, options.params])
         if options.onnx:
-            onnx.check_onnx()  # before anything is written
-        plain = convert_files(options.symbol, options.params, *files, fold=options.fold)
+            onnx.check_onnx()
+        plain = PlainFiles(options.symbol, options.params, options.fold)
+        if options.onnx:
+            onnx.write_onnx(plain.symbol, plain.args, plain.aux, options.onnx, options.input_shape)
+        plain.write(*files)
     except (OSError, ValueError) as error:
-        return _fail(error)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if not plain.converted:
+        print(f"nothing to convert: {options.symbol} has no SyncBatchNorm")
     if options.fold:
         print(plain.report)
-    print(f"written: {files[0]}, {files[1]}")
-    if options.onnx:
-        try:
-            onnx.write_onnx(plain.symbol, plain.args, plain.aux, options.onnx, options.input_shape)
-        except (OSError, ValueError) as error:
-            return _fail(error)
-        print(f"written: {options.onnx}")
+    print(f"written: {', '.join([*files, *filter(None, [options.onnx])])}")
     return 0
 
 
-def _fail(error: Exception) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return 1
+def _check_writable(files: list[str], read: list[str]) -> None:
+    """Refuse files in folders that do not exist, and those that are to be read."""
+    for name in files:
+        path = Path(name)
+        if not path.parent.is_dir():
+            raise ValueError(f"{name} cannot be written: there is no folder {path.parent}")
+        if path.resolve() in [Path(other).resolve() for other in read]:
+            raise ValueError(f"{name} would be overwritten, but is read: choose another OUT")
 
 
 if __name__ == "__main__":

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import NamedTuple
 
 import mxnet as mx
 from mxnet import gluon
 
 from .fold import Arrays, FoldReport, fold_batchnorm
-from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, is_sync_batchnorm
+from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line, sync_batchnorms
 
-__all__ = ["Converted", "convert_files", "export", "to_batchnorm"]
+__all__ = ["PlainFiles", "export", "to_batchnorm"]
 
 _logger = logging.getLogger(__name__)
 
@@ -41,9 +40,8 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
         batches.
     """
     graph = Graph(symbol)
-    for index in range(len(graph.nodes)):
-        if is_sync_batchnorm(graph.nodes[index]):
-            _make_plain(graph, index)
+    for index in sync_batchnorms(graph):
+        _make_plain(graph, index)
     return graph.to_symbol()
 
 
@@ -105,37 +103,28 @@ def export(
     """
     net.export(str(path), epoch)
     symbol_file, params_file = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
-    convert_files(symbol_file, params_file, symbol_file, params_file, fold)
+    PlainFiles(symbol_file, params_file, fold).write(symbol_file, params_file)
     return symbol_file, params_file
 
 
-class Converted(NamedTuple):
-    """A symbol of plain MXNet operators with its parameters, and what was folded in it."""
-
-    symbol: mx.sym.Symbol
-    args: Arrays
-    aux: Arrays
-    report: FoldReport
-
-
-def convert_files(
-    symbol_file: str, params_file: str, new_symbol_file: str, new_params_file: str, fold: bool
-) -> Converted:
-    """Make the SyncBatchNorm nodes of exported files plain ``BatchNorm`` nodes.
+class PlainFiles:
+    """Exported files, read and made ones of plain MXNet operators.
 
     Parameters
     ----------
     symbol_file, params_file : str
         Files that ``HybridBlock.export`` or ``Module.save_checkpoint`` wrote.
-    new_symbol_file, new_params_file : str
-        Where to write; may be the same files.
     fold : bool
         Whether to fold the norms into the layers before them, if that is exact.
 
-    Returns
-    -------
-    Converted
-        What was written. The report is empty without `fold`.
+    Attributes
+    ----------
+    symbol : Symbol
+    args, aux : dict of str to NDArray
+    converted : int
+        How many nodes were SyncBatchNorm.
+    report : FoldReport
+        What was folded; empty without `fold`.
 
     Raises
     ------
@@ -144,33 +133,41 @@ def convert_files(
     OSError
         If a file cannot be read.
     """
-    symbol = to_batchnorm(_load_symbol(symbol_file))
-    args, aux = _load_parameters(params_file)
-    states = {*symbol.list_auxiliary_states()}
-    missing = states - aux.keys()
-    if missing:
-        raise ValueError(
-            f"{params_file} has no {min(missing)}, which {symbol_file} needs; "
-            "do the two files belong together?"
-        )
-    aux = {name: array for name, array in aux.items() if name in states}
-    report = FoldReport()
-    if fold:
-        symbol, args, aux, report = fold_batchnorm(symbol, args, aux)
-        _logger.info("folded batch normalization of %s:\n%s", symbol_file, report)
-    arrays = {f"arg:{name}": array for name, array in args.items()}
-    mx.nd.save(new_params_file, {**arrays, **{f"aux:{name}": a for name, a in aux.items()}})
-    symbol.save(new_symbol_file)
-    return Converted(symbol, args, aux, report)
+
+    def __init__(self, symbol_file: str, params_file: str, fold: bool) -> None:
+        symbol = _load_symbol(symbol_file)
+        self.converted = len(sync_batchnorms(Graph(symbol)))
+        self.symbol = to_batchnorm(symbol)
+        self.args, aux = _load_parameters(params_file)
+        states = self.symbol.list_auxiliary_states()
+        missing = set(states) - aux.keys()
+        if missing:
+            raise ValueError(
+                f"{params_file} has no {min(missing)}, which {symbol_file} needs; "
+                "do the two files belong together?"
+            )
+        self.aux = {name: aux[name] for name in states}
+        self.report = FoldReport()
+        if fold:
+            self.symbol, self.args, self.aux, self.report = fold_batchnorm(
+                self.symbol, self.args, self.aux
+            )
+            _logger.info("folded batch normalization of %s:\n%s", symbol_file, self.report)
+
+    def write(self, symbol_file: str, params_file: str) -> None:
+        """Write both; they may be the files that were read."""
+        arrays = {f"arg:{name}": array for name, array in self.args.items()}
+        arrays.update({f"aux:{name}": array for name, array in self.aux.items()})
+        mx.nd.save(params_file, arrays)
+        self.symbol.save(symbol_file)
 
 
 def _load_symbol(name: str) -> mx.sym.Symbol:
     """Load a symbol file; a ValueError names the file if it holds none."""
-    text = Path(name).read_text()
     try:
-        return mx.sym.load_json(text)
-    except mx.base.MXNetError as error:
-        raise ValueError(f"{name} holds no symbol of MXNet: {_last_line(error)}") from error
+        return mx.sym.load_json(Path(name).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, mx.base.MXNetError) as error:
+        raise ValueError(f"{name} holds no symbol of MXNet: {last_line(error)}") from error
 
 
 def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
@@ -180,7 +177,7 @@ def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
     try:
         arrays = mx.nd.load(name)
     except mx.base.MXNetError as error:
-        raise ValueError(f"{name} holds no parameters of MXNet: {_last_line(error)}") from error
+        raise ValueError(f"{name} holds no parameters of MXNet: {last_line(error)}") from error
     if not isinstance(arrays, dict) or not all(key[:4] in ("arg:", "aux:") for key in arrays):
         raise ValueError(
             f"{name} holds arrays that are not the parameters of a symbol (arg:... and aux:...); "
@@ -188,7 +185,3 @@ def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
         )
     parts = [{key[4:]: a for key, a in arrays.items() if key[:4] == k} for k in ("arg:", "aux:")]
     return parts[0], parts[1]
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]

@@ -13,7 +13,7 @@ from mxnet.gluon.block import _flatten
 
 from . import cpu_contexts
 from .convert import convert_sync_batchnorm
-from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, is_sync_batchnorm
+from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, is_sync_batchnorm, sync_batchnorms
 
 __all__ = ["FusedNetwork", "fuse"]
 
@@ -147,7 +147,7 @@ class FusedNetwork(gluon.SymbolBlock):
         self._out_format = out_format
         self._cached_graph = inputs, symbol
         graph = Graph(symbol)
-        norms = (i for i, node in enumerate(graph.nodes) if is_sync_batchnorm(node))
+        norms = sync_batchnorms(graph)
         self._synchronizes = any(graph.attribute(i, "num_devices", "1") != "1" for i in norms)
         shared = net.collect_params()
         known = {symbol_in.name for symbol_in in inputs}
@@ -176,7 +176,7 @@ class _Graph(Graph):
     def fuse_all(self, inplace: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Fuse all norms; return those with what they took in, and the others with the reason."""
         fused, left = [], []
-        norms = [index for index, node in enumerate(self.nodes) if is_sync_batchnorm(node)]
+        norms = sync_batchnorms(self)
         counts = Counter(self._statistics(index) for index in norms)
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
         for index in norms:

@@ -9,7 +9,14 @@ import mxnet as mx
 
 from .block import OP_TYPE
 
-__all__ = ["DEFAULT_SLOPE", "SHORTCUT", "Graph", "is_sync_batchnorm"]
+__all__ = [
+    "DEFAULT_SLOPE",
+    "SHORTCUT",
+    "Graph",
+    "is_sync_batchnorm",
+    "last_line",
+    "sync_batchnorms",
+]
 
 SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
@@ -18,6 +25,16 @@ DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
 def is_sync_batchnorm(node: dict[str, Any]) -> bool:
     """Tell whether a node of a graph is this package's operator."""
     return node["op"] == "Custom" and node.get("attrs", {}).get("op_type") == OP_TYPE
+
+
+def sync_batchnorms(graph: Graph) -> list[int]:
+    """List the nodes that are this package's operator."""
+    return [index for index, node in enumerate(graph.nodes) if is_sync_batchnorm(node)]
+
+
+def last_line(error: Exception) -> str:
+    """Return what MXNet says after its stack trace."""
+    return str(error).strip().splitlines()[-1]
 
 
 class Graph:

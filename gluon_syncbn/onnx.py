@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 
 from .fold import Arrays
+from .graph import last_line
 
 __all__ = ["Shape", "check_onnx", "write_onnx"]
 
@@ -71,7 +72,8 @@ def write_onnx(
     inputs = [name for name in symbol.list_arguments() if name not in args and name != label]
     if len(inputs) != len(shapes):
         raise ValueError(
-            f"{len(shapes)} input shapes were given for {len(inputs)} inputs: {', '.join(inputs)}"
+            f"--input-shape was given {len(shapes)} times for {len(inputs)} inputs: "
+            f"{', '.join(inputs)}"
         )
     dtypes = {array.dtype for array in args.values()}
     if dtypes - {np.float32}:
@@ -81,19 +83,29 @@ def write_onnx(
         symbol.infer_shape(**dict(zip(inputs, shapes)))
     except mx.base.MXNetError as error:
         given = ", ".join(f"{name} {shape}" for name, shape in zip(inputs, shapes))
-        reason = str(error).strip().splitlines()[-1]
-        raise ValueError(f"the input shapes do not fit ({given}): {reason}") from error
+        raise ValueError(f"--input-shape does not fit ({given}): {last_line(error)}") from error
     try:
         with _opset():
             mx.onnx.export_model(
                 symbol, {**args, **aux}, list(shapes), np.float32, onnx_file_path=str(file)
             )
-        onnx.checker.check_model(str(file))
+        model = onnx.load(str(file))
+        _keep_initializers_out_of_inputs(model.graph)
+        onnx.checker.check_model(model)
+        onnx.save(model, str(file))
     except OSError:
         raise
     except Exception as error:  # the exporter raises whatever its converters raise
         reason = " ".join(str(error).split())
         raise ValueError(f"MXNet's ONNX exporter cannot write this network: {reason}") from error
+
+
+def _keep_initializers_out_of_inputs(graph: Any) -> None:
+    """Make parameters constant: one that is an input too could be overridden at every call."""
+    given = {initializer.name for initializer in graph.initializer}
+    inputs = [each for each in graph.input if each.name not in given]
+    del graph.input[:]
+    graph.input.extend(inputs)
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ for python in "$@"; do
   cd "$work"
   alone() { env -i HOME="$work" PATH="$folder/venv/bin" "$folder/venv/bin/python" -W ignore "$@"; }
   alone "$folder/train.py"
-  alone -m gluon_syncbn convert net-symbol.json net-0000.params plain --fold
+  alone -m gluon_syncbn export net-symbol.json net-0000.params plain --fold
   alone "$folder/load.py"
   alone -m gluon_syncbn diagnose
   cd - >/dev/null

@@ -149,7 +149,7 @@ def test_command(command, monkeypatch, capsys):
 
 def check_own(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser takes it; what comes after the parser is left out."""
-    monkeypatch.setattr(command_line, "_convert", lambda options: 0)
+    monkeypatch.setattr(command_line, "_export", lambda options: 0)
     monkeypatch.setattr(command_line.diagnose, "main", lambda: 0)
     assert command_line.main(arguments) == 0
 
@@ -193,7 +193,7 @@ def test_wrong_links_and_sources_are_found(tmp_path):
 
 def test_wrong_commands_are_found(monkeypatch, capsys):
     with pytest.raises(SystemExit):
-        check_own(["convert", "a", "b", "c", "--flod"], monkeypatch)
+        check_own(["export", "a", "b", "c", "--flod"], monkeypatch)
     with pytest.raises(SystemExit):
         check_own(["diagnoze"], monkeypatch)
     with pytest.raises(AssertionError):
