@@ -4,20 +4,18 @@ Importing this package registers the operator ``SyncBatchNorm`` with MXNet, so t
 from networks with :class:`SyncBatchNorm` load in any process that has imported it.
 """
 
-import _gluon_syncbn_nvidia as _nvidia  # where Python has not read gluon_syncbn.pth
+import _gluon_syncbn_nvidia  # noqa: F401  (where Python has not read gluon_syncbn.pth)
 
 try:
     import mxnet as _mxnet
-except _nvidia.LibraryError:
-    raise
-except (ImportError, OSError) as error:
-    raise ImportError(
-        "gluon_syncbn needs Apache MXNet 1.9.1, which could not be imported: "
-        f"{error}. Install it together with gluon_syncbn, in one call, so that pip picks a NumPy "
-        "that MXNet can use: pip install 'gluon_syncbn[cpu]' or 'gluon_syncbn[cu112]'."
-    ) from error
+except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no numpy.bool
+    from . import without_mxnet as _without_mxnet
+
+    raise _without_mxnet.explained(error) from error
 if not _mxnet.__version__.startswith("1.9.1"):
     raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {_mxnet.__version__}")
+
+from typing import Any as _Any
 
 from ._native import get_timeout, set_timeout
 from ._version import __version__
@@ -47,3 +45,12 @@ __all__ = [
     "to_batchnorm",
     "update_statistics",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """Import what needs Horovod when it is asked for."""
+    if name != "DistributedTrainer":
+        raise AttributeError(name)
+    from .distributed_trainer import DistributedTrainer
+
+    return DistributedTrainer

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import numbers
 import os
+import warnings
 from pathlib import Path
 
 import mxnet as mx
 
-from . import cpu_contexts, missing_gpus
+from . import cpu_contexts, driver, missing_gpus
 
 __all__ = [
     "add_process_set",
@@ -104,10 +106,10 @@ def set_timeout(seconds: float) -> None:
     ValueError
         If `seconds` is negative or not a finite number.
     """
-    value = float(seconds)
-    if not 0 <= value < float("inf"):
+    is_number = isinstance(seconds, numbers.Real)
+    if not is_number or not 0 <= seconds < float("inf"):
         raise ValueError(f"seconds={seconds!r} should be a finite number, 0 or greater")
-    _LIBRARY.gluon_syncbn_set_timeout(value)
+    _LIBRARY.gluon_syncbn_set_timeout(float(seconds))
 
 
 def get_timeout() -> float:
@@ -180,7 +182,33 @@ def _at_exit() -> None:
         _LIBRARY.gluon_syncbn_wait_for_errors()
 
 
+def _operators_have_run() -> bool:
+    """Whether MXNet has started its engine, as its first operator does."""
+    # Set when the engine makes its first BulkStatus, for any thread.
+    store = "_ZGVZN4dmlc16ThreadLocalStoreIN5mxnet6engine14ThreadedEngine10BulkStatusEE"
+    try:
+        return bool(ctypes.c_uint8.in_dll(mx.base._LIB, f"{store}9SingletonEvE4inst").value)
+    except ValueError:  # another build of MXNet; the first call of a layer finds it then
+        return False
+
+
+def _warn_of_operators_before() -> None:
+    """Notice settings that came too late, as in a notebook, before a network is made."""
+    if driver.has_gpus():  # CPU contexts are hardly what matters
+        return
+    problem = cpu_contexts.find_problem(synchronized=False)
+    if problem is not None:
+        warnings.warn(
+            "operators of MXNet ran before gluon_syncbn was imported, so that its settings for CPU "
+            "contexts came too late. Restart Python (in a notebook, the kernel) and import "
+            f"gluon_syncbn first. What is wrong: {problem}",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 _LIBRARY = _load_library()
+_too_late = "MXNET_MKLDNN_ENABLED" not in os.environ and _operators_have_run()
 _EXPECTED_AT_EXIT: list[str] = []  # errors of operations that come too late
 cpu_contexts.prepare(_LIBRARY)
 _error = _LIBRARY.gluon_syncbn_register(mx.base._LIB._name.encode(), _check_cpu_contexts)
@@ -194,3 +222,5 @@ if "GLUON_SYNCBN_TIMEOUT" in os.environ:
         set_timeout(float(os.environ["GLUON_SYNCBN_TIMEOUT"]))
     except ValueError as error:
         raise ImportError(f"environment variable GLUON_SYNCBN_TIMEOUT: {error}") from error
+if _too_late:
+    _warn_of_operators_before()

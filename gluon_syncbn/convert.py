@@ -47,6 +47,8 @@ def convert_sync_batchnorm(
 
     Raises
     ------
+    TypeError
+        If `net` is no Block.
     ValueError
         If `num_devices` or `sync_group_size` is not a whole number of at least 1, or if
         `sync_group_size` does not divide `num_devices`.
@@ -130,6 +132,8 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
 
 def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
     """Every block of `net` once, however often it is registered."""
+    if not isinstance(net, gluon.Block):
+        raise TypeError(f"net={net!r} should be a gluon.Block")
     seen: set[int] = set()
     waiting: list[Any] = [net]
     while waiting:

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mxnet as mx
-
 __all__ = ["count_gpus", "describe", "describe_gpus", "has_gpus", "is_forked"]
 
 # CUDA of one major version runs on every driver from its first on (NVIDIA's "minor version
@@ -61,6 +59,8 @@ def has_gpus() -> bool:
 
 def _cuda_runtime() -> str | None:
     """Where the CUDA runtime was loaded from; None if MXNet was built without CUDA."""
+    import mxnet as mx  # here, because the rest serves where MXNet cannot be imported
+
     if not mx.runtime.Features().is_enabled("CUDA"):
         return None
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -72,6 +72,8 @@ def _cuda_runtime() -> str | None:
 
 def count_gpus() -> int:
     """Count the GPUs that MXNet can use: none if the driver refuses it, for which MXNet raises."""
+    import mxnet as mx
+
     try:
         return int(mx.context.num_gpus())
     except mx.base.MXNetError:
@@ -80,6 +82,8 @@ def count_gpus() -> int:
 
 def describe_gpus() -> str:
     """Count the GPUs that MXNet can use, or say why there are none."""
+    import mxnet as mx
+
     try:
         return str(mx.context.num_gpus())
     except mx.base.MXNetError as error:
@@ -104,9 +108,11 @@ def describe(gpu_build: str) -> str:
     first = FIRST_DRIVERS.get(int(built[1]), f"for CUDA {built[1]}")
     if int(built[1]) <= version // 1000:
         return f"{text}; the GPU backend needs {first} or later"
+    known = version // 1000
+    older = {11: "11.2 to 11.8"}.get(known, str(known))  # no CUDA before 11.2 can build it
     return (
         f"{text}: too old for the GPU backend, which CUDA {built[1]} has built. Install driver "
-        f"{first} or later, or build with nvcc of CUDA {version // 1000}"
+        f"{first} or later{f', or build with nvcc of CUDA {older}' if known >= 11 else ''}"
     )
 
 

@@ -140,6 +140,14 @@ def test_wrong_num_devices_changes_nothing():
     assert type(net) is nn.BatchNorm
 
 
+@pytest.mark.parametrize(
+    "function", [gluon_syncbn.convert_sync_batchnorm, gluon_syncbn.revert_sync_batchnorm]
+)
+def test_what_is_no_network_is_refused(function):
+    with pytest.raises(TypeError, match=r"net=3 should be a gluon\.Block"):
+        function(3)
+
+
 def test_what_was_done_is_logged(caplog):
     net = nn.HybridSequential()
     net.add(nn.BatchNorm(), nn.Dense(2), nn.BatchNorm())

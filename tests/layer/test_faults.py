@@ -348,8 +348,8 @@ def test_a_value_that_is_not_finite_reaches_all_devices_and_only_its_channel(lay
         assert finite[:, [0, 2]].all()
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "soon"])
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "soon", "5", None])
 def test_timeouts_that_make_no_sense(seconds):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=f"seconds={seconds!r} should be a finite number"):
         gluon_syncbn.set_timeout(seconds)
     assert gluon_syncbn.get_timeout() == 60

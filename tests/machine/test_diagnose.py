@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from gluon_syncbn import driver, self_test
 
+from tests.machine.test_nvidia_libraries import Machine
 from tests.support.processes import run_python
 
 DIAGNOSE = "import sys; from gluon_syncbn.__main__ import main; sys.exit(main(['diagnose']))"
@@ -67,6 +68,41 @@ self_test.find_failure = lambda device_type: None
     assert "several CPU contexts                safe" in report
 
 
+COMMAND = "import sys; sys.argv = ['-m', *sys.argv[1:]]; import gluon_syncbn"
+
+
+def test_facts_where_mxnet_cannot_be_imported(tmp_path):
+    """As ``python -m gluon_syncbn`` imports the package, before it runs a command."""
+    machine = Machine(tmp_path)
+    machine.to_system("libcuda.so.1")
+    machine.package("nvidia-cublas-cu11", "libcublas.so.11")
+    program = COMMAND.replace("*sys.argv[1:]", "'diagnose'")
+    report = machine.run(f"import sys; sys.stdout = sys.stderr; {program}", status=1)
+    for words in (
+        "Python                              3.",
+        "NVIDIA driver                       ",
+        "package nvidia-cublas-cu11          1",
+        f"MXNet                               {tmp_path}/site/mxnet",
+        "needs libcudnn.so.8                 missing",
+        "error: ",
+        "needs libcudnn.so.8, which is neither",
+    ):
+        assert words in report, report
+    assert "Traceback" not in report
+
+
+def test_no_facts_and_no_traceback_for_other_commands(tmp_path):
+    """NumPy 1.24 has no numpy.bool, which MXNet asks for."""
+    (tmp_path / "mxnet.py").write_text("import numpy; del numpy.bool; numpy.bool")
+    end = run_python(COMMAND, "export", status=1, PYTHONPATH=str(tmp_path))
+    assert not end.stdout
+    assert end.stderr.count("\n") == 1
+    assert "error: gluon_syncbn needs Apache MXNet 1.9.1, which could not be" in end.stderr
+    program = "import sys; sys.argv = ['train.py', 'diagnose']; import gluon_syncbn"
+    traceback = run_python(program, status=1, PYTHONPATH=str(tmp_path)).stderr
+    assert traceback.rstrip().splitlines()[-1].startswith("ImportError: gluon_syncbn needs")
+
+
 def test_settings_of_the_user_that_fail(monkeypatch):
     monkeypatch.setenv("MXNET_ENGINE_TYPE", "NaiveEngine")
     failure = self_test.find_failure("cpu")
@@ -99,7 +135,13 @@ def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
             11020,
             "CUDA 13.0.88 for 75",
             "for CUDA up to 11.2: too old for the GPU backend, which CUDA 13 has built. Install "
-            "driver 580.65.06 or later, or build with nvcc of CUDA 11",
+            "driver 580.65.06 or later, or build with nvcc of CUDA 11.2 to 11.8",
+        ),
+        (
+            10020,
+            "CUDA 11.8.89 for 70",
+            "for CUDA up to 10.2: too old for the GPU backend, which CUDA 11 has built. Install "
+            "driver 450.80.02 or later",
         ),
     ],
 )

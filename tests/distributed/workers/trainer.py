@@ -9,7 +9,6 @@ from typing import Any
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
-from gluon_syncbn.distributed_trainer import DistributedTrainer
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -60,7 +59,7 @@ def main() -> None:
         ctx = contexts(number)
         net = build(gluon_syncbn.SyncBatchNorm, ctx)
         alone.initialize(force_reinit=True, ctx=[mx.cpu()])
-        trainer = DistributedTrainer(net.collect_params(), "sgd", OPTIONS)
+        trainer = gluon_syncbn.DistributedTrainer(net.collect_params(), "sgd", OPTIONS)
         whole = gluon.Trainer(alone.collect_params(), "sgd", OPTIONS)
         mine, total = bounds(rank, size, number)
         rng = np.random.default_rng(number)
