@@ -14,7 +14,7 @@ from mxnet.gluon import nn
 
 from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers the operator)
 
-__all__ = ["SyncBatchNorm"]
+__all__ = ["OP_TYPE", "SyncBatchNorm", "contexts_of"]
 
 OP_TYPE = "SyncBatchNorm"
 # Of the operator's attributes; src/mxnet/attributes.cc refuses what a later one has written.
@@ -32,6 +32,7 @@ class _Identity:
     def __init__(self) -> None:
         self.token = uuid.uuid4().hex
         self.uses_in_graphs = 0
+        self.first_devices: str | None = None
         self._place: int | None = None
 
     def place(self, prefix: str) -> int:
@@ -375,8 +376,8 @@ class SyncBatchNorm(nn.BatchNorm):
             init="zeros",
             differentiable=False,
         )
-        contexts = _contexts_of(self.running_mean)
-        shared = _contexts_of(self.num_batches_tracked)
+        contexts = contexts_of(self.running_mean)
+        shared = contexts_of(self.num_batches_tracked)
         if contexts is not None and shared is None:
             self.num_batches_tracked.initialize(ctx=contexts)
 
@@ -408,7 +409,7 @@ class SyncBatchNorm(nn.BatchNorm):
         num_batches_tracked: Any = None,
     ) -> Any:
         """Normalize `x`, add `shortcut` and activate; see the class."""
-        cpu_contexts.use_one_thread_each(_contexts_of(self.running_mean))
+        cpu_contexts.use_one_thread_each(contexts_of(self.running_mean))
         symbolic = F is mx.sym
         if shortcut is not None and self.inplace:
             raise ValueError(
@@ -433,7 +434,6 @@ class SyncBatchNorm(nn.BatchNorm):
             op_type=OP_TYPE,
             **self._attributes(check=not symbolic),
             **({} if shortcut is None else {"shortcut": True}),
-            key=self.key,
             **self._among_processes(symbolic),
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
@@ -443,7 +443,7 @@ class SyncBatchNorm(nn.BatchNorm):
 
     def _attributes(self, check: bool) -> dict[str, Any]:
         num_devices = self._devices_in_use(check)
-        attributes = dict(self._kwargs, num_devices=num_devices)
+        attributes = dict(self._kwargs, num_devices=num_devices, key=self.key)
         activation, alpha = attributes.pop("activation", None), attributes.pop("alpha", None)
         if activation is not None:
             attributes["act_type"] = _ACTIVATIONS[activation][0]
@@ -453,13 +453,18 @@ class SyncBatchNorm(nn.BatchNorm):
             del attributes["sync_group_size"]
         else:
             self._require_whole_groups(num_devices, self.sync_group_size)
-        contexts = _contexts_of(self.running_mean)
+        contexts = contexts_of(self.running_mean)
         # Inference may run on fewer contexts than training; then nobody asks who should come.
         if contexts is None or len(contexts) != num_devices:
             return attributes
         # cpu(0) and gpu(0) have one number; their call is told that they cannot synchronize.
         if len({context.device_type for context in contexts}) == 1:
-            attributes["device_ids"] = ",".join(str(context.device_id) for context in contexts)
+            devices = ",".join(str(context.device_id) for context in contexts)
+            attributes["device_ids"] = devices
+            if self._identity.first_devices is None:
+                self._identity.first_devices = devices
+            elif self._identity.first_devices != devices:  # whose arrays may still be in use
+                attributes["key"] += f"@{devices}"
         return attributes
 
     def _among_processes(self, symbolic: bool) -> dict[str, Any]:
@@ -483,7 +488,7 @@ class SyncBatchNorm(nn.BatchNorm):
         return self._process_set if self._own_process_set else horovod.default()
 
     def _devices_in_use(self, check: bool) -> int:
-        contexts = _contexts_of(self.running_mean)
+        contexts = contexts_of(self.running_mean)
         if self.num_devices is None:
             if contexts is None:
                 raise ValueError(
@@ -516,7 +521,7 @@ def _is_slope(value: Any) -> bool:
     return isinstance(value, numbers.Real) and 0 <= float(value) < math.inf
 
 
-def _contexts_of(parameter: Any) -> list | None:
+def contexts_of(parameter: Any) -> list | None:
     """Contexts that `parameter` lives on, or will, or None before ``initialize``."""
     try:
         contexts: list = parameter.list_ctx()

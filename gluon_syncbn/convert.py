@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import warnings
@@ -12,6 +13,7 @@ from mxnet.gluon import contrib, nn
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SyncBatchNorm
+from .graph import meet_on_contexts
 
 __all__ = ["blocks_of", "convert_sync_batchnorm", "norm_layers", "revert_sync_batchnorm"]
 
@@ -27,8 +29,10 @@ def convert_sync_batchnorm(
     ``gluon.contrib.nn.SyncBatchNorm``. They stay the same objects with the same parameters, so that
     attributes, lists and trainers that refer to them stay valid, and saved parameters are
     interchangeable. Subclasses with behaviour of their own, and SymbolBlocks with BatchNorm nodes,
-    stay as they are, and a warning names them. A hybridized network builds its graph again in the
-    next call. The logger ``gluon_syncbn`` tells what was converted.
+    stay as they are, and a warning names them. SyncBatchNorm nodes of a SymbolBlock, such as an
+    imported network that was moved, synchronize the contexts that its parameters live on now.
+    Hybridized networks that `net` is, has or is a part of build their graphs again in the next
+    call. The logger ``gluon_syncbn`` tells what was converted.
 
     Parameters
     ----------
@@ -71,6 +75,8 @@ def convert_sync_batchnorm(
                 stacklevel=2,
             )
     for block in blocks_of(net):
+        if isinstance(block, gluon.SymbolBlock):
+            meet_on_contexts(block, num_devices, sync_group_size)
         number = _norm_nodes(block)
         if number:
             warnings.warn(
@@ -159,7 +165,10 @@ def norm_layers(net: gluon.Block) -> Iterator[Any]:
 
 def _report(what: str, net: gluon.Block, names: list[str]) -> None:
     if names:
-        for block in blocks_of(net):
-            if isinstance(block, gluon.HybridBlock):
+        changed = {id(block) for block in blocks_of(net)}
+        # Networks that `net` is a part of have graphs too, and nothing else leads to them.
+        hybrid = (each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock))
+        for block in [*blocks_of(net), *hybrid]:
+            if getattr(block, "_cached_graph", None) and changed & {*map(id, blocks_of(block))}:
                 block._clear_cached_op()
     _logger.info("%s in %s: %d layers: %s", what, net.name, len(names), ", ".join(names) or "none")

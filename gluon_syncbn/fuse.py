@@ -13,7 +13,14 @@ from mxnet.gluon.block import _flatten
 
 from . import cpu_contexts
 from .convert import convert_sync_batchnorm
-from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, is_sync_batchnorm, sync_batchnorms
+from .graph import (
+    DEFAULT_SLOPE,
+    SHORTCUT,
+    Graph,
+    is_sync_batchnorm,
+    meet_on_contexts,
+    sync_batchnorms,
+)
 
 __all__ = ["FusedNetwork", "fuse"]
 
@@ -93,8 +100,7 @@ def fuse(
     flat, out_format = _flatten(outputs, "output")
     graph = _Graph(mx.sym.Group(flat, type(flat[0])))
     fused, left = graph.fuse_all(inplace)
-    symbol = graph.to_symbol().as_np_ndarray() if numpy else graph.to_symbol()
-    network = FusedNetwork(symbol, inputs, out_format, net)
+    network = FusedNetwork(graph.to_symbol(), inputs, out_format, net)
     network.fused, network.left = fused, left
     _logger.info(
         "fused in %s: %d norms: %s; left: %s",
@@ -146,9 +152,6 @@ class FusedNetwork(gluon.SymbolBlock):
         _, self._in_format = _flatten(inputs, "input")
         self._out_format = out_format
         self._cached_graph = inputs, symbol
-        graph = Graph(symbol)
-        norms = sync_batchnorms(graph)
-        self._synchronizes = any(graph.attribute(i, "num_devices", "1") != "1" for i in norms)
         shared = net.collect_params()
         known = {symbol_in.name for symbol_in in inputs}
         used = {name: shared[name] for name in symbol.list_inputs() if name not in known}
@@ -161,11 +164,24 @@ class FusedNetwork(gluon.SymbolBlock):
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
 
-        Warns if ``static_shape=True`` can use up the workspaces of CPU contexts.
+        The devices that synchronize are now those that the parameters live on. Warns if
+        ``static_shape=True`` can use up the workspaces of CPU contexts.
         """
-        if active and kwargs.get("static_shape") and self._synchronizes:
+        meet_on_contexts(self, None, None)
+        graph = Graph(self._cached_graph[1])
+        synchronizes = any(
+            graph.attribute(index, "num_devices", "1") != "1" for index in sync_batchnorms(graph)
+        )
+        if active and kwargs.get("static_shape") and synchronizes:
             cpu_contexts.warn_of_static_shape()
         super().hybridize(active, **kwargs)
+
+    def cast(self, dtype: Any) -> None:
+        """Cast as every Gluon block does; norms keep float32 parameters for float16 data."""
+        super().cast(dtype)
+        for name, parameter in self._reg_params.items():
+            if np.dtype(dtype) == np.float16 and name.endswith("num_batches_tracked"):
+                parameter.cast("float32")
 
     def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, gluon.Parameter]:
         """Name parameters as the network does that this one was made of, for its checkpoints."""
@@ -177,7 +193,7 @@ class _Graph(Graph):
         """Fuse all norms; return those with what they took in, and the others with the reason."""
         fused, left = [], []
         norms = sync_batchnorms(self)
-        counts = Counter(self._statistics(index) for index in norms)
+        counts = Counter(self.running_mean(index) for index in norms)
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
         for index in norms:
             name = self.nodes[index]["name"]
@@ -229,18 +245,12 @@ class _Graph(Graph):
             self.nodes[other] = node
         return "", "would change the order in which a layer used several times updates statistics"
 
-    def _statistics(self, index: int) -> int:
-        """Return the node of a norm's running mean, which tells the layer."""
-        place = SHORTCUT + self.flag(index, "shortcut")
-        statistics: int = self.nodes[index]["inputs"][place][0]
-        return statistics
-
     def _uses(self) -> list[tuple[int, list[int]]]:
         """Layers that are used several times, each with its input, in the order of the uses."""
         if not self._shared:
             return []
         norms = (index for index in self.order() if is_sync_batchnorm(self.nodes[index]))
-        uses = ((self._statistics(index), self.nodes[index]["inputs"][0]) for index in norms)
+        uses = ((self.running_mean(index), self.nodes[index]["inputs"][0]) for index in norms)
         return sorted((use for use in uses if use[0] in self._shared), key=lambda use: use[0])
 
     def _only_reader(self, index: int) -> int | None:

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import mxnet as mx
+from mxnet import gluon
 
-from .block import OP_TYPE
+from .block import OP_TYPE, contexts_of
 
 __all__ = [
     "DEFAULT_SLOPE",
@@ -15,6 +16,7 @@ __all__ = [
     "Graph",
     "is_sync_batchnorm",
     "last_line",
+    "meet_on_contexts",
     "sync_batchnorms",
 ]
 
@@ -37,10 +39,48 @@ def last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
+def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: int | None) -> int:
+    """Let the SyncBatchNorm nodes of a block synchronize the contexts that its parameters live on.
+
+    Parameters
+    ----------
+    block : SymbolBlock
+        An imported or a fused network.
+    num_devices, size : int or None
+        What :func:`gluon_syncbn.convert_sync_batchnorm` was given, with `size` for groups.
+
+    Returns
+    -------
+    int
+        How many nodes there are.
+    """
+    inputs, symbol = block._cached_graph
+    graph, parameters = Graph(symbol), block.collect_params()
+    nodes = sync_batchnorms(graph)
+    for index in nodes:
+        attributes = graph.nodes[index]["attrs"]
+        contexts = contexts_of(parameters[graph.nodes[graph.running_mean(index)]["name"]]) or []
+        number = num_devices or len(contexts)
+        group = size or int(graph.attribute(index, "sync_group_size", str(number)))
+        if number == 0 or number % group != 0:
+            continue
+        attributes["num_devices"] = str(number)
+        if size is not None:
+            attributes["sync_group_size"] = str(size)
+        attributes.pop("device_ids", None)
+        if len(contexts) == number and len({each.device_type for each in contexts}) == 1:
+            attributes["device_ids"] = ",".join(str(each.device_id) for each in contexts)
+    if nodes:
+        block._cached_graph = inputs, graph.to_symbol()
+        block._clear_cached_op()
+    return len(nodes)
+
+
 class Graph:
     """A symbol's JSON. Nodes keep their index until `to_symbol` sorts and renumbers them."""
 
     def __init__(self, symbol: mx.sym.Symbol) -> None:
+        self._is_numpy = isinstance(symbol, mx.sym.np._Symbol)
         graph = json.loads(symbol.tojson())
         self.nodes: list[dict[str, Any]] = graph["nodes"]
         self.heads = graph["heads"]
@@ -53,6 +93,11 @@ class Graph:
     def flag(self, index: int, name: str, default: str = "False") -> bool:
         """Return an attribute of a node that is True or False."""
         return self.attribute(index, name, default) in ("True", "true", "1")
+
+    def running_mean(self, index: int) -> int:
+        """Return the node of a SyncBatchNorm's running mean, which tells the layer."""
+        mean: int = self.nodes[index]["inputs"][SHORTCUT + self.flag(index, "shortcut")][0]
+        return mean
 
     def consumers(self, index: int) -> list[tuple[int, int]]:
         """(node, output) of everything that reads an output of a node; -1 stands for a head."""
@@ -77,7 +122,8 @@ class Graph:
 
     def to_symbol(self) -> mx.sym.Symbol:
         """Return the symbol of what the heads need."""
-        return mx.sym.load_json(self._to_json())
+        symbol = mx.sym.load_json(self._to_json())
+        return symbol.as_np_ndarray() if self._is_numpy else symbol
 
     def order(self) -> list[int]:
         """List what the heads need in the order in which MXNet runs it."""

@@ -43,7 +43,7 @@ def sync_layers(net) -> list:
 def train(net, ctx) -> np.ndarray:
     x = mx.nd.array(np.random.default_rng(0).standard_normal((4, 4, 4)) * 3 + 1)
     with autograd.record():
-        outs = [net(part) for part in gluon.utils.split_and_load(x, ctx)]
+        outs = [net(part) for part in gluon.utils.split_and_load(x, ctx, even_split=False)]
     return np.concatenate([out.asnumpy() for out in outs])
 
 
@@ -164,3 +164,64 @@ def test_gluoncv_network():
     assert number == len(layers) > 50
     assert {type(layer) for layer in layers} == {gluon_syncbn.SyncBatchNorm}
     assert {layer.num_devices for layer in layers} == {2}
+
+
+@pytest.mark.parametrize("mode", [{}, {"static_alloc": True}])
+def test_a_part_of_a_network_that_has_run(mode):
+    """The network's own graph still has the plain layer in it, and cannot be reached from there."""
+    net = nn.HybridSequential()
+    net.add(nn.HybridSequential(), nn.Activation("relu"))
+    net[0].add(nn.BatchNorm(in_channels=4))
+    net.initialize(ctx=contexts(2))
+    other = nn.HybridSequential()
+    other.add(nn.BatchNorm(in_channels=4))
+    other.initialize(ctx=contexts(2))
+    for each in (net, other):
+        each.hybridize(**mode)
+        train(each, contexts(2))
+    graph = other._cached_op
+    one = nn.BatchNorm(in_channels=4)
+    one.initialize(ctx=contexts(1))
+    expected = np.maximum(train(one, contexts(1)), 0)
+    gluon_syncbn.convert_sync_batchnorm(net[0])
+    np.testing.assert_allclose(train(net, contexts(2)), expected, atol=1e-5)
+    assert other._cached_op is graph, "networks without these layers keep their graphs"
+    gluon_syncbn.revert_sync_batchnorm(net[0])
+    assert np.abs(train(net, contexts(2)) - expected).max() > 1e-2
+
+
+def trained(kind: str, folder) -> gluon.Block:
+    """A network that has trained on the first two contexts."""
+    net = nn.HybridSequential()
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=4), nn.Activation("relu"))
+    net.initialize(ctx=contexts(2))
+    if kind == "fused":
+        net = gluon_syncbn.fuse(net)
+    if kind != "imperative":
+        net.hybridize()
+    train(net, contexts(2))
+    if kind == "imported":
+        net.export(str(folder / "net"))
+        files = (str(folder / "net-symbol.json"), ["data"], str(folder / "net-0000.params"))
+        net = gluon.SymbolBlock.imports(*files, ctx=contexts(2))
+        train(net, contexts(2))
+    return net
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["imperative", "hybridized", "fused", "imported"])
+def test_other_contexts(kind, number, tmp_path):
+    net = trained(kind, tmp_path)
+    with autograd.record():  # outputs on the old contexts stay in use
+        old = [net(mx.nd.ones((1, 4, 4), ctx=c)) for c in contexts(2)]
+    moved = contexts(5)[2 : 2 + number]
+    net.collect_params().reset_ctx(moved)
+    if kind == "imported":
+        gluon_syncbn.convert_sync_batchnorm(net)
+    elif kind != "imperative":
+        net.hybridize()
+    one = nn.BatchNorm(in_channels=4)
+    one.initialize(ctx=contexts(1))
+    expected = np.maximum(train(one, contexts(1)), 0)
+    np.testing.assert_allclose(train(net, moved), expected, atol=1e-5)
+    assert len(old) == 2

@@ -297,13 +297,18 @@ def test_export(tmp_path, plain):
     np.testing.assert_allclose(loaded(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("cast_fused", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_other_dtypes(dtype):
+@pytest.mark.parametrize("momentum", [0.9, None])
+def test_other_dtypes(dtype, momentum, cast_fused):
     net = nn.HybridSequential()
-    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3), nn.Activation("relu"))
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=momentum), nn.Activation("relu"))
     quiet_initialize(net)
-    net.cast(dtype)
+    if not cast_fused:
+        net.cast(dtype)
     fused = gluon_syncbn.fuse(net)
+    if cast_fused:
+        fused.cast(dtype)
     with autograd.record():
         outs = [fused(mx.nd.ones((2, 3, 4), ctx=c, dtype=dtype)) for c in contexts(2)]
     assert all(out.dtype == np.dtype(dtype) for out in outs)
