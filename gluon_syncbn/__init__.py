@@ -27,6 +27,7 @@ from .fold import fold_batchnorm
 from .fuse import fuse
 from .horovod import init
 from .in_sync import check_in_sync
+from .load_torch import load_torch
 from .update_statistics import update_statistics
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "fuse",
     "get_timeout",
     "init",
+    "load_torch",
     "revert_sync_batchnorm",
     "set_timeout",
     "to_batchnorm",

@@ -1,0 +1,167 @@
+"""Weights of networks that were trained with PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+
+__all__ = ["load_torch"]
+
+# A parameter's name here, and there.
+_LEAVES = {
+    "weight": "weight",
+    "bias": "bias",
+    "gamma": "weight",
+    "beta": "bias",
+    "alpha": "weight",
+    "running_mean": "running_mean",
+    "running_var": "running_var",
+    "num_batches_tracked": "num_batches_tracked",
+}
+# What a norm without it computes with.
+_WITHOUT = {"gamma": 1.0, "beta": 0.0, "num_batches_tracked": 0.0}
+
+_Modules = Dict[str, Dict[str, Any]]
+
+
+def load_torch(
+    net: gluon.Block, state_dict: Mapping[str, Any], names: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Load the weights of the same network in PyTorch, so that it trains on or predicts here.
+
+    Modules with parameters belong together if they have the same names, or else in the order of the
+    two networks. All shapes have to fit. Nothing is loaded if anything is left over, does not fit,
+    or if names say something else than the order.
+
+    Parameters
+    ----------
+    net : Block
+        An initialized network. For a part of it, such as a backbone, give that part.
+    state_dict : mapping of str to torch.Tensor or array
+        What ``torch_net.state_dict()`` returns. Leave out the modules that `net` lacks.
+    names : mapping of str to str, optional
+        Parts of `net` and parts of the PyTorch network that belong together, such as
+        ``{"head": "classifier"}``; the modules in each part are matched as above. By default, all
+        of both.
+
+    Returns
+    -------
+    dict of str to str
+        For each parameter of `net`, the entry that it was loaded from, or "" where a norm has none
+        and got the value that it computes with: a scale of 1, a shift or a count of 0.
+
+    Raises
+    ------
+    ValueError
+        If the two do not fit, or not in one way only. The message names the modules.
+
+    See Also
+    --------
+    update_statistics : Biased running variances; those of PyTorch are unbiased.
+    """
+    ours, theirs = _modules(net._collect_params_with_prefix()), _modules(state_dict)
+    pairs: dict[str, str] = {}
+    for our_part, their_part in (names or {}).items():
+        pairs.update(_matched(_part(ours, our_part), _part(theirs, their_part)))
+    left = [name for name in ours if name not in pairs]
+    other = [name for name in theirs if name not in pairs.values()]
+    pairs.update(_matched({name: name for name in left}, {name: name for name in other}))
+    loaded, values = {}, []
+    for our_name, their_name in pairs.items():
+        for leaf, parameter in ours[our_name].items():
+            source, value = _value(our_name, leaf, parameter, their_name, theirs[their_name])
+            loaded[_join(our_name, leaf)] = source
+            values.append((parameter, value))
+        unused = {*theirs[their_name]} - {_LEAVES[leaf] for leaf in ours[our_name]}
+        for leaf in unused - {"num_batches_tracked"}:
+            raise ValueError(f"{our_name} of net has no place for {their_name}.{leaf}")
+    array = mx.np.array if mx.util.is_np_array() else mx.nd.array
+    for parameter, value in values:
+        parameter.set_data(array(value, dtype=parameter.dtype))
+    return loaded
+
+
+def _modules(entries: Mapping[str, Any]) -> _Modules:
+    """Put the entries of each module together."""
+    modules: _Modules = {}
+    for name, value in entries.items():
+        module, _, leaf = name.rpartition(".")
+        if leaf not in _LEAVES or not hasattr(value, "shape"):
+            raise ValueError(
+                f"{name} ({type(value).__name__}) is no parameter that load_torch knows: weights, "
+                "biases and running statistics. Give what state_dict() of the network returns"
+            )
+        modules.setdefault(module, {})[leaf] = value
+    return modules
+
+
+def _part(modules: _Modules, part: str) -> dict[str, str]:
+    """Names of the modules of a part, by what follows the part's name."""
+    found = {
+        name[len(part) :].lstrip("."): name
+        for name in modules
+        if name == part or name.startswith(f"{part}.")
+    }
+    if not found:
+        raise ValueError(f"names has {part!r}, but there is no such part with parameters")
+    return found
+
+
+def _matched(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
+    """Pair modules; the keys are names that may be the same in both."""
+    if ours.keys() == theirs.keys():
+        return {ours[name]: theirs[name] for name in ours}
+    for our_name, their_name in zip(ours, theirs):
+        # Numbers are places among layers of all kinds, which differ between the libraries.
+        for name in {our_name, their_name} if our_name != their_name else ():
+            if name in ours and name in theirs and not name.rpartition(".")[2].isdecimal():
+                raise ValueError(
+                    f"{ours[our_name]} of net and {theirs[their_name]} are at one place, but both "
+                    f"networks have a {name}: say in `names` which modules belong together"
+                )
+    if len(ours) != len(theirs):
+        longer, which = (ours, "net") if len(ours) > len(theirs) else (theirs, "state_dict")
+        first = list(longer.values())[min(len(ours), len(theirs))]
+        raise ValueError(
+            f"net has {len(ours)} modules with parameters and state_dict {len(theirs)}: in order, "
+            f"{first} of {which} is the first without a counterpart"
+        )
+    return dict(zip(ours.values(), theirs.values()))
+
+
+def _value(
+    our_name: str, leaf: str, parameter: gluon.Parameter, their_name: str, module: dict[str, Any]
+) -> tuple[str, np.ndarray]:
+    """Return the entry for a parameter, and its values."""
+    here, there = _join(our_name, leaf), _join(their_name, _LEAVES[leaf])
+    if parameter._data is None and not parameter._deferred_init:
+        raise ValueError(f"{here} is not initialized: call net.initialize(ctx=...) first")
+    if _LEAVES[leaf] not in module:
+        if leaf in _WITHOUT and "running_mean" in module:
+            shape = module["running_mean"].shape if leaf != "num_batches_tracked" else (1,)
+            return "", np.full(tuple(shape), _WITHOUT[leaf])
+        raise ValueError(f"{here} of net needs {there}, which state_dict does not have")
+    value = module[_LEAVES[leaf]]
+    if hasattr(value, "detach"):  # of any device and dtype, bfloat16 too
+        value = value.detach().cpu().double().numpy()
+    value = np.asarray(value)
+    if leaf == "num_batches_tracked":
+        value = value.reshape(1)
+    known = len(parameter.shape) == value.ndim and all(
+        size in (0, -1, other) for size, other in zip(parameter.shape, value.shape)
+    )
+    if not known:
+        raise ValueError(
+            f"{here} of net has shape {parameter.shape}, but {there}, which is at its place, has "
+            f"{value.shape}: say in `names` which modules belong together"
+        )
+    if leaf == "gamma" and not parameter._differentiable and (value != 1).any():
+        raise ValueError(f"{there} is not 1, but {our_name} of net has scale=False")
+    return there, value
+
+
+def _join(module: str, leaf: str) -> str:
+    return f"{module}.{leaf}" if module else leaf

@@ -1,0 +1,197 @@
+"""Weights of PyTorch networks find their places here, or are refused by name."""
+
+from __future__ import annotations
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluoncv.model_zoo import get_model
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+
+RNG = np.random.default_rng(0)
+
+
+def conv(name: str, outputs: int, inputs: int, size: int = 3, bias: bool = False) -> dict:
+    state = {f"{name}.weight": RNG.normal(size=(outputs, inputs, size, size))}
+    return {**state, f"{name}.bias": RNG.normal(size=outputs)} if bias else state
+
+
+def norm(name: str, channels: int, affine: bool = True) -> dict:
+    state = {}
+    if affine:
+        state = {f"{name}.weight": RNG.uniform(1, 2, channels)}
+        state[f"{name}.bias"] = RNG.normal(size=channels)
+    return {
+        **state,
+        f"{name}.running_mean": RNG.normal(size=channels),
+        f"{name}.running_var": RNG.uniform(1, 2, channels),
+        f"{name}.num_batches_tracked": np.array(7),
+    }
+
+
+def linear(name: str, outputs: int, inputs: int) -> dict:
+    return {
+        f"{name}.weight": RNG.normal(size=(outputs, inputs)),
+        f"{name}.bias": RNG.normal(size=outputs),
+    }
+
+
+def resnet18() -> dict:
+    """The state of torchvision's network, with its names in its order."""
+    state = {**conv("conv1", 64, 3, 7), **norm("bn1", 64)}
+    before = 64
+    for stage, width in enumerate((64, 128, 256, 512), 1):
+        for block in range(2):
+            name = f"layer{stage}.{block}"
+            state.update({**conv(f"{name}.conv1", width, before), **norm(f"{name}.bn1", width)})
+            state.update({**conv(f"{name}.conv2", width, width), **norm(f"{name}.bn2", width)})
+            if before != width:
+                state.update(conv(f"{name}.downsample.0", width, before, 1))
+                state.update(norm(f"{name}.downsample.1", width))
+            before = width
+    return {**state, **linear("fc", 10, 512)}
+
+
+def initialized(net: gluon.Block) -> gluon.Block:
+    net.initialize(ctx=contexts(2))
+    return gluon_syncbn.convert_sync_batchnorm(net)
+
+
+def assert_loaded(net: gluon.Block, state: dict, loaded: dict[str, str]) -> None:
+    parameters = net._collect_params_with_prefix()
+    assert loaded.keys() == parameters.keys()
+    counts = {name for name in state if name.endswith("num_batches_tracked")}
+    assert set(loaded.values()) >= state.keys() - counts
+    for name, source in loaded.items():
+        for array in parameters[name].list_data():
+            np.testing.assert_array_equal(array.asnumpy(), state[source].astype("float32"))
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_by_name_and_by_order(prefix):
+    """DistributedDataParallel puts a prefix before all names."""
+    state = {f"{prefix}{name}": value for name, value in resnet18().items()}
+    net = initialized(get_model("resnet18_v1b", classes=10))
+    loaded = gluon_syncbn.load_torch(net, state)
+    assert loaded["layer2.0.bn1.gamma"] == f"{prefix}layer2.0.bn1.weight"
+    net(mx.nd.ones((1, 3, 32, 32), ctx=contexts(1)[0]))
+    assert_loaded(net, state, loaded)
+
+
+def small(**options) -> nn.HybridSequential:
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, use_bias=False), nn.BatchNorm(**options), nn.Activation("relu"))
+    net.add(nn.Flatten(), nn.Dense(2))
+    return net
+
+
+def small_state(affine: bool = True) -> dict:
+    return {**conv("a", 4, 3), **norm("b", 4, affine), **linear("c", 2, 64)}
+
+
+def test_it_computes_what_the_other_does():
+    net, state = initialized(small()), small_state()
+    gluon_syncbn.load_torch(net, state)
+    x = RNG.normal(size=(2, 3, 6, 6))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    y = np.einsum("nchwij,ocij->nohw", windows, state["a.weight"])
+    each = {k: state[f"b.{k}"].reshape(1, -1, 1, 1) for k in ("weight", "bias")}
+    mean, var = (state[f"b.running_{k}"].reshape(1, -1, 1, 1) for k in ("mean", "var"))
+    y = np.maximum((y - mean) / np.sqrt(var + 1e-5) * each["weight"] + each["bias"], 0)
+    expected = y.reshape(2, -1) @ state["c.weight"].T + state["c.bias"]
+    found = net(mx.nd.array(x)).asnumpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    with autograd.record():
+        outs = [net(mx.nd.array(part, ctx=c)) for part, c in zip(np.split(x, 2), contexts(2))]
+    autograd.backward(outs)
+    mx.nd.waitall()
+
+
+def test_norms_without_scale_and_with_a_count():
+    net = nn.HybridSequential()
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=4, momentum=None, scale=False, center=False))
+    net.initialize(mx.init.One(), ctx=contexts(2))
+    loaded = gluon_syncbn.load_torch(net, norm("bn", 4, affine=False))
+    assert loaded["0.gamma"] == loaded["0.beta"] == ""
+    assert net[0].num_batches_tracked.data(contexts(2)[1]).asscalar() == 7
+    assert (net[0].beta.data(contexts(1)[0]).asnumpy() == 0).all()
+
+
+def test_parts_by_name():
+    """A head that comes first there and last here."""
+    net = initialized(small())
+    state = {**linear("head.out", 2, 64), **conv("trunk.0", 4, 3), **norm("trunk.1", 4)}
+    before = [p.list_data() if p._data else None for p in net.collect_params().values()]
+    with pytest.raises(ValueError, match=r"0\.weight of net has shape .* but head\.out\.weight"):
+        gluon_syncbn.load_torch(net, state)
+    assert [p.list_data() if p._data else None for p in net.collect_params().values()] == before
+    loaded = gluon_syncbn.load_torch(net, state, {"4": "head.out"})
+    net(mx.nd.ones((1, 3, 6, 6), ctx=contexts(1)[0]))
+    assert_loaded(net, state, loaded)
+
+
+class Named(gluon.HybridBlock):
+    """Two layers of one shape, of which the names tell more than the order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.second = nn.Dense(3, in_units=3)
+            self.first = nn.Dense(3, in_units=3)
+            self.last = nn.Dense(3, in_units=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "names", "message"),
+    [
+        (small, lambda s: s.pop("b.running_var"), None, "1.running_var of net needs b.running_var"),
+        (small, lambda s: s.pop("c.bias"), None, "4.bias of net needs c.bias"),
+        (small, lambda s: s.update(conv("d", 4, 4)), None, "d of state_dict is the first without"),
+        (small, lambda s: s.pop("a.weight"), None, "4 of net is the first without a counterpart"),
+        (small, lambda s: s.update({"a.bias": np.ones(4)}), None, "0 of net has no place for a.bi"),
+        (small, lambda s: s.update({"a.weight_g": np.ones(4)}), None, "a.weight_g (ndarray) is no"),
+        (small, lambda s: s.update(epoch=3), None, "epoch (int) is no parameter that load_torch"),
+        (small, lambda s: None, {"nine": "c"}, "names has 'nine', but there is no such part"),
+        (lambda: small(scale=False), lambda s: None, None, "b.weight is not 1, but 1 of net has"),
+        (
+            Named,
+            lambda s: (s.clear(), [s.update(linear(n, 3, 3)) for n in ("first", "second", "x")]),
+            None,
+            "second of net and first are at one place, but both networks have a",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(make, change, names, message):
+    net, state = initialized(make()), small_state()
+    change(state)
+    with pytest.raises(ValueError) as error:
+        gluon_syncbn.load_torch(net, state, names)
+    assert message in str(error.value)
+
+
+def test_a_network_that_is_not_initialized():
+    with pytest.raises(ValueError, match=r"0\.weight is not initialized"):
+        gluon_syncbn.load_torch(small(), small_state())
+
+
+def test_real_torch():
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, bias=False),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(64, 2),
+    )
+    x = torch.randn(5, 3, 6, 6)
+    theirs(x)
+    net = initialized(small())
+    gluon_syncbn.load_torch(net, theirs.state_dict())
+    expected = theirs.eval()(x).detach().numpy()
+    np.testing.assert_allclose(
+        net(mx.nd.array(x.numpy())).asnumpy(), expected, rtol=1e-4, atol=1e-5
+    )
