@@ -26,6 +26,12 @@ die() {
   exit 1
 }
 
+# What failed first, of CMake, a compiler or the linker; at the end is only what called them.
+first_error() {
+  grep -m 1 -A 6 -E '(^|: )(fatal )?error:|^ *CMake Error|nvcc fatal|undefined reference|cannot find -l' \
+    "$1" || tail -n 40 "$1"
+}
+
 cuda=11
 case "${1:-}" in
   "") ;;
@@ -76,7 +82,7 @@ python -m pip install --quiet --disable-pip-version-check -r scripts/requirement
 say "building the sdist, and the wheel from it; all output is in $work/log"
 CMAKE_ARGS="${CMAKE_ARGS:-} -DGLUON_SYNCBN_PORTABLE=ON -DGLUON_SYNCBN_WERROR=ON" \
   python -m build --outdir "$work/dist" "$work/source" >"$work/log" 2>&1 </dev/null ||
-  { tail -n 40 "$work/log" >&2 && die "the build has failed"; }
+  { first_error "$work/log" >&2 && die "the build has failed"; }
 
 # Fails with the names if the library needs anything newer than the tag allows.
 auditwheel repair --strip --plat "$platform" --wheel-dir "$work/repaired" "$work"/dist/*.whl
