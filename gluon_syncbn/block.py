@@ -6,6 +6,7 @@ import itertools
 import math
 import numbers
 import uuid
+import weakref
 from collections import defaultdict
 from typing import Any, ClassVar, Iterator
 
@@ -25,30 +26,44 @@ _ACTIVATIONS = {"relu": ("relu", None), "leaky_relu": ("leaky", 0.01), "elu": ("
 
 
 class _Identity:
-    """A token that no copy shares, so that a copied block does not join its original."""
+    """A token that no copy shares, so that a copied block does not join its original.
+
+    `place` is the place of the block among those of its prefix, in the order in which they were
+    made. Unlike the token, it is the same in all processes that run the same program.
+    """
 
     _counters: ClassVar[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
         self.token = uuid.uuid4().hex
-        self.uses_in_graphs = 0
         self.first_devices: str | None = None
-        self._place: int | None = None
+        self.place = next(self._counters[prefix])
+        self._prefix = prefix
+        self._uses: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
-    def place(self, prefix: str) -> int:
-        """Place of the block among those of the same prefix, in the order of their first calls.
+    def next_use(self) -> tuple[str, int]:
+        """Prefix of the graph that is being traced, and number of this use of the block in it."""
+        # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs
+        # to the trace, unless it is the block's own: then nothing tells the traces apart, and
+        # numbers go on, so that at least no two uses are one.
+        scope = current = getattr(mx.name.NameManager._current, "value", None)
+        while isinstance(current, mx.name.Prefix):
+            scope, current = current, current._old_manager
+        graph = getattr(scope, "_prefix", "")
+        trace = _Identity if graph == self._prefix else scope
+        use = self._uses.get(trace, 0)
+        self._uses[trace] = use + 1
+        return graph, use
 
-        Unlike the token, it is the same in all processes that run the same program.
-        """
-        if self._place is None:
-            self._place = next(self._counters[prefix])
-        return self._place
+    def forget_uses(self) -> None:
+        """Begin again at use 0."""
+        self._uses.clear()
 
     def __deepcopy__(self, memo: dict) -> _Identity:
-        return _Identity()
+        return _Identity(self._prefix)
 
     def __reduce__(self) -> tuple:
-        return (_Identity, ())
+        return (_Identity, (self._prefix,))
 
 
 class SyncBatchNorm(nn.BatchNorm):
@@ -118,8 +133,9 @@ class SyncBatchNorm(nn.BatchNorm):
         its own; a saved checkpoint has their mean. By default, all devices are one group.
     process_set : horovod.mxnet.ProcessSet, optional
         Processes to synchronize with; see :func:`gluon_syncbn.init`. By default, those that
-        ``init`` was called with, or this process alone. They know the layer by its prefix and by
-        the order of first calls, so all must make and call the same network.
+        ``init`` was called with, or this process alone. They know the layer by its prefix and, of
+        layers with one prefix, by the order in which they were made. So all must make the same
+        layers; one process may call or trace some of them besides, without training.
     activation : {'relu', 'leaky_relu', 'elu'}, optional
         What follows the normalization, computed with it. By default, nothing.
     alpha : float, optional
@@ -214,7 +230,7 @@ class SyncBatchNorm(nn.BatchNorm):
             in_channels=in_channels,
             **kwargs,
         )
-        self._identity = _Identity()
+        self._identity = _Identity(self.prefix)
         self._own_process_set = process_set is not None
         self._process_set = horovod.join(process_set) if self._own_process_set else None
         # Gluon reads an attribute before it sets it.
@@ -233,7 +249,7 @@ class SyncBatchNorm(nn.BatchNorm):
         before = layer._kwargs
         layer._before_conversion = (type(layer), before)
         layer.__class__ = cls
-        layer._identity = _Identity()
+        layer._identity = _Identity(layer.prefix)
         layer._own_process_set, layer._process_set = False, None
         # MXNet's SyncBatchNorm knows no other axis.
         names = ("eps", "momentum", "fix_gamma", "use_global_stats")
@@ -393,8 +409,12 @@ class SyncBatchNorm(nn.BatchNorm):
         """
         if active and kwargs.get("static_shape") and self.num_devices != 1:
             cpu_contexts.warn_of_static_shape()
-        self._identity.uses_in_graphs = 0
         super().hybridize(active, **kwargs)
+
+    def _get_graph(self, *args: Any) -> Any:
+        # Of this block alone, which has one use in it.
+        self._identity.forget_uses()
+        return super()._get_graph(*args)
 
     def hybrid_forward(
         self,
@@ -434,7 +454,7 @@ class SyncBatchNorm(nn.BatchNorm):
             op_type=OP_TYPE,
             **self._attributes(check=not symbolic),
             **({} if shortcut is None else {"shortcut": True}),
-            **self._among_processes(symbolic),
+            **self._among_processes(self._identity.next_use() if symbolic else None),
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if symbolic else "key",
@@ -467,8 +487,11 @@ class SyncBatchNorm(nn.BatchNorm):
                 attributes["key"] += f"@{devices}"
         return attributes
 
-    def _among_processes(self, symbolic: bool) -> dict[str, Any]:
-        """Attributes for synchronizing with other processes; none if this process is alone."""
+    def _among_processes(self, use: tuple[str, int] | None) -> dict[str, Any]:
+        """Attributes for synchronizing with other processes; none if this process is alone.
+
+        They depend on what all processes do, and not on which graphs one of them traces besides.
+        """
         number = self._processes()
         if number is None:
             return {}
@@ -477,10 +500,9 @@ class SyncBatchNorm(nn.BatchNorm):
                 f"{self.name}: sync_group_size={self.sync_group_size} cannot be combined with "
                 "other processes; make the groups of process sets"
             )
-        name = f"{self.prefix}#{self._identity.place(self.prefix)}"
-        if symbolic:  # every use is a node of its own
-            name += f"/{self._identity.uses_in_graphs}"
-            self._identity.uses_in_graphs += 1
+        name = f"{self.prefix}#{self._identity.place}"
+        if use is not None:  # every use is a node of its own, and runs beside those of other graphs
+            name += f"@{use[0]}/{use[1]}"
         return {"process_set": number, "across": name}
 
     def _processes(self) -> int | None:

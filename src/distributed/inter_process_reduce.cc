@@ -123,7 +123,7 @@ std::string InterProcessReduce::describe() const {
          group.missing(round_->name(pass_).value_or("")) +
          " Usual causes: a process has ended, or waits for something else; a process got no data "
          "this step; a branch that calls the layer was taken on some processes only; the "
-         "networks of the processes differ, or were made or called in another order.";
+         "networks of the processes differ, or were made in another order.";
 }
 
 }  // namespace gluon_syncbn

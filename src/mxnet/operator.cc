@@ -77,12 +77,16 @@ void PendingForwards::begin(const Device& device, const std::shared_ptr<void>& o
   const std::lock_guard<std::mutex> lock(mutex_);
   Pending& pending = pending_[device];
   const auto other = pending.op.lock();
-  if (other && other != op && (runs > 0 || pending.runs > 0)) {
+  if (other == op) {
+    pending.is_followed = false;
+    return;
+  }
+  if (other && pending.is_followed && (runs > 0 || pending.runs > 0)) {
     throw Error("a network hybridized with static_shape=True was called twice on " + device.name() +
                 " before backward; MXNet keeps no order between these calls. Hybridize it without "
                 "static_shape");
   }
-  pending = {op, runs};
+  pending = {op, runs, true};
 }
 
 void PendingForwards::end(const Device& device, const std::shared_ptr<void>& op) {

@@ -74,6 +74,9 @@ struct UpdatePlace {
 /// A static graph runs the same operator in every step and puts no order between two of its copies
 /// (a network called twice before backward), so that devices could pair the first call of one with
 /// the second call of another. That is refused in the step in which it can be recognized.
+///
+/// An operator that runs again without backward in between awaits none: a program that only moves
+/// the running statistics, such as a Module that is bound again for a smaller last batch.
 class PendingForwards {
  public:
   /// `runs` counts the earlier training forwards of `op`. Throws Error.
@@ -84,6 +87,7 @@ class PendingForwards {
   struct Pending {
     std::weak_ptr<void> op;
     std::uint64_t runs = 0;
+    bool is_followed = true;
   };
 
   std::mutex mutex_;

@@ -56,3 +56,9 @@ def test_two_groups_in_four_processes(mpi, contexts, tmp_path):
     job = start("groups", 4, str(tmp_path), mpi=mpi, SYNCBN_TEST_CONTEXTS=contexts)
     assert job.status == 0, job.output
     assert len(notes(tmp_path, 4)) == 4
+
+
+def test_what_one_process_does_besides_shifts_no_names(tmp_path):
+    job = start("extras", 2, str(tmp_path))
+    assert job.status == 0, job.output
+    assert len(notes(tmp_path, 2)) == 2

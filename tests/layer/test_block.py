@@ -112,7 +112,7 @@ def test_keys_are_unique():
 def test_identities_do_not_survive_pickling():
     from gluon_syncbn.block import _Identity
 
-    identity = _Identity()
+    identity = _Identity("same_")
     assert pickle.loads(pickle.dumps(identity)).token != identity.token
     assert copy.copy(identity).token != identity.token
 

@@ -65,6 +65,28 @@ def test_training_forwards_without_backward(mode):
     step(net, 2)
 
 
+def test_a_module_that_only_runs_forward_with_a_smaller_last_batch():
+    """As one does to move the running statistics; the smaller batch is bound again."""
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=2)
+    module = mx.mod.Module(
+        layer(mx.sym.var("data")), data_names=["data"], label_names=None, context=contexts(2)
+    )
+    module.bind(data_shapes=[("data", (8, 3, 4))])
+    module.init_params()
+    rng = np.random.default_rng(3)
+    running_mean = np.zeros(3)
+    for size in 2 * (8, 8, 8, 4):
+        x = 2 + rng.standard_normal((size, 3, 4))
+        module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=True)
+        mean, std = x.mean((0, 2), keepdims=True), np.sqrt(x.var((0, 2), keepdims=True) + 1e-5)
+        (out,) = module.get_outputs()
+        np.testing.assert_allclose(out.asnumpy(), (x - mean) / std, atol=1e-5)
+        running_mean = 0.9 * running_mean + 0.1 * mean.ravel()
+    for executor in module._exec_group.execs:
+        actual = executor.aux_dict[layer.running_mean.name].asnumpy()
+        np.testing.assert_allclose(actual, running_mean, rtol=1e-5)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_other_contexts_and_numbers_of_devices(mode):
     net = small_network(mode)

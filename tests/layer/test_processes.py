@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import sys
 
 import gluon_syncbn
@@ -37,6 +39,50 @@ def test_a_symbol_of_several_processes_needs_init():
     # MXNet bulks the operations of a graph, and goes back only after exceptions of its own. Bulks
     # make what one device needs wait for another.
     assert mx.engine.set_bulk_size(bulk_size) == 0
+
+
+class Twice(gluon.HybridBlock):
+    """A layer that it uses twice."""
+
+    def __init__(self, prefix=None):
+        super().__init__(prefix=prefix)
+        with self.name_scope():
+            self.norm = gluon_syncbn.SyncBatchNorm(in_channels=3, prefix="norm_")
+
+    def hybrid_forward(self, F, x):
+        return self.norm(self.norm(x))
+
+
+def names_of(net):
+    """Under which names other processes meet the layers of a new trace."""
+    nodes = json.loads(net(mx.sym.var("data")).tojson())["nodes"]
+    return sorted(node["attrs"]["across"] for node in nodes if node["op"] == "Custom")
+
+
+@pytest.fixture
+def _two_processes(monkeypatch):
+    monkeypatch.setattr("gluon_syncbn.horovod.default", lambda: 0)
+
+
+@pytest.mark.usefixtures("_two_processes")
+@pytest.mark.parametrize("prefix", [None, "net_"])
+def test_another_trace_or_copy_changes_no_name(prefix):
+    net = Twice(prefix)
+    net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    names = names_of(net)
+    assert len(set(names)) == 2
+    net.norm.infer_shape(mx.nd.ones((2, 3)))
+    twin = copy.deepcopy(net)
+    assert not set(names) & set(names_of(twin))
+    assert names_of(net) == names
+    assert not set(names) & set(names_of(net.norm))
+
+
+@pytest.mark.usefixtures("_two_processes")
+def test_uses_in_a_graph_without_a_prefix_have_names_of_their_own():
+    net = Twice("")
+    net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    assert len(set(names_of(net))) == 2
 
 
 @pytest.mark.parametrize(
