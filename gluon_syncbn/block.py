@@ -413,7 +413,6 @@ class SyncBatchNorm(nn.BatchNorm):
                 f"{self.name}: MXNet's NumPy interface (npx.set_np) is not supported; "
                 "use mx.nd arrays"
             )
-        cpu_contexts.use_one_thread_each(_contexts_of(self.running_mean))
         symbolic = F is mx.sym
         if shortcut is not None and self.inplace:
             raise ValueError(
