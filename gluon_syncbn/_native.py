@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib.util
 import numbers
 import os
 import warnings
@@ -15,6 +16,7 @@ from . import cpu_contexts, driver, missing_gpus
 
 __all__ = [
     "add_process_set",
+    "blas",
     "build_info",
     "get_timeout",
     "gpu_build",
@@ -53,11 +55,8 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_timeout.restype = ctypes.c_double
     library.gluon_syncbn_num_keys.restype = ctypes.c_size_t
     library.gluon_syncbn_retire.restype = ctypes.c_char_p
-    library.gluon_syncbn_use_one_thread_each.argtypes = [
-        ctypes.POINTER(ctypes.c_int),
-        ctypes.c_size_t,
-    ]
-    library.gluon_syncbn_use_one_thread_each.restype = ctypes.c_char_p
+    library.gluon_syncbn_use_openblas.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    library.gluon_syncbn_use_openblas.restype = ctypes.c_char_p
     library.gluon_syncbn_hold.argtypes = [ctypes.c_void_p]
     library.gluon_syncbn_hold.restype = ctypes.c_void_p
     library.gluon_syncbn_release.argtypes = [ctypes.c_void_p]
@@ -73,7 +72,7 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_add_process_set.restype = ctypes.c_char_p
     library.gluon_syncbn_leave_processes.restype = ctypes.c_char_p
     library.gluon_syncbn_wait_for_errors.restype = None
-    for function in ("build_info", "gpu_build", "gpu_devices"):
+    for function in ("blas", "build_info", "gpu_build", "gpu_devices"):
         getattr(library, f"gluon_syncbn_{function}").restype = ctypes.c_char_p
     return library
 
@@ -155,6 +154,32 @@ def leave_processes() -> None:
     _EXPECTED_AT_EXIT.append(_LIBRARY.gluon_syncbn_leave_processes().decode())
 
 
+def _use_openblas() -> str | None:
+    """Let MXNet's matrix products compute in scipy-openblas32; return what is against it.
+
+    MXNet's own OpenBLAS is of 2020: it has no kernels for later processors, nor for AVX-512, and in
+    it several CPU contexts with several threads each can wait forever. Importing gluon_syncbn
+    switches oneDNN off, so that all networks depend on this library. So they get it at import too,
+    and not at the first norm, which may come after convolutions.
+    """
+    path, problem = None, None
+    package = importlib.util.find_spec("scipy_openblas32")  # importing it would load it for all
+    if os.environ.get("GLUON_SYNCBN_OPENBLAS") == "0":
+        problem = "GLUON_SYNCBN_OPENBLAS is 0"
+    elif package is None or package.origin is None:
+        problem = "it is not installed"
+    else:
+        path = os.fsencode(Path(package.origin).with_name("lib") / "libscipy_openblas.so")
+    error = _LIBRARY.gluon_syncbn_use_openblas(mx.base._LIB._name.encode(), path)
+    return problem if error is None else str(error.decode())
+
+
+def blas() -> str:
+    """Name the library that computes MXNet's matrix products, and why not scipy-openblas32."""
+    found = _LIBRARY.gluon_syncbn_blas().decode()
+    return found if _no_openblas is None else f"{found}; not scipy-openblas32: {_no_openblas}"
+
+
 def build_info() -> str:
     """Version and compiler of the native library."""
     return str(_LIBRARY.gluon_syncbn_build_info().decode())
@@ -211,6 +236,7 @@ _LIBRARY = _load_library()
 _too_late = "MXNET_MKLDNN_ENABLED" not in os.environ and _operators_have_run()
 _EXPECTED_AT_EXIT: list[str] = []  # errors of operations that come too late
 cpu_contexts.prepare(_LIBRARY)
+_no_openblas = _use_openblas()  # before registering, which adds a handler of forks
 _error = _LIBRARY.gluon_syncbn_register(mx.base._LIB._name.encode(), _check_cpu_contexts)
 if _error is not None:
     raise ImportError(f"gluon_syncbn could not register its operator: {_error.decode()}")

@@ -429,7 +429,6 @@ class SyncBatchNorm(nn.BatchNorm):
         num_batches_tracked: Any = None,
     ) -> Any:
         """Normalize `x`, add `shortcut` and activate; see the class."""
-        cpu_contexts.use_one_thread_each(contexts_of(self.running_mean))
         symbolic = F is mx.sym
         if shortcut is not None and self.inplace:
             raise ValueError(

@@ -100,31 +100,13 @@ def prepare(library: ctypes.CDLL) -> None:
         os.environ.setdefault(name, value)
 
 
-def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:
-    """Let several CPU contexts compute with one thread each.
-
-    The OpenBLAS of MXNet's packages waits for ever if one context wants several threads while
-    another has them. That happens in any network with convolutions, synchronized or not, on
-    machines with four cores or more, or with ``OMP_NUM_THREADS`` of 2 or more. `SyncBatchNorm`
-    calls this by itself.
-
-    Parameters
-    ----------
-    contexts : sequence of mxnet.Context or None
-        The contexts of a network. Less than two contexts, and GPUs, stay as they are.
-
-    Raises
-    ------
-    RuntimeError
-        If the engine of MXNet accepts no operation.
-    """
-    ids = [context.device_id for context in contexts or () if context.device_type == "cpu"]
-    if len(ids) < 2:
-        return
-    assert _library is not None
-    error = _library.gluon_syncbn_use_one_thread_each((ctypes.c_int * len(ids))(*ids), len(ids))
-    if error is not None:
-        raise RuntimeError(f"CPU contexts could not be set to one thread each: {error.decode()}")
+def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:  # noqa: ARG001
+    """Do nothing: several CPU contexts no longer need this, with any norm layer."""
+    warnings.warn(
+        "use_one_thread_each() is not needed any more and does nothing",
+        DeprecationWarning,
+        stacklevel=2,
+    )
 
 
 def warn_of_static_shape() -> None:

@@ -41,6 +41,7 @@ def _facts() -> Iterator[tuple[str, object]]:
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     yield "MXNet features", _features()
     yield "GPUs for MXNet", driver.describe_gpus()
+    yield "matrix products on CPU contexts", _native.blas()
     yield "NumPy", np.__version__
     yield "Python", platform.python_version()
     yield "system", platform.platform()

@@ -52,8 +52,8 @@ void load_api(const char* path) {
   find(library, "MXNDArrayGetShapeEx", &loaded.NDArrayGetShapeEx);
   find(library, "MXNDArrayWaitAll", &loaded.NDArrayWaitAll);
   find(library, "MXNDArrayWaitToRead", &loaded.NDArrayWaitToRead);
-  find_if_there(library, "openblas_get_parallel", &loaded.openblas_get_parallel);
-  find_if_there(library, "omp_set_num_threads", &loaded.omp_set_num_threads);
+  find_if_there(library, "omp_get_max_threads", &loaded.omp_get_max_threads);
+  find_if_there(library, "omp_get_num_procs", &loaded.omp_get_num_procs);
   table() = loaded;
 }
 

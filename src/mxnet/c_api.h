@@ -74,8 +74,8 @@ struct Api {
   int (*NDArrayWaitAll)();
   int (*NDArrayWaitToRead)(NDArrayHandle handle);
   /// Those of what the host is linked with; null where it is not.
-  int (*openblas_get_parallel)();
-  void (*omp_set_num_threads)(int number);
+  int (*omp_get_max_threads)();
+  int (*omp_get_num_procs)();
 };
 
 /// The table in use. Throws Error before one was loaded.

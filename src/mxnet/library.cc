@@ -10,13 +10,13 @@
 #include "common/watchdog.h"
 #include "mxnet/array_blocker.h"
 #include "mxnet/backends.h"
+#include "mxnet/blas.h"
 #include "mxnet/c_api.h"
 #include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
 #include "mxnet/horovod.h"
-#include "mxnet/one_thread_each.h"
 #include "sync/sync_group.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -37,6 +37,19 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
     mxnet::register_operator();
     mxnet::wait_before_forks();
   });
+}
+
+/// See use_openblas(). Returns nullptr, or why not.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_openblas(const char* libmxnet,
+                                                          const char* openblas) {
+  return error_of([&] { mxnet::use_openblas(libmxnet, openblas); });
+}
+
+/// What computes MXNet's matrix products. The text is good until the next call.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_blas() {
+  thread_local std::string blas;
+  blas = mxnet::describe_blas();
+  return blas.c_str();
 }
 
 GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) noexcept {
@@ -73,12 +86,6 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() noexcept {
 /// engine because of errors would find it destroyed.
 GLUON_SYNCBN_EXPORT void gluon_syncbn_wait_for_errors() noexcept {
   mxnet::ErrorQueue::instance().wait_until_idle();
-}
-
-/// See use_one_thread_each(). Returns nullptr, or what went wrong.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_one_thread_each(const int* device_ids,
-                                                                 std::size_t number) {
-  return error_of([&] { mxnet::use_one_thread_each({device_ids, device_ids + number}); });
 }
 
 /// Keeps an array busy until given back; nullptr where that failed.

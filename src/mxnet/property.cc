@@ -7,11 +7,11 @@
 #include "common/list_text.h"
 #include "mxnet/advice.h"
 #include "mxnet/backends.h"
+#include "mxnet/blas.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/horovod.h"
-#include "mxnet/one_thread_each.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
@@ -138,11 +138,7 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   auto backend = backend_of(device, layer);
   if (device.type == "cpu") {
     require_safe_cpu_contexts(layer, synchronizes);
-    if (attributes_.num_devices > 1) {
-      auto ids = attributes_.device_ids;
-      ids.push_back(device.index);
-      use_one_thread_each(ids);
-    }
+    if (attributes_.num_devices > 1) use_one_thread_per_product(layer);
   }
   auto place = update_place(device);
   auto where = synchronizes ? sync_group(device) : nullptr;
