@@ -386,12 +386,7 @@ class SyncBatchNorm(nn.BatchNorm):
         return f"{self.prefix}{self._identity.token}"
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
-        """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
-
-        Warns if ``static_shape=True`` can use up the workspaces of CPU contexts.
-        """
-        if active and kwargs.get("static_shape") and self.num_devices != 1:
-            cpu_contexts.warn_of_static_shape()
+        """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``."""
         self._identity.uses_in_graphs = 0
         super().hybridize(active, **kwargs)
 

@@ -11,7 +11,6 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
-from . import cpu_contexts
 from .convert import convert_sync_batchnorm
 from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, is_sync_batchnorm
 
@@ -144,9 +143,6 @@ class FusedNetwork(gluon.SymbolBlock):
         _, self._in_format = _flatten(inputs, "input")
         self._out_format = out_format
         self._cached_graph = inputs, symbol
-        graph = Graph(symbol)
-        norms = (i for i, node in enumerate(graph.nodes) if is_sync_batchnorm(node))
-        self._synchronizes = any(graph.attribute(i, "num_devices", "1") != "1" for i in norms)
         shared = net.collect_params()
         known = {symbol_in.name for symbol_in in inputs}
         used = {name: shared[name] for name in symbol.list_inputs() if name not in known}
@@ -155,15 +151,6 @@ class FusedNetwork(gluon.SymbolBlock):
         self._reg_params = used
         # The network itself would become a child.
         self._structure: Callable[[str], dict] = net._collect_params_with_prefix
-
-    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
-        """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
-
-        Warns if ``static_shape=True`` can use up the workspaces of CPU contexts.
-        """
-        if active and kwargs.get("static_shape") and self._synchronizes:
-            cpu_contexts.warn_of_static_shape()
-        super().hybridize(active, **kwargs)
 
     def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, gluon.Parameter]:
         """Name parameters as the network does that this one was made of, for its checkpoints."""

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 import mxnet as mx
-from gluon_syncbn import cpu_contexts
 
 from demo.job import Job
 from demo.networks import FAMILIES
@@ -116,9 +115,7 @@ def _complete(options: argparse.Namespace, job: Job) -> str | None:
         return f"--norm {options.norm}: give all, or some of {','.join(WAYS)}"
     options.ways.sort(key=WAYS.index)
     options.contexts = [mx.cpu(number) for number in range(options.num_devices)]
-    if options.gpus is None:
-        cpu_contexts.allow_several()
-    else:
+    if options.gpus is not None:
         try:
             numbers = [int(number) for number in options.gpus.split(",")]
         except ValueError:
