@@ -92,7 +92,7 @@ def parse_arguments(description: str | None, job: Job) -> argparse.Namespace:
     graph.add_argument(
         "--static",
         action="store_true",
-        help="hybridize with static_alloc; on GPUs with static_shape too",
+        help="hybridize with static_alloc and static_shape",
     )
     options = parser.parse_args()
     problem = _complete(options, job)
