@@ -1,7 +1,7 @@
 """A process that measures what it is asked to: JSON requests in, JSON answers out, one a line.
 
-MXNet fixes whether it uses oneDNN when its first operator runs. So each setting has a process of its
-own, which the benchmark asks in turns.
+MXNet fixes whether it uses oneDNN when its first operator runs. So each setting has a process of
+its own, which the benchmark asks in turns.
 """
 
 from __future__ import annotations

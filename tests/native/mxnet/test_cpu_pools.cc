@@ -1,7 +1,5 @@
 // Each thread and CPU context has a resource manager of its own, which outlives the thread.
 
-#include "mxnet/cpu_pools.h"
-
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
@@ -14,6 +12,7 @@
 
 #include "fake_mxnet/resource.h"
 #include "mxnet/c_api.h"
+#include "mxnet/cpu_pools.h"
 #include "mxnet/vtable.h"
 #include "support/refused_threads.h"
 
