@@ -57,11 +57,8 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_retire.restype = ctypes.c_char_p
     library.gluon_syncbn_use_openblas.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     library.gluon_syncbn_use_openblas.restype = ctypes.c_char_p
-    library.gluon_syncbn_hold.argtypes = [ctypes.c_void_p]
-    library.gluon_syncbn_hold.restype = ctypes.c_void_p
-    library.gluon_syncbn_release.argtypes = [ctypes.c_void_p]
-    library.gluon_syncbn_release.restype = None
-    library.gluon_syncbn_is_ready.argtypes = [ctypes.c_void_p]
+    library.gluon_syncbn_give_cpu_contexts_pools.argtypes = [ctypes.c_char_p]
+    library.gluon_syncbn_give_cpu_contexts_pools.restype = ctypes.c_char_p
     library.gluon_syncbn_add_process_set.argtypes = [
         ctypes.c_void_p,
         ctypes.c_int,
@@ -78,9 +75,9 @@ def _load_library() -> ctypes.CDLL:
 
 
 @_CpuContextCheck
-def _check_cpu_contexts(synchronized: int, message: ctypes.Array, size: int) -> None:
+def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
     try:
-        problem = cpu_contexts.find_problem(synchronized=bool(synchronized))
+        problem = cpu_contexts.find_problem(several=bool(several))
     except Exception as error:  # an exception cannot leave through native code
         problem = f"the settings for CPU contexts could not be checked: {error!r}"
     text = (problem or "").encode()[: size - 1]
@@ -219,9 +216,7 @@ def _operators_have_run() -> bool:
 
 def _warn_of_operators_before() -> None:
     """Notice settings that came too late, as in a notebook, before a network is made."""
-    if driver.has_gpus():  # CPU contexts are hardly what matters
-        return
-    problem = cpu_contexts.find_problem(synchronized=False)
+    problem = cpu_contexts.find_problem(several=False)
     if problem is not None:
         warnings.warn(
             "operators of MXNet ran before gluon_syncbn was imported, so that its settings for CPU "

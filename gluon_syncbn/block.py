@@ -402,15 +402,6 @@ class SyncBatchNorm(nn.BatchNorm):
         """Name under which the devices of this block synchronize, unique among all blocks."""
         return f"{self.prefix}{self._identity.token}"
 
-    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
-        """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
-
-        Warns if ``static_shape=True`` can use up the workspaces of CPU contexts.
-        """
-        if active and kwargs.get("static_shape") and self.num_devices != 1:
-            cpu_contexts.warn_of_static_shape()
-        super().hybridize(active, **kwargs)
-
     def _get_graph(self, *args: Any) -> Any:
         # Of this block alone, which has one use in it.
         self._identity.forget_uses()

@@ -3,71 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-__all__ = ["count_gpus", "describe", "describe_gpus", "has_gpus", "is_forked"]
+__all__ = ["count_gpus", "describe", "describe_gpus", "is_forked"]
 
 # CUDA of one major version runs on every driver from its first on (NVIDIA's "minor version
 # compatibility", which began with 11).
 FIRST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
-
-# For an interpreter of its own, with the path of MXNet's CUDA runtime.
-_COUNT = """
-import ctypes, sys
-number = ctypes.c_int(0)
-status = ctypes.CDLL(sys.argv[1]).cudaGetDeviceCount(ctypes.byref(number))
-print(number.value if status == 0 else 0)
-"""
-_PATIENCE_SECONDS = 60.0
 _PROCESS = os.getpid()
 
 
 def is_forked() -> bool:
     """Whether this process is a fork of the one that has imported gluon_syncbn."""
     return os.getpid() != _PROCESS
-
-
-@functools.lru_cache(maxsize=None)
-def has_gpus() -> bool:
-    """Whether MXNet can use a GPU here, found out without a call of CUDA in this process.
-
-    CUDA serves no child of a process that has called it, and MXNet fails there even on CPU
-    contexts. So a process that only imports gluon_syncbn before it forks must not call CUDA.
-    """
-    runtime = _cuda_runtime()
-    if runtime is None or not sys.executable:
-        return count_gpus() > 0
-    try:
-        answer = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _COUNT, runtime],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        answer = ""
-    return int(answer) > 0 if answer.isdigit() else count_gpus() > 0
-
-
-def _cuda_runtime() -> str | None:
-    """Where the CUDA runtime was loaded from; None if MXNet was built without CUDA."""
-    import mxnet as mx  # here, because the rest serves where MXNet cannot be imported
-
-    if not mx.runtime.Features().is_enabled("CUDA"):
-        return None
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.split(maxsplit=5)[-1]
-        if "/libcudart.so" in path:
-            return path
-    return None
 
 
 def count_gpus() -> int:

@@ -11,7 +11,6 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
-from . import cpu_contexts
 from .convert import convert_sync_batchnorm
 from .graph import (
     DEFAULT_SLOPE,
@@ -164,16 +163,9 @@ class FusedNetwork(gluon.SymbolBlock):
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
 
-        The devices that synchronize are now those that the parameters live on. Warns if
-        ``static_shape=True`` can use up the workspaces of CPU contexts.
+        The devices that synchronize are now those that the parameters live on.
         """
         meet_on_contexts(self, None, None)
-        graph = Graph(self._cached_graph[1])
-        synchronizes = any(
-            graph.attribute(index, "num_devices", "1") != "1" for index in sync_batchnorms(graph)
-        )
-        if active and kwargs.get("static_shape") and synchronizes:
-            cpu_contexts.warn_of_static_shape()
         super().hybridize(active, **kwargs)
 
     def cast(self, dtype: Any) -> None:

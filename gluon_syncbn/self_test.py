@@ -18,7 +18,6 @@ from mxnet.gluon import nn
 
 from . import driver
 from .block import SyncBatchNorm
-from .cpu_contexts import SETTINGS
 
 __all__ = ["contexts_of", "find_failure", "run"]
 
@@ -72,15 +71,14 @@ def find_failure(device_type: str) -> str | None:
     Parameters
     ----------
     device_type : str
-        "cpu" or "gpu". For CPU contexts the process gets the settings that several of them need,
-        unless the user has set others.
+        "cpu" or "gpu".
 
     Returns
     -------
     str or None
         What went wrong, or None if all is well.
     """
-    environment = {**(SETTINGS if device_type == "cpu" else {}), **os.environ}
+    environment = dict(os.environ)
     folders = [str(Path(__file__).parent.parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     try:

@@ -47,7 +47,7 @@ SECTIONS = {
     ),
     "Waiting": ("_native.set_timeout", "_native.get_timeout"),
     "Several processes": ("horovod.init", "distributed_trainer.DistributedTrainer"),
-    "CPU contexts": ("cpu_contexts.allow_several", "cpu_contexts.use_one_thread_each"),
+    "CPU contexts": ("cpu_contexts.use_one_thread_each", "cpu_contexts.allow_several"),
 }
 COMMANDS = ((), ("diagnose",), ("convert",))
 

@@ -21,7 +21,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pandas as pd
-from gluon_syncbn import _native, cpu_contexts
+from gluon_syncbn import _native
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -145,7 +145,6 @@ def main() -> int:
     if options.steps < SAMPLES:
         parser.error(f"--steps should be at least {SAMPLES}")
 
-    cpu_contexts.allow_several()
     results = {}
     begin = time.perf_counter()
     for mode in options.modes:

@@ -109,7 +109,6 @@ if ((python)); then
   printf '\ntest: wheel\n'
   wheel
   printf '\ntest: Python tests\n'
-  # More processes would take more than 16 GB: each network's workspaces stay with its process.
   # After the crash of one, files in turns would wait for it for ever; this ends the run.
   .venv/bin/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 "$@"
 fi

@@ -110,10 +110,4 @@ run --numprocesses 2 --dist loadfile --max-worker-restart 0 \
   tests/gpu/test_gpu.py::test_{two_gpus_are_one_device_on_the_whole_batch,branches_train} \
   tests/gpu/test_gpu.py::test_cpu_and_gpu_contexts_do_not_meet \
   --deselect tests/layer/test_life.py::test_data_parallel_model \
-  --deselect tests/layer/test_life.py::test_fork \
-  --deselect tests/export/test_export.py::test_two_imports_and_the_original_do_not_meet
-
-# Devices call two networks in orders of their own, for which each needs more than one workspace
-# (docs/limits.md).
-MXNET_GPU_TEMP_COPY=16 run \
-  tests/export/test_export.py::test_two_imports_and_the_original_do_not_meet
+  --deselect tests/layer/test_life.py::test_fork

@@ -68,8 +68,7 @@ def main() -> int:
         if options.no_hybridize
         else {
             "static_alloc": options.static,
-            # on CPU contexts such a graph keeps the workspaces that other operators need
-            "static_shape": options.static and options.gpus is not None,
+            "static_shape": options.static,
         },
     )
     if not schedule.steps(scenes):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-import gluon_syncbn  # before mxnet's first operator, which reads the settings of CPU contexts
+import gluon_syncbn  # before mxnet's first operator, which reads whether to use oneDNN
 import mxnet as mx
 import pytest
-from gluon_syncbn import cpu_contexts
 from hypothesis import HealthCheck, settings
-
-cpu_contexts.allow_several()  # beside GPUs the import does not
 
 settings.register_profile(
     "gluon_syncbn",
@@ -37,12 +34,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="with --all-networks: write the table in docs/gluoncv.md",
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--all-networks"):
-        # ResNeSt-200 and 269 need more workspaces on two contexts than importing gluon_syncbn sets.
-        os.environ["MXNET_CPU_TEMP_COPY"] = "4096"
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """A process that measures what it is asked to: JSON requests in, JSON answers out, one a line.
 
-MXNet fixes whether it uses oneDNN, and how many workspaces it has, when its first operator runs. So
-each setting has a process of its own, which the benchmark asks in turns.
+MXNet fixes whether it uses oneDNN when its first operator runs. So each setting has a process of
+its own, which the benchmark asks in turns.
 """
 
 from __future__ import annotations
@@ -16,14 +16,9 @@ from typing import Any
 
 SCRIPTS = Path(__file__).parent.parent
 
-# What CPU contexts need as devices, for all peers alike (gluon_syncbn would set the same).
-COMMON = {
-    "MXNET_CPU_TEMP_COPY": "1024",
-    "MXNET_CPU_PARALLEL_RAND_COPY": "8",
-    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-}
-WITHOUT_ONEDNN = {**COMMON, "MXNET_MKLDNN_ENABLED": "0"}
-WITH_ONEDNN = {**COMMON, "MXNET_MKLDNN_ENABLED": "1"}
+# For all peers alike (gluon_syncbn would set the same).
+WITHOUT_ONEDNN = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0", "MXNET_MKLDNN_ENABLED": "0"}
+WITH_ONEDNN = {**WITHOUT_ONEDNN, "MXNET_MKLDNN_ENABLED": "1"}
 # For one context: how many workspaces there are is no matter of the network.
 ONE_WORKSPACE = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1"}
 # MXNet's profiler sees operations only where they run one by one.

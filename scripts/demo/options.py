@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 import mxnet as mx
-from gluon_syncbn import cpu_contexts
 
 from demo.job import Job
 from demo.networks import FAMILIES
@@ -93,7 +92,7 @@ def parse_arguments(description: str | None, job: Job) -> argparse.Namespace:
     graph.add_argument(
         "--static",
         action="store_true",
-        help="hybridize with static_alloc; on GPUs with static_shape too",
+        help="hybridize with static_alloc and static_shape",
     )
     options = parser.parse_args()
     problem = _complete(options, job)
@@ -116,9 +115,7 @@ def _complete(options: argparse.Namespace, job: Job) -> str | None:
         return f"--norm {options.norm}: give all, or some of {','.join(WAYS)}"
     options.ways.sort(key=WAYS.index)
     options.contexts = [mx.cpu(number) for number in range(options.num_devices)]
-    if options.gpus is None:
-        cpu_contexts.allow_several()
-    else:
+    if options.gpus is not None:
         try:
             numbers = [int(number) for number in options.gpus.split(",")]
         except ValueError:

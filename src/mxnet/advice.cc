@@ -12,9 +12,9 @@ Advice make_advice() {
       "(mx.nd.waitall() reads all); an exception in the thread of a missing device, which "
       "GluonCV's "
       "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); or "
-      "workspaces ran out (on CPU contexts set MXNET_CPU_TEMP_COPY to about 5 x norm layers x "
-      "(devices - 1) or more; on GPU contexts, which call several networks in orders of their own, "
-      "MXNET_GPU_TEMP_COPY=16).";
+      "devices reach several networks in different orders (reach them in one order; where that "
+      "cannot be, MXNET_CPU_TEMP_COPY=16 or MXNET_GPU_TEMP_COPY=16, and for backward "
+      "MXNET_EXEC_BULK_EXEC_TRAIN=0).";
   Advice advice;
   advice.timeout = " (gluon_syncbn.set_timeout)";
   advice.more_devices =

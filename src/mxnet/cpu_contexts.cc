@@ -14,14 +14,14 @@ std::atomic<CpuContextCheck> the_check{nullptr};
 
 void set_cpu_context_check(CpuContextCheck check) { the_check = check; }
 
-void require_safe_cpu_contexts(const std::string& layer, bool synchronized) {
-  thread_local std::array<bool, 2> passed{};
+void require_safe_cpu_contexts(const std::string& layer, bool several) {
+  static std::array<std::atomic<bool>, 2> passed{};
   const CpuContextCheck check = the_check.load();
-  if (!check || passed[synchronized]) return;
+  if (!check || passed[several]) return;
   std::array<char, 2048> message{};
-  check(synchronized ? 1 : 0, message.data(), static_cast<int>(message.size()));
+  check(several ? 1 : 0, message.data(), static_cast<int>(message.size()));
   if (message.front()) throw Error(layer + ": " + message.data());
-  passed[synchronized] = true;
+  passed[several] = true;
 }
 
 }  // namespace gluon_syncbn::mxnet

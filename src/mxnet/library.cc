@@ -3,17 +3,16 @@
 
 #include <cstddef>
 #include <exception>
-#include <memory>
 #include <string>
 
 #include "common/error_of.h"
 #include "common/watchdog.h"
-#include "mxnet/array_blocker.h"
 #include "mxnet/backends.h"
 #include "mxnet/blas.h"
 #include "mxnet/c_api.h"
 #include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
+#include "mxnet/cpu_pools.h"
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
 #include "mxnet/horovod.h"
@@ -88,26 +87,9 @@ GLUON_SYNCBN_EXPORT void gluon_syncbn_wait_for_errors() noexcept {
   mxnet::ErrorQueue::instance().wait_until_idle();
 }
 
-/// Keeps an array busy until given back; nullptr where that failed.
-GLUON_SYNCBN_EXPORT void* gluon_syncbn_hold(mxnet::NDArrayHandle array) {
-  try {
-    return std::make_unique<mxnet::ArrayBlocker>(array).release();
-  } catch (const std::exception&) {
-    return nullptr;
-  }
-}
-
-GLUON_SYNCBN_EXPORT void gluon_syncbn_release(void* hold) noexcept {
-  std::unique_ptr<mxnet::ArrayBlocker>(static_cast<mxnet::ArrayBlocker*>(hold));
-}
-
-/// 1 or 0, or -1 where the engine could not be asked.
-GLUON_SYNCBN_EXPORT int gluon_syncbn_is_ready(mxnet::NDArrayHandle array) {
-  try {
-    return mxnet::is_ready(array) ? 1 : 0;
-  } catch (const std::exception&) {
-    return -1;
-  }
+/// See give_cpu_contexts_pools(). Returns nullptr, or what went wrong.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_give_cpu_contexts_pools(const char* libmxnet) {
+  return error_of([&] { mxnet::give_cpu_contexts_pools(libmxnet); });
 }
 
 /// Number of keys under which operators can meet at present.

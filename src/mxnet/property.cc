@@ -137,7 +137,7 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   if (synchronizes) require_threaded_engine(layer);
   auto backend = backend_of(device, layer);
   if (device.type == "cpu") {
-    require_safe_cpu_contexts(layer, synchronizes);
+    require_safe_cpu_contexts(layer, attributes_.num_devices > 1);
     if (attributes_.num_devices > 1) use_one_thread_per_product(layer);
   }
   auto place = update_place(device);

@@ -27,7 +27,6 @@ def in_child(body):
 TRAIN = """
 import gluon_syncbn
 import mxnet as mx
-gluon_syncbn.cpu_contexts.allow_several()
 def train(device):
     contexts = [mx.Context(device, i) for i in range(2)]
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)

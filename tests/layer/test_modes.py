@@ -11,7 +11,6 @@ from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.support.oracle import relative_error
-from tests.support.processes import run_python
 
 MODES = {
     "imperative": None,
@@ -156,7 +155,7 @@ def test_running_statistics_are_updated_in_program_order(mode):
         np.testing.assert_array_equal(running, expected)
 
 
-@pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
+@pytest.mark.parametrize("mode", MODES)
 def test_five_branches_on_four_contexts(mode):
     one = Training(Branches, 1, "imperative", nn.BatchNorm)
     many = Training(Branches, 4, mode, gluon_syncbn.SyncBatchNorm)
@@ -164,22 +163,6 @@ def test_five_branches_on_four_contexts(mode):
     for _ in range(LONG):
         many.step()
     assert all(np.isfinite(value).all() for value in many.parameters().values())
-
-
-def test_five_branches_on_four_contexts_static_shape():
-    """In a process of its own, with the number of workspaces that such graphs need."""
-    program = (
-        "import gluon_syncbn\n"
-        "from mxnet.gluon import nn\n"
-        "from tests.layer.test_modes import LONG, Branches, Training, assert_same_training\n"
-        "gluon_syncbn.set_timeout(60)\n"
-        "one = Training(Branches, 1, 'imperative', nn.BatchNorm)\n"
-        "many = Training(Branches, 4, 'static_shape', gluon_syncbn.SyncBatchNorm)\n"
-        "assert_same_training(one, many, steps=3, tolerance=1e-4)\n"
-        "for _ in range(LONG): many.step()\n"
-        "many.parameters()\n"
-    )
-    run_python(program, MXNET_CPU_TEMP_COPY="65536")
 
 
 def test_training_and_inference_alternate():

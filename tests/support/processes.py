@@ -9,22 +9,12 @@ from pathlib import Path
 
 from gluon_syncbn.cpu_contexts import SETTINGS
 
-from tests.conftest import DEVICE
-
 ROOT = Path(__file__).parent.parent.parent
 
 
-# What importing gluon_syncbn sets depends on whether there are GPUs.
-NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "FAKE_CUDA_DEVICES": "0"}
-
-
 def clean_environment() -> dict[str, str]:
-    """The environment of a machine where nobody has imported gluon_syncbn.
-
-    It is one without GPUs, but where GPU contexts are tested.
-    """
-    given = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    return given if DEVICE == "gpu" else {**given, **NO_GPUS}
+    """The environment of a machine where nobody has imported gluon_syncbn."""
+    return {name: value for name, value in os.environ.items() if name not in SETTINGS}
 
 
 def run_python(

@@ -3,11 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "mxnet/array_blocker.h"
 #include "mxnet/layer.h"
 
 namespace gluon_syncbn::tests {
@@ -35,14 +35,20 @@ void fail(const NDArray& array, const std::string& message) {
       array.context(), {}, {array.variable()});
 }
 
-/// As the library is handed arrays.
-class Handle {
+/// Keeps an array busy, as an operation that has not finished does, until destroyed.
+class Busy {
  public:
-  explicit Handle(const NDArray& array) : array_(array) {}
-  operator void*() { return &array_; }
+  explicit Busy(const NDArray& array) {
+    fake_mxnet::Engine::get().push(
+        [this](const mxnet::OnComplete& on_complete) { begun_.set_value(on_complete); },
+        array.context(), {}, {array.variable()}, mxnet::kAsync);
+  }
+  ~Busy() { fake_mxnet::complete(begun_.get_future().get()); }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
 
  private:
-  NDArray array_;
+  std::promise<mxnet::OnComplete> begun_;
 };
 
 }  // namespace
@@ -152,14 +158,12 @@ TEST_CASE_FIXTURE(Library, "faults: a device outside of all groups") {
 TEST_CASE_FIXTURE(Library, "faults: an input that is late holds nobody up for good") {
   Layer layer("bn", 3, kDType, 2);
   const Batch x(kTwo, kDType, 1);
-  std::optional<mxnet::ArrayBlocker> late(Handle(x.arrays[1]));
-  // Given back before it could begin.
-  std::optional<mxnet::ArrayBlocker>(Handle(x.arrays[1])).reset();
+  std::optional<Busy> late(x.arrays[1]);
   const auto calls = layer.call(x.arrays, {1, 0});
-  CHECK_FALSE(mxnet::is_ready(Handle(calls[0].out)));
+  CHECK_FALSE(calls[0].out.variable()->ready_to_read());
   late.reset();
   layer.check_outputs(x.values, calls);
-  CHECK(mxnet::is_ready(Handle(calls[0].out)));
+  CHECK(calls[0].out.variable()->ready_to_read());
   layer.check_running();
 }
 
@@ -167,7 +171,7 @@ TEST_CASE_FIXTURE(Library, "faults: a call whose input is ready too late joins t
   Layer layer("bn", 3, kDType, 2);
   const Batch x(kTwo, kDType, 1);
   {
-    std::optional<mxnet::ArrayBlocker> late(Handle(x.arrays[1]));
+    std::optional<Busy> late(x.arrays[1]);
     const ScopedTimeout timeout(kShort);
     const auto calls = layer.call(x.arrays, {1, 0});
     check_error(calls[0].out, {"forward waited"});

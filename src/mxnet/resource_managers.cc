@@ -1,0 +1,109 @@
+#include "mxnet/resource_managers.h"
+
+#include <atomic>
+#include <exception>
+#include <initializer_list>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "common/per_process.h"
+
+namespace gluon_syncbn::mxnet {
+namespace {
+
+/// MXNet seeds its 1024 generators with consecutive numbers, so that seeds of devices must not be
+/// neighbours.
+std::uint32_t mix(std::initializer_list<std::uint32_t> numbers) {
+  std::uint32_t seed = 0;
+  std::seed_seq(numbers).generate(&seed, &seed + 1);
+  return seed;
+}
+
+std::uint32_t seed_for(int device_id, std::uint32_t seed) {
+  return mix({seed, static_cast<std::uint32_t>(device_id)});
+}
+
+/// What threads that have ended left, and how many threads have drawn on each context without a
+/// seed of their own. In a forked child nothing is left of other threads.
+class LeftManagers {
+ public:
+  ResourceManager* take(int device_id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& managers = left_[device_id];
+    if (managers.empty()) return nullptr;
+    ResourceManager* manager = managers.back();
+    managers.pop_back();
+    return manager;
+  }
+
+  void leave(int device_id, ResourceManager* manager) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    left_[device_id].push_back(manager);
+  }
+
+  /// For a thread that has chosen none: another one for each.
+  std::uint32_t next_seed(int device_id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return mix({0, static_cast<std::uint32_t>(device_id), ++threads_[device_id], generation_});
+  }
+
+ private:
+  static std::uint32_t next_generation() {
+    static std::atomic<std::uint32_t> generations{0};
+    return generations++;
+  }
+
+  const std::uint32_t generation_ = next_generation();
+  std::mutex mutex_;
+  std::map<int, std::vector<ResourceManager*>> left_;
+  std::map<int, std::uint32_t> threads_;
+};
+
+/// MXNet makes one manager for each thread, and this thread has its own.
+ResourceManager* make_manager(const ResourceFunctions& mxnet) {
+  ResourceManager* manager = nullptr;
+  std::exception_ptr error;
+  std::thread([&] {
+    try {
+      manager = mxnet.get();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }).join();
+  if (error) std::rethrow_exception(error);
+  return manager;
+}
+
+}  // namespace
+
+ThreadManagers& ThreadManagers::instance() {
+  thread_local ThreadManagers managers;
+  return managers;
+}
+
+ThreadManagers::~ThreadManagers() {
+  auto& left = PerProcess<LeftManagers>::instance();
+  for (const auto& [device_id, manager] : managers_) left.leave(device_id, manager);
+}
+
+ResourceManager* ThreadManagers::of(int device_id, const ResourceFunctions& mxnet) {
+  const auto found = managers_.find(device_id);
+  if (found != managers_.end()) return found->second;
+  auto& left = PerProcess<LeftManagers>::instance();
+  ResourceManager* manager = left.take(device_id);
+  if (!manager) manager = make_manager(mxnet);
+  managers_[device_id] = manager;
+  mxnet.seed(manager, seed_ ? seed_for(device_id, *seed_) : left.next_seed(device_id));
+  return manager;
+}
+
+void ThreadManagers::seed(std::uint32_t seed, const ResourceFunctions& mxnet) {
+  seed_ = seed;
+  for (const auto& [device_id, manager] : managers_) {
+    mxnet.seed(manager, seed_for(device_id, seed));
+  }
+}
+
+}  // namespace gluon_syncbn::mxnet

@@ -1,0 +1,253 @@
+"""Each CPU context has workspaces and random numbers of its own in each thread."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_syncbn import _native
+from mxnet import gluon
+from mxnet.gluon import nn
+
+from tests.layer.test_modes import MODES
+from tests.support.processes import run_python
+
+
+def dropout_net(layers: int, contexts: list[mx.Context], mode: str) -> nn.HybridSequential:
+    net = nn.HybridSequential()
+    for _ in range(layers):
+        net.add(nn.Conv2D(4, 3, padding=1), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
+        net.add(nn.Dropout(0.3))
+    net.initialize(ctx=contexts)
+    if MODES[mode] is not None:
+        net.hybridize(**MODES[mode])
+    return net
+
+
+def train(net: nn.HybridSequential, contexts: list[mx.Context], steps: int) -> None:
+    """Steps that nothing but the layers keeps together."""
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+    for _ in range(steps):
+        with mx.autograd.record():
+            outputs = [
+                net(mx.nd.random.normal(shape=(2, 4, 6, 6), ctx=context)).mean()
+                for context in contexts
+            ]
+        mx.autograd.backward(outputs)
+        trainer.step(len(contexts))
+    assert all(np.isfinite(output.asscalar()) for output in outputs)
+
+
+def cpus(number: int) -> list[mx.Context]:
+    return [mx.cpu(i) for i in range(number)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("layers", "number"), [(3, 4), (30, 8)])
+def test_networks_with_dropout(mode, layers, number):
+    """Behind the synchronization on one device nothing holds what another one needs before it."""
+    contexts = cpus(number)
+    train(dropout_net(layers, contexts, mode), contexts, steps=3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_three_threads_each_with_a_network_on_the_same_contexts(mode):
+    contexts = cpus(4)
+    done = []
+
+    def work() -> None:
+        train(dropout_net(10, contexts, mode), contexts, steps=3)
+        done.append(True)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"MXNET_CPU_WORKER_NTHREADS": "3"},
+        {"MXNET_CPU_TEMP_COPY": "1"},
+        {"MXNET_ENGINE_TYPE": "ThreadedEngine"},
+    ],
+)
+def test_settings_of_the_user(settings):
+    program = """
+from tests.machine.test_cpu_pools import *
+for mode in MODES:
+    contexts = cpus(4)
+    train(dropout_net(8, contexts, mode), contexts, steps=3)
+"""
+    run_python(program, GLUON_SYNCBN_TIMEOUT="60", **settings)
+
+
+def draw(number: int = 3) -> list[np.ndarray]:
+    """Random numbers of each context: uniform ones, normal ones, and the mask of a Dropout."""
+    drawn = []
+    for context in cpus(number):
+        like = {"shape": (100,), "dtype": "float64", "ctx": context}
+        uniform, normal = mx.nd.random.uniform(**like), mx.nd.random.normal(**like)
+        with mx.autograd.train_mode():
+            mask = mx.nd.Dropout(mx.nd.ones(**like), 0.5)
+        drawn.append(mx.nd.stack(uniform, normal, mask).asnumpy())
+    return drawn
+
+
+def on_a_thread(function) -> list[np.ndarray]:
+    result = []
+    thread = threading.Thread(target=lambda: result.extend(function()))
+    thread.start()
+    thread.join()
+    return result
+
+
+def seeded(number: int = 3) -> list[np.ndarray]:
+    mx.random.seed(7)
+    return draw(number)
+
+
+def test_seeds():
+    first = seeded()
+    np.testing.assert_array_equal(seeded(), first)
+    np.testing.assert_array_equal(on_a_thread(seeded), first)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        # Nor are they the same numbers elsewhere: MXNet has a generator for every 64 of an array.
+        for mine, theirs in zip(first[i][:2], first[j][:2]):
+            assert not np.isin(mine, theirs).any()
+        assert (first[i][2] != first[j][2]).any()
+    assert not (np.array(draw())[:, :2] == np.array(first)[:, :2]).any()
+
+
+def test_the_seed_of_one_context():
+    drawn = seeded()
+    mx.random.seed(7)
+    mx.random.seed(3, ctx=mx.cpu(1))
+    other = draw()
+    np.testing.assert_array_equal(other[0], drawn[0])
+    np.testing.assert_array_equal(other[2], drawn[2])
+    assert not (other[1][:2] == drawn[1][:2]).any()
+    mx.random.seed(3, ctx=mx.cpu(1))
+    np.testing.assert_array_equal(draw()[1], other[1])
+
+
+def test_threads_that_choose_no_seed_differ():
+    drawn = [draw(), on_a_thread(draw), on_a_thread(draw)]
+    for context in (1, 2):
+        numbers = [own[context][0] for own in drawn]
+        assert len(np.unique(numbers)) == 300
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_masks_depend_on_the_seed_alone(mode):
+    def masks(mode: str) -> list[np.ndarray]:
+        net = nn.HybridSequential()
+        net.add(nn.Dropout(0.5), nn.Dropout(0.1))
+        if MODES[mode] is not None:
+            net.hybridize(**MODES[mode])
+        mx.random.seed(11)
+        with mx.autograd.train_mode():
+            steps = [[net(mx.nd.ones((8, 8), ctx=c)) for c in cpus(3)] for _ in range(2)]
+        return [mask.asnumpy() for masks in steps for mask in masks]
+
+    np.testing.assert_array_equal(masks(mode), masks("imperative"))
+
+
+def test_the_first_context_draws_what_mxnet_draws():
+    program = """
+import mxnet as mx
+def draw():
+    mx.random.seed(7)
+    return mx.nd.random.uniform(shape=(9,)), mx.nd.Dropout(mx.nd.ones((9,)), 0.5, mode="always")
+before = draw()
+import gluon_syncbn
+mx.nd.random.uniform(shape=(9,), ctx=mx.cpu(1))
+for x, y in zip(before, draw()):
+    assert (x.asnumpy() == y.asnumpy()).all()
+"""
+    run_python(program)
+
+
+def test_parent_and_child_of_a_fork_train_on():
+    program = """
+import os
+from tests.machine.test_cpu_pools import *
+contexts = cpus(4)
+net = dropout_net(3, contexts, "hybridized")
+train(net, contexts, steps=2)
+def check():
+    train(net, contexts, steps=2)
+    first = seeded()
+    np.testing.assert_array_equal(on_a_thread(seeded), first)
+    test_threads_that_choose_no_seed_differ()
+    test_networks_with_dropout("static_alloc", 10, 8)
+if os.fork() == 0:
+    status = 1
+    try:
+        check()
+        status = 0
+    finally:
+        os._exit(status)
+check()
+assert os.wait()[1] == 0
+"""
+    run_python(program, GLUON_SYNCBN_TIMEOUT="60")
+
+
+def test_another_copy_of_the_library_finds_the_work_done(tmp_path):
+    shutil.copy(_native.library_path(), tmp_path / "copy.so")
+    program = """
+import ctypes, sys
+from tests.machine.test_cpu_pools import *
+before = seeded()
+give = ctypes.CDLL(sys.argv[1]).gluon_syncbn_give_cpu_contexts_pools
+give.restype = ctypes.c_char_p
+assert give(mx.base._LIB._name.encode()) is None
+np.testing.assert_array_equal(seeded(), before)
+"""
+    run_python(program, str(tmp_path / "copy.so"))
+
+
+# A function of MXNet that something else has replaced before.
+REPLACED = """
+import ctypes
+import mxnet as mx
+symbol = "_ZTVN5mxnet8resource19ResourceManagerImplE"
+entry = ctypes.addressof(ctypes.c_void_p.in_dll(mx.base._LIB, symbol)) + 3 * 8
+libc = ctypes.CDLL(None)
+page = entry // 4096 * 4096
+assert libc.mprotect(ctypes.c_void_p(page), 4096, 3) == 0
+slot = ctypes.c_void_p.from_address(entry)
+original, slot.value = slot.value, ctypes.cast(libc.abs, ctypes.c_void_p).value
+import gluon_syncbn
+slot.value = original
+"""
+
+
+def test_another_mxnet_serves_one_context_and_refuses_several():
+    program = """
+def step(contexts):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts)
+    with mx.autograd.record():
+        outs = [layer(mx.nd.ones((2, 3), ctx=context)) for context in contexts]
+    mx.autograd.backward(outs)
+    return [out.asnumpy() for out in outs]
+assert abs(step([mx.cpu(0)])[0]).max() < 1e-3
+assert abs(step([mx.cpu(1)])[0]).max() < 1e-3
+try:
+    step([mx.cpu(0), mx.cpu(1)])
+except mx.base.MXNetError as error:
+    for words in ("syncbatchnorm", "MXNet 1.9.1", "10SeedRandomEj is expected", "which has abs"):
+        assert words in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+    run_python(REPLACED + program)

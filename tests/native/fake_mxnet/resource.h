@@ -1,0 +1,47 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_RESOURCE_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_RESOURCE_H_
+
+#include <cstdint>
+
+// Under the names of MXNet, which the library looks up.
+namespace mxnet {
+
+struct Context {
+  int dev_type;
+  std::int32_t dev_id;
+};
+
+struct ResourceRequest {
+  int type;
+};
+
+class ResourceManager;
+
+struct Resource {
+  ResourceRequest request;
+  const ResourceManager* manager;  ///< in place of a variable
+  std::int32_t id;
+  const std::uint32_t* seed;  ///< in place of a generator
+};
+
+class __attribute__((visibility("default"))) ResourceManager {
+ public:
+  virtual Resource Request(Context context, const ResourceRequest& request) = 0;
+  virtual void SeedRandom(std::uint32_t seed) = 0;
+  virtual void SeedRandom(Context context, std::uint32_t seed) = 0;
+  virtual ~ResourceManager() = default;
+
+  /// The calling thread's own, which lives until the process ends.
+  static ResourceManager* Get();
+};
+
+}  // namespace mxnet
+
+namespace gluon_syncbn::fake_mxnet {
+
+/// How many managers were made.
+int resource_managers();
+
+}  // namespace gluon_syncbn::fake_mxnet
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_RESOURCE_H_

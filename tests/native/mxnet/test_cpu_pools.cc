@@ -1,0 +1,152 @@
+// Each thread and CPU context has a resource manager of its own, which outlives the thread.
+
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <future>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fake_mxnet/resource.h"
+#include "mxnet/c_api.h"
+#include "mxnet/cpu_pools.h"
+#include "mxnet/vtable.h"
+#include "support/refused_threads.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+using Manager = const ::mxnet::ResourceManager*;
+
+constexpr int kPinned = 3;
+
+::mxnet::Resource request(int dev_id, int dev_type = mxnet::kCPUContext) {
+  return ::mxnet::ResourceManager::Get()->Request({dev_type, dev_id}, {7});
+}
+
+Manager manager(int dev_id) { return request(dev_id).manager; }
+std::uint32_t seed_of(int dev_id) { return *request(dev_id).seed; }
+
+template <class Task>
+auto on_another_thread(const Task& task) {
+  return std::async(std::launch::async, task).get();
+}
+
+template <class Task>
+std::string error_in(const Task& task) {
+  try {
+    task();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+struct Pools {
+  Pools() { mxnet::give_cpu_contexts_pools(nullptr); }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Pools, "cpu pools: a manager for each context and thread") {
+  mxnet::give_cpu_contexts_pools(nullptr);  // once more does no harm
+  const Manager own = ::mxnet::ResourceManager::Get();
+  std::set<Manager> managers{manager(0), manager(1), manager(2), manager(1)};
+  CHECK(managers.size() == 3);
+  CHECK(manager(0) == own);
+  CHECK(request(1, mxnet::kGPUContext).manager == own);
+  CHECK(request(1, kPinned).manager == own);
+  CHECK(request(2).id == 2);
+  CHECK(request(2).request.type == 7);
+  managers.insert(on_another_thread([] { return manager(1); }));
+  CHECK(managers.size() == 4);
+}
+
+TEST_CASE_FIXTURE(Pools, "cpu pools: threads that live at one time share nothing") {
+  constexpr int kThreads = 8;
+  std::vector<std::future<Manager>> found;
+  std::promise<void> all_asked;
+  const auto end = all_asked.get_future().share();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    std::promise<Manager> asked;
+    found.push_back(asked.get_future());
+    threads.emplace_back([asked = std::move(asked), end]() mutable {
+      asked.set_value(manager(3));
+      end.wait();
+    });
+  }
+  std::set<Manager> managers;
+  for (auto& manager : found) managers.insert(manager.get());
+  all_asked.set_value();
+  for (auto& thread : threads) thread.join();
+  CHECK(managers.size() == kThreads);
+}
+
+TEST_CASE_FIXTURE(Pools, "cpu pools: a thread that ends leaves its managers to the next") {
+  const auto use = [] { return std::set<Manager>{manager(4), manager(5)}; };
+  const auto first = on_another_thread(use);
+  const int before = fake_mxnet::resource_managers();
+  for (int i = 0; i < 300; ++i) CHECK(on_another_thread(use) == first);
+  CHECK(fake_mxnet::resource_managers() == before + 300);  // which MXNet makes for the threads
+}
+
+TEST_CASE_FIXTURE(Pools, "cpu pools: seeds") {
+  const auto seeded = [](std::uint32_t seed) {
+    ::mxnet::ResourceManager::Get()->SeedRandom(seed);
+    return std::vector<std::uint32_t>{seed_of(0), seed_of(6), seed_of(7)};
+  };
+  const auto seeds = seeded(40);
+  CHECK(seeds[0] == 40);
+  CHECK(std::set<std::uint32_t>(seeds.begin(), seeds.end()).size() == 3);
+  CHECK(seeded(41)[1] != seeds[1]);
+  CHECK(seeded(40) == seeds);
+  // Wherever and whenever the context is used for the first time.
+  CHECK(on_another_thread([&] { return seeded(40); }) == seeds);
+  CHECK(seeded(41) == on_another_thread([&] { return seeded(41); }));
+  // One context alone, as MXNet seeds it.
+  ::mxnet::ResourceManager::Get()->SeedRandom({mxnet::kCPUContext, 6}, 50);
+  CHECK(seed_of(6) == 50);
+  CHECK(seed_of(0) == 41);
+  CHECK(seed_of(7) == seeded(41)[2]);
+}
+
+TEST_CASE_FIXTURE(Pools, "cpu pools: without a seed no two threads draw the same") {
+  const auto mine = seed_of(8);
+  const auto other = on_another_thread([] {
+    const auto seed = seed_of(8);
+    CHECK(on_another_thread([] { return seed_of(8); }) != seed);
+    return seed;
+  });
+  CHECK(other != mine);
+  CHECK(seed_of(9) != mine);
+}
+
+TEST_CASE_FIXTURE(Pools, "cpu pools: no thread to make a manager is an error of the call") {
+  {
+    const RefusedThreads refused(0);
+    const std::string error = error_in([] { manager(10); });
+    CHECK(error.find("cpu(10) got no workspaces of its own") != std::string::npos);
+  }
+  CHECK(manager(10) != manager(0));
+}
+
+TEST_CASE_FIXTURE(Pools, "cpu pools: another build of MXNet is refused") {
+  const std::string missing = error_in([] { mxnet::give_cpu_contexts_pools("libc.so.6"); });
+  CHECK(missing == "it has no symbol _ZN5mxnet15ResourceManager3GetEv");
+  const Manager before = manager(1);
+  const std::string other = error_in([] {
+    mxnet::replace_virtual_functions(dlopen(nullptr, RTLD_NOW),
+                                     "_ZTVN5mxnet8resource19ResourceManagerImplE",
+                                     {{"MXGetLastError", "nothing", nullptr}});
+  });
+  CHECK(other ==
+        "MXGetLastError is expected in _ZTVN5mxnet8resource19ResourceManagerImplE, which has "
+        "gluon_syncbn_request");
+  CHECK(manager(1) == before);
+}
+
+}  // namespace gluon_syncbn::tests
