@@ -6,6 +6,7 @@ import itertools
 import math
 import numbers
 import uuid
+import weakref
 from collections import defaultdict
 from typing import Any, ClassVar, Iterator
 
@@ -31,8 +32,24 @@ class _Identity:
 
     def __init__(self) -> None:
         self.token = uuid.uuid4().hex
+        self._traces: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+        self._num_traces = 0
         self.uses_in_graphs = 0
         self._place: int | None = None
+
+    def next_use(self) -> dict[str, int]:
+        """Number the traces of the block, and its uses in each, as attributes where not 0."""
+        # Gluon enters a scope of names with each block; the outermost one belongs to the trace.
+        scope = mx.name.NameManager.current
+        while isinstance(scope._old_manager, mx.name.Prefix):
+            scope = scope._old_manager
+        if scope not in self._traces:
+            self._traces[scope] = {"trace": self._num_traces, "use": 0}
+            self._num_traces += 1
+        numbers = self._traces[scope]
+        attributes = {name: number for name, number in numbers.items() if number}
+        numbers["use"] += 1
+        return attributes
 
     def place(self, prefix: str) -> int:
         """Place of the block among those of the same prefix, in the order of their first calls.
@@ -442,7 +459,7 @@ class SyncBatchNorm(nn.BatchNorm):
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if symbolic else "key",
-            **({"version": ATTRIBUTES_VERSION} if symbolic else {}),
+            **({"version": ATTRIBUTES_VERSION, **self._identity.next_use()} if symbolic else {}),
         )
 
     def _attributes(self, check: bool) -> dict[str, Any]:
