@@ -8,7 +8,7 @@ import numbers
 import uuid
 import weakref
 from collections import defaultdict
-from typing import Any, ClassVar, Iterator
+from typing import Any, ClassVar, Iterator, NamedTuple
 
 import mxnet as mx
 from mxnet.gluon import nn
@@ -25,6 +25,17 @@ ATTRIBUTES_VERSION = 1
 _ACTIVATIONS = {"relu": ("relu", None), "leaky_relu": ("leaky", 0.01), "elu": ("elu", 1.0)}
 
 
+class _Use(NamedTuple):
+    """A use of a block in a graph."""
+
+    name: str  # the same in all processes that trace this graph
+    numbers: dict[str, int]
+
+    def written(self) -> dict[str, int]:
+        """Attributes of the operator, without those that are 0, as by default."""
+        return {name: number for name, number in self.numbers.items() if number}
+
+
 class _Identity:
     """A token that no copy shares, so that a copied block does not join its original.
 
@@ -39,25 +50,30 @@ class _Identity:
         self.first_devices: str | None = None
         self.place = next(self._counters[prefix])
         self._prefix = prefix
-        self._uses: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-    def next_use(self) -> tuple[str, int]:
-        """Prefix of the graph that is being traced, and number of this use of the block in it."""
-        # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs
-        # to the trace, unless it is the block's own: then nothing tells the traces apart, and
-        # numbers go on, so that at least no two uses are one.
-        scope = current = getattr(mx.name.NameManager._current, "value", None)
-        while isinstance(current, mx.name.Prefix):
-            scope, current = current, current._old_manager
-        graph = getattr(scope, "_prefix", "")
-        trace = _Identity if graph == self._prefix else scope
-        use = self._uses.get(trace, 0)
-        self._uses[trace] = use + 1
-        return graph, use
+        self._num_traces = 0
+        self.forget_uses()
 
     def forget_uses(self) -> None:
         """Begin again at use 0."""
-        self._uses.clear()
+        self._traces: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self._alone = itertools.count()
+
+    def next_use(self) -> _Use:
+        """Number this use of the block in the graph that is being traced."""
+        # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs
+        # to the trace.
+        scope = current = getattr(mx.name.NameManager._current, "value", _Identity)
+        while isinstance(current, mx.name.Prefix):
+            scope, current = current, current._old_manager
+        if scope not in self._traces:
+            self._traces[scope] = [self._num_traces, 0]
+            self._num_traces += 1
+        trace, use = self._traces[scope]
+        self._traces[scope][1] += 1
+        graph = getattr(scope, "_prefix", "")
+        # If the block is called by itself, no prefix tells its graphs apart, and numbers go on.
+        name = f"{graph}/{next(self._alone) if graph == self._prefix else use}"
+        return _Use(name, {"trace": trace, "use": use})
 
     def __deepcopy__(self, memo: dict) -> _Identity:
         return _Identity(self._prefix)
@@ -421,6 +437,7 @@ class SyncBatchNorm(nn.BatchNorm):
     ) -> Any:
         """Normalize `x`, add `shortcut` and activate; see the class."""
         symbolic = F is mx.sym
+        use = self._identity.next_use() if symbolic else None
         if shortcut is not None and self.inplace:
             raise ValueError(
                 f"{self.name}: inplace=True and a shortcut exclude each other: the output is a "
@@ -444,11 +461,11 @@ class SyncBatchNorm(nn.BatchNorm):
             op_type=OP_TYPE,
             **self._attributes(check=not symbolic),
             **({} if shortcut is None else {"shortcut": True}),
-            **self._among_processes(self._identity.next_use() if symbolic else None),
+            **self._among_processes(use),
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if symbolic else "key",
-            **({"version": ATTRIBUTES_VERSION} if symbolic else {}),
+            **({} if use is None else {"version": ATTRIBUTES_VERSION, **use.written()}),
         )
 
     def _attributes(self, check: bool) -> dict[str, Any]:
@@ -477,7 +494,7 @@ class SyncBatchNorm(nn.BatchNorm):
                 attributes["key"] += f"@{devices}"
         return attributes
 
-    def _among_processes(self, use: tuple[str, int] | None) -> dict[str, Any]:
+    def _among_processes(self, use: _Use | None) -> dict[str, Any]:
         """Attributes for synchronizing with other processes; none if this process is alone.
 
         They depend on what all processes do, and not on which graphs one of them traces besides.
@@ -492,7 +509,7 @@ class SyncBatchNorm(nn.BatchNorm):
             )
         name = f"{self.prefix}#{self._identity.place}"
         if use is not None:  # every use is a node of its own, and runs beside those of other graphs
-            name += f"@{use[0]}/{use[1]}"
+            name += f"@{use.name}"
         return {"process_set": number, "across": name}
 
     def _processes(self) -> int | None:

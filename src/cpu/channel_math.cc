@@ -1,5 +1,6 @@
 #include "cpu/channel_math.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -60,6 +61,25 @@ double next_momentum(void* num_batches) {
   return momentum_of_average(batches);
 }
 
+/// The arrays one after the other.
+template <class P>
+void save_or_restore(std::int64_t channels, const Backend::RunningStatistics& running,
+                     Backend::SavedStatistics* saved) {
+  const std::pair<void*, std::int64_t> arrays[] = {
+      {running.mean, channels},
+      {running.variance, channels},
+      {running.num_batches, running.num_batches ? 1 : 0}};
+  const bool restore = saved->values != nullptr;
+  if (!restore) saved->values = std::make_shared<std::vector<P>>(2 * channels + 1);
+  P* at = static_cast<std::vector<P>*>(saved->values.get())->data();
+  for (const auto& [array, size] : arrays) {
+    P* values = static_cast<P*>(array);
+    const P* from = restore ? at : values;
+    std::copy_n(from, size, restore ? values : at);
+    at += size;
+  }
+}
+
 /// Returns visit(P()) with the type P of parameters for such data.
 template <class Visit>
 auto with_parameter_type(const Backend::Data& data, const Visit& visit) {
@@ -90,14 +110,18 @@ Backend::StatisticsPtr running_statistics_on_host(const Backend::Data& data,
   });
 }
 
-void move_averages_on_host(const Backend::Data& data, const HostStatistics& batch,
-                           const Backend::RunningStatistics& running) {
+void move_averages_on_host(const Backend::Data& data, const Backend::Update& update) {
   with_parameter_type(data, [&](auto parameter) {
     using P = decltype(parameter);
-    const double momentum =
-        running.momentum ? *running.momentum : next_momentum<P>(running.num_batches);
-    move_average<P>(batch.mean, momentum, running.mean);
-    move_average<P>(batch.variance, momentum, running.variance);
+    const Backend::RunningStatistics& running = update.running;
+    if (update.saved) save_or_restore<P>(data.layout.channels, running, update.saved.get());
+    for (const auto& each : update.batches) {
+      const HostStatistics& batch = HostStatistics::of(*each);
+      const double momentum =
+          running.momentum ? *running.momentum : next_momentum<P>(running.num_batches);
+      move_average<P>(batch.mean, momentum, running.mean);
+      move_average<P>(batch.variance, momentum, running.variance);
+    }
   });
 }
 

@@ -36,8 +36,7 @@ cpu::ChannelRange all_channels(const Backend::Data& data);
 Backend::StatisticsPtr running_statistics_on_host(const Backend::Data& data,
                                                   const void* running_mean,
                                                   const void* running_variance, double eps);
-void move_averages_on_host(const Backend::Data& data, const HostStatistics& batch,
-                           const Backend::RunningStatistics& running);
+void move_averages_on_host(const Backend::Data& data, const Backend::Update& update);
 
 /// For some channels. `gamma` may be null: 1.
 cpu::Normalization normalization_of(const Backend::Data& data, cpu::ChannelRange channels,

@@ -88,14 +88,7 @@ class HostPass : public DevicePass {
     }
   }
 
-  void fail(const std::string& error) final {
-    try {
-      missed();
-    } catch (const std::exception&) {
-      // A consequence of what the owner is about to hear.
-    }
-    tell(error);
-  }
+  void fail(const std::string& error) final { tell(error); }
 
  protected:
   template <class Kind>
@@ -124,8 +117,6 @@ class HostPass : public DevicePass {
   virtual void output() = 0;
   /// What is left for this device once everything is merged.
   virtual void conclude() = 0;
-  /// What is left if the devices have not met.
-  virtual void missed() {}
 
   void finish_here(const std::vector<std::shared_ptr<HostPass>>& own_last) {
     std::int64_t elements = 0;
@@ -292,13 +283,9 @@ class ForwardPass : public HostPass {
     cpu::normalize(x_, layout(), normalization(all_channels()), pass_.write, y_, shortcut_);
   }
 
-  void conclude() override { move_averages(pass_.merged(statistics_, merged_->count)); }
-  void missed() override { move_averages(pass_.missed()); }
-
-  void move_averages(const Backend::Update& update) const {
-    for (const auto& batch : update.batches) {
-      move_averages_on_host(pass_.data, HostStatistics::of(*batch), update.running);
-    }
+  void met() override { pass_.met(); }
+  void conclude() override {
+    move_averages_on_host(pass_.data, pass_.merged(statistics_, merged_->count));
   }
 
   cpu::Normalization normalization(ChannelRange channels) const {

@@ -70,11 +70,6 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   }
 
   void fail(const std::string& error) final {
-    try {
-      missed();
-    } catch (const std::exception&) {
-      // A consequence of what the owner is about to hear.
-    }
     // The partial statistics stay: the message with them may still wait for its turn.
     tell_when_done(error, [] {});
   }
@@ -108,8 +103,6 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   virtual PartialStatistics merge(const std::vector<PartialStatistics>& parts) const = 0;
   /// Puts all that is left on the stream. `error` tells why nothing can be computed, or is "".
   virtual void compute(const AllPartialStatistics& all, const std::string& error) = 0;
-  /// What is left if the devices have not met.
-  virtual void missed() {}
   /// Called when all work is done: what kernels have found wrong with the arguments, or "".
   virtual std::string fault() { return ""; }
 
@@ -190,17 +183,12 @@ class ForwardPass : public GpuPass {
   }
 
   void compute(const AllPartialStatistics& all, const std::string& error) override {
-    std::shared_ptr<GpuStatistics> statistics;
-    try {
-      if (!error.empty()) throw Error(error);
-      statistics = std::make_shared<GpuStatistics>(gpu(), pass_.data);
-    } catch (const std::exception&) {
-      move_all(pass_.merged(nullptr, 0));
-      throw;
-    }
+    if (!error.empty()) throw Error(error);
+    const auto statistics = std::make_shared<GpuStatistics>(gpu(), pass_.data);
     std::int64_t count = 0;
     for (const auto& each : all) count += each->count();
     const Backend::Update update = pass_.merged(statistics, count);
+    if (update.saved) save_or_restore(update.running, update.saved.get());
     // The kernel of the normalization moves them by this batch, when its turn has come.
     const auto& batches = update.batches;
     const auto own = std::find(batches.begin(), batches.end(), statistics);
@@ -212,10 +200,29 @@ class ForwardPass : public GpuPass {
     for (auto at = own + 1; at != batches.end(); ++at) move_averages(**at, update.running);
   }
 
-  void missed() override { move_all(pass_.missed()); }
+  void met() override { pass_.met(); }
 
-  void move_all(const Backend::Update& update) {
-    for (const auto& batch : update.batches) move_averages(*batch, update.running);
+  /// The arrays one after the other, each where a number of its type may lie.
+  void save_or_restore(const Backend::RunningStatistics& running, Backend::SavedStatistics* saved) {
+    const auto channels = static_cast<std::size_t>(layout().channels);
+    const std::size_t number_bytes = dispatch(
+        pass_.data.dtype, [](auto types) { return sizeof(typename decltype(types)::Parameter); });
+    const std::pair<void*, std::size_t> arrays[] = {
+        {running.mean, channels},
+        {running.variance, channels},
+        {running.num_batches, running.num_batches ? 1 : 0}};
+    const bool restore = saved->values != nullptr;
+    if (!restore) {
+      saved->values = std::make_shared<Pool<Memory>::Lease>(gpu()->memory(2 * channels + 1));
+    }
+    const auto& memory = *static_cast<Pool<Memory>::Lease*>(saved->values.get());
+    char* at = static_cast<char*>(memory->data());
+    for (const auto& [array, size] : arrays) {
+      const std::size_t bytes = size * number_bytes;
+      if (bytes > 0)
+        restore ? gpu()->stream()->copy(array, at, bytes) : gpu()->stream()->copy(at, array, bytes);
+      at += bytes;
+    }
   }
 
   void move_averages(const Statistics& batch, const Backend::RunningStatistics& running) {

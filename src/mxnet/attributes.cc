@@ -218,6 +218,12 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     } else if (name == "scope") {
       if (value != "key" && value != "graph") reject(layer, name, value, "'key' or 'graph'");
       attributes.scope = value == "graph" ? Scope::kGraph : Scope::kKey;
+    } else if (name == "trace" || name == "use") {
+      int number = 0;
+      if (!parse_number(value, &number) || number < 0) {
+        reject(layer, name, value, "a whole number of at least 0");
+      }
+      (name == "use" ? attributes.use : attributes.trace) = static_cast<std::size_t>(number);
     } else if (name == "process_set") {
       if (!parse_number(value, &attributes.process_set) ||
           attributes.process_set < Attributes::kNoProcessSet) {
@@ -241,7 +247,8 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     } else {
       throw Error(layer + ": unknown attribute " + shown(name) +
                   "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, "
-                  "sync_group_size, device_ids, key, scope, process_set, across, act_type, slope, "
+                  "sync_group_size, device_ids, key, scope, trace, use, process_set, across, "
+                  "act_type, slope, "
                   "shortcut, inplace and version");
     }
   }

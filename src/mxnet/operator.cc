@@ -36,7 +36,7 @@ void run_alone(const std::shared_ptr<DevicePass>& pass) {
   } catch (const std::exception& error) {
     return pass->fail(error.what());
   }
-  pass->finish({pass}, {});
+  finish_all(pass.get(), {pass}, {});
 }
 
 /// MXNet checks all arrays but this one, which users give to backward().
@@ -64,7 +64,10 @@ struct Operator::ForwardCall : Call {
   OpReq request;
   bool is_train;
   std::shared_ptr<Round> round = nullptr;  // empty without peers
+  std::uint64_t pass = 0;                  // number of the training forward
   bool met = false;
+  std::shared_ptr<UpdateOrder> order = nullptr;
+  std::shared_ptr<UpdateOrder::Entry> update = nullptr;  // until it is applied
 };
 
 struct Operator::BackwardCall : Call {
@@ -97,14 +100,14 @@ void PendingForwards::end(const Device& device, const std::shared_ptr<void>& op)
 
 Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
                    std::shared_ptr<SyncGroup> group, std::shared_ptr<PendingForwards> pending,
-                   UpdatePlace update_place)
+                   GraphUse use)
     : attributes_(std::move(attributes)),
       positions_(attributes_),
       device_(std::move(device)),
       backend_(std::move(backend)),
       group_(std::move(group)),
       pending_(std::move(pending)),
-      update_place_(std::move(update_place)),
+      use_(std::move(use)),
       ticket_(group_ ? group_->announce(device_) : 0) {}
 
 void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train) {
@@ -185,7 +188,10 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
                 std::to_string(attributes_.group_size()) + " groups the devices " +
                 attributes_.device_list());
   }
-  if (!group_) return run_alone(pass_of(call, completion));
+  if (!group_) {
+    call->pass = runs_++;
+    return run_alone(pass_of(call, completion));
+  }
 
   forward_ = nullptr;
   const NDArray& x = call->arrays[positions_.forward()[kData]];
@@ -193,6 +199,7 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
                             attributes_.momentum, device_.type};
   const auto round = group_->join(device_, runs_ == 0 ? ticket_ : Membership::kJustMade);
   call->round = round;
+  call->pass = round->number();
   std::shared_ptr<DevicePass> pass;
   try {
     pass = pass_of(call, completion);
@@ -263,8 +270,6 @@ Backend::Normalization Operator::normalization_of(const std::shared_ptr<ForwardC
   }
   pass.y = call->request == kNull ? nullptr : call->arrays[at.out()].data<void>();
   pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
-    // Its peers would wait for it in backward.
-    if (!error.empty() && call->met) call->round->fail(self->device_, error);
     self->complete(call, completion, error);
   };
   return pass;
@@ -274,17 +279,18 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<ForwardCall>
                                               const Completion& completion) {
   Backend::Forward pass;
   static_cast<Backend::Normalization&>(pass) = normalization_of(call, completion);
+  pass.done = [self = shared_from_this(), call, completion](const std::string& error) {
+    if (!error.empty()) self->forward_failed(call.get(), error);
+    self->complete(call, completion, error);
+  };
+  pass.met = [self = shared_from_this(), call] {
+    call->met = call->round != nullptr;
+    self->reserve_update(call.get());
+  };
   pass.merged = [self = shared_from_this(), call](const Backend::StatisticsPtr& batch,
                                                   std::int64_t count) {
-    call->met = call->round != nullptr;
-    if (batch) {
-      self->forward_ = std::make_shared<const Forward>(Forward{batch, count, true, call->round});
-    }
-    return self->update_of(*call, count > 0 ? batch : nullptr);
-  };
-  pass.missed = [self = shared_from_this(), call] {
-    if (self->pending_) self->pending_->end(self->device_, self);
-    return self->update_of(*call, nullptr);
+    self->forward_ = std::make_shared<const Forward>(Forward{batch, count, true, call->round});
+    return self->update_of(call.get(), count > 0 ? batch : nullptr);
   };
   pass.post = posting_to(device_, kNormalize);
   return backend_->forward(std::move(pass));
@@ -315,20 +321,38 @@ std::shared_ptr<DevicePass> Operator::pass_of(const std::shared_ptr<BackwardCall
   return backend_->backward(std::move(pass));
 }
 
-Backend::Update Operator::update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const {
+void Operator::reserve_update(ForwardCall* call) const {
+  if (!use_.uses) return;
+  const NDArray& mean = call->arrays[positions_.forward()[kMovingMean]];
+  call->order = use_.uses->order(device_, mean.data<void>());
+  call->update = call->order->reserve({use_.uses, call->pass, use_.place});
+}
+
+Backend::Update Operator::update_of(ForwardCall* call, Backend::StatisticsPtr batch) const {
   const auto at = positions_.forward();
   Backend::Update update;
   update.running.momentum = attributes_.momentum;
-  update.running.mean = call.arrays[at[kMovingMean]].data<void>();
-  update.running.variance = call.arrays[at[kMovingVar]].data<void>();
-  if (!attributes_.momentum) update.running.num_batches = call.arrays[at[kNumBatches]].data<void>();
-  if (update_place_.order) {
-    update.turn = update_place_.order->turn();
-    update.batches = update_place_.order->update(update_place_.use, std::move(batch));
+  update.running.mean = call->arrays[at[kMovingMean]].data<void>();
+  update.running.variance = call->arrays[at[kMovingVar]].data<void>();
+  if (!attributes_.momentum)
+    update.running.num_batches = call->arrays[at[kNumBatches]].data<void>();
+  if (const auto entry = std::exchange(call->update, nullptr)) {
+    call->order->apply(entry, std::move(batch), &update);
   } else if (batch) {
     update.batches = {std::move(batch)};
   }
   return update;
+}
+
+void Operator::forward_failed(ForwardCall* call, const std::string& error) {
+  if (const auto entry = std::exchange(call->update, nullptr)) {
+    call->order->cancel(entry);
+  } else if (use_.uses && !call->order) {
+    use_.uses->came(call->pass);
+  }
+  if (pending_) pending_->end(device_, shared_from_this());
+  // Its peers would wait for it in backward.
+  if (call->met) call->round->fail(device_, error);
 }
 
 Backend::Gradients Operator::gradients_of(const BackwardCall& call) const {

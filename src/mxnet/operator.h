@@ -63,10 +63,10 @@ class Positions {
   std::size_t states_;
 };
 
-/// The place of an operator among all that share running statistics on one device.
-struct UpdatePlace {
-  std::shared_ptr<UpdateOrder> order;
-  std::size_t use = 0;
+/// The place of an operator among the uses of its layer in a graph.
+struct GraphUse {
+  std::shared_ptr<GraphUses> uses;  ///< empty if MXNet keeps the order of updates
+  std::size_t place = 0;
 };
 
 /// The training forwards of one graph node that await their backward pass, on every device.
@@ -98,10 +98,10 @@ class PendingForwards {
 /// passes that follow from it, and runs these one after the other.
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
-  /// `group` and `pending` may be empty if the layer has one device.
+  /// `group` and `pending` may be empty if the layer has one device, `use` if it is in no graph.
   Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
            std::shared_ptr<SyncGroup> group, std::shared_ptr<PendingForwards> pending,
-           UpdatePlace update_place);
+           GraphUse use);
 
   /// Both return at once and complete on the engine.
   void forward(std::vector<NDArray> arrays, OpReq request, bool is_train);
@@ -138,8 +138,12 @@ class Operator : public std::enable_shared_from_this<Operator> {
                                       const Completion& completion);
   std::shared_ptr<DevicePass> pass_of(const std::shared_ptr<BackwardCall>& call,
                                       const Completion& completion);
-  /// `batch` is null if it moves nothing: it has no elements, or the forward pass has failed.
-  Backend::Update update_of(const ForwardCall& call, Backend::StatisticsPtr batch) const;
+  /// Decides the place of the update among those of the same running statistics.
+  void reserve_update(ForwardCall* call) const;
+  /// `batch` is null if it moves nothing, because it has no elements.
+  Backend::Update update_of(ForwardCall* call, Backend::StatisticsPtr batch) const;
+  /// Of a training forward that had begun.
+  void forward_failed(ForwardCall* call, const std::string& error);
   Backend::Gradients gradients_of(const BackwardCall& call) const;
 
   /// Null for 1.
@@ -154,7 +158,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const std::shared_ptr<Backend> backend_;
   const std::shared_ptr<SyncGroup> group_;
   const std::shared_ptr<PendingForwards> pending_;
-  const UpdatePlace update_place_;
+  const GraphUse use_;
   const Membership::Ticket ticket_;  ///< of the call that made this operator
   std::uint64_t runs_ = 0;           ///< training forwards begun
   std::shared_ptr<const Forward> forward_;

@@ -140,36 +140,34 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
     require_safe_cpu_contexts(layer, attributes_.num_devices > 1);
     if (attributes_.num_devices > 1) use_one_thread_per_product(layer);
   }
-  auto place = update_place(device);
+  auto use = graph_use(device);
   auto where = synchronizes ? sync_group(device) : nullptr;
   return std::make_shared<Operator>(attributes_, std::move(device), std::move(backend),
                                     std::move(where), synchronizes ? pending_ : nullptr,
-                                    std::move(place));
+                                    std::move(use));
 }
 
-UpdatePlace Property::update_place(const Device& device) const {
+GraphUse Property::graph_use(const Device& device) const {
   // Imperative calls need no order of ours: MXNet lets the next one wait for the running
   // statistics. In a static graph it does not, but creates the operators of the whole graph for one
-  // device after another, each in program order.
+  // device after another.
   if (attributes_.scope == Scope::kKey) return {};
 
-  struct Chain {
-    const Property* first;
-    std::weak_ptr<UpdateOrder> order;
-  };
   thread_local Device current;
-  thread_local std::map<std::string, Chain> chains;
-  if (!(device == current)) chains.clear();
+  thread_local std::map<std::string, std::weak_ptr<GraphUses>> latest;  // by key
+  if (!(device == current)) latest.clear();
   current = device;
 
-  Chain& chain = chains[attributes_.key];
-  auto order = chain.order.lock();
-  if (order && chain.first != this) {
-    if (const auto use = order->add_use()) return {order, *use};
+  const auto add_to = [this](const std::shared_ptr<GraphUses>& uses) {
+    return uses ? uses->add(attributes_.trace, attributes_.use) : std::nullopt;
+  };
+  auto uses = latest[attributes_.key].lock();
+  auto place = add_to(uses);
+  if (!place) {
+    latest[attributes_.key] = uses = std::make_shared<GraphUses>(attributes_.trace);
+    place = add_to(uses);
   }
-  order = std::make_shared<UpdateOrder>();
-  chain = {this, order};
-  return {order, *order->add_use()};
+  return {uses, *place};
 }
 
 std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {

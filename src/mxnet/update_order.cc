@@ -1,40 +1,160 @@
 #include "mxnet/update_order.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
+#include "common/per_process.h"
+
 namespace gluon_syncbn {
+namespace {
 
-std::optional<std::size_t> UpdateOrder::add_use() {
+/// Passes of a graph that may be under way at the same time. Of an earlier one nothing comes.
+constexpr std::uint64_t kPassesUnderWay = 2;
+/// Updates of other graphs that may be under way beside them.
+constexpr std::size_t kOthers = 16;
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::pair<Device, const void*>, std::weak_ptr<UpdateOrder>> orders;
+  std::size_t size_after_pruning = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<UpdateOrder> GraphUses::order(const Device& device, const void* running_mean) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (started_) return std::nullopt;
-  passes_.push_back(0);
-  return passes_.size() - 1;
+  if (!order_ || running_mean != running_mean_) order_ = UpdateOrder::of(device, running_mean);
+  running_mean_ = running_mean;
+  return order_;
 }
 
-bool UpdateOrder::is_due(const Position& position) const {
-  const bool pass_is_over = next_.second >= passes_.size();
-  return position <= next_ || (pass_is_over && position == Position(next_.first + 1, 0));
+std::optional<std::size_t> GraphUses::add(std::size_t trace, std::size_t use) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (trace != trace_ || !uses_.insert(use).second) return std::nullopt;
+  return uses_.size() - 1;
 }
 
-std::vector<UpdateOrder::StatisticsPtr> UpdateOrder::update(std::size_t use,
-                                                            StatisticsPtr statistics) {
-  std::vector<StatisticsPtr> due;
+std::size_t GraphUses::size() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  started_ = true;
-  // A use that the host has skipped (after an error) is behind: what it brings now belongs to the
-  // pass that the others are in.
-  std::uint64_t& pass = passes_[use];
-  pass = std::max(pass, use < next_.second ? next_.first + 1 : next_.first);
-  early_[{pass++, use}] = std::move(statistics);
-  // Nor must it hold up the others for ever: no more than one pass of updates is kept back.
-  while (!early_.empty() && (is_due(early_.begin()->first) || early_.size() >= passes_.size())) {
-    const auto first = early_.begin();
-    if (first->second) due.push_back(std::move(first->second));
-    next_ = {first->first.first, first->first.second + 1};
-    early_.erase(first);
+  return uses_.size();
+}
+
+void GraphUses::came(std::uint64_t pass) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++came_[pass];
+  while (came_.begin()->first + kPassesUnderWay <= came_.rbegin()->first) {
+    came_.erase(came_.begin());
   }
-  return due;
+}
+
+bool GraphUses::are_over(std::uint64_t pass) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = came_.find(pass);
+  return found == came_.end() || found->second >= uses_.size();
+}
+
+class UpdateOrder::Entry {
+ public:
+  explicit Entry(Place place) : place_(std::move(place)) {}
+
+  bool comes_before(const Entry& other) const {
+    const auto uses = place_.uses.lock();
+    return uses && uses == other.place_.uses.lock() &&
+           std::tie(place_.pass, place_.use) < std::tie(other.place_.pass, other.place_.use);
+  }
+  /// Whether nothing can be put before it any more.
+  bool is_settled() const {
+    const auto uses = place_.uses.lock();
+    return is_over && (!uses || uses->are_over(place_.pass));
+  }
+
+  std::uint64_t pass() const { return place_.pass; }
+
+  bool is_over = false;
+  Backend::StatisticsPtr batch;
+
+ private:
+  const Place place_;
+};
+
+std::shared_ptr<UpdateOrder> UpdateOrder::of(const Device& device, const void* running_mean) {
+  Registry& registry = PerProcess<Registry>::instance();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  auto& orders = registry.orders;
+  if (orders.size() > 2 * registry.size_after_pruning) {
+    for (auto at = orders.begin(); at != orders.end();) {
+      at = at->second.expired() ? orders.erase(at) : std::next(at);
+    }
+    registry.size_after_pruning = orders.size();
+  }
+  auto& known = orders[{device, running_mean}];
+  auto order = known.lock();
+  if (!order) known = order = std::make_shared<UpdateOrder>();
+  return order;
+}
+
+std::shared_ptr<UpdateOrder::Entry> UpdateOrder::reserve(Place place) {
+  const auto uses = place.uses.lock();
+  const auto entry = std::make_shared<Entry>(std::move(place));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  forget_if_settled();  // before this one comes, which may belong before what is there
+  if (uses) uses->came(entry->pass());
+  // A use that never comes would keep the entries of all passes.
+  if (uses && entries_.size() > kPassesUnderWay * uses->size() + kOthers) forget_applied();
+  const auto later = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const auto& each) { return entry->comes_before(*each); });
+  entries_.insert(later, entry);
+  return entry;
+}
+
+void UpdateOrder::apply(const std::shared_ptr<Entry>& entry, Backend::StatisticsPtr statistics,
+                        Backend::Update* update) {
+  update->turn = std::unique_lock<std::mutex>(turn_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  entry->is_over = true;
+  entry->batch = std::move(statistics);
+  if (entry->batch) {
+    const auto own = std::find(entries_.begin(), entries_.end(), entry);
+    const bool is_late = std::any_of(own, entries_.end(), [&](const auto& each) {
+      return each != entry && each->batch != nullptr;
+    });
+    if (is_late) {
+      update->saved = before_;
+      for (const auto& each : entries_) {
+        if (each->batch) update->batches.push_back(each->batch);
+      }
+    } else {
+      update->batches = {entry->batch};
+      if (!before_ && !is_settled()) {
+        before_ = std::make_shared<Backend::SavedStatistics>();
+        update->saved = before_;
+      }
+    }
+  }
+  forget_if_settled();
+}
+
+void UpdateOrder::cancel(const std::shared_ptr<Entry>& entry) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  entry->is_over = true;
+  forget_if_settled();
+}
+
+bool UpdateOrder::is_settled() const {
+  return std::all_of(entries_.begin(), entries_.end(),
+                     [](const auto& entry) { return entry->is_settled(); });
+}
+
+void UpdateOrder::forget_if_settled() {
+  if (!is_settled()) return;
+  entries_.clear();
+  before_ = nullptr;
+}
+
+void UpdateOrder::forget_applied() {
+  entries_.remove_if([](const auto& entry) { return entry->is_over; });
+  before_ = nullptr;
 }
 
 }  // namespace gluon_syncbn

@@ -39,10 +39,16 @@ class Backend {
     std::optional<double> momentum;
     void* num_batches = nullptr;  ///< of that average so far; null where there is a momentum
   };
+  /// Running statistics as they were once; null until a backend has saved them.
+  struct SavedStatistics {
+    std::shared_ptr<void> values;
+  };
   /// Running statistics, and those of the batches that move them, in this order.
   struct Update {
     RunningStatistics running;
     std::vector<StatisticsPtr> batches;
+    /// Not null: what `running` starts from or, if nothing is saved there yet, is saved to.
+    std::shared_ptr<SavedStatistics> saved;
     std::unique_lock<std::mutex> turn = {};  ///< held until the statistics have moved
   };
   /// y = act(z), or act(z + shortcut) with z = (x - mean) / sqrt(variance + eps) * gamma + beta.
@@ -73,12 +79,11 @@ class Backend {
 
   /// A forward pass in training, by the statistics of the batch.
   struct Forward : Normalization {
-    /// Called once the devices have met, with the statistics of the batch and the elements of a
-    /// channel in it, or with null if they could not be computed. Gives what moves the running
-    /// statistics.
+    /// Called once the devices have met; see DevicePass.
+    std::function<void()> met;
+    /// Called after that, with the statistics of the batch and the elements of a channel in it.
+    /// Gives what moves the running statistics.
     std::function<Update(const StatisticsPtr& batch, std::int64_t count)> merged;
-    /// Called instead if the devices have not met.
-    std::function<Update()> missed;
     /// Runs a task on a thread of the device, later.
     std::function<void(std::function<void()> task)> post;
   };

@@ -35,6 +35,10 @@ class DevicePass {
   /// `passes`, of which this is one, merged in the order of devices. Does not throw.
   virtual void reduce(const DevicePasses& passes, Then then) = 0;
 
+  /// All devices have come. Called for one after the other, before they are finished and while no
+  /// other passes meet: what is decided here is decided in one order on all devices.
+  virtual void met() {}
+
   /// Computes all that is left in `passes`, of which this is one and the others are like it, and
   /// tells each owner that it is done, or why it failed. `processes` are the partial statistics of
   /// all processes in their order; if there are none, `passes` are all there is. Does not throw.
@@ -44,6 +48,10 @@ class DevicePass {
   /// Ends the pass with an error: its devices have not met. Does not throw.
   virtual void fail(const std::string& error) = 0;
 };
+
+/// Lets `passes` meet and `last`, which is one of them, finish all. Does not throw.
+void finish_all(DevicePass* last, const DevicePasses& passes,
+                const std::vector<PartialStatistics>& processes);
 
 }  // namespace gluon_syncbn
 

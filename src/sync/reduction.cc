@@ -51,7 +51,7 @@ void Reduction::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
   } else if (processes_) {
     send(lock, pass);
   } else {
-    pass->finish(take_passes(lock), {});
+    finish_all(pass.get(), take_passes(lock), {});
   }
 }
 
@@ -128,7 +128,7 @@ void Reduction::come_back(const std::vector<PartialStatistics>& processes, const
   if (!error.empty()) return fail(error);
   std::unique_lock<std::mutex> lock(mutex_);
   if (error_ || done_) return;
-  last->finish(take_passes(lock), processes);
+  finish_all(last.get(), take_passes(lock), processes);
 }
 
 template <class BeforeTelling>

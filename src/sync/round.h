@@ -31,6 +31,7 @@ class Round {
   /// Fails the round if `device` does not agree with those that came before it, and throws Error.
   void agree(const Device& device, const Signature& signature);
 
+  std::uint64_t number() const { return number_; }
   Reduction& forward() { return *forward_; }
 
   /// The next backward pass of `device` through this round: its first call meets the first calls of

@@ -106,7 +106,9 @@ TEST_CASE_FIXTURE(Library, "networks: one layer twice in a step") {
 
 TEST_CASE_FIXTURE(Library, "networks: one layer twice in a static graph, in any order") {
   Layer layer("bn", 3, kDType, 2, {}, {{"scope", "graph"}});
-  const std::vector<Node> nodes{Node(layer.attributes), Node(layer.attributes)};
+  auto second_use = layer.attributes;
+  second_use.emplace_back("use", "1");
+  const std::vector<Node> nodes{Node(layer.attributes), Node(second_use)};
   std::vector<std::vector<std::shared_ptr<CustomOp>>> ops(2);
   for (int d = 0; d < 2; ++d) {
     const auto inputs = layer.inputs(d, Batch(kTwo, kDType, 0).arrays[static_cast<std::size_t>(d)]);

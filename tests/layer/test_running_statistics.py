@@ -1,0 +1,327 @@
+"""An update of running statistics belongs to the training pass that made it.
+
+It goes to that pass's own arrays and is in them when the pass is over, whatever else there is: other
+graphs of the same layers, copies, imports, inference, passes that never come.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+from tests.layer.test_modes import MODES
+
+CHANNELS = 2
+MOMENTUM = 0.9
+
+
+class Features(gluon.HybridBlock):
+    """A part of a network that is called by itself too."""
+
+    def __init__(self, norm: nn.BatchNorm) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.norm = norm
+
+    def hybrid_forward(self, F, x):
+        return self.norm(x * 2)
+
+
+class Net(gluon.HybridBlock):
+    """One layer used three times, in branches that no data connects, and another one once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.shared = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, momentum=MOMENTUM)
+            self.features = Features(self.shared)
+            self.other = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, momentum=MOMENTUM)
+
+    def hybrid_forward(self, F, x):
+        first = self.features(x)
+        second = F.relu(self.shared(x * 3 + 1))
+        third = self.shared(x - 2)
+        return F.relu(self.other(x)) + first + second + third
+
+
+# What the uses of each norm see in a pass, in the order of the calls.
+SHARED = (lambda x: x * 2, lambda x: x * 3 + 1, lambda x: x - 2)
+OTHER = (lambda x: x,)
+
+
+@dataclass
+class Statistics:
+    """The running statistics of a norm, as its training passes have moved them."""
+
+    mean: np.ndarray = field(default_factory=lambda: np.zeros(CHANNELS))
+    variance: np.ndarray = field(default_factory=lambda: np.ones(CHANNELS))
+
+    def move(self, x: np.ndarray) -> None:
+        self.mean = MOMENTUM * self.mean + (1 - MOMENTUM) * x.mean((0, 2))
+        self.variance = MOMENTUM * self.variance + (1 - MOMENTUM) * x.var((0, 2))
+
+
+@dataclass
+class Family:
+    """Callables that share the parameters of one network, and what these should be."""
+
+    net: gluon.Block
+    callables: dict[str, gluon.Block]
+    shared: Statistics = field(default_factory=Statistics)
+    other: Statistics = field(default_factory=Statistics)
+
+    def train(self, name: str, x: np.ndarray) -> None:
+        """Note a training pass of the callable `name`."""
+        for use in SHARED[:1] if name == "features" else SHARED:
+            self.shared.move(use(x))
+        if name != "features":
+            self.other.move(x)
+
+    def check(self) -> None:
+        mx.nd.waitall()  # a static_shape graph lets nobody wait for the running statistics
+        parameters = {
+            name.rsplit("batchnorm", 1)[-1]: parameter
+            for name, parameter in self.net.collect_params(".*running.*").items()
+        }
+        for norm, expected in (("0", self.shared), ("1", self.other)):
+            for kind, value in (("mean", expected.mean), ("var", expected.variance)):
+                for data in parameters[f"{norm}_running_{kind}"].list_data():
+                    np.testing.assert_allclose(
+                        data.asnumpy(), value, rtol=1e-5, atol=1e-6, err_msg=f"{norm} {kind}"
+                    )
+
+
+def new_family(mode: str) -> Family:
+    net = Net()
+    net.initialize(ctx=contexts(2))
+    return Family(net, _callables(net, mode))
+
+
+def _callables(net: gluon.Block, mode: str) -> dict[str, gluon.Block]:
+    callables = {"net": net, "fused": gluon_syncbn.fuse(net)}
+    with autograd.record():
+        callables["fused again"] = gluon_syncbn.fuse(net)
+    if isinstance(net, Net):
+        callables["features"] = net.features
+    if MODES[mode] is not None:
+        for each in callables.values():
+            each.hybridize(**MODES[mode])
+    return callables
+
+
+def imported(net: gluon.Block, folder: Path, mode: str, rename: str = "") -> Family:
+    """A network loaded from a file of `net`, whose parameters get a prefix more."""
+    mx.nd.waitall()
+    net.hybridize()
+    net(mx.nd.zeros((1, CHANNELS, 3), ctx=contexts(1)[0]))
+    net.export(str(folder / "net"))
+    symbol_file, parameter_file = str(folder / "net-symbol.json"), str(folder / "net-0000.params")
+    if MODES[mode] is not None:
+        net.hybridize(**MODES[mode])
+    text = Path(symbol_file).read_text().replace('"name": "net', f'"name": "{rename}net')
+    Path(symbol_file).write_text(text)
+    block = gluon.SymbolBlock(mx.sym.load(symbol_file), mx.sym.var("data"))
+    block.initialize(ctx=contexts(2))
+    values = {name.split(":")[1]: value for name, value in mx.nd.load(parameter_file).items()}
+    for name, parameter in block.collect_params().items():
+        parameter.set_data(values[name[len(rename) :]])
+    for ctx in contexts(2):
+        block(mx.nd.zeros((1, CHANNELS, 3), ctx=ctx))
+    if MODES[mode] is not None:
+        block.hybridize(**MODES[mode])
+    return Family(block, {"net": block})
+
+
+def batch(rng: np.random.Generator, size: int = 5) -> np.ndarray:
+    return rng.normal(rng.normal(), rng.uniform(0.5, 2), (size, CHANNELS, 3)).astype("float32")
+
+
+def shards(x: np.ndarray) -> list[mx.nd.NDArray]:
+    return gluon.utils.split_and_load(mx.nd.array(x), contexts(2), even_split=False)
+
+
+def train(net: gluon.Block, x: np.ndarray, before: Callable = lambda x: None) -> None:
+    """Forward and backward on all contexts; `before` is called on each shard first."""
+    with autograd.record():
+        outs = []
+        for shard in shards(x):
+            with autograd.pause():
+                before(shard)
+            outs.append((net(shard) ** 2).sum())
+    autograd.backward(outs)
+
+
+@pytest.fixture(params=[mode for mode in MODES if mode != "imperative"])
+def mode(request) -> str:
+    return request.param
+
+
+def test_one_network_fused_for_training_and_once_more_for_inference(mode):
+    family, rng = new_family(mode), np.random.default_rng(1)
+    for _ in range(3):
+        for _ in range(3):
+            x = batch(rng)
+            train(family.callables["fused again"], x)
+            family.train("fused again", x)
+        for shard in shards(batch(rng)):
+            family.callables["fused"](shard).wait_to_read()
+        family.check()
+
+
+@pytest.mark.parametrize("paused", ["features", "net"])
+def test_inference_inside_the_loop_over_shards(paused, mode):
+    family, rng = new_family(mode), np.random.default_rng(2)
+    for _ in range(4):
+        x = batch(rng)
+        train(family.net, x, before=family.callables[paused])
+        family.train("net", x)
+        family.check()
+
+
+@pytest.mark.parametrize("in_one_parent", [False, True])
+def test_two_imports_of_one_file(in_one_parent, mode, tmp_path):
+    source, rng = new_family(mode), np.random.default_rng(3)
+    names = ["teacher_", "student_"] if in_one_parent else ["", ""]
+    teacher, student = (imported(source.net, tmp_path, mode, name) for name in names)
+    if in_one_parent:
+        both = gluon.contrib.nn.HybridConcurrent(axis=1)
+        both.add(teacher.net, student.net)
+        both.hybridize(**MODES[mode])
+    for step in range(4):
+        x = batch(rng)
+        if in_one_parent:
+            train(both, x)
+            teacher.train("net", x)
+        else:
+            train(student.net, x, before=teacher.net if step % 2 else lambda x: None)
+        student.train("net", x)
+        teacher.check()
+        student.check()
+
+
+def test_a_bucketing_module_with_buckets_bound_ahead():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, momentum=MOMENTUM, num_devices=2)
+    layer.initialize(ctx=contexts(2))
+
+    def symbol(length: int):
+        out = mx.sym.make_loss(layer(mx.sym.var("data")).sum())
+        return out, ["data"], None
+
+    module = mx.mod.BucketingModule(symbol, default_bucket_key=4, context=contexts(2))
+    module.bind([("data", (4, CHANNELS, 4))])
+    module.init_params()
+    module.init_optimizer()
+    for length in (2, 3):
+        module.switch_bucket(length, [("data", (4, CHANNELS, length))])
+    expected, rng = Statistics(), np.random.default_rng(4)
+    for step in range(6):
+        length = 2 + step % 3
+        x = rng.standard_normal((4, CHANNELS, length)).astype("float32")
+        data = mx.io.DataBatch(
+            [mx.nd.array(x)], bucket_key=length, provide_data=[("data", x.shape)]
+        )
+        module.forward(data, is_train=True)
+        module.backward()
+        module.update()
+        expected.move(x)
+        mx.nd.waitall()
+        _, aux = module.get_params()
+        (mean,) = (value for name, value in aux.items() if name.endswith("running_mean"))
+        np.testing.assert_allclose(mean.asnumpy(), expected.mean, rtol=1e-5, atol=1e-6)
+
+
+def test_a_module_reshaped_before_the_first_batch():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, momentum=MOMENTUM, num_devices=2)
+    symbol = mx.sym.make_loss(layer(mx.sym.var("data")).sum())
+    module = mx.mod.Module(symbol, label_names=None, context=contexts(2))
+    module.bind([("data", (4, CHANNELS, 3))])
+    module.init_params()
+    module.init_optimizer()
+    module.reshape([("data", (6, CHANNELS, 3))])
+    expected, rng = Statistics(), np.random.default_rng(5)
+    for size in (6, 6, 4, 6):
+        x = rng.standard_normal((size, CHANNELS, 3)).astype("float32")
+        module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=True)
+        module.backward()
+        module.update()
+        expected.move(x)
+        mx.nd.waitall()
+        _, aux = module.get_params()
+        (mean,) = (value for name, value in aux.items() if name.endswith("running_mean"))
+        np.testing.assert_allclose(mean.asnumpy(), expected.mean, rtol=1e-5, atol=1e-6)
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("train"), st.integers(0, 9), st.integers(0, 9), st.integers(2, 6)),
+    st.tuples(st.just("train after inference"), *[st.integers(0, 9)] * 2, st.integers(2, 6)),
+    st.tuples(st.just("infer on one device"), *[st.integers(0, 9)] * 2, st.integers(1, 3)),
+    st.tuples(st.just("train without backward"), *[st.integers(0, 9)] * 2, st.integers(2, 6)),
+    st.tuples(st.just("copy"), st.integers(0, 9), st.just(0), st.just(0)),
+    st.tuples(st.just("import"), st.integers(0, 9), st.just(0), st.just(0)),
+    st.tuples(st.just("hybridize again"), st.integers(0, 9), st.integers(0, 9), st.just(0)),
+    st.tuples(st.just("check"), st.just(0), st.just(0), st.just(0)),
+)
+
+
+def run_program(mode: str, program: list, folder: Path) -> None:
+    """Run actions on families of networks; compare all with float64 lists of training passes."""
+    families, rng = [new_family(mode)], np.random.default_rng(len(program))
+    for action, of_family, of_callable, size in program:
+        family = families[of_family % len(families)]
+        name = sorted(family.callables)[of_callable % len(family.callables)]
+        net = family.callables[name]
+        x = batch(rng, max(size, 1))
+        if action == "train":
+            train(net, x)
+            family.train(name, x)
+        elif action == "train after inference":
+            others = list(families[-1].callables.values())
+            train(net, x, before=others[of_family % len(others)])
+            family.train(name, x)
+        elif action == "infer on one device":
+            net(mx.nd.array(x, ctx=contexts(1)[0]))
+        elif action == "train without backward" and mode != "static_shape":
+            with autograd.train_mode():
+                for shard in shards(x):
+                    net(shard)
+            family.train(name, x)
+        elif action == "copy" and len(families) < 4 and isinstance(family.net, Net):
+            mx.nd.waitall()
+            twin = copy.deepcopy(family.net)
+            families.append(Family(twin, _callables(twin, mode)))
+            families[-1].shared = copy.deepcopy(family.shared)
+            families[-1].other = copy.deepcopy(family.other)
+        elif action == "import" and len(families) < 4 and isinstance(family.net, Net):
+            families.append(imported(family.net, folder, mode))
+            families[-1].shared = copy.deepcopy(family.shared)
+            families[-1].other = copy.deepcopy(family.other)
+        elif action == "hybridize again" and MODES[mode] is not None:
+            net.hybridize(**MODES[mode])
+        elif action == "check":
+            for each in families:
+                each.check()
+        # In these graphs MXNet orders nothing through running statistics, so that passes of
+        # different graphs come in any order.
+        if mode == "static_shape":
+            mx.nd.waitall()
+    for each in families:
+        each.check()
+
+
+@settings(max_examples=5)
+@given(program=st.lists(ACTIONS, min_size=3, max_size=12))
+@pytest.mark.parametrize("mode", MODES)
+def test_any_program(mode, tmp_path_factory, program):
+    run_program(mode, program, tmp_path_factory.mktemp("program"))
