@@ -12,7 +12,7 @@ from pathlib import Path
 
 import mxnet as mx
 
-from . import cpu_contexts, driver, missing_gpus
+from . import cpu_contexts, missing_gpus
 
 __all__ = [
     "add_process_set",

@@ -59,7 +59,7 @@ class _Identity:
         self._alone = itertools.count()
 
     def next_use(self) -> _Use:
-        """Number this use of the block in the graph that is being traced."""
+        """Return the number of this use of the block in the graph that is being traced."""
         # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs
         # to the trace.
         scope = current = getattr(mx.name.NameManager._current, "value", _Identity)

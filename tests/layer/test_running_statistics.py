@@ -1,7 +1,7 @@
 """An update of running statistics belongs to the training pass that made it.
 
-It goes to that pass's own arrays and is in them when the pass is over, whatever else there is: other
-graphs of the same layers, copies, imports, inference, passes that never come.
+It goes to that pass's own arrays and is in them when the pass is over, whatever else there is:
+other graphs of the same layers, copies, imports, inference, passes that never come.
 """
 
 from __future__ import annotations
@@ -127,6 +127,7 @@ def imported(net: gluon.Block, folder: Path, mode: str, rename: str = "") -> Fam
     net.hybridize()
     net(mx.nd.zeros((1, CHANNELS, 3), ctx=contexts(1)[0]))
     net.export(str(folder / "net"))
+    net.hybridize(False)
     symbol_file, parameter_file = str(folder / "net-symbol.json"), str(folder / "net-0000.params")
     if MODES[mode] is not None:
         net.hybridize(**MODES[mode])
@@ -299,7 +300,11 @@ def run_program(mode: str, program: list, folder: Path) -> None:
             family.train(name, x)
         elif action == "copy" and len(families) < 4 and isinstance(family.net, Net):
             mx.nd.waitall()
+            family.net.hybridize(False)  # nobody can copy a compiled graph
             twin = copy.deepcopy(family.net)
+            twin.collect_params().reset_ctx(contexts(2))  # MXNet puts all copies on cpu(0)
+            if MODES[mode] is not None:
+                family.net.hybridize(**MODES[mode])
             families.append(Family(twin, _callables(twin, mode)))
             families[-1].shared = copy.deepcopy(family.shared)
             families[-1].other = copy.deepcopy(family.other)

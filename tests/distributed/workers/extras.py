@@ -82,7 +82,8 @@ def main() -> None:
                 array.attach_grad()
             with autograd.record():
                 outs = [(net(array), net.features(array)) for array in xs]
-            autograd.backward([out for pair in outs for out in pair], [d for d in dys for _ in "12"])
+            heads = [out for pair in outs for out in pair]
+            autograd.backward(heads, [dy for dy in dys for _ in (1, 2)])
             expected = whole(x, dy)
             for (out, features), array, part in zip(outs, xs, mine):
                 close(f"{mode} output", out.asnumpy(), expected[0][part], 1e-9)
