@@ -12,17 +12,14 @@ class __attribute__((visibility("default"))) ResourceManagerImpl final : public 
   Resource Request(Context context, const ResourceRequest& request) override;
   void SeedRandom(std::uint32_t seed) override;
   void SeedRandom(Context context, std::uint32_t seed) override;
-
- private:
-  std::uint32_t seed_ = 0;
 };
 
 Resource ResourceManagerImpl::Request(Context context, const ResourceRequest& request) {
-  return {request, this, context.dev_id, &seed_};
+  return {request, this, context.dev_id, nullptr};
 }
 
-void ResourceManagerImpl::SeedRandom(std::uint32_t seed) { seed_ = seed; }
-void ResourceManagerImpl::SeedRandom(Context /*context*/, std::uint32_t seed) { seed_ = seed; }
+void ResourceManagerImpl::SeedRandom(std::uint32_t /*seed*/) {}
+void ResourceManagerImpl::SeedRandom(Context /*context*/, std::uint32_t /*seed*/) {}
 
 }  // namespace resource
 

@@ -21,7 +21,7 @@ struct Resource {
   ResourceRequest request;
   const ResourceManager* manager;  ///< in place of a variable
   std::int32_t id;
-  const std::uint32_t* seed;  ///< in place of a generator
+  void* space;
 };
 
 class __attribute__((visibility("default"))) ResourceManager {
