@@ -23,12 +23,12 @@ esac
 
 # The extra "docs", in an environment of its own: MXNet is not needed here.
 folder=build/docs
-pins="$(sed -n 's/^docs = \["\(.*\)"\]$/\1/p' pyproject.toml)"
-if [[ "$(cat "$folder/venv/installed" 2>/dev/null)" != "$pins" ]]; then
+read -ra pins <<<"$(sed -n 's/^docs = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '",')"
+if [[ "$(cat "$folder/venv/installed" 2>/dev/null)" != "${pins[*]}" ]]; then
   mkdir -p "$folder"
   "${PYTHON:-python3}" -m venv --clear "$folder/venv"
-  "$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$pins"
-  printf '%s\n' "$pins" >"$folder/venv/installed"
+  "$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check "${pins[@]}"
+  printf '%s\n' "${pins[*]}" >"$folder/venv/installed"
 fi
 
 rm -rf "$folder/pages"

@@ -54,7 +54,8 @@ logged "$folder.log" cmake -S . -B "$folder" -G Ninja --log-level=WARNING \
   -DGLUON_SYNCBN_BUILD_TESTS=ON -DPython3_EXECUTABLE="$venv/bin/python" \
   "-DGLUON_SYNCBN_FAKE_CUDA_HEADERS=$packages/nvidia/cuda_runtime/include;$packages/nvidia/cuda_nvcc/include" \
   -DGLUON_SYNCBN_FAKE_CUDA_LIBMXNET="$packages/mxnet/libmxnet.so"
-logged "$folder.log" cmake --build "$folder" --target fake_cuda_libraries fake_cuda_tests
+logged "$folder.log" cmake --build "$folder" --target fake_cuda_libraries fake_cuda_tests \
+  time_gpu_on_fake
 
 export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export GLUON_SYNCBN_LIBRARY="$folder/libgluon_syncbn_on_fake.so"
@@ -88,6 +89,7 @@ fi
 
 printf '\ntest: runtime.cc on the fake CUDA\n'
 "$folder/fake_cuda_tests" --minimal
+"$folder/time_gpu_on_fake" small >"$folder.log"
 
 printf '\ntest: MXNet for CUDA 11.2 on the fake CUDA\n'
 # cuDNN here has one algorithm of each kind: there is nothing to measure.

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,15 @@ WITHOUT_ONEDNN = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0", "MXNET_MKLDNN_ENABL
 WITH_ONEDNN = {**WITHOUT_ONEDNN, "MXNET_MKLDNN_ENABLED": "1"}
 # For one context: how many workspaces there are is no matter of the network.
 ONE_WORKSPACE = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1"}
-# MXNet's profiler sees operations only where they run one by one.
-WITHOUT_BULKS = {**WITHOUT_ONEDNN, "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN": "0"}
+
+PAUSE_SECONDS = 0.004  # in which threads of what was measured before stop looking for work
+
+Step = Callable[[], None]
+
+
+def settings_of(method: str) -> dict[str, str]:
+    """Return the settings of the process that runs a method."""
+    return WITH_ONEDNN if method.endswith("onednn") else WITHOUT_ONEDNN
 
 
 class Worker:
@@ -66,23 +75,54 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, [str(SCRIPTS.parent), str(SCRIPTS), inherited]))
 
 
+class Timer:
+    """Keeps what was built for the last case, and times its methods in turns."""
+
+    def __init__(self, make: Callable[[str, Mapping[str, Any]], Step]) -> None:
+        self._make = make
+        self._case: Mapping[str, Any] = {}
+        self._steps: dict[str, Step] = {}
+
+    def __call__(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        methods = request["methods"]
+        if request["case"] != self._case:
+            self._steps.clear()
+            self._case = request["case"]
+        for method in methods:
+            if method not in self._steps:
+                step = self._steps[method] = self._make(method, self._case)
+                for _ in range(request["warm_up"]):
+                    step()
+        times: dict[str, list[float]] = {method: [] for method in methods}
+        for turn in range(request["rounds"]):
+            for i in range(len(methods)):
+                method = methods[(turn + i) % len(methods)]
+                time.sleep(PAUSE_SECONDS)
+                begin = time.perf_counter()
+                self._steps[method]()
+                times[method].append(time.perf_counter() - begin)
+        return {"times": times, "peak_mb": peak_mb()}
+
+
+def peak_mb() -> float:
+    """Largest memory that this process ever had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main() -> None:
     """Answer requests until there are no more."""
     # Libraries may print: what they print goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    from benchmarks import deployment, inplace, measuring, waiting
+    from benchmarks import layers, networks
 
     tasks: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-        "op": measuring.Timer(measuring.make_step),
-        "net": measuring.Timer(measuring.Network),
-        "deploy": measuring.Timer(deployment.Deployment),
-        "accuracy": measuring.measure_accuracy,
-        "memory": measuring.measure_memory,
-        "plan": inplace.measure_plan,
-        "peak": inplace.measure_peak,
-        "lockstep": waiting.measure_lockstep,
+        "op": Timer(layers.make_step),
+        "net": Timer(networks.Training),
+        "accuracy": layers.measure_accuracy,
+        "plan": networks.measure_plan,
+        "peak": networks.measure_peak,
     }
     for line in sys.stdin:
         request = json.loads(line)

@@ -75,12 +75,13 @@ def sources(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
+    """The anchors that GitHub gives the headings of a page, and the site the entries of the API."""
     tokens = MarkdownIt().parse(page.read_text())
     titles = [
         after.content for token, after in zip(tokens, tokens[1:]) if token.type == "heading_open"
     ]
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    entries = set(re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE))
+    return entries | {re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import doc_table
 from tests.support.gluoncv_networks import WAYS, Network
 from tests.support.processes import ROOT
 
 PATH = ROOT / "docs" / "gluoncv.md"
 BEGIN = "<!-- table: written by pytest --all-networks --write-gluoncv-table -->"
+END = "<!-- end of table -->"
 
 HYBRIDIZED = "hybridized"
 
@@ -42,9 +42,10 @@ def table(networks: list[Network], outcomes: dict[tuple[str, str], str]) -> str:
 
 def read() -> str:
     """The table in the file."""
-    return doc_table.read(PATH, BEGIN)
+    return PATH.read_text().split(BEGIN)[1].split(END)[0].strip()
 
 
 def write(text: str) -> None:
     """Put a table into the file."""
-    doc_table.write(PATH, BEGIN, text)
+    before, rest = PATH.read_text().split(BEGIN)
+    PATH.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")

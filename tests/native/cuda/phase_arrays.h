@@ -92,9 +92,9 @@ struct ForwardArrays {
 };
 
 /// Runs and columns, some that vectors do not divide, in one chunk and in several.
-inline const Layout kLayouts[] = {{5, 6, 1},   {3, 6, 7},   {2, 6, 49},  {40, 64, 1}, {1, 3, 2049},
-                                  {33, 5, 17}, {300, 1, 1}, {9, 257, 1}, {1, 1, 1},   {3, 2, 9973},
-                                  {2, 8, 64},  {700, 9, 5}, {4000, 3, 1}};
+inline const Layout kLayouts[] = {
+    {5, 6, 1},   {3, 6, 7}, {2, 6, 49},   {40, 64, 1}, {1, 3, 2049}, {33, 5, 17},  {300, 1, 1},
+    {9, 257, 1}, {1, 1, 1}, {3, 2, 9973}, {2, 8, 64},  {700, 9, 5},  {4000, 3, 1}, {8, 64, 1024}};
 
 /// Calls try_case(Case*) with a Case(stream, layout, activation, seed) for each of these layouts
 /// and each activation, or for some where that takes long.

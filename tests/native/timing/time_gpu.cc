@@ -1,0 +1,403 @@
+// Times the GPU backend on one GPU: each phase of a pass by the GPU's clock, and whole rounds of 1
+// to 8 contexts by the host's. "time_gpu small" takes tiny arrays and few rounds, to see that it
+// runs.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+#include "cuda/backend.h"
+#include "cuda/check.h"
+#include "cuda/gpu.h"
+#include "support/arrays.h"
+#include "support/ranks.h"
+#include "sync/sync_group.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+struct Case {
+  std::int64_t batch, channels, side;
+  DType dtype = DType::kFloat32;
+  bool channel_last = false;
+  ActType activation = ActType::kNone;
+
+  Layout layout() const {
+    const std::int64_t pixels = side * side;
+    return channel_last ? Layout{batch * pixels, channels, 1} : Layout{batch, channels, pixels};
+  }
+  std::string name() const {
+    constexpr const char* kDTypes[] = {"float32", "float64", "float16"};
+    const std::string pixels = std::to_string(side);
+    return "(" + std::to_string(batch) + ", " + std::to_string(channels) + ", " + pixels + ", " +
+           pixels + ") " + kDTypes[static_cast<int>(dtype)] +
+           (channel_last ? " channel-last" : "") + (activation == ActType::kRelu ? " ReLU" : "");
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    for (const bool channel_last : {false, true}) {
+      cases.push_back({8, 128, 16, dtype, channel_last});
+      cases.push_back({16, 256, 60, dtype, channel_last});
+      cases.push_back({16, 256, 60, dtype, channel_last, ActType::kRelu});
+    }
+  }
+  cases.push_back({16, 256, 32});
+  cases.push_back({16, 256, 32, DType::kFloat32, true});
+  cases.push_back({4, 256, 119});  // rows that do not begin at multiples of 16 bytes
+  cases.push_back({8, 64, 32, DType::kFloat64});
+  // Two images for each GPU.
+  cases.insert(cases.end(), {{2, 64, 240}, {2, 256, 60}, {2, 1024, 60}, {2, 2048, 60}});
+  cases.push_back({2, 512, 30, DType::kFloat16});
+  return cases;
+}
+
+/// An array of normal numbers, which repeat so late that no two channels are alike.
+std::unique_ptr<cuda::Memory> normal_array(int ordinal, DType dtype, std::int64_t size,
+                                           double mean) {
+  return dispatch(dtype, [&](auto types) {
+    using T = typename decltype(types)::Data;
+    constexpr std::size_t kPrime = 8191;
+    Normal normal(1);
+    std::vector<T> values(static_cast<std::size_t>(size));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = i < kPrime ? Type<T>::of(normal(mean, 0.3)) : values[i - kPrime];
+    }
+    const std::size_t bytes = values.size() * sizeof(T);
+    auto memory = std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, ordinal, bytes);
+    cuda::Stream stream(ordinal);
+    stream.copy(memory->data(), values.data(), bytes);
+    stream.synchronize();
+    return memory;
+  });
+}
+
+/// A layer on one context, with arrays of its own.
+class Layer {
+ public:
+  using Post = std::function<void(const std::function<void()>&)>;
+
+  Layer(int index, const Case& given)
+      : device_{"gpu", index}, case_(given), backend_(cuda::backend_of(index, "layer")) {
+    const int ordinal = cuda::Gpu::of(index).stream()->ordinal();
+    const std::int64_t size = case_.channels * case_.layout().count();
+    for (auto& array : data_) array = normal_array(ordinal, case_.dtype, size, 0.1);
+    const DType dtype = case_.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+    for (auto& array : parameters_) array = normal_array(ordinal, dtype, case_.channels, 2);
+  }
+
+  const Device& device() const { return device_; }
+
+  std::shared_ptr<DevicePass> forward(const Post& post, const Backend::Done& done) {
+    Backend::Forward pass = begun<Backend::Forward>(post, done);
+    pass.eps = 1e-5;
+    pass.y = data_[kY]->data();
+    pass.merged = [this](const Backend::StatisticsPtr& batch, std::int64_t count) {
+      statistics_ = batch;
+      count_ = count;
+      Backend::Update update;
+      update.running = {parameters_[2]->data(), parameters_[3]->data(), 0.9, nullptr};
+      if (batch) update.batches = {batch};
+      return update;
+    };
+    pass.missed = [] { return Backend::Update(); };
+    return backend_->forward(std::move(pass));
+  }
+
+  std::shared_ptr<DevicePass> backward(const Post& post, const Backend::Done& done) const {
+    Backend::Backward pass = begun<Backend::Backward>(post, done);
+    pass.dy = data_[kDy]->data();
+    pass.statistics = statistics_;
+    pass.count = count_;
+    pass.gradients.gamma = parameters_[4]->data();
+    pass.gradients.beta = parameters_[5]->data();
+    pass.gradients.data = data_[kDx]->data();
+    return backend_->backward(std::move(pass));
+  }
+
+  std::size_t bytes() const { return data_[kX]->bytes(); }
+  void copy(cuda::Stream* stream) const {
+    stream->copy(data_[kY]->data(), data_[kX]->data(), bytes());
+  }
+
+ private:
+  enum Array { kX, kDy, kY, kDx };
+
+  template <class Pass>
+  Pass begun(const Post& post, const Backend::Done& done) const {
+    Pass pass;
+    pass.data = {case_.dtype, case_.layout()};
+    pass.x = data_[kX]->data();
+    pass.gamma = parameters_[0]->data();
+    pass.beta = parameters_[1]->data();
+    pass.activation.type = case_.activation;
+    pass.post = post;
+    pass.done = done;
+    return pass;
+  }
+
+  const Device device_;
+  const Case case_;
+  const std::shared_ptr<Backend> backend_;
+  std::array<std::unique_ptr<cuda::Memory>, 4> data_;
+  std::array<std::unique_ptr<cuda::Memory>, 6> parameters_;
+  Backend::StatisticsPtr statistics_;
+  std::int64_t count_ = 0;
+};
+
+/// Tasks of a thread, which other threads give it: such as MXNet's engine has for each device.
+class Tasks {
+ public:
+  void add(std::function<void()> task) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+    added_.notify_one();
+  }
+  /// Runs tasks until `number` passes have ended. Throws the error of one that failed.
+  void run_until_ended(std::size_t number) {
+    while (ended_ < number) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      added_.wait(lock, [&] { return !tasks_.empty(); });
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+    }
+    ended_ = 0;
+    if (!error_.empty()) throw Error(error_);
+  }
+  Layer::Post post() {
+    return [this](const std::function<void()>& task) { add(task); };
+  }
+  Backend::Done done() {
+    return [this](const std::string& error) {
+      add([this, error] {
+        ++ended_;
+        if (!error.empty()) error_ = error;
+      });
+    };
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable added_;
+  std::deque<std::function<void()>> tasks_;
+  std::size_t ended_ = 0;  // on the thread
+  std::string error_;
+};
+
+/// A point in the work of a stream that knows when it was reached.
+class TimedEvent {
+ public:
+  TimedEvent() {
+    const cuda::OnDevice on_device(0);
+    cuda::check(cudaEventCreate(&event_), "cudaEventCreate", 0);
+  }
+  ~TimedEvent() { cudaEventDestroy(event_); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+
+  void record(const cuda::Stream& stream) const {
+    const cuda::OnDevice on_device(0);
+    cuda::check(cudaEventRecord(event_, cuda::native(stream)), "cudaEventRecord", 0);
+  }
+  bool reached() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status != cudaErrorNotReady) cuda::check(status, "cudaEventQuery", 0);
+    return status == cudaSuccess;
+  }
+  /// Once work behind this event has ended.
+  double microseconds_since(const TimedEvent& other) const {
+    float milliseconds = 0;
+    cuda::check(cudaEventElapsedTime(&milliseconds, other.event_, event_), "cudaEventElapsedTime",
+                0);
+    return 1e3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+double since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
+double quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+/// Times what the first context puts on its stream. Copies keep the GPU busy until all is there, so
+/// that launching is not timed.
+class Stopwatch {
+ public:
+  using Call = std::function<void()>;
+
+  explicit Stopwatch(bool small)
+      : bytes_(small ? 1 << 12 : 64 << 20), most_copies_(small ? 2 : 2048) {}
+
+  cuda::Stream* stream() const { return stream_; }
+
+  /// Microseconds of what launch(lap) puts on the stream until and behind each lap(). `wait`
+  /// returns when all of it is done.
+  std::vector<double> time(const std::function<void(const Call& lap)>& launch, const Call& wait) {
+    for (int i = 0; i < copies_; ++i) stream_->copy(to_.data(), from_.data(), bytes_);
+    std::deque<TimedEvent> laps;
+    const auto lap = [&] { laps.emplace_back().record(*stream_); };
+    lap();
+    launch(lap);
+    lap();
+    const bool too_late = laps.front().reached();
+    wait();
+    stream_->synchronize();
+    if (too_late && copies_ < most_copies_) {
+      copies_ *= 2;
+      return time(launch, wait);
+    }
+    is_exact_ = is_exact_ && !too_late;
+    std::vector<double> times;
+    for (std::size_t i = 1; i < laps.size(); ++i) {
+      times.push_back(laps[i].microseconds_since(laps[i - 1]));
+    }
+    return times;
+  }
+
+  /// Whether launching was never timed.
+  bool is_exact() const { return is_exact_; }
+
+ private:
+  const std::size_t bytes_;
+  const int most_copies_;
+  int copies_ = 1;
+  bool is_exact_ = true;
+  cuda::Stream* const stream_ = cuda::Gpu::of(0).stream();
+  const cuda::Memory to_{cuda::Memory::Place::kDevice, 0, bytes_};
+  const cuda::Memory from_{cuda::Memory::Place::kDevice, 0, bytes_};
+};
+
+/// Prints a row for each phase.
+void time_phases(const Case& given, bool small) {
+  // Several layers, so that none finds its arrays in the cache.
+  std::vector<std::unique_ptr<Layer>> layers;
+  std::size_t bytes = 0;
+  while (layers.size() < 2 || (!small && layers.size() < 16 && bytes < 64 << 20)) {
+    layers.push_back(std::make_unique<Layer>(0, given));
+    bytes += layers.back()->bytes();
+  }
+  Stopwatch stopwatch(small);
+  Tasks tasks;
+  std::array<std::vector<double>, 5> times;  // of the phases and of copies
+  const auto keep = [&](std::size_t first, const std::vector<double>& found) {
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      times[first + i].push_back(found[i] / static_cast<double>(layers.size()));
+    }
+  };
+  for (int repeat = 0; repeat < (small ? 1 : 9); ++repeat) {
+    for (const bool forward : {true, false}) {
+      const auto launch = [&](const auto& lap) {
+        DevicePasses passes;
+        for (const auto& layer : layers) {
+          passes.push_back(forward ? layer->forward(tasks.post(), tasks.done())
+                                   : layer->backward(tasks.post(), tasks.done()));
+          passes.back()->begin(nullptr);
+        }
+        lap();
+        for (const auto& pass : passes) pass->finish({pass}, {});
+      };
+      keep(forward ? 0 : 2, stopwatch.time(launch, [&] { tasks.run_until_ended(layers.size()); }));
+    }
+    const auto copy = [&](const auto&) {
+      for (const auto& layer : layers) layer->copy(stopwatch.stream());
+    };
+    keep(4, stopwatch.time(copy, [] {}));
+  }
+  const double kilobytes = static_cast<double>(layers.front()->bytes()) / 1e3;
+  const double copy_rate = 2 * kilobytes / quantile(times[4], 0.5);  // GB/s
+  constexpr const char* kPhases[] = {"moments", "normalization", "gradient sums", "input gradient"};
+  constexpr int kPasses[] = {1, 2, 2, 3};  // over the array, at least
+  for (std::size_t i = 0; i < 4; ++i) {
+    const double median = quantile(times[i], 0.5);
+    const double rate = kPasses[i] * kilobytes / median;
+    std::printf("| %s | %s | %.1f (%.1f..%.1f) | %.0f | %.2f |%s\n", given.name().c_str(),
+                kPhases[i], median, quantile(times[i], 0.25), quantile(times[i], 0.75), rate,
+                rate / copy_rate, stopwatch.is_exact() ? "" : " with launching");
+  }
+}
+
+/// Prints a row for each number of contexts that share the GPU.
+void time_rounds(bool small) {
+  std::printf("\n| contexts | step, us: p50 | p99 | CPU, us |\n| --- | --- | --- | --- |\n");
+  const std::size_t steps = small ? 3 : 2000;
+  for (const std::size_t contexts : {1, 2, 4, 8}) {
+    SyncGroup group("layer", contexts);
+    std::vector<double> times;
+    std::clock_t cpu = 0;
+    run_ranks(contexts, [&](std::size_t rank) {
+      Layer layer(static_cast<int>(rank), {2, 64, 8});
+      Tasks tasks;
+      const auto pass = [&](Reduction* reduction, const std::shared_ptr<DevicePass>& own) {
+        reduction->begin(own.get());
+        reduction->arrive(layer.device(), own);
+        tasks.run_until_ended(1);
+      };
+      for (std::size_t i = 0; i < 2 * steps; ++i) {  // half of them to warm up
+        const auto begin = std::chrono::steady_clock::now();
+        if (rank == 0 && i == steps) cpu = std::clock();
+        const auto round = group.join(layer.device());
+        pass(&round->forward(), layer.forward(tasks.post(), tasks.done()));
+        pass(round->next_backward(layer.device()).get(),
+             layer.backward(tasks.post(), tasks.done()));
+        if (rank == 0 && i >= steps) times.push_back(since(begin));
+      }
+      if (rank == 0) cpu = std::clock() - cpu;
+    });
+    std::printf("| %zu | %.0f | %.0f | %.0f |\n", contexts, quantile(times, 0.5),
+                quantile(times, 0.99),
+                1e6 * static_cast<double>(cpu) / CLOCKS_PER_SEC / static_cast<double>(steps));
+  }
+}
+
+void run(bool small) {
+  setenv("CUDA_VISIBLE_DEVICES", "0", 0);
+  setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1);
+  std::printf("%s\n\n| case | phase | us (quartiles) | GB/s | of a copy's |\n%s\n",
+              cuda::describe_devices().c_str(), "| --- | --- | --- | --- | --- |");
+  for (Case given : cases()) {
+    if (small) {
+      given.channels = 3;
+      given.side = 9;
+    }
+    time_phases(given, small);
+  }
+  time_rounds(small);
+}
+
+}  // namespace
+}  // namespace gluon_syncbn::tests
+
+int main(int count, char** words) {
+  try {
+    gluon_syncbn::tests::run(count == 2 && words[1] == std::string("small"));
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "time_gpu: %s\n", error.what());
+    return 1;
+  }
+}
