@@ -24,8 +24,6 @@ from tests.support.processes import ROOT, run_python
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-OF_NCCL = ("src/graph/tuning.cc", "src/graph/topo.h")
-
 
 def snippets(page: Path, language: str) -> list[tuple[int, str]]:
     """(number of the first line, text) of the page's fenced code blocks in `language`."""
@@ -71,7 +69,7 @@ def sources(page: Path) -> list[str]:
     """Files and folders of the repository that the text names."""
     name = re.compile(r"(src|tests|scripts|gluon_syncbn|cmake)/[\w./-]+|docs/[\w./-]+\.md")
     codes = [token.content for token in inline(page) if token.type == "code_inline"]
-    return [code for code in codes if name.fullmatch(code) and code not in OF_NCCL]
+    return [code for code in codes if name.fullmatch(code)]
 
 
 def anchors(page: Path) -> set[str]:
