@@ -80,7 +80,7 @@ class Backend {
   /// A forward pass in training, by the statistics of the batch.
   struct Forward : Normalization {
     /// Called once the devices have met; see DevicePass.
-    std::function<void()> met;
+    std::function<void()> met = [] {};
     /// Called after that, with the statistics of the batch and the elements of a channel in it.
     /// Gives what moves the running statistics.
     std::function<Update(const StatisticsPtr& batch, std::int64_t count)> merged;

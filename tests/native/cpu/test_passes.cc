@@ -442,26 +442,16 @@ TEST_CASE("passes: a device whose thread takes no task fails alone") {
   CHECK(workers[2].told == std::vector<std::string>{""});
 }
 
-TEST_CASE("passes: devices that do not meet move by what has waited for them, and hear why") {
+TEST_CASE("passes: devices that do not meet keep their arrays, and hear why") {
   auto workers = make_workers<float>({{1, 4, 6}, {2, 4, 6}}, WriteMode::kAssign);
   const auto before = workers;
-  const auto earlier = std::make_shared<HostStatistics>(4);
-  for (std::size_t c = 0; c < 4; ++c) earlier->set(c, 1, 2, kEps);
-  auto waiting = forward_pass(&workers[0]);
-  waiting.missed = [&] { return workers[0].update(earlier); };
-  auto failing = forward_pass(&workers[1]);
-  failing.missed = []() -> Backend::Update { throw std::runtime_error("a consequence"); };
-  for (auto* pass : {&waiting, &failing}) {
-    const auto made = cpu_backend()->forward(*pass);
+  for (auto& worker : workers) {
+    const auto made = cpu_backend()->forward(forward_pass(&worker));
     made->begin(nullptr);
     made->fail("nobody came");
   }
-  for (std::size_t c = 0; c < 4; ++c) {
-    CHECK(workers[0].mean[c] ==
-          static_cast<float>(kMomentum * before[0].mean[c] + (1 - kMomentum) * 1));
-  }
-  CHECK(same_bits(workers[1].mean, before[1].mean));
   for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(same_bits(workers[i].mean, before[i].mean));
     CHECK(workers[i].told == std::vector<std::string>{"nobody came"});
     CHECK(same_bits(workers[i].y, before[i].y));
   }

@@ -130,7 +130,6 @@ struct Shard {
       if (batch) update.batches = {batch};
       return update;
     };
-    pass.missed = [] { return Backend::Update(); };
     pass.post = post;
     pass.done = finishes->one();
     return backend->forward(std::move(pass));

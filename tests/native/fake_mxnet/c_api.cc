@@ -42,7 +42,6 @@ std::vector<VariablePtr> variables_of(void** handles, int number) {
 }
 
 std::atomic<long> the_handles{0};
-std::atomic<long> the_limited_threads{0};
 
 }  // namespace
 
@@ -52,7 +51,6 @@ void* gluon_syncbn::fake_mxnet::make_handle(const NDArray& array) {
 }
 
 long gluon_syncbn::fake_mxnet::handles_given_out() { return the_handles; }
-long gluon_syncbn::fake_mxnet::limited_threads() { return the_limited_threads; }
 
 FAKE_MXNET_EXPORT const char* MXGetLastError() { return the_last_error.c_str(); }
 
@@ -119,7 +117,3 @@ FAKE_MXNET_EXPORT int MXNDArrayWaitAll() {
 FAKE_MXNET_EXPORT int MXNDArrayWaitToRead(void* handle) {
   return guarded([&] { Engine::get().wait_for(array_of(handle).variable()); });
 }
-
-// Of what MXNet's packages are linked with: an OpenBLAS that computes with OpenMP's threads.
-FAKE_MXNET_EXPORT int openblas_get_parallel() { return 2; }
-FAKE_MXNET_EXPORT void omp_set_num_threads(int /*number*/) { ++the_limited_threads; }

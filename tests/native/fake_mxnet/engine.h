@@ -139,9 +139,6 @@ inline void complete(const mxnet::OnComplete& on_complete, const Error* error = 
   on_complete.callback(on_complete.engine, on_complete.param, error);
 }
 
-/// How often a worker was told to compute with one thread.
-long limited_threads();
-
 }  // namespace gluon_syncbn::fake_mxnet
 
 #endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_ENGINE_H_

@@ -116,7 +116,6 @@ class Layer {
       if (batch) update.batches = {batch};
       return update;
     };
-    pass.missed = [] { return Backend::Update(); };
     return backend_->forward(std::move(pass));
   }
 
