@@ -32,7 +32,7 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import gluon_syncbn
 late = ["Restart Python" in str(w.message) for w in caught if w.category is UserWarning]
-print(any(late), gluon_syncbn.cpu_contexts.find_problem(synchronized=False) is not None)
+print(any(late), gluon_syncbn.cpu_contexts.find_problem(several=False) is not None)
 """
     )
     warned, refused = run_python(program, **setting).stdout.split()
