@@ -26,11 +26,12 @@ def normal_arrays(case: Case, seed: int, mean: float = 0) -> list[NDArray[np.flo
 
 def make_layer(method: str, case: Case, contexts: Sequence[Any]) -> Any:
     """Build the layer of a method for the contexts, and what follows it."""
-    import gluon_syncbn
     from mxnet import gluon
 
     options = {"axis": case.get("axis", 1), "epsilon": EPSILON}
     if method in ("ours", "fused"):
+        import gluon_syncbn
+
         options["num_devices"] = len(contexts)
         options["activation"] = "relu" if method == "fused" else None
         layer = gluon_syncbn.SyncBatchNorm(**options)

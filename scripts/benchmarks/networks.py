@@ -17,18 +17,20 @@ STEP = 16  # between the sides of crops that are tried
 
 def build(method: str, model: str, side: int, contexts: int, leaky: bool = False) -> Any:
     """Make a network of GluonCV with the norm layer of a method, without Dropout."""
-    import gluon_syncbn
     import mxnet as mx
     from gluoncv import model_zoo
     from mxnet.gluon import contrib, nn
 
     ctx = [mx.cpu(i) for i in range(contexts)]
-    norm_layer: Any = gluon_syncbn.SyncBatchNorm
-    norm_kwargs = {"num_devices": 1 if method == "ours1" else contexts}
+    norm_layer: Any = nn.BatchNorm
+    norm_kwargs = {}
     if method == "builtin":
-        norm_layer = contrib.nn.SyncBatchNorm
-    elif method.startswith("batchnorm"):
-        norm_layer, norm_kwargs = nn.BatchNorm, {}
+        norm_layer, norm_kwargs = contrib.nn.SyncBatchNorm, {"num_devices": contexts}
+    elif not method.startswith("batchnorm"):
+        import gluon_syncbn  # not beside others: it changes what all of MXNet computes with
+
+        norm_layer = gluon_syncbn.SyncBatchNorm
+        norm_kwargs = {"num_devices": 1 if method == "ours1" else contexts}
     kinds = {"fcn": model_zoo.FCN, "psp": model_zoo.PSPNet, "deeplab": model_zoo.DeepLabV3}
     with mx.name.NameManager():
         net = kinds[model](

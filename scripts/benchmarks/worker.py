@@ -1,7 +1,7 @@
 """A process that measures what it is asked to: JSON requests in, JSON answers out, one a line.
 
-MXNet fixes whether it uses oneDNN when its first operator runs. So each setting has a process of
-its own, which the benchmark asks in turns.
+MXNet fixes whether it uses oneDNN, and how many workspaces it has, when its first operator runs. So
+each setting has a process of its own, which the benchmark asks in turns.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from typing import Any
 
 SCRIPTS = Path(__file__).parent.parent
 
-# For all peers alike (gluon_syncbn would set the same).
-WITHOUT_ONEDNN = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0", "MXNET_MKLDNN_ENABLED": "0"}
-WITH_ONEDNN = {**WITHOUT_ONEDNN, "MXNET_MKLDNN_ENABLED": "1"}
+QUIET = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0"}
+WITHOUT_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "0"}
+WITH_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "1"}
+# MXNet's own layers share workspaces between CPU contexts, and would wait for the few that there
+# are. gluon_syncbn, which gives each context its own, is not imported in their processes.
+MANY_WORKSPACES = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1024"}
 # For one context: how many workspaces there are is no matter of the network.
 ONE_WORKSPACE = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1"}
 
@@ -31,7 +34,9 @@ Step = Callable[[], None]
 
 def settings_of(method: str) -> dict[str, str]:
     """Return the settings of the process that runs a method."""
-    return WITH_ONEDNN if method.endswith("onednn") else WITHOUT_ONEDNN
+    if method.endswith("onednn"):
+        return WITH_ONEDNN
+    return MANY_WORKSPACES if method in ("batchnorm", "builtin") else WITHOUT_ONEDNN
 
 
 class Worker:
