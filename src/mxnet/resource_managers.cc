@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/error.h"
 #include "common/per_process.h"
 
 namespace gluon_syncbn::mxnet {
@@ -64,15 +65,15 @@ class LeftManagers {
 /// MXNet makes one manager for each thread, and this thread has its own.
 ResourceManager* make_manager(const ResourceFunctions& mxnet) {
   ResourceManager* manager = nullptr;
-  std::exception_ptr error;
+  std::optional<Error> error;  // by value, as ThreadPool keeps those of its threads
   std::thread([&] {
     try {
       manager = mxnet.get();
-    } catch (...) {
-      error = std::current_exception();
+    } catch (const std::exception& thrown) {
+      error.emplace(thrown.what());
     }
   }).join();
-  if (error) std::rethrow_exception(error);
+  if (error) throw *error;
   return manager;
 }
 

@@ -45,7 +45,8 @@ class ThreadManagers {
   ThreadManagers(const ThreadManagers&) = delete;
   ThreadManagers& operator=(const ThreadManagers&) = delete;
 
-  /// Throws std::system_error if no thread can be started to make it, and what MXNet throws.
+  /// Throws std::system_error if no thread can be started to make it, and Error with MXNet's
+  /// message if MXNet throws.
   ResourceManager* of(int device_id, const ResourceFunctions& mxnet);
   /// Seeds them all, and those that are still to come: each context differently.
   void seed(std::uint32_t seed, const ResourceFunctions& mxnet);
