@@ -1,7 +1,7 @@
-"""Synchronized batch normalization for Apache MXNet: many devices normalize as one.
+"""Synchronized batch normalization for Apache MXNet.
 
-Importing this package registers the operator ``SyncBatchNorm`` with MXNet, so that symbols exported
-from networks with :class:`SyncBatchNorm` load in any process that has imported it.
+The import registers the operator ``SyncBatchNorm`` with MXNet. Exported networks with
+:class:`SyncBatchNorm` load in any process that has imported this package.
 """
 
 import _gluon_syncbn_nvidia  # noqa: F401  (where Python has not read gluon_syncbn.pth)

@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["convert"]:
-        print("warning: convert is called export now; the old name goes away", file=sys.stderr)
+        print("warning: convert is now called export; the old name will go", file=sys.stderr)
         arguments = ["export", *arguments[1:]]
     parser = argparse.ArgumentParser(
         prog="python -m gluon_syncbn",
@@ -25,14 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser(
         "diagnose",
         help="print versions, the native library and settings, and run a self-test",
-        description="Print versions, the native library, what it was built with and the settings "
-        "for CPU contexts, and train one step on two contexts. Exits with 1 if that fails.",
+        description="Print versions, the native library and its build, and the settings for CPU "
+        "contexts. Then train one step on two contexts. Exits with 1 if that fails.",
     )
     export = commands.add_parser(
         "export",
         help="make exported files loadable without this package",
-        description="Make the SyncBatchNorm nodes of exported files plain BatchNorm nodes, which "
-        "MXNet loads in any language without this package.",
+        description="Turn the SyncBatchNorm nodes of exported files into BatchNorm nodes, so that "
+        "MXNet loads them in any language without this package.",
     )
     export.add_argument("symbol", metavar="SYMBOL", help="such as net-symbol.json")
     export.add_argument("params", metavar="PARAMS", help="such as net-0000.params")
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         type=_shape,
         action="append",
         default=[],
-        help="for --onnx: shape of the input, which the ONNX file keeps; once for every input",
+        help="for --onnx: the fixed shape of the input in the ONNX file; once for every input",
     )
     options = parser.parse_args(arguments)
     if options.command == "export" and bool(options.onnx) != bool(options.input_shape):
@@ -93,13 +93,13 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _check_writable(files: list[str], read: list[str]) -> None:
-    """Refuse files in folders that do not exist, and those that are to be read."""
+    """Refuse files in folders that do not exist, and input files."""
     for name in files:
         path = Path(name)
         if not path.parent.is_dir():
             raise ValueError(f"{name} cannot be written: there is no folder {path.parent}")
         if path.resolve() in [Path(other).resolve() for other in read]:
-            raise ValueError(f"{name} would be overwritten, but is read: choose another OUT")
+            raise ValueError(f"{name} would be overwritten, but is an input: choose another OUT")
 
 
 if __name__ == "__main__":

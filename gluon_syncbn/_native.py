@@ -31,10 +31,7 @@ _CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_
 
 
 def library_path() -> Path:
-    """Path of the native library that belongs to this package.
-
-    For tests of another build, ``GLUON_SYNCBN_LIBRARY`` in the environment names its library.
-    """
+    """Path of this package's native library, or of ``GLUON_SYNCBN_LIBRARY`` in tests."""
     other = os.environ.get("GLUON_SYNCBN_LIBRARY")
     return Path(other) if other else Path(__file__).with_name("libgluon_syncbn.so")
 
@@ -85,17 +82,17 @@ def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
 
 
 def set_timeout(seconds: float) -> None:
-    """Set how long a device waits for the others before every waiting device gets an error.
+    """Set how long a device waits for the others.
 
-    If a device does not come, a warning names it after a tenth of this time. In the end every
-    device that waits gets an ``MXNetError`` with the layer, the round, who came, who is missing and
-    the usual causes. The process goes on: the next step works.
+    After a tenth of this time, a warning names the missing devices. At the end, every waiting
+    device gets an ``MXNetError`` with the layer, the round, the devices that came, the missing ones
+    and the usual causes. The next step works.
 
     Parameters
     ----------
     seconds : float
-        Seconds from the arrival of the first device; 0 waits for ever. The default is 300, or the
-        value of the environment variable ``GLUON_SYNCBN_TIMEOUT`` at import.
+        Seconds from the arrival of the first device; 0 waits forever. The default is 300, or the
+        environment variable ``GLUON_SYNCBN_TIMEOUT`` at import.
 
     Raises
     ------
@@ -109,19 +106,19 @@ def set_timeout(seconds: float) -> None:
 
 
 def get_timeout() -> float:
-    """Return how many seconds a device waits for the others; 0 means for ever."""
+    """Return how many seconds a device waits for the others; 0 means forever."""
     return float(_LIBRARY.gluon_syncbn_timeout())
 
 
 def num_keys() -> int:
-    """Count the keys under which imperative operators synchronize at present."""
+    """Count the keys under which imperative operators synchronize now."""
     return int(_LIBRARY.gluon_syncbn_num_keys())
 
 
 def add_process_set(
     allgather: ctypes.c_void_p, process_set: int, rank: int, size: int, ranks: str
 ) -> None:
-    """Make a process set of Horovod known to the operators.
+    """Register one of Horovod's process sets with the operators.
 
     Parameters
     ----------
@@ -152,12 +149,11 @@ def leave_processes() -> None:
 
 
 def _use_openblas() -> str | None:
-    """Let MXNet's matrix products compute in scipy-openblas32; return what is against it.
+    """Compute MXNet's matrix products in scipy-openblas32; return why not, if that fails.
 
-    MXNet's own OpenBLAS is of 2020: it has no kernels for later processors, nor for AVX-512, and in
-    it several CPU contexts with several threads each can wait forever. Importing gluon_syncbn
-    switches oneDNN off, so that all networks depend on this library. So they get it at import too,
-    and not at the first norm, which may come after convolutions.
+    MXNet's own OpenBLAS dates from 2020. It has no kernels for AVX-512 or later processors, and
+    several CPU contexts with several threads each can hang in it. Without oneDNN all networks
+    depend on OpenBLAS, so the import replaces it, before the first convolution.
     """
     path, problem = None, None
     package = importlib.util.find_spec("scipy_openblas32")  # importing it would load it for all
@@ -172,7 +168,7 @@ def _use_openblas() -> str | None:
 
 
 def blas() -> str:
-    """Name the library that computes MXNet's matrix products, and why not scipy-openblas32."""
+    """Name the library of MXNet's matrix products; if not scipy-openblas32, say why."""
     found = _LIBRARY.gluon_syncbn_blas().decode()
     return found if _no_openblas is None else f"{found}; not scipy-openblas32: {_no_openblas}"
 
@@ -193,7 +189,7 @@ def gpu_devices() -> str:
 
 
 def _at_exit() -> None:
-    """End all waiting, which MXNet would otherwise join: no device is called any more."""
+    """End all waiting at the end of the process, because MXNet would wait for it."""
     _EXPECTED_AT_EXIT.append(_LIBRARY.gluon_syncbn_retire().decode())
     try:
         mx.nd.waitall()
@@ -215,7 +211,7 @@ def _operators_have_run() -> bool:
 
 
 def _warn_of_operators_before() -> None:
-    """Notice settings that came too late, as in a notebook, before a network is made."""
+    """Warn if the settings came too late, as in a notebook."""
     problem = cpu_contexts.find_problem(several=False)
     if problem is not None:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""How ``mxnet.contrib.amp`` is told that SyncBatchNorm takes data of either precision."""
+"""Mixed precision: ``mxnet.contrib.amp`` keeps the data of SyncBatchNorm in float16."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ __all__ = ["amp_fp32_ops"]
 
 
 def amp_fp32_ops() -> list[str]:
-    """Return MXNet's list of operators that mixed precision keeps in float32, less custom ones.
+    """Return MXNet's list of operators that mixed precision keeps in float32, without ``Custom``.
 
-    By default ``mxnet.contrib.amp`` casts the data of every custom operator, and so of
-    SyncBatchNorm, to float32: right, but with twice the memory and a cast on either side. With this
-    list the data stays float16 through SyncBatchNorm; parameters and statistics stay float32. The
-    list holds for all custom operators of the process or the network.
+    By default ``mxnet.contrib.amp`` casts the data of every custom operator to float32, and so that
+    of SyncBatchNorm. That is correct, but takes twice the memory and two casts. With this list the
+    data stays float16; parameters and statistics stay float32. The list applies to all custom
+    operators of the process or the network.
 
     Returns
     -------

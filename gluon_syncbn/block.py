@@ -39,8 +39,8 @@ class _Use(NamedTuple):
 class _Identity:
     """A token that no copy shares, so that a copied block does not join its original.
 
-    `place` is the place of the block among those of its prefix, in the order in which they were
-    made. Unlike the token, it is the same in all processes that run the same program.
+    `place` counts the blocks of one prefix. Unlike the token, it is the same in all processes that
+    run the same program.
     """
 
     _counters: ClassVar[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
@@ -83,51 +83,49 @@ class _Identity:
 
 
 class SyncBatchNorm(nn.BatchNorm):
-    """Batch normalization over the whole batch that a network is trained on, on all its devices.
+    """Batch normalization over the whole batch of a training step, on all devices.
 
     In training, all devices exchange the count, the mean and the sum of squared deviations of every
-    channel, and normalize with the merged statistics; backward exchanges the two sums that the
-    gradient of the input needs. Output, gradients and running statistics are those that one device
-    computes on the whole batch [1]_, [2]_, [3]_. Each device computes its own share of the
-    gradients of gamma and beta, which ``gluon.Trainer`` sums. Inference, ``use_global_stats=True``
-    and a single device exchange nothing.
+    channel, and normalize with the merged statistics. Backward exchanges the two sums that the
+    gradient of the input needs. Output, gradients and running statistics are those of one device
+    with the whole batch [1]_, [2]_, [3]_. Each device computes its share of the gradients of gamma
+    and beta, and ``gluon.Trainer`` sums them. Inference, ``use_global_stats=True`` and a single
+    device exchange nothing.
 
     The layer is a ``gluon.nn.BatchNorm`` with the arguments of ``gluon.contrib.nn.SyncBatchNorm``.
-    Parameters have BatchNorm's names, so that each loads the checkpoints of the other. Each
-    training forward updates the running statistics once, with the biased variance (as MXNet), and
-    to the same bits on all devices.
+    Parameters have BatchNorm's names, so each loads the checkpoints of the other. Each training
+    forward updates the running statistics once, with the biased variance (as MXNet), and to the
+    same bits on all devices.
 
-    The input has 2 to 5 dimensions and is float16, float32 or float64; parameters and statistics of
-    float16 data are float32, also after ``net.cast("float16")``. Devices may hold shards of
-    different size. The output has the shape and dtype of the input.
+    The input has 2 to 5 dimensions and is float16, float32 or float64. The output has its shape and
+    dtype. For float16 data, parameters and statistics are float32, even after
+    ``net.cast("float16")``. Devices may hold shards of different size.
 
     Call all devices before you read a result of one: ``asnumpy()`` inside the loop over shards
     waits for devices that have not been called.
 
     ``layer(x)`` is ``act(norm(x))`` and ``layer(x, shortcut)`` is ``act(norm(x) + shortcut)``, in
-    one pass over memory; without `activation`, ``act`` is the identity. `shortcut` has the shape,
-    dtype and context of `x`. A hybridized layer is called either always with it or never.
+    one pass over memory. Without `activation`, ``act`` is the identity. `shortcut` has the shape,
+    dtype and context of `x`. Call a hybridized layer always with it or never.
 
     With `inplace`, backward recovers the normalized values from the output [4]_, so that MXNet can
-    free the input after the forward pass. The parameters mean what they mean without it. So a gamma
-    of 0, or one so small beside its beta that the output has lost half of the digits of the
-    normalized values, is an error of the backward pass; do not initialize gamma with zeros.
-    Gradients have the rounding of the output in them, about ``1 + abs(beta / gamma)`` times that of
-    the dtype, and 'elu' rounds off what lies far below 0: in float16 below -8, in float32 below
-    -17.
+    free the input after the forward pass. Parameters keep their meaning. Backward raises an error
+    if gamma is 0, or so small beside its beta that the output has lost half of the digits. Do not
+    initialize gamma with zeros. Gradients have the rounding error of the output, about
+    ``1 + abs(beta / gamma)`` times that of the dtype. 'elu' loses values far below 0: below -8 in
+    float16, below -17 in float32.
 
     Parameters
     ----------
     in_channels : int, default 0
         Number of channels of the input. Inferred from the first input if 0.
     num_devices : int, optional
-        Number of devices of a training step. By default, the number of contexts that the parameters
-        live on.
+        Number of devices of a training step. By default, the number of contexts of the parameters.
     momentum : float or None, default 0.9
         Weight of the old value in the running statistics, from 0 to 1. If None, they are the
-        average over all training batches: the weight is ``1 - 1 / n`` in the n-th. The layer then
-        has a parameter `num_batches_tracked` of shape (1,), which counts the batches; to load a
-        checkpoint without it, pass ``allow_missing=True``.
+        average over all training batches: the weight is ``1 - 1 / n`` in the n-th. The parameter
+        `num_batches_tracked` of shape (1,) then counts the batches. To load a checkpoint without
+        it, pass ``allow_missing=True``.
     epsilon : float, default 1e-5
         Added to the variance.
     center : bool, default True
@@ -143,46 +141,39 @@ class SyncBatchNorm(nn.BatchNorm):
     axis : int, default 1
         Axis of the channels: 1 for NCHW, -1 for NHWC.
     sync_group_size : int, optional
-        Synchronize within groups of this many devices. The first `sync_group_size` contexts of the
-        list that the network was initialized on are the first group, and so on. Each group
-        normalizes with the statistics of its own part of the batch and keeps running statistics of
-        its own; a saved checkpoint has their mean. By default, all devices are one group.
+        Synchronize within groups of this many devices, in the order of the contexts that the
+        network was initialized on. Each group has its own statistics of the batch, and its own
+        running statistics. A saved checkpoint has their mean. By default, all devices are one
+        group.
     process_set : horovod.mxnet.ProcessSet, optional
-        Processes to synchronize with; see :func:`gluon_syncbn.init`. By default, those that
-        ``init`` was called with, or this process alone. They know the layer by its prefix and, of
-        layers with one prefix, by the order in which they were made. So all must make the same
-        layers; one process may call or trace some of them besides, without training.
+        Processes to synchronize with. By default, those of :func:`gluon_syncbn.init`, or this
+        process alone. They match layers by prefix, then by order, so all must make the same layers
+        in the same order. One process may also call or trace some of them without training.
     activation : {'relu', 'leaky_relu', 'elu'}, optional
-        What follows the normalization, computed with it. By default, nothing.
+        An activation after the normalization, in the same pass. By default, none.
     alpha : float, optional
-        Slope of 'leaky_relu' below 0, or what 'elu' tends to below 0, with the sign changed; at
-        least 0. Defaults are 0.01 and 1.
+        Slope of 'leaky_relu' below 0 (default 0.01), or scale of 'elu' below 0 (default 1). At
+        least 0.
     inplace : bool, default False
-        Keep the output for backward instead of the input. For activations that can be inverted
-        (None, and 'leaky_relu' and 'elu' with an `alpha` above 0), without a shortcut.
+        Keep the output for backward instead of the input. The activation must be invertible (None,
+        or 'leaky_relu' or 'elu' with an `alpha` above 0). A shortcut is an error.
     **kwargs
         ``prefix`` and ``params`` of every Gluon block.
 
     Raises
     ------
     ValueError
-        If `momentum` is not a number from 0 to 1 or None; if `num_devices` is not a whole number of
-        at least 1, or not the number of contexts that the parameters live on when training; if
-        `sync_group_size` is not a whole number of at least 1 that divides `num_devices`;
-        if Horovod does not know `process_set`, or this process is not in it, or it is combined with
-        `sync_group_size`; if there is no such `activation`, or `alpha` is not a number of at least
-        0, or is given without an activation that has it; if `inplace` is combined with an
-        activation that cannot be inverted or, at the call, with a shortcut; at the call, if
-        `shortcut` lives on another context than `data`.
+        If an argument is not as above, `sync_group_size` does not divide `num_devices`, or Horovod
+        does not know `process_set`. At the call, if `num_devices` is not the number of contexts of
+        the parameters, `sync_group_size` is combined with other processes, or `shortcut` is on
+        another context or combined with `inplace`.
     ImportError, RuntimeError
-        If `process_set` is given and there is no Horovod, or it has not been initialized.
+        If `process_set` is given and Horovod is missing or not initialized.
     mxnet.base.MXNetError
-        At the call, if the data has less than 2 or more than 5 dimensions, another dtype than
-        float16, float32 and float64, or does not fit the parameters, or `shortcut` has another
-        shape or dtype. At ``asnumpy()`` or
-        ``wait_to_read()``, if the devices of a step differ in channels, dtype, epsilon or momentum,
-        if one of them fails, or if one does not come within :func:`gluon_syncbn.get_timeout`
-        seconds; of a gradient, if `inplace` meets a gamma that is too small.
+        At the call, if the data or `shortcut` has a wrong dtype or shape. At ``asnumpy()`` or
+        ``wait_to_read()``, if the devices of a step differ in channels, dtype, epsilon or momentum;
+        if one fails; if one does not come within :func:`gluon_syncbn.get_timeout` seconds; if
+        `inplace` meets a gamma that is too small.
 
     References
     ----------
@@ -192,8 +183,8 @@ class SyncBatchNorm(nn.BatchNorm):
     .. [3] T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm
        for computing sample variances", Stanford University, 1979, eq. 2.1.
     .. [4] S. Rota Bulò, L. Porzi and P. Kontschieder, "In-place activated batchnorm for
-       memory-optimized training of DNNs", CVPR 2018. Theirs replaces gamma by ``abs(gamma) + eps``,
-       which is never 0 but gives the weights of other networks another meaning.
+       memory-optimized training of DNNs", CVPR 2018. They replace gamma by ``abs(gamma) + eps``,
+       which changes the meaning of trained weights.
 
     Examples
     --------
@@ -283,7 +274,7 @@ class SyncBatchNorm(nn.BatchNorm):
 
     @property
     def num_devices(self) -> int | None:
-        """Number of devices of a training step, or None: the contexts that hold the parameters."""
+        """Number of devices of a training step, or None: the number of contexts."""
         return self._kwargs["num_devices"]
 
     @num_devices.setter
@@ -293,9 +284,9 @@ class SyncBatchNorm(nn.BatchNorm):
 
     @property
     def sync_group_size(self) -> int | None:
-        """Number of devices that synchronize with each other, or None for all.
+        """Number of devices of a group, or None for all.
 
-        Call ``hybridize()`` of a hybridized network again after a change.
+        After a change, call ``hybridize()`` of a hybridized network again.
         """
         size: int | None = self._kwargs["sync_group_size"]
         return size
@@ -326,12 +317,12 @@ class SyncBatchNorm(nn.BatchNorm):
 
     @property
     def activation(self) -> str | None:
-        """What follows the normalization: 'relu', 'leaky_relu', 'elu' or None."""
+        """Activation after the normalization: 'relu', 'leaky_relu', 'elu' or None."""
         return self._kwargs.get("activation")
 
     @property
     def alpha(self) -> float | None:
-        """Parameter of the activation, if it has one."""
+        """Slope or scale of the activation below 0, if it has one."""
         return self._kwargs.get("alpha")
 
     def _set_activation(self, activation: str | None, alpha: float | None) -> None:
@@ -355,7 +346,7 @@ class SyncBatchNorm(nn.BatchNorm):
 
     @property
     def inplace(self) -> bool:
-        """Whether backward works from the output, so that the input can be freed."""
+        """Whether backward reads the output, so that MXNet can free the input."""
         return bool(self._kwargs.get("inplace", False))
 
     def _set_inplace(self, inplace: bool) -> None:
@@ -374,9 +365,8 @@ class SyncBatchNorm(nn.BatchNorm):
     def momentum(self) -> float | None:
         """Weight of the old value in the running statistics, or None: the average over all batches.
 
-        If you set None, a count of batches starts at 0, so that the next batch replaces the
-        statistics of all earlier ones; if you set a number, the count ends. Then call
-        ``hybridize()`` of a hybridized network again.
+        If you set None, a count of batches starts at 0, and the next batch replaces the statistics.
+        If you set a number, the count ends. Call ``hybridize()`` of a hybridized network again.
         """
         momentum: float | None = self._kwargs["momentum"]
         return momentum
@@ -497,7 +487,7 @@ class SyncBatchNorm(nn.BatchNorm):
     def _among_processes(self, use: _Use | None) -> dict[str, Any]:
         """Attributes for synchronizing with other processes; none if this process is alone.
 
-        They depend on what all processes do, and not on which graphs one of them traces besides.
+        They do not depend on extra graphs that only one process traces.
         """
         number = self._processes()
         if number is None:
@@ -551,7 +541,7 @@ def _is_slope(value: Any) -> bool:
 
 
 def contexts_of(parameter: Any) -> list | None:
-    """Contexts that `parameter` lives on, or will, or None before ``initialize``."""
+    """Present or future contexts of `parameter`, or None before ``initialize``."""
     try:
         contexts: list = parameter.list_ctx()
     except RuntimeError:

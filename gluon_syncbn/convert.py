@@ -26,21 +26,21 @@ def convert_sync_batchnorm(
     """Make every BatchNorm of a network a :class:`gluon_syncbn.SyncBatchNorm`, in place.
 
     It converts the layers whose class is exactly ``gluon.nn.BatchNorm`` or
-    ``gluon.contrib.nn.SyncBatchNorm``. They stay the same objects with the same parameters, so that
-    attributes, lists and trainers that refer to them stay valid, and saved parameters are
-    interchangeable. Subclasses with behaviour of their own, and SymbolBlocks with BatchNorm nodes,
-    stay as they are, and a warning names them. SyncBatchNorm nodes of a SymbolBlock, such as an
-    imported network that was moved, synchronize the contexts that its parameters live on now.
-    Hybridized networks that `net` is, has or is a part of build their graphs again in the next
-    call. The logger ``gluon_syncbn`` tells what was converted.
+    ``gluon.contrib.nn.SyncBatchNorm``. They stay the same objects with the same parameters, so
+    references, trainers and checkpoints stay valid. Subclasses, and SymbolBlocks with BatchNorm
+    nodes, stay as they are, and a warning names them. The logger ``gluon_syncbn`` lists what was
+    converted.
+
+    SyncBatchNorm nodes of a SymbolBlock, such as an imported network, then synchronize the current
+    contexts of its parameters. All hybridized networks that contain a converted layer build their
+    graphs again at the next call.
 
     Parameters
     ----------
     net : Block
         The network, or a single layer; initialized or not, hybridized or not.
     num_devices : int, optional
-        Number of devices of a training step. By default, the number of contexts that the
-        parameters live on.
+        Number of devices of a training step. By default, the number of contexts of the parameters.
     sync_group_size : int, optional
         Synchronize within groups of this many devices. By default, all are one group.
 
@@ -93,9 +93,9 @@ def convert_sync_batchnorm(
 def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     """Make every :class:`gluon_syncbn.SyncBatchNorm` what it was before conversion, in place.
 
-    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``, which has no average over
-    all batches: set the `momentum` of layers with ``momentum=None`` to a number first. Nor has it
-    an activation; :func:`gluon_syncbn.export` makes networks with such layers plain ones.
+    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``. That has neither
+    ``momentum=None`` nor an activation: set `momentum` to a number first, and use
+    :func:`gluon_syncbn.export` for networks with activations in the norm.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
         if layer.activation is not None:
             raise ValueError(
                 f"{layer.name}: activation={layer.activation!r} has no counterpart in BatchNorm; "
-                "gluon_syncbn.export makes the network one of plain operators"
+                "gluon_syncbn.export writes the network with MXNet's own operators"
             )
     reverted = []
     for layer in layers:
@@ -137,7 +137,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
 
 
 def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
-    """Every block of `net` once, however often it is registered."""
+    """Every block of `net` once."""
     if not isinstance(net, gluon.Block):
         raise TypeError(f"net={net!r} should be a gluon.Block")
     seen: set[int] = set()
@@ -151,7 +151,7 @@ def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
 
 
 def _norm_nodes(block: gluon.Block) -> int:
-    """Count the nodes of a SymbolBlock that normalize batches of one device or by MXNet's means."""
+    """Count MXNet's own norm nodes in a SymbolBlock."""
     if not isinstance(block, gluon.SymbolBlock):
         return 0
     graph = json.loads(block._cached_graph[1].tojson())
@@ -159,7 +159,7 @@ def _norm_nodes(block: gluon.Block) -> int:
 
 
 def norm_layers(net: gluon.Block) -> Iterator[Any]:
-    """Every BatchNorm of `net` once, of whatever class."""
+    """Every BatchNorm of `net` once, of any class."""
     return (block for block in blocks_of(net) if isinstance(block, _BatchNorm))
 
 

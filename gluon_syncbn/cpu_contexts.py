@@ -1,8 +1,7 @@
-"""Prepare MXNet for CPU contexts as devices, and check that it is prepared.
+"""Prepare MXNet for several CPU contexts, and check the result.
 
-Contexts ``cpu(0)``, ``cpu(1)``, ... run in parallel, but share what each GPU context has for
-itself: workspaces and random numbers. And oneDNN, which GPU contexts do not use, can hand an
-asynchronous operator a temporary copy of its input.
+MXNet's CPU contexts share their workspaces and random numbers; each GPU context has its own. oneDNN
+can pass an asynchronous operator a temporary copy of its input.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _pools_error: str | None = None  # why CPU contexts have no workspaces of their 
 
 
 def allow_several() -> None:
-    """Do nothing: several CPU contexts need no settings of their own any more."""
+    """Do nothing: several CPU contexts need no setting."""
     warnings.warn(
         "gluon_syncbn.cpu_contexts.allow_several() does nothing any more; leave it out",
         DeprecationWarning,
@@ -63,12 +62,11 @@ def allow_several() -> None:
 
 
 def prepare(library: ctypes.CDLL) -> None:
-    """Switch oneDNN off, unless the user has chosen, and give each CPU context its own pools.
+    """Switch oneDNN off, unless the user has set it, and give each CPU context its own pools.
 
-    MXNet reads the settings when its first operator runs, so that they take effect after
-    ``import mxnet`` as well. The pools cannot wait until they are needed: from now on seeds of
-    random numbers are kept for contexts that are used later. No pool is made before its context
-    is used, and ``cpu(0)`` keeps MXNet's.
+    MXNet reads the settings when its first operator runs, so they also work after ``import mxnet``.
+    The pools are prepared now, so that seeds reach contexts that are used later. Each pool is made
+    when its context is first used, and ``cpu(0)`` keeps MXNet's.
     """
     global _pools_error  # noqa: PLW0603
     for name, value in SETTINGS.items():
@@ -78,7 +76,7 @@ def prepare(library: ctypes.CDLL) -> None:
 
 
 def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:  # noqa: ARG001
-    """Do nothing: several CPU contexts no longer need this, with any norm layer."""
+    """Do nothing: several CPU contexts do not need this."""
     warnings.warn(
         "use_one_thread_each() is not needed any more and does nothing",
         DeprecationWarning,
@@ -87,12 +85,12 @@ def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:  # noqa:
 
 
 def find_problem(several: bool) -> str | None:
-    """Say what keeps operators on CPU contexts from being safe.
+    """Say why operators on CPU contexts are not safe.
 
     Parameters
     ----------
     several : bool
-        Whether devices of this process wait for each other, which takes pools of their own.
+        Whether devices of this process wait for each other, and so need their own pools.
 
     Returns
     -------
@@ -113,7 +111,7 @@ def find_problem(several: bool) -> str | None:
     if _pools_error is not None:
         return (
             "several CPU contexts cannot have workspaces of their own with MXNet "
-            f"{mx.__version__} of {mx.base._LIB._name}, and would wait for each other's for ever: "
+            f"{mx.__version__} of {mx.base._LIB._name}, and could wait for each other forever: "
             f"{_pools_error}. Use one CPU context, or install MXNet 1.9.1 from its packages"
         )
     return None

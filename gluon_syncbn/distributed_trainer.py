@@ -14,13 +14,13 @@ hvd: Any = require_horovod()
 class DistributedTrainer(hvd.DistributedTrainer):
     """Horovod's ``DistributedTrainer``, which also sums over the contexts of a process.
 
-    Horovod's own exchanges the gradients of the first context only, and updates the other contexts
-    with gradients of their own, so that they drift apart. This one sums the gradients over the
-    contexts first, and gives all contexts what the processes have averaged. With one context in
-    each process the two are the same.
+    Horovod's own trainer exchanges only the gradients of the first context. The other contexts use
+    their own gradients, and drift apart. This trainer first sums the gradients over the contexts,
+    and gives all contexts the average of the processes. With one context per process the two
+    trainers are the same.
 
-    As in Horovod's, ``step(batch_size)`` divides by the number of processes too: `batch_size` is
-    the size of the whole batch divided by the number of processes, even if their shares differ.
+    As in Horovod, ``step(batch_size)`` also divides by the number of processes. `batch_size` is the
+    size of the whole batch divided by the number of processes, even if their shares differ.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class DistributedTrainer(hvd.DistributedTrainer):
     Raises
     ------
     ImportError
-        At the import of this module, if there is no Horovod that was built for MXNet.
+        On import of this module, if there is no Horovod that was built for MXNet.
     """
 
     def _allreduce_grads(self) -> None:

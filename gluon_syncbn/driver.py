@@ -1,4 +1,4 @@
-"""What the NVIDIA driver of this machine can run, and how many GPUs MXNet finds with it."""
+"""The NVIDIA driver of this machine, and the GPUs that MXNet finds with it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PROCESS = os.getpid()
 
 
 def is_forked() -> bool:
-    """Whether this process is a fork of the one that has imported gluon_syncbn."""
+    """Whether this process was forked from the one that imported gluon_syncbn."""
     return os.getpid() != _PROCESS
 
 
 def count_gpus() -> int:
-    """Count the GPUs that MXNet can use: none if the driver refuses it, for which MXNet raises."""
+    """Count the GPUs that MXNet can use; 0 if MXNet raises an error of the driver."""
     import mxnet as mx
 
     try:
@@ -41,7 +41,7 @@ def describe_gpus() -> str:
 
 
 def describe(gpu_build: str) -> str:
-    """Say which CUDA the driver knows, and whether that is enough for the GPU backend.
+    """Say which CUDA the driver supports, and whether that is enough for the GPU backend.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def describe(gpu_build: str) -> str:
 
 
 def _version() -> int | None:
-    """1000 * major + 10 * minor of the newest CUDA that the driver knows; None without driver."""
+    """1000 * major + 10 * minor of the newest CUDA of the driver; None without a driver."""
     version = ctypes.c_int(0)
     try:
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) != 0:

@@ -21,12 +21,11 @@ _SHARED_ATTRIBUTES = ("eps", "momentum", "fix_gamma", "use_global_stats", "axis"
 
 
 def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
-    """Make every SyncBatchNorm node of a symbol a plain ``BatchNorm`` node.
+    """Turn every SyncBatchNorm node of a symbol into a ``BatchNorm`` node.
 
-    What it does beside that become nodes behind it: ``elemwise_add`` of a shortcut, and
-    ``Activation`` or ``LeakyReLU``. In inference the two compute the same. In training BatchNorm
-    normalizes each device by itself and has no average over all batches: nodes with
-    ``momentum=None`` get its default, 0.9.
+    A shortcut and an activation become nodes after it: ``elemwise_add``, and ``Activation`` or
+    ``LeakyReLU``. In inference the result is the same. In training BatchNorm normalizes each device
+    separately, and nodes with ``momentum=None`` get its default, 0.9.
 
     Parameters
     ----------
@@ -36,8 +35,7 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
     Returns
     -------
     Symbol
-        A copy with the same names of nodes, arguments and auxiliary states, without the counts of
-        batches.
+        A copy with the same names, without the counts of batches.
     """
     graph = Graph(symbol)
     for index in sync_batchnorms(graph):
@@ -46,7 +44,7 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
 
 
 def _make_plain(graph: Graph, index: int) -> None:
-    """Make the SyncBatchNorm `index` nodes of MXNet's own operators."""
+    """Replace the SyncBatchNorm `index` by MXNet's own operators."""
     name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
     attributes = graph.nodes[index]["attrs"]
     shortcuts = [inputs.pop(SHORTCUT)] if graph.flag(index, "shortcut") else []
@@ -75,8 +73,8 @@ def export(
 ) -> tuple[str, str]:
     """Export a network for MXNet without this package, in any language.
 
-    It does what ``HybridBlock.export`` does, but every SyncBatchNorm becomes a plain ``BatchNorm``
-    node. (``HybridBlock.export`` keeps the synchronized operator, for training on.)
+    Every SyncBatchNorm becomes a ``BatchNorm`` node. ``HybridBlock.export`` keeps the synchronized
+    operator, for further training.
 
     Parameters
     ----------
@@ -88,7 +86,7 @@ def export(
         Number in the name of the parameter file.
     fold : bool, default False
         Fold the norms into the convolution or dense layers before them if that is exact, and log
-        what was folded. See :func:`gluon_syncbn.fold_batchnorm`.
+        it. See :func:`gluon_syncbn.fold_batchnorm`.
 
     Returns
     -------
@@ -108,7 +106,7 @@ def export(
 
 
 class PlainFiles:
-    """Exported files, read and made ones of plain MXNet operators.
+    """Exported files, converted to MXNet's own operators.
 
     Parameters
     ----------
@@ -163,7 +161,7 @@ class PlainFiles:
 
 
 def _load_symbol(name: str) -> mx.sym.Symbol:
-    """Load a symbol file; a ValueError names the file if it holds none."""
+    """Load a symbol file; if it holds no symbol, a ValueError names it."""
     try:
         return mx.sym.load_json(Path(name).read_text(encoding="utf-8"))
     except (UnicodeDecodeError, mx.base.MXNetError) as error:
@@ -171,7 +169,7 @@ def _load_symbol(name: str) -> mx.sym.Symbol:
 
 
 def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
-    """Load arguments and auxiliary states; a ValueError names the file if it holds none."""
+    """Load arguments and auxiliary states; if there are none, a ValueError names the file."""
     with Path(name).open("rb"):  # for the usual message if there is no such file
         pass
     try:

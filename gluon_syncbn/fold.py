@@ -18,14 +18,14 @@ _FOLDABLE = ("Convolution", "Deconvolution", "FullyConnected")
 
 @dataclass
 class FoldReport:
-    """What was folded. ``str()`` gives it as text, a line for each BatchNorm.
+    """What was folded. ``str()`` makes a text with one line per BatchNorm.
 
     Attributes
     ----------
     folded : dict of str to str
-        Name of each BatchNorm that is gone, and of the layer that does its work now.
+        Each folded BatchNorm, and the layer that replaces it.
     left : dict of str to str
-        Name of each BatchNorm that stays, and why.
+        Each other BatchNorm, and why it stays.
     """
 
     folded: dict[str, str] = field(default_factory=dict)
@@ -41,13 +41,14 @@ def fold_batchnorm(
 ) -> tuple[mx.sym.Symbol, Arrays, Arrays, FoldReport]:
     """Fold the BatchNorm nodes of a symbol into the convolution or dense layer before them.
 
-    With scale ``s = gamma / sqrt(moving_var + eps)`` for each output channel, the weight becomes
-    ``s * weight`` and the bias ``s * (bias - moving_mean) + beta``: in inference the same function
-    (B. Jacob et al., "Quantization and Training of Neural Networks for Efficient
-    Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2). The layer before may be a
-    convolution, a transposed convolution or a dense layer, with or without bias and groups. Its
-    output must feed the BatchNorm only, and no other layer may share its weight. Other BatchNorm
-    nodes stay.
+    With the scale ``s = gamma / sqrt(moving_var + eps)`` of each output channel, the weight becomes
+    ``s * weight`` and the bias ``s * (bias - moving_mean) + beta``. In inference the function is
+    the same (B. Jacob et al., "Quantization and Training of Neural Networks for Efficient
+    Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2).
+
+    The layer before the norm may be a convolution, a transposed convolution or a dense layer, with
+    or without bias and groups. Only the BatchNorm may read its output, and no other layer may share
+    its weight. Other BatchNorm nodes stay.
 
     Parameters
     ----------
@@ -61,9 +62,9 @@ def fold_batchnorm(
     symbol : Symbol
     args : dict of str to NDArray
     aux : dict of str to NDArray
-        New ones; the given ones stay as they are.
+        New ones; the arguments do not change.
     report : FoldReport
-        What was folded and what was left, and why.
+        What was folded, and what was not and why.
     """
     graph = _Graph(symbol)
     args, aux, report = dict(args), dict(aux), FoldReport()
@@ -90,7 +91,7 @@ def fold_batchnorm(
 
 
 class _Graph(Graph):
-    """A graph of which norms are folded away."""
+    """A graph whose norms can be folded."""
 
     def why_not(self, index: int) -> str | None:
         """Why the BatchNorm `index` cannot be folded, or None if it can."""
@@ -133,7 +134,7 @@ class _Graph(Graph):
 
 
 def _fold_arrays(graph: _Graph, index: int, args: Arrays, aux: Arrays) -> None:
-    """Put the scale and shift of the BatchNorm `index` into the arrays of the layer before it."""
+    """Apply the scale and shift of the BatchNorm `index` to the layer before it."""
     norm = graph.nodes[index]
     source = norm["inputs"][0][0]
     names = [graph.nodes[entry[0]]["name"] for entry in norm["inputs"][1:]]

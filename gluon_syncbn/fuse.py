@@ -1,4 +1,4 @@
-"""Compute norms together with the activations behind them, in a whole network."""
+"""Fuse the norms of a network with the activations after them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def fuse(
     num_inputs: int = 1,
     inplace: bool = False,
 ) -> FusedNetwork:
-    """Make a network that computes its norms together with what follows them, in one pass.
+    """Make a network that computes each norm and the activation after it in one pass.
 
-    Every :class:`gluon_syncbn.SyncBatchNorm` whose output goes into an activation (ReLU, leaky ReLU
-    or ELU) and nowhere else takes that in. One whose output goes into a sum with another array, and
-    that into an activation, takes in both. What was fused, and what was left and why, is logged
-    under ``gluon_syncbn``, and the attributes ``fused`` and ``left`` of the new network have it.
+    A :class:`gluon_syncbn.SyncBatchNorm` is fused with an activation (ReLU, leaky ReLU or ELU) that
+    is the only reader of its output. A sum with another array may stand between them. The
+    attributes ``fused`` and ``left`` of the new network list what was fused, and what was not and
+    why. The logger ``gluon_syncbn`` prints both.
 
-    The new network computes what `net` computes hybridized: a layer that is called several times in
-    a step updates its running statistics in the order of the graph, not in that of the calls. A
-    network whose code asks whether it is in training, such as YOLO3, is traced as things are at the
-    call: fuse it under ``autograd.record()`` for training, and once more outside for inference.
+    The new network computes what `net` computes hybridized. A layer that is called several times in
+    a step updates its running statistics in the order of the graph, not of the calls. The graph of
+    some networks depends on training, as in YOLO3. Fuse these under ``autograd.record()`` for
+    training, and again outside for inference.
 
     Parameters
     ----------
@@ -56,25 +56,25 @@ def fuse(
         :func:`gluon_syncbn.convert_sync_batchnorm`.
     num_devices : int, optional
         Number of devices of a training step for the converted layers. By default, the number of
-        contexts that the parameters live on.
+        contexts of the parameters.
     num_inputs : int, default 1
-        Number of arrays that the network is called with.
+        Number of inputs of the network.
     inplace : bool, default False
-        Let norms with a leaky ReLU or ELU, without a sum, work in place: MXNet can then free their
-        inputs; see `inplace` of :class:`gluon_syncbn.SyncBatchNorm` for what that costs.
+        Make norms with a leaky ReLU or ELU, without a sum, work in place, so that MXNet frees their
+        inputs. `inplace` of :class:`gluon_syncbn.SyncBatchNorm` says what that costs.
 
     Returns
     -------
     FusedNetwork
-        A HybridBlock with the same parameters under the same names: it loads and saves the same
-        checkpoints, trains with the same ``gluon.Trainer``, and exports. It keeps the number of
-        devices that `net` has now. Methods of `net`'s class it has not.
+        A HybridBlock with the same parameters under the same names. It loads and saves the same
+        checkpoints, trains with the same ``gluon.Trainer``, and exports. It keeps the current
+        number of devices of `net`. It does not have the methods of the class of `net`.
 
     Raises
     ------
     ValueError
         If `net` is no HybridBlock, or cannot be traced; if the parameters are not initialized and
-        a layer has no `num_devices` of its own.
+        a layer has no `num_devices`.
 
     Examples
     --------
@@ -129,10 +129,10 @@ class FusedNetwork(gluon.SymbolBlock):
     Attributes
     ----------
     fused : list of (str, str)
-        Name of each norm that has taken in what follows it, and what that was. A layer that is
-        called several times has several entries.
+        Each fused norm, and what it was fused with. A layer that is called several times has
+        several entries.
     left : list of (str, str)
-        Name of each other norm, and why it stays.
+        Each other norm, and why it was not fused.
     """
 
     fused: list[tuple[str, str]]
@@ -161,10 +161,7 @@ class FusedNetwork(gluon.SymbolBlock):
         self._structure: Callable[[str], dict] = net._collect_params_with_prefix
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
-        """Activate or deactivate, as every Gluon block; see ``HybridBlock.hybridize``.
-
-        The devices that synchronize are now those that the parameters live on.
-        """
+        """Hybridize as every Gluon block; synchronize the contexts of the parameters."""
         meet_on_contexts(self, None, None)
         super().hybridize(active, **kwargs)
 
@@ -176,13 +173,13 @@ class FusedNetwork(gluon.SymbolBlock):
                 parameter.cast("float32")
 
     def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, gluon.Parameter]:
-        """Name parameters as the network does that this one was made of, for its checkpoints."""
+        """Name parameters as the original network does, for its checkpoints."""
         return self._structure(prefix)
 
 
 class _Graph(Graph):
     def fuse_all(self, inplace: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Fuse all norms; return those with what they took in, and the others with the reason."""
+        """Fuse all norms; return those with what they were fused with, and the others with why."""
         fused, left = [], []
         norms = sync_batchnorms(self)
         counts = Counter(self.running_mean(index) for index in norms)
@@ -197,7 +194,7 @@ class _Graph(Graph):
         return fused, left
 
     def _fuse(self, index: int, inplace: bool) -> tuple[str, str | None]:
-        """Fuse a norm with what follows; return what that is, or else why it was not done."""
+        """Fuse a norm with what follows; return what that is, or why it was not fused."""
         if self.attribute(index, "act_type", "None") != "None":
             return "", "has an activation already"
         reader = self._only_reader(index)
@@ -212,11 +209,12 @@ class _Graph(Graph):
                 return "", "its sum with a shortcut is used more than once"
         activation = self._activation(reader)
         if activation is None:
-            return "", f"is followed by {self.nodes[reader]['name']}, which is no such activation"
+            name = self.nodes[reader]["name"]
+            return "", f"is followed by {name}, which is no ReLU, leaky ReLU or ELU"
         recovers = self.flag(index, "inplace")
         inverts = shortcut is None and float(activation.get("slope", 0)) > 0
         if recovers and not inverts:
-            return "", "works in place, which this could not"
+            return "", "works in place, and could not if fused"
         norm = self.nodes[index]
         inputs, attributes = list(norm["inputs"]), {**norm["attrs"], **activation}
         if shortcut is not None:
@@ -250,7 +248,7 @@ class _Graph(Graph):
         return readers[0][0] if len(readers) == 1 and readers[0][0] >= 0 else None
 
     def _activation(self, index: int) -> dict[str, str] | None:
-        """Return the operator's attributes for the activation `index`, or None if it has none."""
+        """Return the operator's attributes for the activation `index`, or None."""
         op = self.nodes[index]["op"]
         act_type = self.attribute(index, "act_type", "leaky")
         if op in ("relu", "_npx_relu") or (op == "Activation" and act_type == "relu"):

@@ -1,4 +1,4 @@
-"""Symbols as graphs that can be edited."""
+"""Symbols as editable graphs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def last_line(error: Exception) -> str:
 
 
 def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: int | None) -> int:
-    """Let the SyncBatchNorm nodes of a block synchronize the contexts that its parameters live on.
+    """Synchronize the SyncBatchNorm nodes of a block over the contexts of its parameters.
 
     Parameters
     ----------
     block : SymbolBlock
         An imported or a fused network.
     num_devices, size : int or None
-        What :func:`gluon_syncbn.convert_sync_batchnorm` was given, with `size` for groups.
+        The arguments of :func:`gluon_syncbn.convert_sync_batchnorm`; `size` is that of groups.
 
     Returns
     -------
@@ -95,12 +95,12 @@ class Graph:
         return self.attribute(index, name, default) in ("True", "true", "1")
 
     def running_mean(self, index: int) -> int:
-        """Return the node of a SyncBatchNorm's running mean, which tells the layer."""
+        """Return the node of a SyncBatchNorm's running mean, which identifies the layer."""
         mean: int = self.nodes[index]["inputs"][SHORTCUT + self.flag(index, "shortcut")][0]
         return mean
 
     def consumers(self, index: int) -> list[tuple[int, int]]:
-        """(node, output) of everything that reads an output of a node; -1 stands for a head."""
+        """(node, output) of all readers of a node's outputs; -1 stands for a head."""
         read = [(-1, head[1]) for head in self.heads if head[0] == index]
         for other, node in enumerate(self.nodes):
             read += [(other, entry[1]) for entry in node["inputs"] if entry[0] == index]
@@ -113,7 +113,7 @@ class Graph:
         return len(self.nodes) - 1
 
     def redirect(self, index: int, source: list[int]) -> None:
-        """Let everything that reads the node `index` read `source` instead; it reads nothing."""
+        """Make all readers of the node `index` read `source`; the node reads nothing any more."""
         for entries in [self.heads, *(node["inputs"] for node in self.nodes)]:
             for entry in entries:
                 if entry[0] == index:
@@ -121,12 +121,12 @@ class Graph:
         self.nodes[index]["inputs"] = []
 
     def to_symbol(self) -> mx.sym.Symbol:
-        """Return the symbol of what the heads need."""
+        """Return a symbol of all that the heads need."""
         symbol = mx.sym.load_json(self._to_json())
         return symbol.as_np_ndarray() if self._is_numpy else symbol
 
     def order(self) -> list[int]:
-        """List what the heads need in the order in which MXNet runs it."""
+        """List the nodes that the heads need, in the order in which MXNet runs them."""
         order: dict[int, None] = {}
         for head in self.heads:
             stack = [(head[0], False)]

@@ -1,4 +1,4 @@
-"""Synchronize several processes, which Horovod connects."""
+"""Synchronize several processes over Horovod."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ def init(process_set: Any = None) -> None:
     """Synchronize every layer over the devices of all processes, from now on.
 
     Call it in all processes, after ``horovod.mxnet.init()`` and before the first call of a network.
-    The devices of each process synchronize first; then one message for each exchange goes to the
-    other processes. ``num_devices`` stays the number of devices of this process. A layer with a
-    `process_set` of its own keeps it.
+    ``num_devices`` stays the number of devices of this process. A layer with its own `process_set`
+    keeps it.
 
     Parameters
     ----------
     process_set : horovod.mxnet.ProcessSet, optional
-        The processes to synchronize with, this one among them. By default, all.
+        The processes to synchronize, including this one. By default, all.
 
     Raises
     ------
@@ -51,7 +50,7 @@ def default() -> int | None:
 
 
 def join(process_set: Any = None) -> int | None:
-    """Make a process set known to the native library.
+    """Register a process set with the native library.
 
     Parameters
     ----------
@@ -88,7 +87,7 @@ def join(process_set: Any = None) -> int | None:
     if chosen.size() == 1:
         return None
     if not _joined:
-        # Behind Horovod's own handler, and so called before it. MXNet would wait for ever for
+        # Registered after Horovod's handler, so called before it. MXNet would wait forever for
         # exchanges that no other process joins.
         atexit.register(_leave)
     _joined[number] = chosen
@@ -98,7 +97,7 @@ def join(process_set: Any = None) -> int | None:
 
 
 def gather(values: np.ndarray, number: int) -> np.ndarray:
-    """Return the values of all processes of a set, which give arrays of one shape, by rank."""
+    """Return the values of all processes of a set, in the order of ranks; all have one shape."""
     mine = mx.nd.array(values[None], ctx=mx.cpu(), dtype="float64")
     gathered = require_horovod().allgather(
         mine, name="gluon_syncbn.gather", process_set=_joined[number]
@@ -107,7 +106,7 @@ def gather(values: np.ndarray, number: int) -> np.ndarray:
 
 
 def require_horovod() -> Any:
-    """Return ``horovod.mxnet``, or raise an `ImportError` that says how to get it."""
+    """Return ``horovod.mxnet``, or raise an `ImportError` that says how to install it."""
     try:
         import horovod.mxnet
     except ImportError as error:

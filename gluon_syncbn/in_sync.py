@@ -14,8 +14,8 @@ __all__ = ["check_in_sync"]
 def check_in_sync(net: gluon.Block) -> dict[str, str]:
     """Compare the parameters and running statistics of a network across its contexts, bit by bit.
 
-    Waits until all devices are done. With `sync_group_size` each group keeps running statistics of
-    its own: these differ, and the text tells whether the devices of each group agree.
+    Waits until all devices are done. With `sync_group_size` the running statistics differ between
+    groups, and the text says whether the devices of each group agree.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        For each parameter that is not the same on all contexts: those that differ from the first
-        one, and by how much at most. Empty if all devices are in sync.
+        For each parameter that differs: the contexts that differ from the first one, and the
+        largest difference. Empty if all devices are in sync.
 
     Raises
     ------
@@ -67,8 +67,8 @@ def _describe_groups(arrays: list[np.ndarray], size: int) -> str:
     groups = [arrays[first : first + size] for first in range(0, len(arrays), size)]
     agree = all(len({array.tobytes() for array in group}) == 1 for group in groups)
     if agree:
-        return f"; expected with sync_group_size={size}, whose groups agree within"
-    return f"; not even groups of sync_group_size={size} agree within"
+        return f"; expected with sync_group_size={size}: each group agrees"
+    return f"; the devices of a group differ too (sync_group_size={size})"
 
 
 def _largest_difference(one: np.ndarray, other: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Weights of networks that were trained with PyTorch."""
+"""Weights from PyTorch."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ _Modules = Dict[str, Dict[str, Any]]
 def load_torch(
     net: gluon.Block, state_dict: Mapping[str, Any], names: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Load the weights of the same network in PyTorch, so that it trains on or predicts here.
+    """Load the weights of the same network in PyTorch.
 
-    Modules with parameters belong together if they have the same names, or else in the order of the
-    two networks. All shapes have to fit. Nothing is loaded if anything is left over, does not fit,
-    or if names say something else than the order.
+    Modules with parameters match by name, or else by their order in the two networks. All shapes
+    must fit. If a module is left over or does not fit, or if names contradict the order, nothing is
+    loaded.
 
     Parameters
     ----------
     net : Block
-        An initialized network. For a part of it, such as a backbone, give that part.
+        An initialized network, or a part of one, such as a backbone.
     state_dict : mapping of str to torch.Tensor or array
-        What ``torch_net.state_dict()`` returns. Leave out the modules that `net` lacks.
+        What ``torch_net.state_dict()`` returns, without modules that `net` does not have.
     names : mapping of str to str, optional
-        Parts of `net` and parts of the PyTorch network that belong together, such as
-        ``{"head": "classifier"}``; the modules in each part are matched as above. By default, all
-        of both.
+        Parts of `net`, and the matching parts of the PyTorch network, such as
+        ``{"head": "classifier"}``. The modules in each part match as above. By default, the whole
+        networks match.
 
     Returns
     -------
     dict of str to str
-        For each parameter of `net`, the entry that it was loaded from, or "" where a norm has none
-        and got the value that it computes with: a scale of 1, a shift or a count of 0.
+        For each parameter of `net`, the entry that it was loaded from. It is "" if a norm has no
+        such entry, and so got a scale of 1, or a shift or count of 0.
 
     Raises
     ------
     ValueError
-        If the two do not fit, or not in one way only. The message names the modules.
+        If the two do not fit, or the match is ambiguous. The message names the modules.
 
     See Also
     --------
@@ -91,8 +91,8 @@ def _modules(entries: Mapping[str, Any]) -> _Modules:
         module, _, leaf = name.rpartition(".")
         if leaf not in _LEAVES or not hasattr(value, "shape"):
             raise ValueError(
-                f"{name} ({type(value).__name__}) is no parameter that load_torch knows: weights, "
-                "biases and running statistics. Give what state_dict() of the network returns"
+                f"{name} ({type(value).__name__}) should be a weight, a bias or a running "
+                "statistic. Give what state_dict() of the network returns"
             )
         modules.setdefault(module, {})[leaf] = value
     return modules
@@ -119,8 +119,8 @@ def _matched(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
         for name in {our_name, their_name} if our_name != their_name else ():
             if name in ours and name in theirs and not name.rpartition(".")[2].isdecimal():
                 raise ValueError(
-                    f"{ours[our_name]} of net and {theirs[their_name]} are at one place, but both "
-                    f"networks have a {name}: say in `names` which modules belong together"
+                    f"{ours[our_name]} of net and {theirs[their_name]} are at the same place, but "
+                    f"both networks have a {name}: say in `names` which modules match"
                 )
     if len(ours) != len(theirs):
         longer, which = (ours, "net") if len(ours) > len(theirs) else (theirs, "state_dict")
@@ -156,7 +156,7 @@ def _value(
     if not known:
         raise ValueError(
             f"{here} of net has shape {parameter.shape}, but {there}, which is at its place, has "
-            f"{value.shape}: say in `names` which modules belong together"
+            f"{value.shape}: say in `names` which modules match"
         )
     if leaf == "gamma" and not parameter._differentiable and (value != 1).any():
         raise ValueError(f"{there} is not 1, but {our_name} of net has scale=False")

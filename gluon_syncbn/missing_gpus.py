@@ -1,4 +1,4 @@
-"""An error for GPU contexts that do not exist, before MXNet ends the process for them."""
+"""Raise an error for a GPU context that does not exist, where MXNet would end the process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["refuse"]
 
 
 def refuse() -> None:
-    """Let parameters of all networks refuse GPU contexts that do not exist.
+    """Make parameters of all networks refuse GPU contexts that do not exist.
 
-    In MXNet for CUDA the first array on such a context ends the process, and the first parameter of
-    a network is hardly ever one of this package, so this changes ``gluon.Parameter`` itself.
+    In MXNet for CUDA the first array on such a context ends the process. That is seldom a parameter
+    of this package, so this function changes ``gluon.Parameter``.
     """
     for name in ("initialize", "reset_ctx", "_load_init"):
         setattr(gluon.Parameter, name, _checked(getattr(gluon.Parameter, name)))

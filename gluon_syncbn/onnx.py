@@ -23,7 +23,7 @@ _INSTALL = "pip install 'gluon_syncbn[onnx]'"
 
 
 def check_onnx() -> None:
-    """Check that there is an onnx package that MXNet's exporter can use.
+    """Check that MXNet's exporter can use the installed package onnx.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def write_onnx(
     file : str or Path
         The file to write.
     shapes : sequence of tuple of int
-        Shapes of the inputs, in the order of the symbol's arguments. They hold for the file too.
+        Shapes of the inputs, in the order of the symbol's arguments. The file keeps them.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def write_onnx(
 
 
 def _keep_initializers_out_of_inputs(graph: Any) -> None:
-    """Make parameters constant: one that is an input too could be overridden at every call."""
+    """Make parameters constants: onnxruntime warns of those that are inputs too."""
     given = {initializer.name for initializer in graph.initializer}
     inputs = [each for each in graph.input if each.name not in given]
     del graph.input[:]
@@ -110,10 +110,7 @@ def _keep_initializers_out_of_inputs(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _opset() -> Iterator[None]:
-    """Make `OPSET` the newest one that the package onnx knows.
-
-    The exporter labels its files with the newest one, whatever it has written.
-    """
+    """Make `OPSET` the newest opset of the package onnx: the exporter labels its files with it."""
     import onnx
 
     defs: Any = onnx.defs

@@ -1,7 +1,7 @@
-"""A training step whose results are known, for a user who doubts an installation.
+"""A training step with known results, to test an installation.
 
-``python -m gluon_syncbn.self_test gpu`` makes it on all GPU contexts, in a process of its own,
-because some faults end the process.
+``python -m gluon_syncbn.self_test gpu`` runs it on all GPU contexts, in a separate process, because
+some faults end the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FAILED = 3  # the exit status of a test that says on its output why
 
 
 def contexts_of(device_type: str) -> list[mx.Context]:
-    """Where to test: two CPU contexts, or as many GPU contexts as there are."""
+    """Contexts to test: two CPU contexts, or all GPU contexts."""
     number = 2 if device_type == "cpu" else driver.count_gpus()
     return [mx.Context(device_type, i) for i in range(number)]
 
@@ -66,7 +66,7 @@ def _step(layer: nn.BatchNorm, contexts: list[mx.Context], samples: int) -> dict
 
 
 def find_failure(device_type: str) -> str | None:
-    """Run the test on contexts of this type in a process of its own.
+    """Run the test on contexts of this type in a separate process.
 
     Parameters
     ----------

@@ -23,28 +23,28 @@ def update_statistics(
     ctx: Sequence[mx.Context] | None = None,
     progress: bool = True,
 ) -> None:
-    """Make the running statistics of a network those of a whole data set.
+    """Compute the running statistics of a network over a whole data set.
 
-    After training, the running statistics are an average over the last batches, while the weights
-    still moved. This runs the network over `loader` in training mode, without gradients, and gives
-    every :class:`gluon_syncbn.SyncBatchNorm` the mean and the biased variance of all values that it
-    has normalized, each with the same weight ("Precise BN" [1]_). Weights stay as they are.
+    After training, the running statistics average the last batches, for which the weights still
+    changed. This function runs the network over `loader` in training mode, without gradients. Every
+    :class:`gluon_syncbn.SyncBatchNorm` gets the mean and the biased variance of all its inputs,
+    each value with the same weight ("Precise BN" [1]_). Weights do not change.
 
-    All devices get the same, with `sync_group_size` too. With :func:`gluon_syncbn.init`, all
-    processes call this with their own parts of the data set, in equally many batches. If anything
-    fails, the statistics stay what they were.
+    All devices get the same statistics, even with `sync_group_size`. With
+    :func:`gluon_syncbn.init`, all processes call this function with their own parts of the data
+    set, in the same number of batches. If anything fails, the statistics stay as they were.
 
     Parameters
     ----------
     net : Block
-        An initialized network, hybridized or not. Of a network that :func:`gluon_syncbn.fuse` has
-        made, give the one that it was made of: they share their statistics.
+        An initialized network, hybridized or not. Instead of the result of
+        :func:`gluon_syncbn.fuse`, give the original network: they share their statistics.
     loader : iterable
-        Gives batches, such as a ``gluon.data.DataLoader``: arrays, or tuples that begin with one.
-        They are split over the contexts. A batch with fewer images than contexts joins the one
+        Yields batches, such as a ``gluon.data.DataLoader``: arrays, or tuples that begin with one.
+        Each batch is split over the contexts. A batch with fewer images than contexts joins the one
         before it.
     ctx : sequence of mxnet.Context, optional
-        The contexts that the parameters live on, which is the default.
+        The contexts of the parameters, which is the default.
     progress : bool, default True
         Show a progress bar if tqdm is installed.
 
@@ -137,7 +137,7 @@ def _shown(batches: Iterator[Any], loader: Iterable[Any], progress: bool) -> Ite
 
 
 class _Seen:
-    """What a layer normalizes: with momentum 0 its running statistics are those of one use."""
+    """Gathers what a layer sees: with momentum 0 its running statistics are those of one use."""
 
     def __init__(self, layer: SyncBatchNorm) -> None:
         self._layer = layer
@@ -163,7 +163,7 @@ class _Seen:
         self._waiting.append((count, [p.data(x.context).copy() for p in self._parameters]))
 
     def merge_waiting(self) -> None:
-        """Add what the devices have seen, now that all of them have been called."""
+        """Add what the devices have seen, after all of them were called."""
         for count, statistics in self._waiting:
             mean, var = (array.asnumpy().astype(np.float64) for array in statistics)
             self.merge(np.stack([np.full_like(mean, count), mean, count * var]))
@@ -180,7 +180,7 @@ class _Seen:
         )
 
     def leave(self, done: bool) -> None:
-        """Let the layer be what it was, with what it has seen as its statistics if all is done."""
+        """Restore the layer, and set its new statistics if all is done."""
         self._hook.detach()
         self._layer._kwargs["momentum"] = self._momentum
         if self._counter is not None:

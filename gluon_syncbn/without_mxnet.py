@@ -1,4 +1,4 @@
-"""What the command line says where MXNet cannot be imported; imports nothing that needs MXNet."""
+"""What to report if MXNet cannot be imported. This module needs no MXNet."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["explained"]
 
 
 def explained(error: Exception) -> BaseException:
-    """Return what to raise for an import of MXNet that has failed.
+    """Return the exception to raise if the import of MXNet has failed.
 
-    On the command line that is an end without a traceback; ``diagnose`` prints all that is known of
-    this machine before.
+    On the command line it ends the process without a traceback. ``diagnose`` prints facts about the
+    machine first.
     """
     if not isinstance(error, nvidia.LibraryError):
         message = (
@@ -71,7 +71,7 @@ def _gpu_build() -> str:
 
 
 def _libraries(library: Path) -> Iterator[tuple[str, str]]:
-    """Say where the libraries are that the linker does not find by itself."""
+    """Say where the libraries are that the linker does not find."""
     try:
         command = ["ldd", str(library)]
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

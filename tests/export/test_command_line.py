@@ -69,7 +69,7 @@ def test_bad_files_are_named(exported, symbol, params, message, capsys):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("net", "net-symbol.json would be overwritten, but is read: choose another OUT"),
+        ("net", "net-symbol.json would be overwritten, but is an input: choose another OUT"),
         ("sub/../net", "net-symbol.json would be overwritten"),
         ("none/new", "new-symbol.json cannot be written: there is no folder"),
     ],
@@ -100,7 +100,7 @@ def test_the_name_of_earlier_releases_warns(exported, capsys):
     folder = exported[0]
     files = [str(folder / "net-symbol.json"), str(folder / "net-0000.params"), str(folder / "new")]
     assert main(["convert", *files]) == 0
-    assert "warning: convert is called export now" in capsys.readouterr().err
+    assert "warning: convert is now called export" in capsys.readouterr().err
     assert (folder / "new-symbol.json").exists()
 
 

@@ -194,10 +194,10 @@ def test_check_in_sync_tells_groups_from_faults():
     for text in differences.values():
         assert text.startswith(f"from {DEVICE}(0): {DEVICE}(2) by ")
         assert f"{DEVICE}(1)" not in text
-        assert text.endswith("; expected with sync_group_size=2, whose groups agree within")
+        assert text.endswith("; expected with sync_group_size=2: each group agrees")
     layer.running_mean.data(mx.Context(DEVICE, 3))[:] = 7
     text = gluon_syncbn.check_in_sync(layer)[layer.running_mean.name]
-    assert text.endswith("; not even groups of sync_group_size=2 agree within")
+    assert text.endswith("; the devices of a group differ too (sync_group_size=2)")
 
 
 def test_saved_statistics_are_the_mean_of_the_groups(tmp_path):

@@ -212,7 +212,7 @@ def test_in_place():
         ("patterns_elu_fwd", "elu in place"),
         ("patterns_leaky_fwd", "leaky in place"),
     ]
-    assert sum(why == "works in place, which this could not" for _, why in fused.left) == 3
+    assert sum(why == "works in place, and could not if fused" for _, why in fused.left) == 3
     require_equal(after_a_step(fused)[1], result)
 
 

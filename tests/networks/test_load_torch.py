@@ -153,15 +153,15 @@ class Named(gluon.HybridBlock):
         (small, lambda s: s.update(conv("d", 4, 4)), None, "d of state_dict is the first without"),
         (small, lambda s: s.pop("a.weight"), None, "4 of net is the first without a counterpart"),
         (small, lambda s: s.update({"a.bias": np.ones(4)}), None, "0 of net has no place for a.bi"),
-        (small, lambda s: s.update({"a.weight_g": np.ones(4)}), None, "a.weight_g (ndarray) is no"),
-        (small, lambda s: s.update(epoch=3), None, "epoch (int) is no parameter that load_torch"),
+        (small, lambda s: s.update({"a.weight_g": np.ones(4)}), None, "a.weight_g (ndarray)"),
+        (small, lambda s: s.update(epoch=3), None, "epoch (int) should be a weight, a bias"),
         (small, lambda s: None, {"nine": "c"}, "names has 'nine', but there is no such part"),
         (lambda: small(scale=False), lambda s: None, None, "b.weight is not 1, but 1 of net has"),
         (
             Named,
             lambda s: (s.clear(), [s.update(linear(n, 3, 3)) for n in ("first", "second", "x")]),
             None,
-            "second of net and first are at one place, but both networks have a",
+            "second of net and first are at the same place, but both networks have a",
         ),
     ],
 )
