@@ -5,7 +5,7 @@ Prints a table of medians and quartiles, and writes JSON.
 
   op        forward and backward of one layer, shapes of segmentation networks
   fused     the same with the ReLU after it, and with a sum in between: in one pass, or one by one
-  net       hybridized training steps of FCN, PSPNet and DeepLabV3 on ResNet-50, and peak memory
+  net       training steps of FCN, PSPNet and DeepLabV3 on ResNet-50, and peak memory
   inplace   memory of training FCN-ResNet50 with leaky ReLU, in place and not
   accuracy  errors against float64, by the mean of the data
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import itertools
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.report import TITLES, Row, format_table, ratio, summary, time_table, write_json
+from benchmarks.report import (
+    TITLES,
+    Row,
+    cell,
+    format_table,
+    ratio,
+    summary,
+    time_table,
+    write_json,
+)
 from benchmarks.worker import ONE_WORKSPACE, WITH_ONEDNN, WITHOUT_ONEDNN, Worker, settings_of
 
 BETWEEN_WORKERS = 0.05  # seconds in which threads of one process stop looking for work
@@ -32,6 +42,17 @@ MAIN_SHAPES = ((4, 64, 64, 64), (2, 256, 60, 60), (8, 64, 128, 128))
 # Further activations of networks on ResNet: the first layer and the last, at a crop of 480.
 NETWORK_SHAPES = ((2, 64, 240, 240), (2, 2048, 60, 60), (4, 2048, 7, 7))
 TINY = (2, 4, 2, 2)  # takes no time itself, so that the fixed cost of a round is left
+
+# Norms of whole networks, with the contexts that share the batch. BatchNorm is MXNet as it comes.
+NETWORK_BASE = "batchnorm_whole_onednn"
+NETWORKS = (
+    ("ours", 2),
+    ("fused", 2),
+    ("ours_whole", 1),
+    ("batchnorm_onednn", 2),
+    (NETWORK_BASE, 1),
+    ("builtin", 2),
+)
 
 
 def case_title(case: Mapping[str, Any]) -> str:
@@ -130,41 +151,49 @@ def run_fused(options: argparse.Namespace) -> list[Row]:
 
 
 def run_net(options: argparse.Namespace) -> list[Row]:
-    """Time hybridized training steps of whole networks, and their peak memory."""
-    # Each in a process of its own, with the settings of settings_of().
-    methods = ["ours", "ours1", "batchnorm", "batchnorm_onednn", "builtin"]
-    if options.fuse:
-        methods.insert(0, "fused")
-    side = options.side or (32 if options.quick else 96)
+    """Time training steps of whole networks on the same batch, and their peak memory."""
+    images = 2 if options.quick else 4
+    models = options.models or (["fcn"] if options.quick else ["fcn", "psp", "deeplab"])
     rows: list[Row] = []
-    for model in options.models or (["fcn"] if options.quick else ["fcn", "psp", "deeplab"]):
-        case = {"model": model, "side": side, "contexts": 2, "images": 1 if options.quick else 2}
+    for model, side in itertools.product(models, options.sides or [32 if options.quick else 96]):
         times: dict[str, list[float]] = {}
         memory: dict[str, float] = {}
         with contextlib.ExitStack() as stack:
-            workers = {name: stack.enter_context(Worker(settings_of(name))) for name in methods}
-            for turn in tqdm(range(options.rounds or (2 if options.quick else 12)), desc=model):
-                for i in range(len(methods)):
-                    name = methods[(turn + i) % len(methods)]
+            # Each in a process of its own, with the settings of settings_of().
+            workers = {name: stack.enter_context(Worker(settings_of(name))) for name, _ in NETWORKS}
+            rounds = range(options.rounds or (2 if options.quick else 12))
+            for turn in tqdm(rounds, desc=f"{model}, {side}x{side}"):
+                for i in range(len(NETWORKS)):
+                    name, contexts = NETWORKS[(turn + i) % len(NETWORKS)]
+                    case = {"model": model, "side": side, "contexts": contexts}
+                    case["images"] = images // contexts
                     request = {"case": case, "methods": [name], "warm_up": 1, "rounds": 1}
                     answer = workers[name].ask("net", **request)
                     times.setdefault(name, []).extend(answer["times"][name])
                     memory[name] = answer["peak_mb"]
-        title = f"{model}-resnet50, 2 x {case['images']} images of {side}x{side}"
+        title = f"{model}-resnet50, {images} images of {side}x{side}"
         results = {method: summary(found) for method, found in times.items()}
-        row: Row = {"title": title, "case": case, "results": results, "peak_mb": memory}
-        pairs = [(name, "batchnorm") for name in methods if name != "batchnorm"]
-        row["ratios"] = {
-            f"{TITLES[name]} / {TITLES[other]}": ratio(row, name, other) for name, other in pairs
-        }
-        rows.append(row)
+        rows.append({"title": title, "results": results, "peak_mb": memory})
     return rows
+
+
+def net_table(rows: Sequence[Row]) -> str:
+    """Tabulate each network, with ratios to one context with BatchNorm."""
+    head = ["case", "norm", "contexts", "ms", "ratio", "peak MB", "ratio"]
+    lines = []
+    for row in rows:
+        memory = row["peak_mb"]
+        for name, contexts in NETWORKS:
+            line = [row["title"], TITLES[name], str(contexts), cell(row["results"][name])]
+            line += [f"{ratio(row, name, NETWORK_BASE):.2f}", f"{memory[name]:.0f}"]
+            lines.append([*line, f"{memory[name] / memory[NETWORK_BASE]:.2f}"])
+    return format_table(head, lines)
 
 
 def run_inplace(options: argparse.Namespace) -> list[Row]:
     """Measure the memory of training steps of FCN-ResNet50 with leaky ReLU, on one context."""
     methods = ("batchnorm", "inplace") if options.quick else ("batchnorm", "fused", "inplace")
-    side = options.side or (64 if options.quick else 480)
+    (side,) = options.sides or [64 if options.quick else 480]
     case = {"model": "fcn", "side": side, "contexts": 1, "images": 1 if options.quick else 4}
     case["leaky"] = True
     rounds = options.rounds or (1 if options.quick else 3)
@@ -233,7 +262,7 @@ def accuracy_table(rows: Sequence[Row]) -> str:
 COMMANDS = {
     "op": (run_op, time_table),
     "fused": (run_fused, time_table),
-    "net": (run_net, time_table),
+    "net": (run_net, net_table),
     "inplace": (run_inplace, inplace_table),
     "accuracy": (run_accuracy, accuracy_table),
 }
@@ -249,9 +278,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file for results (runs/benchmark-COMMAND.json)")
     networks = parser.add_argument_group("net and inplace")
     networks.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
-    networks.add_argument("--side", type=int, help="side of images (default: 96, inplace: 480)")
+    networks.add_argument(
+        "--sides", nargs="+", type=int, help="sides of images (default: 96, inplace: 480)"
+    )
     networks.add_argument("--rounds", type=int, help="runs of each (default: 12, inplace: 3)")
-    networks.add_argument("--fuse", action="store_true", help="net: with gluon_syncbn.fuse too")
     options = parser.parse_args()
     run, tabulate = COMMANDS[options.command]
     rows = run(options)

@@ -30,7 +30,7 @@ def build(method: str, model: str, side: int, contexts: int, leaky: bool = False
         import gluon_syncbn  # not beside others: it changes what all of MXNet computes with
 
         norm_layer = gluon_syncbn.SyncBatchNorm
-        norm_kwargs = {"num_devices": 1 if method == "ours1" else contexts}
+        norm_kwargs = {"num_devices": contexts}
     kinds = {"fcn": model_zoo.FCN, "psp": model_zoo.PSPNet, "deeplab": model_zoo.DeepLabV3}
     with mx.name.NameManager():
         net = kinds[model](
@@ -76,9 +76,9 @@ def _make_leaky(block: Any) -> None:
 
 
 class Training:
-    """Hybridized training steps on all contexts, with the same images each time."""
+    """Training steps with `static_alloc` on all contexts, with the same images each time."""
 
-    def __init__(self, method: str, case: Case, **hybridize: bool) -> None:
+    def __init__(self, method: str, case: Case) -> None:
         import mxnet as mx
         from mxnet import gluon
 
@@ -86,7 +86,7 @@ class Training:
         ctx = [mx.cpu(i) for i in range(case["contexts"])]
         side, self._batch = case["side"], case["images"] * len(ctx)
         self._net = build(method, case["model"], side, len(ctx), case.get("leaky", False))
-        self._net.hybridize(**hybridize)
+        self._net.hybridize(static_alloc=True)
         self._criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
         parameters = self._net.collect_params()
         self._trainer = gluon.Trainer(parameters, "sgd", {"learning_rate": 1e-3})
@@ -136,7 +136,7 @@ def _planned(method: str, case: Case, side: int) -> int:
 def measure_peak(request: Case) -> dict[str, Any]:
     """Peak memory of a process that trains for a few steps, and before the first of them."""
     (method,) = request["methods"]
-    step = Training(method, request["case"], static_alloc=True)
+    step = Training(method, request["case"])
     before = peak_mb()
     for _ in range(request["rounds"]):
         step()

@@ -18,9 +18,10 @@ TITLES = {
     "ours": "gluon_syncbn",
     "fused": "gluon_syncbn, fused",
     "inplace": "gluon_syncbn, in place",
-    "ours1": "gluon_syncbn, num_devices=1",
+    "ours_whole": "gluon_syncbn",
     "batchnorm": "BatchNorm",
     "batchnorm_onednn": "BatchNorm, oneDNN",
+    "batchnorm_whole_onednn": "BatchNorm, oneDNN",
     "builtin": "contrib SyncBatchNorm",
     "copies": "8 copies",
     "torch": "PyTorch",
@@ -65,18 +66,15 @@ def format_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def time_table(rows: Sequence[Row]) -> str:
-    """Tabulate times in ms, ratios, and peak memory if there is any."""
+    """Tabulate times in ms, and ratios."""
     methods = [key for key in TITLES if any(key in row["results"] for row in rows)]
     ratios = list(dict.fromkeys(name for row in rows for name in row["ratios"]))
-    with_memory = [key for key in methods if "peak_mb" in rows[0]]
     head = ["case", *(f"{TITLES[method]}, ms" for method in methods), *ratios]
-    head += [f"{TITLES[method]}, MB" for method in with_memory]
     lines = []
     for row in rows:
         line = [row["title"], *(cell(row["results"].get(method)) for method in methods)]
         values = [row["ratios"].get(name) for name in ratios]
-        line += ["-" if value is None else f"{value:.2f}" for value in values]
-        lines.append(line + [f"{row['peak_mb'][method]:.0f}" for method in with_memory])
+        lines.append(line + ["-" if value is None else f"{value:.2f}" for value in values])
     return format_table(head, lines)
 
 
