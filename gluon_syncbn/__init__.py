@@ -17,7 +17,7 @@ if not _mxnet.__version__.startswith("1.9.1"):
 
 from typing import Any as _Any
 
-from ._native import get_timeout, set_timeout
+from ._native import drop_step, get_timeout, set_timeout
 from ._version import __version__
 from .amp import amp_fp32_ops
 from .block import SyncBatchNorm
@@ -36,6 +36,7 @@ __all__ = [
     "amp_fp32_ops",
     "check_in_sync",
     "convert_sync_batchnorm",
+    "drop_step",
     "export",
     "fold_batchnorm",
     "fuse",

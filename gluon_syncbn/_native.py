@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import importlib.util
 import numbers
 import os
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mxnet as mx
 
 from . import cpu_contexts, missing_gpus
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = [
     "add_process_set",
     "blas",
     "build_info",
+    "drop_step",
     "get_timeout",
     "gpu_build",
     "gpu_devices",
@@ -27,6 +33,8 @@ __all__ = [
     "set_timeout",
 ]
 
+_ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_LiveArrays = ctypes.CFUNCTYPE(None, _ArrayVisitor)
 _CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
 
 
@@ -45,7 +53,7 @@ def _load_library() -> ctypes.CDLL:
         )
     # The operator outlives this module: MXNet calls it until the process ends.
     library = ctypes.CDLL(str(path))
-    library.gluon_syncbn_register.argtypes = [ctypes.c_char_p, _CpuContextCheck]
+    library.gluon_syncbn_register.argtypes = [ctypes.c_char_p, _CpuContextCheck, _LiveArrays]
     library.gluon_syncbn_register.restype = ctypes.c_char_p
     library.gluon_syncbn_set_timeout.argtypes = [ctypes.c_double]
     library.gluon_syncbn_set_timeout.restype = None
@@ -66,7 +74,7 @@ def _load_library() -> ctypes.CDLL:
     library.gluon_syncbn_add_process_set.restype = ctypes.c_char_p
     library.gluon_syncbn_leave_processes.restype = ctypes.c_char_p
     library.gluon_syncbn_wait_for_errors.restype = None
-    for function in ("blas", "build_info", "gpu_build", "gpu_devices"):
+    for function in ("blas", "build_info", "drop_step", "gpu_build", "gpu_devices"):
         getattr(library, f"gluon_syncbn_{function}").restype = ctypes.c_char_p
     return library
 
@@ -79,6 +87,16 @@ def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
         problem = f"the settings for CPU contexts could not be checked: {error!r}"
     text = (problem or "").encode()[: size - 1]
     ctypes.memmove(message, text + b"\0", len(text) + 1)
+
+
+@_LiveArrays
+def _visit_live_arrays(visitor: Callable[[int], None]) -> None:
+    arrays = [each for each in gc.get_objects() if issubclass(type(each), mx.nd.NDArray)]
+    for array in arrays:
+        gradient = array.grad  # the program may not hold it
+        visitor(array.handle)
+        if gradient is not None:
+            visitor(gradient.handle)
 
 
 def set_timeout(seconds: float) -> None:
@@ -108,6 +126,24 @@ def set_timeout(seconds: float) -> None:
 def get_timeout() -> float:
     """Return how many seconds a device waits for the others; 0 means forever."""
     return float(_LIBRARY.gluon_syncbn_timeout())
+
+
+def drop_step() -> None:
+    """Forget a step that was broken off, so that the next one is whole.
+
+    If a step ends after the call of one device and before that of the next (a stopped cell of a
+    notebook, an exception that is caught), the first device waits for the second, and would meet
+    its call of the next step. This function waits until all that can still run has run, makes the
+    devices that wait give up, and takes their errors. It takes about a second if there are any.
+
+    Raises
+    ------
+    MXNetError
+        If another operation has failed.
+    """
+    error = _LIBRARY.gluon_syncbn_drop_step()
+    if error is not None:
+        raise mx.base.MXNetError(error.decode())
 
 
 def num_keys() -> int:
@@ -228,7 +264,9 @@ _too_late = "MXNET_MKLDNN_ENABLED" not in os.environ and _operators_have_run()
 _EXPECTED_AT_EXIT: list[str] = []  # errors of operations that come too late
 cpu_contexts.prepare(_LIBRARY)
 _no_openblas = _use_openblas()  # before registering, which adds a handler of forks
-_error = _LIBRARY.gluon_syncbn_register(mx.base._LIB._name.encode(), _check_cpu_contexts)
+_error = _LIBRARY.gluon_syncbn_register(
+    mx.base._LIB._name.encode(), _check_cpu_contexts, _visit_live_arrays
+)
 if _error is not None:
     raise ImportError(f"gluon_syncbn could not register its operator: {_error.decode()}")
 if mx.runtime.Features().is_enabled("CUDA"):

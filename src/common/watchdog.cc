@@ -12,6 +12,8 @@
 namespace gluon_syncbn {
 namespace {
 
+constexpr std::chrono::milliseconds kObserveEvery{10};
+
 // A forked child keeps it, though not the watchdog.
 std::atomic<double> the_timeout{300.0};
 
@@ -39,13 +41,21 @@ std::optional<std::string> Watchdog::watch(const std::shared_ptr<Waiting>& waiti
     running_ = true;
   }
   entries_[waiting.get()] = {waiting, Clock::now()};
-  if (idle_ && timeout() > 0) wake_.notify_all();
+  other_threads_.forget();
+  if (idle_ && (timeout() > 0 || interruption_)) wake_.notify_all();
   return std::nullopt;
 }
 
 void Watchdog::unwatch(const Waiting* waiting) {
   const std::lock_guard<std::mutex> lock(mutex_);
   entries_.erase(waiting);
+}
+
+void Watchdog::interrupt_when_idle(std::optional<Interruption> interruption) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  interruption_ = std::move(interruption);
+  other_threads_.forget();
+  wake_.notify_all();
 }
 
 void Watchdog::retire() {
@@ -63,17 +73,35 @@ void Watchdog::retire() {
 void Watchdog::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    idle_ = entries_.empty() || timeout() <= 0;
+    idle_ = entries_.empty() || (timeout() <= 0 && !interruption_);
     if (idle_) {
       wake_.wait(lock);
       continue;
     }
-    // Sleeping a fixed pause instead of to the next deadline spares a wake-up per round.
-    wake_.wait_for(lock, Waiting::Seconds(std::clamp(timeout() / 20, 0.01, 1.0)));
+    if (interruption_) {
+      wake_.wait_for(lock, kObserveEvery);
+      observe(lock);
+    } else {
+      // Sleeping a fixed pause instead of to the next deadline spares a wake-up per round.
+      wake_.wait_for(lock, Waiting::Seconds(std::clamp(timeout() / 20, 0.01, 1.0)));
+    }
     // It may have been set meanwhile.
     const Waiting::Seconds limit(timeout());
     if (limit.count() > 0) inspect(lock, limit);
   }
+}
+
+void Watchdog::observe(std::unique_lock<std::mutex>& lock) {
+  if (!interruption_ || !other_threads_.observe_idle()) return;
+  const Interruption interruption = *interruption_;
+  std::vector<std::shared_ptr<Waiting>> all;
+  for (const auto& [_, entry] : entries_) {
+    if (auto waiting = entry.waiting.lock()) all.push_back(std::move(waiting));
+  }
+  lock.unlock();
+  for (const auto& waiting : all) waiting->interrupt(interruption);
+  all.clear();
+  lock.lock();
 }
 
 void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit) {

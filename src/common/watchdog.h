@@ -9,7 +9,15 @@
 #include <string>
 #include <unordered_map>
 
+#include "common/other_threads.h"
+
 namespace gluon_syncbn {
+
+/// Why nothing may wait any longer, and whether the calls that are missing may still be made.
+struct Interruption {
+  std::string reason;
+  bool calls_may_come;
+};
 
 /// Something that waits for devices and can give up.
 class Waiting {
@@ -22,6 +30,8 @@ class Waiting {
   virtual void warn(Seconds waited, Seconds limit) = 0;
   virtual void give_up(Seconds waited) = 0;
   virtual void fail(const std::string& error) = 0;
+  /// Without effect where it does not wait for calls in this process.
+  virtual void interrupt(const Interruption& /*interruption*/) {}
 };
 
 /// Makes whatever has waited longer than the timeout give up. One thread serves the process; it
@@ -39,6 +49,11 @@ class Watchdog {
   std::optional<std::string> watch(const std::shared_ptr<Waiting>& waiting);
   void unwatch(const Waiting* waiting);
 
+  /// From now on, whatever waits is interrupted once the other threads of the process have had
+  /// nothing to do for a second: the calling thread, which waits for them, cannot make the calls
+  /// that are missing. Nothing ends this.
+  void interrupt_when_idle(std::optional<Interruption> interruption);
+
   /// At the end of a process, which would otherwise wait for devices that nobody calls any more:
   /// whatever waits fails, and so does whatever comes later.
   void retire();
@@ -53,6 +68,7 @@ class Watchdog {
   };
 
   void run();
+  void observe(std::unique_lock<std::mutex>& lock);
   void inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit);
 
   std::mutex mutex_;
@@ -60,6 +76,8 @@ class Watchdog {
   bool running_ = false;
   bool idle_ = false;
   bool retired_ = false;
+  std::optional<Interruption> interruption_;
+  OtherThreads other_threads_;
   std::unordered_map<const Waiting*, Entry> entries_;
 };
 

@@ -25,7 +25,8 @@ Advice make_advice() {
       "Usual causes: a device got no data this step (if a last batch has fewer images than there "
       "are devices, the DataLoader should have last_batch='discard'); num_devices is larger than "
       "the number of devices in use; a branch that calls the layer was taken on some devices only, "
-      "or more often on one than on another; " +
+      "or more often on one than on another; the step before was broken off between two devices "
+      "(after that, call gluon_syncbn.drop_step()); " +
       waiting;
   advice.backward_causes =
       "Usual causes: backward was called for some devices only (give the losses of all "

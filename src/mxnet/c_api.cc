@@ -46,6 +46,7 @@ void load_api(const char* path) {
   find(library, "MXCustomOpRegister", &loaded.CustomOpRegister);
   find(library, "MXEnginePushAsyncND", &loaded.EnginePushAsyncND);
   find(library, "MXNDArrayCreateEx64", &loaded.NDArrayCreateEx64);
+  find(library, "MXNDArrayDetach", &loaded.NDArrayDetach);
   find(library, "MXNDArrayFree", &loaded.NDArrayFree);
   find(library, "MXNDArrayGetData", &loaded.NDArrayGetData);
   find(library, "MXNDArrayGetDType", &loaded.NDArrayGetDType);

@@ -67,6 +67,8 @@ struct Api {
                            int priority, const char* name, bool wait);
   int (*NDArrayCreateEx64)(const std::int64_t* shape, int ndim, int dev_type, int dev_id,
                            int delay_alloc, int dtype, NDArrayHandle* out);
+  /// Another handle of the same array.
+  int (*NDArrayDetach)(NDArrayHandle handle, NDArrayHandle* out);
   int (*NDArrayFree)(NDArrayHandle handle);
   int (*NDArrayGetData)(NDArrayHandle handle, void** data);
   int (*NDArrayGetDType)(NDArrayHandle handle, int* dtype);

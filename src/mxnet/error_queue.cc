@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kPatience{1};
 /// adds to it, which must then not move to larger memory. So the list grows in advance, by errors
 /// that are taken at once; it keeps them until mx.nd.waitall(), and the memory for good.
 void make_room() {
-  constexpr int kErrors = 257;  // doubling its memory, the list has room for 512 then
+  constexpr int kErrors = 4097;  // doubling its memory, the list has room for 8192 then
   const std::int64_t length = 1;
   NDArrayHandle handle = nullptr;
   const int status = api().NDArrayCreateEx64(&length, 1, kCPUContext, 0, 0, kFloat32, &handle);
@@ -121,6 +121,15 @@ void ErrorQueue::fail_next() {
   if (!std::exchange(has_room_, true)) make_room();
   next.completion.fail(next.message);
   Attempt::start(std::make_shared<const NDArray>(std::move(next.output)), Clock::now() + kPatience);
+}
+
+std::string wait_for_all() {
+  const bool is_clean = api().NDArrayWaitAll() == 0;
+  std::string error = is_clean ? "" : api().GetLastError();
+  // What comes behind the last failure is also an operation, and may have an error to be read.
+  ErrorQueue::instance().wait_until_idle();
+  if (api().NDArrayWaitAll() != 0 && error.empty()) error = api().GetLastError();
+  return error;
 }
 
 }  // namespace gluon_syncbn::mxnet

@@ -45,6 +45,10 @@ class ErrorQueue {
   std::deque<Failure> waiting_;
 };
 
+/// Waits for all operations of the engine and for the ErrorQueue. Returns the first error that
+/// nobody had read, or "".
+std::string wait_for_all();
+
 }  // namespace gluon_syncbn::mxnet
 
 #endif  // GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_

@@ -5,11 +5,11 @@
 #include <exception>
 #include <string>
 
+#include "common/error.h"
 #include "common/error_of.h"
 #include "common/watchdog.h"
 #include "mxnet/backends.h"
 #include "mxnet/blas.h"
-#include "mxnet/c_api.h"
 #include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/cpu_pools.h"
@@ -29,12 +29,13 @@ using namespace gluon_syncbn;
 /// Registers the operator with the libmxnet that is loaded from `libmxnet`. Returns nullptr, or
 /// what went wrong.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
-                                                      mxnet::CpuContextCheck check) {
+                                                      mxnet::CpuContextCheck check,
+                                                      mxnet::LiveArrays live_arrays) {
   return error_of([&] {
     mxnet::load_api(libmxnet);
     mxnet::set_cpu_context_check(check);
     mxnet::register_operator();
-    mxnet::wait_before_forks();
+    mxnet::survive_forks(live_arrays);
   });
 }
 
@@ -59,6 +60,18 @@ GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() noexcept {
   return Watchdog::instance().timeout();
 }
 
+/// Fails whatever waits for devices in vain and brings the others up to date, when all else is
+/// over. Returns nullptr, or the first error that is not of that.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step() {
+  return error_of([] {
+    const std::string reason = "gluon_syncbn.drop_step() dropped it";
+    Watchdog::instance().interrupt_when_idle(Interruption{reason, false});
+    const std::string error = mxnet::wait_for_all();
+    Watchdog::instance().interrupt_when_idle(std::nullopt);
+    if (!error.empty() && error.find(reason) == std::string::npos) throw Error(error);
+  });
+}
+
 /// From now on, operators may name this process set of Horovod, of whose processes this one is
 /// number `rank`. `allgather` is horovod_mxnet_allgather_async. Returns nullptr, or what went
 /// wrong.
@@ -77,6 +90,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_leave_processes() noexcept {
 
 /// At the end of the process: whatever waits for devices fails, with the message returned.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() noexcept {
+  mxnet::forget_live_arrays();
   Watchdog::instance().retire();
   return Watchdog::kRetired;
 }

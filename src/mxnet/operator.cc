@@ -188,6 +188,7 @@ void Operator::run_forward(const std::shared_ptr<ForwardCall>& call, const Compl
                 std::to_string(attributes_.group_size()) + " groups the devices " +
                 attributes_.device_list());
   }
+  forward_error_.clear();
   if (!group_) {
     call->pass = runs_++;
     return run_alone(pass_of(call, completion));
@@ -228,7 +229,11 @@ void Operator::run_inference(const std::shared_ptr<ForwardCall>& call,
 void Operator::run_backward(const std::shared_ptr<BackwardCall>& call,
                             const Completion& completion) {
   const auto at = positions_.backward();
-  if (!forward_) throw Error("backward without a forward pass that succeeded");
+  if (!forward_) {
+    throw Error(forward_error_.empty()
+                    ? "backward without a forward pass that succeeded"
+                    : "backward of a forward pass that failed: " + forward_error_);
+  }
   if (pending_) pending_->end(device_, shared_from_this());
   call->forward = forward_;
   const auto require_gradient = [&] {
@@ -345,6 +350,7 @@ Backend::Update Operator::update_of(ForwardCall* call, Backend::StatisticsPtr ba
 }
 
 void Operator::forward_failed(ForwardCall* call, const std::string& error) {
+  forward_error_ = error;
   if (const auto entry = std::exchange(call->update, nullptr)) {
     call->order->cancel(entry);
   } else if (use_.uses && !call->order) {

@@ -162,6 +162,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const Membership::Ticket ticket_;  ///< of the call that made this operator
   std::uint64_t runs_ = 0;           ///< training forwards begun
   std::shared_ptr<const Forward> forward_;
+  std::string forward_error_;  ///< why there is no `forward_`
 };
 
 }  // namespace gluon_syncbn::mxnet

@@ -12,8 +12,9 @@ std::string who_came(const Membership& members, const std::set<Device>& present,
 
 class ForwardAttendance : public Attendance {
  public:
-  ForwardAttendance(std::shared_ptr<Membership> members, std::function<std::string()> elsewhere)
-      : members_(std::move(members)), elsewhere_(std::move(elsewhere)) {}
+  ForwardAttendance(std::shared_ptr<Membership> members, std::uint64_t number,
+                    std::function<std::string()> elsewhere)
+      : members_(std::move(members)), number_(number), elsewhere_(std::move(elsewhere)) {}
 
   std::string describe(const std::set<Device>& present) const override {
     const Advice& advice = members_->advice();
@@ -26,10 +27,12 @@ class ForwardAttendance : public Attendance {
   }
 
   void timed_out() override { members_->timed_out(); }
+  void failed_at_once() override { members_->failed_at_once(number_); }
   std::string timeout_advice() const override { return members_->advice().timeout; }
 
  private:
   const std::shared_ptr<Membership> members_;
+  const std::uint64_t number_;
   const std::function<std::string()> elsewhere_;
 };
 
@@ -42,6 +45,7 @@ class BackwardAttendance : public Attendance {
   }
 
   void timed_out() override {}
+  void failed_at_once() override {}
   std::string timeout_advice() const override { return members_->advice().timeout; }
 
  private:
@@ -51,8 +55,9 @@ class BackwardAttendance : public Attendance {
 }  // namespace
 
 std::shared_ptr<Attendance> forward_attendance(std::shared_ptr<Membership> members,
+                                               std::uint64_t number,
                                                std::function<std::string()> elsewhere) {
-  return std::make_shared<ForwardAttendance>(std::move(members), std::move(elsewhere));
+  return std::make_shared<ForwardAttendance>(std::move(members), number, std::move(elsewhere));
 }
 
 std::shared_ptr<Attendance> backward_attendance(std::shared_ptr<Membership> members) {

@@ -59,6 +59,14 @@ void Reduction::fail(const std::string& error) {
   end_with(what_ + ": " + error, [] {});
 }
 
+void Reduction::interrupt(const Interruption& interruption) {
+  if (state().is_sent) return;
+  end_with(what_ + ": " + interruption.reason, [&] {
+    if (interruption.calls_may_come) return attendance_->failed_at_once();
+    attendance_->timed_out();
+  });
+}
+
 void Reduction::warn(Seconds waited, Seconds limit) {
   const State state = this->state();
   std::ostringstream message;

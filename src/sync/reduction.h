@@ -44,6 +44,9 @@ class Reduction : public Waiting, public std::enable_shared_from_this<Reduction>
   /// the name of the reduction. Without effect once all have met.
   void fail(const std::string& error) override;
 
+  /// The same where it waits for devices of this process.
+  void interrupt(const Interruption& interruption) override;
+
   void warn(Seconds waited, Seconds limit) override;
   void give_up(Seconds waited) override;
 

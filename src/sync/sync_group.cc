@@ -102,8 +102,8 @@ std::shared_ptr<Round> SyncGroup::enter(std::uint64_t number) {
     const auto elsewhere = [key = key_, devices = num_devices()] {
       return key.empty() ? "" : NamedSyncGroups::instance().waiting_for_others(key, devices);
     };
-    joined.round =
-        std::make_shared<Round>(members_, number, forward_attendance(members_, elsewhere), link_);
+    joined.round = std::make_shared<Round>(members_, number,
+                                           forward_attendance(members_, number, elsewhere), link_);
   }
   auto round = joined.round;
   if (++joined.devices == num_devices()) open_.erase(number);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import signal
 import threading
 
 import gluon_syncbn
@@ -239,83 +238,6 @@ def test_exit_does_not_hide_errors():
         "import time; time.sleep(1)\n"
     )
     assert "forward waited" in run_python(program).stderr
-
-
-@pytest.mark.parametrize("first", ["", "train()"])
-def test_fork(first):
-    """The child has no thread of the parent's, and waits and fails by itself."""
-    program = LAYER + (
-        "import os\n"
-        "gluon_syncbn.set_timeout(77)\n"
-        f"{first}\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    assert gluon_syncbn.get_timeout() == 77\n"
-        "    train()\n"
-        "    gluon_syncbn.set_timeout(0.3)\n"
-        "    try:\n"
-        "        train([0])\n"
-        "    except mx.base.MXNetError as error:\n"
-        "        os._exit(0 if 'forward waited' in str(error) else 4)\n"
-        "    os._exit(5)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n"
-        "train()\n"
-    )
-    run_python(program)
-
-
-def test_forks_while_steps_are_under_way():
-    """MXNet ends the threads of custom operators before the operations that call them.
-
-    The fork is one of which Python does not know, as those of subprocess in Python 3.8.
-    """
-    program = LAYER + (
-        "import ctypes, os\n"
-        "wide = [mx.nd.ones((2, 3, 200000), ctx=context) for context in contexts]\n"
-        "def begin():\n"
-        "    with mx.autograd.record():\n"
-        "        outs = [layer(x) for x in wide]\n"
-        "    mx.autograd.backward(outs)\n"
-        "for _ in range(8):\n"
-        "    begin()\n"
-        "    child = ctypes.PyDLL(None).fork()\n"
-        "    if child == 0:\n"
-        "        begin()\n"
-        "        mx.nd.waitall()\n"
-        "        os._exit(0)\n"
-        "    assert os.waitpid(child, 0)[1] == 0\n"
-    )
-    run_python(program, GLUON_SYNCBN_TIMEOUT="20")
-
-
-def test_fork_with_an_unread_error():
-    """As without the library: nobody may read an array that was never written."""
-    program = LAYER + (
-        "import os\n"
-        "gluon_syncbn.set_timeout(0.1)\n"
-        "with mx.autograd.record():\n"
-        "    out = layer(mx.nd.ones((2, 3), ctx=contexts[0]))\n"
-        "os.fork()\n"
-    )
-    errors = run_python(program, status=-signal.SIGABRT).stderr
-    assert "forks before this error was read" in errors
-    assert "forward waited" in errors
-
-
-def test_workers_of_a_data_loader():
-    program = LAYER + (
-        "import numpy as np\n"
-        "from mxnet import gluon\n"
-        "data = gluon.data.ArrayDataset(np.ones((32, 3), dtype='float32'))\n"
-        "for _ in range(2):\n"
-        "    for batch in gluon.data.DataLoader(data, batch_size=8, num_workers=2):\n"
-        "        with mx.autograd.record():\n"
-        "            shards = gluon.utils.split_and_load(batch, contexts)\n"
-        "            outs = [layer(shard) for shard in shards]\n"
-        "        mx.autograd.backward(outs)\n"
-        "        assert sum(abs(out.asnumpy()).max() for out in outs) < 1e-2\n"
-    )
-    run_python(program)
 
 
 MIRROR = f"""

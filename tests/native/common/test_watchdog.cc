@@ -25,6 +25,7 @@ namespace {
 struct Nobody : Attendance {
   std::string describe(const std::set<Device>&) const override { return ""; }
   void timed_out() override {}
+  void failed_at_once() override {}
 };
 
 std::shared_ptr<Reduction> reduction_of_two() {

@@ -196,6 +196,7 @@ void step_together(Workers<T>* workers, std::size_t last, int step) {
 struct Unwatched : Attendance {
   std::string describe(const std::set<Device>&) const override { return ""; }
   void timed_out() override {}
+  void failed_at_once() override {}
 };
 
 /// Every worker on a thread of its own.

@@ -86,6 +86,10 @@ FAKE_MXNET_EXPORT int MXNDArrayCreateEx64(const std::int64_t* shape, int ndim, i
       [&] { *out = make_handle(NDArray(Shape(shape, shape + ndim), dtype, {dev_type, dev_id})); });
 }
 
+FAKE_MXNET_EXPORT int MXNDArrayDetach(void* handle, void** out) {
+  return guarded([&] { *out = make_handle(NDArray(array_of(handle))); });
+}
+
 FAKE_MXNET_EXPORT int MXNDArrayFree(void* handle) {
   --the_handles;
   return guarded([&] { std::unique_ptr<NDArray>(static_cast<NDArray*>(handle)); });

@@ -35,6 +35,7 @@ struct Observer : Attendance {
     return "Came: " + device_list(devices) + ".";
   }
   void timed_out() override { told = true; }
+  void failed_at_once() override {}
 
   std::atomic<bool> told{false};
 };

@@ -1,0 +1,56 @@
+#include "common/other_threads.h"
+
+#include <dirent.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+namespace gluon_syncbn {
+namespace {
+
+constexpr std::chrono::seconds kPatience{1};
+constexpr double kBusyShare = 0.2;  // of the observations
+constexpr const char* kTasks = "/proc/self/task";
+
+bool is_busy(const std::string& task) {
+  std::ifstream file(std::string(kTasks) + "/" + task + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // "number (name) state ...", where the name may hold anything; empty if the thread has ended.
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
+  const char state = text[name_end + 2];
+  return state == 'R' || state == 'D';
+}
+
+bool one_is_busy() {
+  const std::string own = std::to_string(syscall(SYS_gettid));
+  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir(kTasks), &closedir);
+  if (!tasks) return true;
+  while (const dirent* task = readdir(tasks.get())) {
+    if (task->d_name[0] != '.' && task->d_name != own && is_busy(task->d_name)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool OtherThreads::observe_idle() {
+  ++observations_;
+  if (one_is_busy()) ++busy_;
+  if (Clock::now() - since_ < kPatience) return false;
+  const bool are_idle = busy_ <= kBusyShare * observations_;
+  forget();
+  return are_idle;
+}
+
+void OtherThreads::forget() {
+  since_ = Clock::now();
+  observations_ = 0;
+  busy_ = 0;
+}
+
+}  // namespace gluon_syncbn
