@@ -9,20 +9,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import warnings
-from typing import TYPE_CHECKING
 
 import mxnet as mx
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 __all__ = [
     "SETTINGS",
-    "allow_several",
     "find_problem",
     "prepare",
-    "use_one_thread_each",
 ]
 
 SETTINGS = {
@@ -52,15 +45,6 @@ _CONVOLUTION = json.dumps(
 _pools_error: str | None = None  # why CPU contexts have no workspaces of their own
 
 
-def allow_several() -> None:
-    """Do nothing: several CPU contexts need no setting."""
-    warnings.warn(
-        "gluon_syncbn.cpu_contexts.allow_several() does nothing any more; leave it out",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-
-
 def prepare(library: ctypes.CDLL) -> None:
     """Switch oneDNN off, unless the user has set it, and give each CPU context its own pools.
 
@@ -73,15 +57,6 @@ def prepare(library: ctypes.CDLL) -> None:
         os.environ.setdefault(name, value)
     error = library.gluon_syncbn_give_cpu_contexts_pools(mx.base._LIB._name.encode())
     _pools_error = error.decode() if error is not None else None
-
-
-def use_one_thread_each(contexts: Sequence[mx.Context] | None) -> None:  # noqa: ARG001
-    """Do nothing: several CPU contexts do not need this."""
-    warnings.warn(
-        "use_one_thread_each() is not needed any more and does nothing",
-        DeprecationWarning,
-        stacklevel=2,
-    )
 
 
 def find_problem(several: bool) -> str | None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sets up .venv when needed and runs the segmentation demo; all options go to the demo (--help).
+# Sets up .venv when needed and runs the demo; all options go to the demo (--help).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/setup.sh
-exec .venv/bin/python scripts/train_segmentation.py "$@"
+exec .venv/bin/python scripts/demo.py "$@"

@@ -229,10 +229,10 @@ choose_mxnet
 default=AUTO
 if [[ "$mxnet" == cpu ]]; then default=OFF; fi
 export GLUON_SYNCBN_CUDA="${GLUON_SYNCBN_CUDA:-$default}"
-extras="$mxnet,gluoncv,demo"
+extras="$mxnet,demo"
 # Once asked for, the tests' tools stay.
 if ((want_test)) || [[ -e "$state/test" ]]; then
-  extras+=",onnx,test,lint"
+  extras+=",gluoncv,onnx,test,lint"
 fi
 constraints=()
 if [[ "$version" == 3.11 ]]; then

@@ -1,28 +1,24 @@
 #!/usr/bin/env bash
-# Runs all tests: the native ones as they are shipped, under the thread sanitizer and under the
-# address and undefined behaviour sanitizers, then a build of the wheel and the Python tests. Those
-# with several processes run where "scripts/setup.sh --distributed" has installed Horovod, and are
-# skipped elsewhere.
+# Runs the native tests and the Python tests. Those with several processes run where
+# "scripts/setup.sh --distributed" has installed Horovod, and are skipped elsewhere.
 #
-#   scripts/test.sh [--python-only | --native-only | --cu112] [options for pytest]
-#
-# --cu112 runs other tests, of GPU contexts, and --cu112 --distributed those of several processes:
-# scripts/test_cu112.sh.
+#   scripts/test.sh [--python-only | --native-only] [options for pytest]
+#   scripts/test.sh --sanitizers     the native tests under the thread sanitizer, and under those of
+#                                    addresses and of undefined behaviour
+#   scripts/test.sh --wheel          builds the wheel and imports it
+#   scripts/test.sh --cu112          GPU contexts, on a CUDA runtime without a GPU
+#   scripts/test.sh --cu112 --distributed    the same in several processes (scripts/test_cu112.sh)
 #
 # An option for pytest: --all-networks trains every network of docs/gluoncv.md instead of a few of
 # every kind (10 minutes more), and --write-gluoncv-table with it writes the table there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-native=1
-python=1
+parts=(native python)
 case "${1:-}" in
-  --python-only)
-    native=0
-    shift
-    ;;
-  --native-only)
-    python=0
+  --python-only | --native-only | --sanitizers | --wheel)
+    part="${1#--}"
+    parts=("${part%-only}")
     shift
     ;;
   --cu112)
@@ -49,8 +45,8 @@ elif (($(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0) > 28)); then
     "'unexpected memory mapping', lower vm.mmap_rnd_bits to 28"
 fi
 
-# native NAME BUILD_TYPE SANITIZER TARGET: builds in build/native-NAME and runs the tests there.
-native() {
+# build_and_run NAME BUILD_TYPE SANITIZER TARGET: in build/native-NAME.
+build_and_run() {
   local folder="build/native-$1" build_type="$2" sanitizer="$3" target="$4"
   printf '\ntest: native tests, build/native-%s\n' "$1"
   cmake -S . -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE="$build_type" \
@@ -64,16 +60,30 @@ native() {
     ctest --test-dir "$folder" --parallel "$((2 * $(nproc)))" --output-on-failure --no-tests=error
 }
 
+native() {
+  # "all" compiles the shared library too, so that a warning in any source fails here; with nvcc, the
+  # GPU backend for one architecture, as the wheel has them all.
+  GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}" \
+    build_and_run plain Release "" all
+}
+
+sanitizers() {
+  export TSAN_OPTIONS="second_deadlock_stack=1:${TSAN_OPTIONS:-}"
+  export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+  build_and_run thread Debug thread test_programs
+  build_and_run address Debug address test_programs
+}
+
 # Builds the wheel as scripts/build_wheels.sh does, but for what takes long, and imports it from outside
-# the repository.
+# the repository. The Python tests use the package in place; this is the other way to install it.
 wheel() {
+  printf '\ntest: wheel\n'
   local folder="$PWD/build/wheel" python="$PWD/.venv/bin/python" name limit newest
   # What setuptools kept of earlier builds would get into the wheel even if it is gone from here.
   rm -rf "$folder" build/lib build/lib.* build/bdist.*
   mkdir -p "$folder"
-  # With the GPU backend if it can be built; for one architecture, as the native build has them all.
+  # With the GPU backend if it can be built.
   CMAKE_ARGS="${CMAKE_ARGS:-} -DGLUON_SYNCBN_PORTABLE=ON" \
-    GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}" \
     "$python" -m pip wheel --disable-pip-version-check --no-deps -w "$folder" . \
     >"$folder/log" 2>&1 </dev/null || { cat "$folder/log" && return 1; }
   name="$(cd "$folder" && echo gluon_syncbn-*-py3-none-*.whl)"
@@ -93,22 +103,11 @@ wheel() {
   echo "$name: ok"
 }
 
-if ((native)); then
-  mkdir -p build
-  export TSAN_OPTIONS="second_deadlock_stack=1:${TSAN_OPTIONS:-}"
-  export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
-  # "all" compiles the shared library too, so that a warning in any source fails here; with nvcc,
-  # the GPU backend for every architecture.
-  native plain Release "" all
-  native thread Debug thread test_programs
-  native address Debug address test_programs
-fi
-
-if ((python)); then
-  # The tests below use the package in place; this is the other way to install it.
-  printf '\ntest: wheel\n'
-  wheel
+python() {
   printf '\ntest: Python tests\n'
-  # After the crash of one, files in turns would wait for it for ever; this ends the run.
+  # After the crash of one, files in turns would wait for it forever; this ends the run.
   .venv/bin/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 "$@"
-fi
+}
+
+mkdir -p build
+for part in "${parts[@]}"; do "$part" "$@"; done

@@ -10,7 +10,7 @@ namespace gluon_syncbn {
 /// One object per process, never destroyed: threads and operators may outlive static destruction.
 ///
 /// A forked child gets a new one. The threads that hold the mutex of the old one, or that work for
-/// it, are not in the child, so that whoever touched the old one could wait for ever.
+/// it, are not in the child, so that whoever touched the old one could wait forever.
 template <class T>
 class PerProcess {
  public:

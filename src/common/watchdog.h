@@ -40,7 +40,7 @@ class Watchdog {
  public:
   static Watchdog& instance();
 
-  /// Seconds; 0 waits for ever.
+  /// Seconds; 0 waits forever.
   void set_timeout(double seconds);
   double timeout() const;
 

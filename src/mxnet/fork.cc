@@ -112,7 +112,7 @@ void after() {
 }  // namespace
 
 // Before a fork, MXNet ends the threads of custom operators and then waits for all operations. One
-// that calls a custom operator in between would wait for ever, or crash. And an error that it finds
+// that calls a custom operator in between would wait forever, or crash. And an error that it finds
 // then ends the process. MXNet has registered its handlers before these, so that `before` is called
 // before MXNet's and `after` behind.
 void survive_forks(LiveArrays live_arrays) {

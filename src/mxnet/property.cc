@@ -44,7 +44,7 @@ Device parse_context(const std::string& layer, const std::string& context) {
   return {context.substr(0, open), std::stoi(context.substr(open + 1))};
 }
 
-/// An engine that runs one operation after the other would wait for the first device for ever, and
+/// An engine that runs one operation after the other would wait for the first device forever, and
 /// drops the errors that end the wait.
 void require_threaded_engine(const std::string& layer) {
   if (!is_engine("NaiveEngine")) return;

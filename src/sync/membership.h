@@ -21,7 +21,7 @@ namespace gluon_syncbn {
 /// The devices of a synchronization group and the round in which each of them is next.
 ///
 /// Rounds are counted on each device. A device that is never called in one step therefore falls
-/// behind, and would meet its peers' calls of one step with its own of another for ever. What is
+/// behind, and would meet its peers' calls of one step with its own of another forever. What is
 /// done about it:
 ///
 /// - A round that times out brings the devices that were absent up to date: their next call joins

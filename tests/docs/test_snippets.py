@@ -167,7 +167,7 @@ def check_script(interpreter: str, script: str, arguments: list[str]) -> None:
         assert not word.startswith("tests/") or (ROOT / word.partition("::")[0]).exists(), word
     options = {word.split("=")[0] for word in arguments if word.startswith("--")}
     if script == "scripts/demo.sh":  # passes them on
-        interpreter, script = "python", "scripts/train_segmentation.py"
+        interpreter, script = "python", "scripts/demo.py"
     if options - {"--help"}:
         known = set(re.findall(r"--[a-z][a-z0-9-]*", help_of(interpreter, script)))
         assert options <= known, f"{script} does not know {options - known}"

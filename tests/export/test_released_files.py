@@ -26,7 +26,7 @@ SHAPE = (6, 3, 5, 5)
 
 
 def batch() -> mx.nd.NDArray:
-    """Numbers that no generator has to give again for ever."""
+    """Numbers that no generator has to give again forever."""
     return mx.nd.array(np.sin(np.arange(np.prod(SHAPE)) ** 1.5).reshape(SHAPE))
 
 

@@ -8,7 +8,7 @@ from tests.layer.test_life import LAYER
 from tests.layer.test_modes import MODES
 from tests.support.processes import run_python
 
-# A round waits for ever where nothing ends it.
+# A round waits forever where nothing ends it.
 NO_TIMEOUT = {"GLUON_SYNCBN_TIMEOUT": "0"}
 
 # `value` is of the one or two rounds of a network on two devices.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from gluon_syncbn import cpu_contexts
 
 from tests.support.processes import run_python
 
@@ -93,11 +92,6 @@ assert (layer.beta.grad().asnumpy() == 2).all()
     run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
 
 
-def test_allow_several_is_of_no_use_any_more():
-    with pytest.warns(DeprecationWarning, match="allow_several.* does nothing"):
-        cpu_contexts.allow_several()
-
-
 def test_timeout_from_the_environment():
     failed = run_python("import gluon_syncbn", status=1, GLUON_SYNCBN_TIMEOUT="soon")
     assert "GLUON_SYNCBN_TIMEOUT" in failed.stderr
@@ -119,7 +113,7 @@ else:
 
 @pytest.mark.parametrize("hybridize", [True, False])
 def test_convolutions_with_several_threads_for_each_context(hybridize):
-    """Without the library's help, the OpenBLAS of MXNet's wheel waits for ever.
+    """Without the library's help, the OpenBLAS of MXNet's wheel waits forever.
 
     MXNet starts other workers after a fork, which need that help again.
     """

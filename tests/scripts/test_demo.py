@@ -1,65 +1,83 @@
-"""The main job on a small scale: three ways, curves, predictions, a table, and its own checks."""
+"""The demo on a small scale: scenes, three ways, the sweep, and its own check."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
-import mxnet as mx
+import numpy as np
 import pytest
 
-import train_segmentation
+import demo
+from aerial.scenes import CLASSES, make_scenes
 from tests.support.processes import ROOT, clean_environment
 
+SMALL = ("--steps", "2", "--scenes", "80", "--devices", "2")
 
-def run_demo(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "scripts" / "train_segmentation.py"), *arguments]
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the sprites are downloaded once for all tests."""
+    return tmp_path_factory.mktemp("demo")
+
+
+def run_demo(folder, *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "scripts" / "demo.py"), "--out", str(folder), *arguments]
     return subprocess.run(
         command, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False
     )
 
 
-def test_three_ways(tmp_path):
-    sizes = ("--image-size", "32", "--scenes", "16", "--valid-scenes", "4", "--epochs", "1")
-    out = tmp_path / "run"
-    result = run_demo(*sizes, "--data", str(tmp_path / "data"), "--out", str(out))
-    assert result.returncode == 0, result.stdout + result.stderr
-    table = json.loads((out / "table.json").read_text())
-    assert [row["title"] for row in table["table"]] == [
-        "1 device, BatchNorm",
-        "4 devices, SyncBatchNorm",
-        "4 devices, BatchNorm",
-    ]
-    assert "follows one device: step 1 differs by" in result.stdout
-    assert "export: loaded on one context it predicts the same" in result.stdout
-    for name in ("curves.png", "predictions.png"):
-        assert (out / name).read_bytes().startswith(b"\x89PNG")
+def test_scenes_are_those_of_the_seed(folder):
+    scenes, same, others = (make_scenes(20, seed, folder) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(scenes.images, same.images)
+    np.testing.assert_array_equal(scenes.labels, same.labels)
+    assert (scenes.labels != others.labels).mean() > 0.5
+    shares = np.bincount(scenes.labels.ravel(), minlength=len(CLASSES)) / scenes.labels.size
+    assert len(shares) == len(CLASSES)
+    assert shares.min() > 0.05
 
 
-def test_a_fused_network(tmp_path):
-    sizes = ("--scenes", "8", "--valid-scenes", "4", "--epochs", "1", "--num-devices", "2")
-    folders = ("--data", str(tmp_path / "data"), "--out", str(tmp_path / "run"))
-    result = run_demo("--fuse", "--norm", "sync", *sizes, *folders)
+def test_three_ways(folder):
+    result = run_demo(folder, *SMALL)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "fused: 18 of 21 norms (10 with relu, 8 with sum and relu)" in result.stdout
-    table = json.loads((tmp_path / "run" / "table.json").read_text())
-    assert [row["title"] for row in table["table"]] == ["2 devices, SyncBatchNorm, fused"]
-    assert "export: loaded on one context it predicts the same" in result.stdout
+    for title in ("1 device, BatchNorm", "2 devices, SyncBatchNorm", "2 devices, BatchNorm"):
+        assert f"\n{title}  " in result.stdout
+    assert "The first loss with SyncBatchNorm differs from one device's by" in result.stdout
+    assert (folder / "predictions.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_norm_fails_the_check(folder, monkeypatch, capsys):
+    """The demo's own check can fail."""
+    monkeypatch.setattr(demo, "TOLERANCE", -1.0)
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--out", str(folder), *SMALL])
+    assert demo.main() == 1
+    assert "FAILED" in capsys.readouterr().err
+
+
+def test_the_sweep_goes_on_where_it_ended(folder):
+    table = folder / "sweep.csv"
+    rows = [f"{norm},{n},0,0.5\n" for norm in ("SyncBatchNorm", "BatchNorm") for n in (1, 2, 4, 8)]
+    table.write_text("".join(rows[:-1]))
+    result = run_demo(folder, *SMALL, "--sweep", "--seeds", "1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("seed 0: mIoU") == 1
+    assert "8 devices, BatchNorm, seed 0: mIoU" in result.stdout
+    assert table.read_text().count("\n") == len(rows)
+    assert (folder / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "unet"), "--model unet: choose from fcn"),
-        (("--batch-size", "2"), "--batch-size 2 leaves some of 4 devices without a scene"),
-        (("--gpus", "0"), "MXNet sees 0 GPUs here"),
-        (("--norm", "group"), "--norm group: give all, or some of"),
+        (("--devices", "3"), "--devices 3: 8 images are cut for 2, 4 or 8"),
+        (("--steps", "0"), "--steps 0: should be 1 or more"),
+        (("--gpus",), "--gpus: needs 8 GPUs, and MXNet sees 0"),
     ],
 )
 def test_wrong_options_are_named(arguments, message, monkeypatch, capsys):
-    monkeypatch.setattr(mx.context, "num_gpus", lambda: 0)
-    monkeypatch.setattr(sys, "argv", ["train_segmentation.py", *arguments])
+    monkeypatch.setattr(demo.mx.context, "num_gpus", lambda: 0)
+    monkeypatch.setattr(sys, "argv", ["demo.py", *arguments])
     with pytest.raises(SystemExit, match="2"):
-        train_segmentation.main()
+        demo.parse_arguments()
     assert message in capsys.readouterr().err

@@ -79,7 +79,7 @@ GLUON_SYNCBN_HOST_DEVICE inline bool is_last_block(std::uint32_t* counter, std::
 /// Lets one block of a kernel do for all what has to be done once, for each of several things. No
 /// thread may wait before every thread of its block has published what it has claimed. Then a block
 /// waits only for blocks that run already and wait for nobody: in whatever order blocks start, and
-/// however few run at a time, none waits for ever.
+/// however few run at a time, none waits forever.
 struct Claims {
   using State = unsigned long long;
 

@@ -1,4 +1,4 @@
-"""A small FCN of GluonCV in several processes against the same on one device."""
+"""The U-Net of the demo in several processes against the same on one device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import mxnet as mx
 import numpy as np
 from gluon_syncbn.distributed_trainer import DistributedTrainer
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
 
 from tests.distributed.workers.job import agree, bounds, close, contexts, init, report, values
 from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from demo.networks import Design, Norm, build, save_initial_weights
+from aerial.network import UNet
 
 CLASSES = 5
 SIDE = 32
@@ -30,7 +29,7 @@ OPTIONS = {"learning_rate": 0.01, "momentum": 0.9}
 def step(net: Any, trainer: Any, xs: list, ys: list, size: float) -> float:
     criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
     with autograd.record():
-        losses = [criterion(net(x)[0], y).sum() for x, y in zip(xs, ys)]
+        losses = [criterion(net(x), y).sum() for x, y in zip(xs, ys)]
     autograd.backward(losses)
     trainer.step(size)
     return sum(loss.asscalar() for loss in losses)
@@ -39,14 +38,17 @@ def step(net: Any, trainer: Any, xs: list, ys: list, size: float) -> float:
 def main() -> None:
     folder = Path(sys.argv[1])
     rank, size = init(timeout=100)
-    design = Design("fcn", "resnet18", CLASSES, SIDE)
     weights = folder / f"{rank}.params"
-    save_initial_weights(design, 0, weights)
+    mx.random.seed(0)
     # Networks are made in the same order in all processes, as their prefixes tell the layers apart.
-    alone = build(design, Norm(nn.BatchNorm), [mx.cpu()], weights)
+    alone = UNet(CLASSES)
+    alone.initialize(mx.init.Xavier())
+    alone(mx.nd.zeros((1, 3, SIDE, SIDE)))
+    alone.save_parameters(str(weights))
     gluon_syncbn.init()
     for number in (1, 2):
-        net = build(design, Norm(gluon_syncbn.SyncBatchNorm), contexts(number), weights)
+        net = UNet(CLASSES, gluon_syncbn.SyncBatchNorm)
+        net.load_parameters(str(weights), ctx=contexts(number))
         alone.load_parameters(str(weights), cast_dtype=True)
         for other in (net, alone):
             other.cast("float64")

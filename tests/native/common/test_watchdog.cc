@@ -2,11 +2,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -68,7 +70,7 @@ TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
 }
 
 TEST_CASE("watchdog: with timeout 0 no round wakes it") {
-  const ScopedTimeout for_ever(0);
+  const ScopedTimeout forever(0);
   {
     // Its thread runs, and has nothing to watch.
     const Inbox<Moments> inbox;
@@ -86,6 +88,25 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
     arrive(*reduction, {"cpu", 1}, kPart, inbox.then());
   }
   CHECK(sleeps_of_other_threads() - before < kRounds / 2);
+}
+
+TEST_CASE("watchdog: what waits is interrupted once the other threads have nothing to do") {
+  const ScopedTimeout forever(0);
+  const Inbox<Moments> inbox;
+  const auto reduction = reduction_of_two();
+  arrive(*reduction, {"cpu", 0}, kPart, inbox.then());
+  std::atomic<bool> told_while_busy{false};
+  std::thread busy([&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+    while (std::chrono::steady_clock::now() < end) {
+      if (!inbox.calls().empty()) told_while_busy = true;
+    }
+  });
+  Watchdog::instance().interrupt_when_idle(Interruption{"a reason", true});
+  CHECK(inbox.wait().outcome.error == "layer: a reason");
+  Watchdog::instance().interrupt_when_idle(std::nullopt);
+  busy.join();
+  CHECK(!told_while_busy);
 }
 
 TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog out") {

@@ -187,7 +187,7 @@ TEST_CASE("cuda backend: without a momentum running statistics are averages over
   }
 }
 
-TEST_CASE("cuda backend: a device that fails does not stop its peers for ever") {
+TEST_CASE("cuda backend: a device that fails does not stop its peers forever") {
   GLUON_SYNCBN_NEEDS_GPU();
   const ShareGpus share;
   const auto shards = make_shards(2, 49);

@@ -27,7 +27,8 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-// Those of no other test; test_fake_cuda.cc has more devices made than the contexts of tests use.
+// More than the contexts of tests use: the last two are of no other test.
+const Setting kDevices("DEVICES", 12);
 constexpr int kGpu = 10;
 constexpr int kOther = 11;
 constexpr int kIndex = 300;

@@ -304,7 +304,7 @@ TEST_CASE("watchdog: a failure that is no timeout is not told as one") {
   CHECK_FALSE(observer->told);
 }
 
-TEST_CASE("watchdog: a timeout of 0 waits for ever, until another one is set") {
+TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
   const auto reduction = make_reduction(2);
   Inbox<Moments> inbox;
   const ScopedTimeout for_ever(0);

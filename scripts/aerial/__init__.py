@@ -1,0 +1,1 @@
+"""Semantic segmentation of small aerial scenes: what the demo trains."""

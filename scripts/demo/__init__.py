@@ -1,1 +1,0 @@
-"""Parts of the segmentation job: scenes, networks, training and report."""
