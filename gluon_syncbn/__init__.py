@@ -15,6 +15,7 @@ except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no n
 if not _mxnet.__version__.startswith("1.9.1"):
     raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {_mxnet.__version__}")
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from ._native import drop_step, get_timeout, set_timeout
@@ -29,6 +30,9 @@ from .horovod import init
 from .in_sync import check_in_sync
 from .load_torch import load_torch
 from .update_statistics import update_statistics
+
+if _TYPE_CHECKING:  # imported when it is asked for, because it needs Horovod
+    from .distributed_trainer import DistributedTrainer as DistributedTrainer
 
 __all__ = [
     "SyncBatchNorm",
