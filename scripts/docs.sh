@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the documentation as a site in build/docs/site: README.md, CONTRIBUTING.md, CHANGELOG.md and
-# docs/. Fails on a link that leads nowhere. Open build/docs/site/index.html, also without a server.
+# docs/. Fails on a link that leads nowhere. Open build/docs/site/index.html, also without a server;
+# only the search needs one: browsers start no workers for pages of a folder.
 #
 #   scripts/docs.sh [--serve]
 #
