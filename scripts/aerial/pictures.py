@@ -28,7 +28,7 @@ SYNCHRONIZED, LOCAL = "#1b6ca8", "#c8553d"
 def draw_predictions(path: Path, valid: Scenes, ways: list[Way], results: list[Result]) -> None:
     """Draw scenes, their labels, and what each network sees in them.
 
-    The scenes are those of the first that show the most classes.
+    The scenes are the five with the most classes.
     """
     variety = [len(np.unique(labels)) for labels in valid.labels]
     chosen = np.argsort(variety)[::-1][:5]
