@@ -18,20 +18,16 @@ class UNet(nn.HybridBlock):
         Number of classes.
     norm_layer : type
         The norm, such as ``nn.BatchNorm`` or ``gluon_syncbn.SyncBatchNorm``.
-    norm_kwargs : dict, optional
-        Its arguments.
     """
 
-    def __init__(
-        self, classes: int, norm_layer: Any = nn.BatchNorm, norm_kwargs: dict | None = None
-    ) -> None:
+    def __init__(self, classes: int, norm_layer: Any = nn.BatchNorm) -> None:
         super().__init__()
 
         def convolution(channels: int, strides: int = 1, dilation: int = 1) -> Any:
             block = nn.HybridSequential()
             block.add(
                 nn.Conv2D(channels, 3, strides, dilation, dilation=dilation, use_bias=False),
-                norm_layer(**(norm_kwargs or {})),
+                norm_layer(),
                 nn.Activation("relu"),
             )
             return block

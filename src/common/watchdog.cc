@@ -41,7 +41,7 @@ std::optional<std::string> Watchdog::watch(const std::shared_ptr<Waiting>& waiti
     running_ = true;
   }
   entries_[waiting.get()] = {waiting, Clock::now()};
-  other_threads_.forget();
+  if (interruption_) other_threads_.forget();
   if (idle_ && (timeout() > 0 || interruption_)) wake_.notify_all();
   return std::nullopt;
 }
@@ -63,11 +63,17 @@ void Watchdog::retire() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     retired_ = true;
-    for (const auto& [_, entry] : entries_) {
-      if (auto waiting = entry.waiting.lock()) all.push_back(std::move(waiting));
-    }
+    all = all_waiting();
   }
   for (const auto& waiting : all) waiting->fail(kRetired);
+}
+
+std::vector<std::shared_ptr<Waiting>> Watchdog::all_waiting() const {
+  std::vector<std::shared_ptr<Waiting>> all;
+  for (const auto& [_, entry] : entries_) {
+    if (auto waiting = entry.waiting.lock()) all.push_back(std::move(waiting));
+  }
+  return all;
 }
 
 void Watchdog::run() {
@@ -94,10 +100,7 @@ void Watchdog::run() {
 void Watchdog::observe(std::unique_lock<std::mutex>& lock) {
   if (!interruption_ || !other_threads_.observe_idle()) return;
   const Interruption interruption = *interruption_;
-  std::vector<std::shared_ptr<Waiting>> all;
-  for (const auto& [_, entry] : entries_) {
-    if (auto waiting = entry.waiting.lock()) all.push_back(std::move(waiting));
-  }
+  auto all = all_waiting();
   lock.unlock();
   for (const auto& waiting : all) waiting->interrupt(interruption);
   all.clear();

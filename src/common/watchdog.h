@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "common/other_threads.h"
 
@@ -51,7 +52,7 @@ class Watchdog {
 
   /// From now on, whatever waits is interrupted once the other threads of the process have had
   /// nothing to do for a second: the calling thread, which waits for them, cannot make the calls
-  /// that are missing. Nothing ends this.
+  /// that are missing. std::nullopt ends this.
   void interrupt_when_idle(std::optional<Interruption> interruption);
 
   /// At the end of a process, which would otherwise wait for devices that nobody calls any more:
@@ -68,6 +69,7 @@ class Watchdog {
   };
 
   void run();
+  std::vector<std::shared_ptr<Waiting>> all_waiting() const;
   void observe(std::unique_lock<std::mutex>& lock);
   void inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -123,12 +124,14 @@ void ErrorQueue::fail_next() {
   Attempt::start(std::make_shared<const NDArray>(std::move(next.output)), Clock::now() + kPatience);
 }
 
-std::string wait_for_all() {
+std::string wait_for_all(const Interruption& interruption) {
+  Watchdog::instance().interrupt_when_idle(interruption);
   const bool is_clean = api().NDArrayWaitAll() == 0;
   std::string error = is_clean ? "" : api().GetLastError();
   // What comes behind the last failure is also an operation, and may have an error to be read.
   ErrorQueue::instance().wait_until_idle();
   if (api().NDArrayWaitAll() != 0 && error.empty()) error = api().GetLastError();
+  Watchdog::instance().interrupt_when_idle(std::nullopt);
   return error;
 }
 

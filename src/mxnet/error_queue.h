@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "common/watchdog.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
 
@@ -45,9 +46,9 @@ class ErrorQueue {
   std::deque<Failure> waiting_;
 };
 
-/// Waits for all operations of the engine and for the ErrorQueue. Returns the first error that
-/// nobody had read, or "".
-std::string wait_for_all();
+/// Waits for all operations of the engine and for the ErrorQueue. What waits for calls that nobody
+/// makes meanwhile is interrupted. Returns the first error that nobody had read, or "".
+std::string wait_for_all(const Interruption& interruption);
 
 }  // namespace gluon_syncbn::mxnet
 

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstdint>
 #include <exception>
 #include <iostream>
 #include <memory>
@@ -12,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/watchdog.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/error_queue.h"
@@ -32,7 +30,7 @@ class UnreadErrors {
     if (const LiveArrays live_arrays = the_live_arrays.load()) live_arrays(&note);
   }
 
-  void take() { error_ = wait_for_all(); }
+  void take() { error_ = wait_for_all({kForked, true}); }
 
   void fail_again() {
     const auto arrays = std::move(arrays_);
@@ -42,7 +40,7 @@ class UnreadErrors {
     if (error.empty()) return;
     // One error for all, as before: who reads it takes it from all. Arrays get it as results of an
     // operation that the engine skips; there is one even if the program holds none of them.
-    const NDArray source = new_array();
+    const NDArray source = NDArray::on_cpu(1, kFloat32);
     push({"cpu", 0}, {}, {source.handle()}, "SyncBatchNormUnreadError", kAsync,
          [&](const Completion& completion) { completion.fail(error); });
     for (const Array& each : arrays) {
@@ -59,14 +57,6 @@ class UnreadErrors {
   };
 
   static void note(NDArrayHandle handle);
-
-  static NDArray new_array() {
-    const std::int64_t length = 1;
-    NDArrayHandle handle = nullptr;
-    check(api().NDArrayCreateEx64(&length, 1, kCPUContext, 0, 0, kFloat32, &handle),
-          "MXNDArrayCreateEx64");
-    return NDArray(handle);
-  }
 
   std::vector<Array> arrays_;
   std::string error_;
@@ -99,10 +89,8 @@ void or_print(const Task& task) noexcept {
 }
 
 void before() {
-  Watchdog::instance().interrupt_when_idle(Interruption{kForked, true});
   or_print([] { the_errors.note_arrays(); });
   or_print([] { the_errors.take(); });
-  Watchdog::instance().interrupt_when_idle(std::nullopt);
 }
 
 void after() {

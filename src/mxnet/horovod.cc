@@ -20,11 +20,7 @@ namespace {
 std::atomic<bool> has_left{false};
 
 NDArray make_array(std::size_t size) {
-  const auto length = static_cast<std::int64_t>(size);
-  NDArrayHandle handle = nullptr;
-  check(api().NDArrayCreateEx64(&length, 1, kCPUContext, 0, 0, kInt64, &handle),
-        "MXNDArrayCreateEx64");
-  return NDArray(handle);
+  return NDArray::on_cpu(static_cast<std::int64_t>(size), kInt64);
 }
 
 class HorovodGroup : public ProcessGroup {

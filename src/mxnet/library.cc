@@ -65,9 +65,7 @@ GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() noexcept {
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step() {
   return error_of([] {
     const std::string reason = "gluon_syncbn.drop_step() dropped it";
-    Watchdog::instance().interrupt_when_idle(Interruption{reason, false});
-    const std::string error = mxnet::wait_for_all();
-    Watchdog::instance().interrupt_when_idle(std::nullopt);
+    const std::string error = mxnet::wait_for_all({reason, false});
     if (!error.empty() && error.find(reason) == std::string::npos) throw Error(error);
   });
 }

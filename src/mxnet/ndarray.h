@@ -15,6 +15,14 @@ class NDArray {
  public:
   explicit NDArray(NDArrayHandle handle) : handle_(handle) {}
 
+  /// A new one in the host's memory.
+  static NDArray on_cpu(std::int64_t length, MXDType dtype) {
+    NDArrayHandle handle = nullptr;
+    check(api().NDArrayCreateEx64(&length, 1, kCPUContext, 0, 0, dtype, &handle),
+          "MXNDArrayCreateEx64");
+    return NDArray(handle);
+  }
+
   NDArrayHandle handle() const { return handle_.get(); }
 
   template <class T>

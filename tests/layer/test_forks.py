@@ -11,8 +11,10 @@ from tests.support.processes import run_python
 # A round waits forever where nothing ends it.
 NO_TIMEOUT = {"GLUON_SYNCBN_TIMEOUT": "0"}
 
-# `value` is of the one or two rounds of a network on two devices.
-NETWORK = """
+# A network of two layers on two devices.
+NETWORK = (
+    LAYER
+    + """
 import multiprocessing, os, threading
 import numpy as np
 from mxnet.gluon import nn
@@ -40,14 +42,18 @@ def expect_error(function, *words):
     else:
         raise AssertionError(f"no error of {words}")
 """
+)
+
+
+def network(mode: str) -> str:
+    return NETWORK + ("" if MODES[mode] is None else f"net.hybridize(**{MODES[mode]!r})\n")
 
 
 @pytest.mark.parametrize("mode", list(MODES))
 def test_fork_while_a_device_waits(mode):
     """The round fails as after any error, and training goes on in parent and child."""
-    hybridize = "" if MODES[mode] is None else f"net.hybridize(**{MODES[mode]!r})"
     run_python(
-        LAYER + NETWORK + f"{hybridize}\n" + "def child():\n"
+        network(mode) + "def child():\n"
         "    expect_error(y0.asnumpy, 'forked before all devices had come')\n"
         "    step()\n"
         "step()\n"
@@ -101,7 +107,7 @@ assert len(list(loader)) == 4
 )
 def test_ways_to_fork_while_a_device_waits(fork):
     program = "step()\n" + fork + "expect_error(y0.asnumpy, 'forked')\nstep()\n"
-    run_python(LAYER + NETWORK + program, **NO_TIMEOUT)
+    run_python(NETWORK + program, **NO_TIMEOUT)
 
 
 def test_fork_while_the_devices_are_on_their_way():
@@ -116,7 +122,7 @@ def test_fork_while_the_devices_are_on_their_way():
         "values = np.concatenate([out.asnumpy() for out in outs])\n"
         "assert abs(values.mean(0)).max() < 1e-5, values\n"
     )
-    run_python(LAYER + NETWORK + program, **NO_TIMEOUT)
+    run_python(NETWORK + program, **NO_TIMEOUT)
 
 
 @pytest.mark.parametrize("hold", ["y0", "mx.nd.ones(3)"])
@@ -133,13 +139,12 @@ def test_fork_with_an_unread_error(hold):
         "if child == 0:\n    os._exit(0)\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
-    run_python(LAYER + NETWORK + program)
+    run_python(NETWORK + program)
 
 
 @pytest.mark.parametrize("mode", list(MODES))
 def test_drop_step(mode):
     """A step that was broken off is forgotten, whichever device comes first in the next."""
-    hybridize = "" if MODES[mode] is None else f"net.hybridize(**{MODES[mode]!r})"
     program = (
         "for _ in range(2):\n"
         "    step()\n"
@@ -154,7 +159,7 @@ def test_drop_step(mode):
         "gluon_syncbn.drop_step()\n"
         "step()\n"
     )
-    run_python(LAYER + NETWORK + f"{hybridize}\n" + program, **NO_TIMEOUT)
+    run_python(network(mode) + program, **NO_TIMEOUT)
 
 
 def test_drop_step_tells_of_other_errors():
@@ -163,7 +168,7 @@ def test_drop_step_tells_of_other_errors():
         "expect_error(gluon_syncbn.drop_step, 'scale')\n"
         "gluon_syncbn.drop_step()\n"
     )
-    run_python(LAYER + NETWORK + program, **NO_TIMEOUT)
+    run_python(NETWORK + program, **NO_TIMEOUT)
 
 
 @pytest.mark.parametrize("first", ["", "train()"])
