@@ -18,7 +18,9 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "cuda": {"common", "norm"},
     "distributed": {"common", "norm"},
     "sync": {"common", "norm", "distributed"},
-    "mxnet": {"common", "norm", "cpu", "cuda", "distributed", "sync"},
+    "mxnet": {"common", "cuda", "distributed"},
+    "operator": {"common", "norm", "cpu", "cuda", "distributed", "sync", "mxnet"},
+    "exports.cc": {"common", "sync", "mxnet", "operator"},
 }
 
 

@@ -1,24 +1,359 @@
 #include "cpu/backend.h"
 
-#include <memory>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "cpu/channel_math.h"
 #include "cpu/kernels.h"
-#include "cpu/passes.h"
+#include "cpu/thread_pool.h"
 
 namespace gluon_syncbn {
 namespace {
 
-class CpuBackend : public Backend {
+using cpu::ChannelParts;
+using cpu::ChannelRange;
+using cpu::has_runs;
+
+/// Elements of one device that no cache keeps until all are there: to sum them up before would read
+/// them from memory once more.
+constexpr std::int64_t kTooManyToSumAhead = 3 << 19;
+/// Elements of all devices from which on a few channels at a time are taken through the whole pass,
+/// so that outputs find in cache what the sums have read. With less the caches keep everything,
+/// each what its core has touched last: so devices make outputs on their own threads.
+constexpr std::int64_t kManyOfAll = 1 << 21;
+/// Elements of all devices up to which to wake a thread takes longer than their outputs.
+constexpr std::int64_t kFewOfAll = 1 << 16;
+
+/// Of one device; the merged statistics of all devices are with the pass that merges them.
+class HostPass : public DevicePass {
  public:
-  std::shared_ptr<DevicePass> forward(Forward pass) override {
-    return pass_on_host(std::move(pass));
+  HostPass(Layout layout, std::shared_ptr<Call> call)
+      : layout_(layout),
+        call_(std::move(call)),
+        summed_(static_cast<std::size_t>(layout.channels), layout.count() == 0) {}
+
+  void sum(const std::function<bool()>& all_are_coming) final {
+    if (elements() >= kTooManyToSumAhead) return;
+    const ChannelParts parts(layout_);
+    for_ahead(parts.number(), [&](std::int64_t i) {
+      if (all_are_coming()) return false;
+      sum_missing(parts[i]);
+      return true;
+    });
   }
 
-  std::shared_ptr<DevicePass> backward(Backward pass) override {
-    if (pass.inplace) require_invertible(pass);
-    return pass_on_host(std::move(pass));
+  void gather(const DevicePasses& passes, Then then) final {
+    PartialStatistics merged;
+    try {
+      for (const auto& pass : passes) static_cast<HostPass&>(*pass).sum_rest();
+      share_merged(passes);
+      merge(all_channels());
+      merged = packed();
+    } catch (const std::exception& error) {
+      return then({}, error.what());
+    }
+    then(merged, "");
+  }
+
+  void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
+    try {
+      // The others first: their devices wait for that, while this one is still busy here.
+      std::vector<std::shared_ptr<HostPass>> own_last;
+      for (const auto& pass : passes) own_last.push_back(std::static_pointer_cast<HostPass>(pass));
+      std::stable_partition(own_last.begin(), own_last.end(),
+                            [this](const auto& pass) { return pass.get() != this; });
+      if (processes.empty()) {
+        share_merged(passes);
+        finish_devices(own_last);
+      } else {
+        replace_merged(processes);
+        for (const auto& pass : own_last) post_outputs(pass);
+      }
+    } catch (const std::exception& error) {
+      for (const auto& pass : passes) pass->fail(error.what());
+    }
+  }
+
+  void fail(const std::string& error) final {
+    if (const auto call = std::exchange(call_, nullptr)) call->complete(error);
+  }
+
+  Call& call() final { return *call_; }
+
+ protected:
+  template <class Kind>
+  static std::vector<Kind*> all_of(const DevicePasses& passes) {
+    std::vector<Kind*> all;
+    for (const auto& pass : passes) all.push_back(static_cast<Kind*>(pass.get()));
+    return all;
+  }
+
+  const Layout& layout() const { return layout_; }
+  std::vector<double> zeros() const { return std::vector<double>(summed_.size()); }
+  ChannelRange all_channels() const { return {0, layout_.channels}; }
+
+ private:
+  virtual void sum_channels(ChannelRange channels) = 0;
+  /// Makes room for what this pass merges, and lets all others know where it is.
+  virtual void share_merged(const DevicePasses& passes) = 0;
+  virtual void merge(ChannelRange channels) = 0;
+  /// What is merged of this process.
+  virtual PartialStatistics packed() const = 0;
+  /// Puts what is merged of all processes in its place.
+  virtual void replace_merged(const std::vector<PartialStatistics>& processes) = 0;
+  virtual void prepare_outputs() = 0;
+  virtual void write_outputs(ChannelRange channels) = 0;
+  /// What is left for this device after the outputs.
+  virtual void write_channel_results() = 0;
+
+  void finish_devices(const std::vector<std::shared_ptr<HostPass>>& own_last) {
+    std::int64_t elements = 0;
+    bool have_runs = true;
+    for (const auto& pass : own_last) {
+      elements += pass->elements();
+      have_runs = have_runs && has_runs(pass->layout_);
+    }
+    if (elements >= kManyOfAll && have_runs) {
+      take_parts(own_last);
+      for (const auto& pass : own_last) pass->conclude();
+      return;
+    }
+    for (const auto& pass : own_last) pass->sum_rest();
+    merge(all_channels());
+    for (const auto& pass : own_last) {
+      pass.get() == this || elements <= kFewOfAll ? pass->write_all() : post_outputs(pass);
+    }
+  }
+
+  /// Takes each part of the channels through the whole pass of all devices.
+  void take_parts(const std::vector<std::shared_ptr<HostPass>>& passes) {
+    std::int64_t count = 0;
+    for (const auto& pass : passes) {
+      pass->prepare_outputs();
+      count += pass->layout_.count();
+    }
+    ChannelParts(layout_, count).for_each([&](ChannelRange channels) {
+      for (const auto& pass : passes) pass->sum_missing(channels);
+      merge(channels);
+      for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
+        if ((*pass)->layout_.count() > 0) (*pass)->write_outputs(channels);
+      }
+    });
+  }
+
+  std::int64_t elements() const { return layout_.count() * layout_.channels; }
+
+  void sum_rest() {
+    ChannelParts(layout_).for_each([this](ChannelRange channels) { sum_missing(channels); });
+  }
+
+  void sum_missing(ChannelRange channels) {
+    const auto at = [this](std::int64_t c) { return summed_.begin() + c; };
+    for (auto c = channels.begin; c < channels.end;) {
+      const auto begin = std::find(at(c), at(channels.end), false);
+      const auto end = std::find(begin, at(channels.end), true);
+      if (begin != end) sum_channels({begin - at(0), end - at(0)});
+      std::fill(begin, end, true);
+      c = end - at(0);
+    }
+  }
+
+  /// Lets the device write its outputs on its own thread.
+  static void post_outputs(const std::shared_ptr<HostPass>& pass) {
+    try {
+      pass->call_->post([pass] { pass->write_all(); });
+    } catch (const std::exception& error) {
+      pass->fail(error.what());
+    }
+  }
+
+  void write_all() {
+    try {
+      prepare_outputs();
+      ChannelParts(layout_).for_each_backwards(
+          [this](ChannelRange channels) { write_outputs(channels); });
+    } catch (const std::exception& error) {
+      return fail(error.what());
+    }
+    conclude();
+  }
+
+  void conclude() {
+    std::string error;
+    try {
+      write_channel_results();
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    std::exchange(call_, nullptr)->complete(error);
+  }
+
+  const Layout layout_;
+  std::shared_ptr<Call> call_;  // until it is complete
+  std::vector<char> summed_;    // by channel
+};
+
+template <class T>
+class ForwardPass : public HostPass {
+ public:
+  ForwardPass(const Backend::Forward& work, std::shared_ptr<Call> call)
+      : HostPass(work.data.layout, std::move(call)),
+        work_(work),
+        x_(static_cast<const T*>(work_.x)),
+        shortcut_(static_cast<const T*>(work_.shortcut)),
+        y_(static_cast<T*>(work_.y)),
+        own_{layout().count(), zeros(), zeros()} {}
+
+ private:
+  void sum_channels(ChannelRange channels) override { cpu::moments(x_, layout(), channels, &own_); }
+
+  void share_merged(const DevicePasses& passes) override {
+    merged_ = std::make_shared<Moments>(Moments{0, zeros(), zeros()});
+    statistics_ = std::make_shared<HostStatistics>(merged_->mean.size());
+    for (ForwardPass* pass : all_of<ForwardPass>(passes)) {
+      parts_.push_back(&pass->own_);
+      merged_->count += pass->own_.count;
+      pass->merged_ = merged_;
+      pass->statistics_ = statistics_;
+    }
+  }
+
+  void merge(ChannelRange channels) override {
+    Moments::merge(parts_, static_cast<std::size_t>(channels.begin),
+                   static_cast<std::size_t>(channels.end), merged_.get());
+    set_statistics(channels);
+  }
+
+  PartialStatistics packed() const override { return merged_->packed(); }
+
+  void replace_merged(const std::vector<PartialStatistics>& processes) override {
+    *merged_ = merge_packed<Moments>(processes);
+    set_statistics(all_channels());
+  }
+
+  void set_statistics(ChannelRange channels) {
+    const auto end = static_cast<std::size_t>(channels.end);
+    for (auto c = static_cast<std::size_t>(channels.begin); c < end; ++c) {
+      statistics_->set(c, merged_->mean[c], merged_->variance(c), work_.eps);
+    }
+  }
+
+  void prepare_outputs() override {
+    if (y_) store_ = cpu::prepare_output(work_.write, layout(), y_);
+  }
+
+  void write_outputs(ChannelRange channels) override {
+    if (!y_) return;
+    const auto normalization = normalization_of(work_.data, channels, *statistics_, work_.gamma,
+                                                work_.beta, work_.activation);
+    cpu::normalize(x_, layout(), channels, normalization, store_, y_, shortcut_);
+  }
+
+  void write_channel_results() override {
+    move_averages_on_host(work_.data, call().update(statistics_, merged_->count));
+  }
+
+  const Backend::Forward work_;
+  const T* const x_;
+  const T* const shortcut_;
+  T* const y_;
+  cpu::StoreMode store_ = cpu::StoreMode::kAssign;
+  Moments own_;
+  std::shared_ptr<Moments> merged_;             // of all devices
+  std::shared_ptr<HostStatistics> statistics_;  // from them
+  std::vector<const Moments*> parts_;           // of the pass that merges
+};
+
+template <class T>
+class BackwardPass : public HostPass {
+ public:
+  BackwardPass(const Backend::Backward& work, std::shared_ptr<Call> call)
+      : HostPass(work.data.layout, std::move(call)),
+        work_(work),
+        statistics_(HostStatistics::of(*work_.statistics)),
+        dy_(static_cast<const T*>(work_.dy)),
+        x_(static_cast<const T*>(work_.x)),
+        gate_(gate_of<T>(work_)),
+        dx_(static_cast<T*>(work_.gradients.data)),
+        dshortcut_(static_cast<T*>(work_.gradients.shortcut)),
+        own_{zeros(), zeros()} {}
+
+ private:
+  void sum_channels(ChannelRange channels) override {
+    cpu::gradient_sums(dy_, x_, layout(), channels, statistics_.mean, &own_, gate_);
+  }
+
+  void share_merged(const DevicePasses& passes) override {
+    merged_ = std::make_shared<GradientSums>(GradientSums{zeros(), zeros()});
+    for (BackwardPass* pass : all_of<BackwardPass>(passes)) {
+      parts_.push_back(&pass->own_);
+      pass->merged_ = merged_;
+    }
+  }
+
+  void merge(ChannelRange channels) override {
+    GradientSums::merge(parts_, static_cast<std::size_t>(channels.begin),
+                        static_cast<std::size_t>(channels.end), merged_.get());
+  }
+
+  PartialStatistics packed() const override { return merged_->packed(); }
+
+  void replace_merged(const std::vector<PartialStatistics>& processes) override {
+    *merged_ = merge_packed<GradientSums>(processes);
+  }
+
+  void prepare_outputs() override {
+    const Backend::Gradients& wanted = work_.gradients;
+    if (dx_) store_ = cpu::prepare_output(wanted.write_data, layout(), dx_);
+    if (!dshortcut_) return;
+    store_shortcut_ = cpu::prepare_output(wanted.write_shortcut, layout(), dshortcut_);
+  }
+
+  void write_outputs(ChannelRange channels) override {
+    if (dshortcut_) {
+      cpu::shortcut_gradient(dy_, layout(), channels, store_shortcut_, dshortcut_, gate_);
+    }
+    if (!dx_) return;
+    const auto gradient =
+        input_gradient_of(work_.data, channels, statistics_,
+                          work_.of_batch ? merged_.get() : nullptr, work_.count, work_.gamma);
+    cpu::input_gradient(dy_, x_, layout(), channels, gradient, store_, dx_, gate_);
+  }
+
+  void write_channel_results() override {
+    write_parameter_gradients(work_.data, own_, statistics_, work_.gradients);
+  }
+
+  const Backend::Backward work_;
+  const HostStatistics& statistics_;
+  const T* const dy_;
+  const T* const x_;
+  const cpu::Gate<T> gate_;
+  T* const dx_;
+  T* const dshortcut_;
+  cpu::StoreMode store_ = cpu::StoreMode::kAssign;
+  cpu::StoreMode store_shortcut_ = cpu::StoreMode::kAssign;
+  GradientSums own_;
+  std::shared_ptr<GradientSums> merged_;    // of all devices
+  std::vector<const GradientSums*> parts_;  // of the pass that merges
+};
+
+class CpuBackend : public Backend {
+ public:
+  std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) override {
+    return dispatch(work.data.dtype, [&](auto types) -> std::shared_ptr<DevicePass> {
+      return std::make_shared<ForwardPass<typename decltype(types)::Data>>(work, std::move(call));
+    });
+  }
+
+  std::shared_ptr<DevicePass> backward(const Backward& work, std::shared_ptr<Call> call) override {
+    if (work.inplace) require_invertible(work);
+    return dispatch(work.data.dtype, [&](auto types) -> std::shared_ptr<DevicePass> {
+      return std::make_shared<BackwardPass<typename decltype(types)::Data>>(work, std::move(call));
+    });
   }
 
   StatisticsPtr running_statistics(const Data& data, const void* running_mean,
@@ -26,18 +361,28 @@ class CpuBackend : public Backend {
     return running_statistics_on_host(data, running_mean, running_variance, eps);
   }
 
-  void inference(Normalization pass, const StatisticsPtr& statistics) override {
-    if (pass.y) {
-      const auto normalization =
-          normalization_of(pass.data, all_channels(pass.data), HostStatistics::of(*statistics),
-                           pass.gamma, pass.beta, pass.activation);
-      dispatch(pass.data.dtype, [&](auto types) {
-        using T = typename decltype(types)::Data;
-        cpu::normalize(static_cast<const T*>(pass.x), pass.data.layout, normalization, pass.write,
-                       static_cast<T*>(pass.y), static_cast<const T*>(pass.shortcut));
+  void inference(const Forward& work, const StatisticsPtr& statistics,
+                 std::shared_ptr<Call> call) override {
+    if (work.y) {
+      dispatch(work.data.dtype, [&](auto types) {
+        normalize<typename decltype(types)::Data>(work, HostStatistics::of(*statistics));
       });
     }
-    pass.done("");
+    call->complete("");
+  }
+
+ private:
+  template <class T>
+  static void normalize(const Forward& work, const HostStatistics& statistics) {
+    const Layout& layout = work.data.layout;
+    T* const y = static_cast<T*>(work.y);
+    const auto store = cpu::prepare_output(work.write, layout, y);
+    ChannelParts(layout).for_each_backwards([&](ChannelRange channels) {
+      cpu::normalize(
+          static_cast<const T*>(work.x), layout, channels,
+          normalization_of(work.data, channels, statistics, work.gamma, work.beta, work.activation),
+          store, y, static_cast<const T*>(work.shortcut));
+    });
   }
 };
 

@@ -63,8 +63,8 @@ double next_momentum(void* num_batches) {
 
 /// The arrays one after the other.
 template <class P>
-void save_or_restore(std::int64_t channels, const Backend::RunningStatistics& running,
-                     Backend::SavedStatistics* saved) {
+void save_or_restore(std::int64_t channels, const RunningStatistics& running,
+                     SavedStatistics* saved) {
   const std::pair<void*, std::int64_t> arrays[] = {
       {running.mean, channels},
       {running.variance, channels},
@@ -97,9 +97,8 @@ void HostStatistics::set(std::size_t channel, double mean_in, double variance_in
 
 ChannelRange all_channels(const Backend::Data& data) { return {0, data.layout.channels}; }
 
-Backend::StatisticsPtr running_statistics_on_host(const Backend::Data& data,
-                                                  const void* running_mean,
-                                                  const void* running_variance, double eps) {
+StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
+                                         const void* running_variance, double eps) {
   return with_parameter_type(data, [&](auto parameter) {
     using P = decltype(parameter);
     const auto mean = to_doubles<P>(running_mean, all_channels(data));
@@ -110,10 +109,10 @@ Backend::StatisticsPtr running_statistics_on_host(const Backend::Data& data,
   });
 }
 
-void move_averages_on_host(const Backend::Data& data, const Backend::Update& update) {
+void move_averages_on_host(const Backend::Data& data, const Update& update) {
   with_parameter_type(data, [&](auto parameter) {
     using P = decltype(parameter);
-    const Backend::RunningStatistics& running = update.running;
+    const RunningStatistics& running = update.running;
     if (update.saved) save_or_restore<P>(data.layout.channels, running, update.saved.get());
     for (const auto& each : update.batches) {
       const HostStatistics& batch = HostStatistics::of(*each);

@@ -9,7 +9,6 @@
 #include "cpu/kernels.h"
 #include "norm/backend.h"
 #include "norm/moments.h"
-#include "norm/statistics.h"
 
 /// What the CPU computes of one number a channel.
 namespace gluon_syncbn {
@@ -33,10 +32,9 @@ struct HostStatistics : Statistics {
 /// All channels of `data`.
 cpu::ChannelRange all_channels(const Backend::Data& data);
 
-Backend::StatisticsPtr running_statistics_on_host(const Backend::Data& data,
-                                                  const void* running_mean,
-                                                  const void* running_variance, double eps);
-void move_averages_on_host(const Backend::Data& data, const Backend::Update& update);
+StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
+                                         const void* running_variance, double eps);
+void move_averages_on_host(const Backend::Data& data, const Update& update);
 
 /// For some channels. `gamma` may be null: 1.
 cpu::Normalization normalization_of(const Backend::Data& data, cpu::ChannelRange channels,

@@ -92,6 +92,12 @@ void parallel_backwards(std::int64_t number, const Visit& visit) {
   parallel_for(number, [&](std::int64_t i) { visit(number - 1 - i); });
 }
 
+/// Calls visit(begin, extent) for all parts of a matrix.
+template <class Visit>
+void for_rows_backwards(const Matrix& matrix, const Visit& visit) {
+  parallel_backwards(matrix.number(), [&](std::int64_t i) { visit(matrix.begin(i), matrix[i]); });
+}
+
 /// Lets the system back a large array by huge pages. Memory that is new to the process costs a page
 /// fault for every page, which takes longer than computing what goes into it; here that is one for
 /// 2 MiB, not for 4 KiB.
@@ -256,19 +262,6 @@ void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
   }
 }
 
-/// Calls by_channels(range) or by_rows(begin, extent) for all parts of an array.
-template <class ByChannels, class ByRows>
-void for_all_parts(const Layout& layout, const Matrix* matrix, const ByChannels& by_channels,
-                   const ByRows& by_rows) {
-  if (matrix) {
-    parallel_backwards(matrix->number(),
-                       [&](std::int64_t i) { by_rows(matrix->begin(i), (*matrix)[i]); });
-  } else {
-    const ChannelParts parts(layout.channels, layout.count());
-    parallel_backwards(parts.number(), [&](std::int64_t i) { by_channels(parts[i]); });
-  }
-}
-
 /// The runs of these channels as a kernel takes them whose arrays begin with the first of them in
 /// the first row.
 ChannelRange first_channels(ChannelRange channels) { return {0, channels.end - channels.begin}; }
@@ -277,14 +270,29 @@ ChannelRange first_channels(ChannelRange channels) { return {0, channels.end - c
 
 bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
 
-ChannelParts::ChannelParts(std::int64_t channels, std::int64_t count) : channels_(channels) {
-  const std::int64_t fair = channels * count / (kPartsOfThread * num_threads());
+ChannelParts::ChannelParts(const Layout& layout, std::int64_t count) : channels_(layout.channels) {
+  if (!has_runs(layout)) {
+    each_ = std::max<std::int64_t>(1, channels_);
+    return;
+  }
+  const std::int64_t fair = channels_ * count / (kPartsOfThread * num_threads());
   const std::int64_t grain = std::clamp(fair, kLeastGrain, kMostGrain);
   each_ = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
 }
 
 ChannelRange ChannelParts::operator[](std::int64_t i) const {
   return {i * each_, std::min(channels_, (i + 1) * each_)};
+}
+
+void ChannelParts::for_each(const std::function<void(ChannelRange)>& visit) const {
+  // What has one part only, as arrays without runs, is divided up where it is computed.
+  if (number() == 1) return visit((*this)[0]);
+  parallel_for(number(), [&](std::int64_t i) { visit((*this)[i]); });
+}
+
+void ChannelParts::for_each_backwards(const std::function<void(ChannelRange)>& visit) const {
+  if (number() == 1) return visit((*this)[0]);
+  parallel_backwards(number(), [&](std::int64_t i) { visit((*this)[i]); });
 }
 
 template <class T>
@@ -301,156 +309,105 @@ StoreMode prepare_output(WriteMode write, const Layout& layout, T* out) {
 
 template <class T>
 void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result) {
-  kernels_in_use<T>().run_moments(x, layout, channels, result->mean.data(), result->m2.data());
-}
-
-template <class T>
-Moments moments(const T* x, const Layout& layout) {
-  Moments result{layout.count(), std::vector<double>(index(layout.channels)),
-                 std::vector<double>(index(layout.channels))};
-  if (is_empty(layout)) return result;
-  if (!has_runs(layout)) {
-    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(), &result);
-    return result;
+  if (is_empty(layout)) return;
+  const Kernels<T>& kernels = kernels_in_use<T>();
+  if (has_runs(layout)) {
+    kernels.run_moments(x, layout, channels, result->mean.data(), result->m2.data());
+  } else {
+    moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels, result);
   }
-  const ChannelParts parts(layout.channels, layout.count());
-  parallel_for(parts.number(), [&](std::int64_t i) { moments(x, layout, parts[i], &result); });
-  return result;
 }
 
 template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
                StoreMode store, T* y, const T* shortcut) {
-  const auto values = parameters_of<Real<T>>(n, layout, nullptr);
-  const std::int64_t first = channels.begin * layout.inner;
-  kernels_in_use<T>().run_normalize(x + first, moved(shortcut, first), layout,
-                                    first_channels(channels), arrays_of_normalization(values),
-                                    n.activation, store, y + first);
-}
-
-template <class T>
-void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMode write, T* y,
-               const T* shortcut) {
   if (is_empty(layout)) return;
-  const Matrix as_matrix(layout, kOutputColumns, kGrain);
-  const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
-  const auto values = parameters_of<Real<T>>(n, layout, matrix);
-  const auto arrays = arrays_of_normalization(values);
-  const StoreMode store = prepare_output(write, layout, y);
   const Kernels<T>& kernels = kernels_in_use<T>();
-  for_all_parts(
-      layout, matrix,
-      [&](ChannelRange channels) {
-        kernels.run_normalize(x, shortcut, layout, channels, arrays, n.activation, store, y);
-      },
-      [&](std::int64_t begin, Extent extent) {
-        kernels.column_normalize(x + begin, moved(shortcut, begin), extent, arrays, n.activation,
-                                 store, y + begin);
-      });
+  if (has_runs(layout)) {
+    const auto values = parameters_of<Real<T>>(n, layout, nullptr);
+    const std::int64_t first = channels.begin * layout.inner;
+    kernels.run_normalize(x + first, moved(shortcut, first), layout, first_channels(channels),
+                          arrays_of_normalization(values), n.activation, store, y + first);
+    return;
+  }
+  const Matrix matrix(layout, kOutputColumns, kGrain);
+  const auto values = parameters_of<Real<T>>(n, layout, &matrix);
+  for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
+    kernels.column_normalize(x + begin, moved(shortcut, begin), extent,
+                             arrays_of_normalization(values), n.activation, store, y + begin);
+  });
 }
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
                    const std::vector<double>& mean, GradientSums* result, const Gate<T>& gate) {
-  kernels_in_use<T>().run_gradient_sums(
-      dy, x, gate.y, layout, channels, {mean.data(), gate.scale.data(), gate.shift.data()},
-      gate.activation, result->dy.data(), result->dy_centered.data());
-}
-
-template <class T>
-GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
-                           const std::vector<double>& mean, const Gate<T>& gate) {
-  const std::size_t channels = index(layout.channels);
-  GradientSums result{std::vector<double>(channels), std::vector<double>(channels)};
-  if (is_empty(layout)) return result;
-  if (!has_runs(layout)) {
-    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels_in_use<T>(), mean,
-                             gate, &result);
-    return result;
+  if (is_empty(layout)) return;
+  const Kernels<T>& kernels = kernels_in_use<T>();
+  if (has_runs(layout)) {
+    kernels.run_gradient_sums(dy, x, gate.y, layout, channels,
+                              {mean.data(), gate.scale.data(), gate.shift.data()}, gate.activation,
+                              result->dy.data(), result->dy_centered.data());
+  } else {
+    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels, mean, gate,
+                             result);
   }
-  const ChannelParts parts(layout.channels, layout.count());
-  parallel_for(parts.number(), [&](std::int64_t i) {
-    gradient_sums(dy, x, layout, parts[i], mean, &result, gate);
-  });
-  return result;
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
                     const InputGradient& g, StoreMode store, T* dx, const Gate<T>& gate) {
-  const auto values = parameters_of(g, gate, !x, index(channels.begin), layout, nullptr);
-  const std::int64_t first = channels.begin * layout.inner;
-  kernels_in_use<T>().run_input_gradient(
-      dy + first, moved(x, first), moved(gate.y, first), layout, first_channels(channels),
-      arrays_of_gate(values), arrays_of_gradient(values), gate.activation, store, dx + first);
-}
-
-template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& g,
-                    WriteMode write, T* dx, const Gate<T>& gate) {
   if (is_empty(layout)) return;
-  const Matrix as_matrix(layout, kOutputColumns, kGrain);
-  const Matrix* matrix = has_runs(layout) ? nullptr : &as_matrix;
-  const auto values = parameters_of(g, gate, !x, 0, layout, matrix);
-  const auto normalization = arrays_of_gate(values);
-  const auto arrays = arrays_of_gradient(values);
-  const StoreMode store = prepare_output(write, layout, dx);
   const Kernels<T>& kernels = kernels_in_use<T>();
-  for_all_parts(
-      layout, matrix,
-      [&](ChannelRange channels) {
-        kernels.run_input_gradient(dy, x, gate.y, layout, channels, normalization, arrays,
-                                   gate.activation, store, dx);
-      },
-      [&](std::int64_t begin, Extent extent) {
-        kernels.column_input_gradient(dy + begin, moved(x, begin), moved(gate.y, begin), extent,
-                                      normalization, arrays, gate.activation, store, dx + begin);
-      });
+  if (has_runs(layout)) {
+    const auto values = parameters_of(g, gate, !x, index(channels.begin), layout, nullptr);
+    const std::int64_t first = channels.begin * layout.inner;
+    kernels.run_input_gradient(dy + first, moved(x, first), moved(gate.y, first), layout,
+                               first_channels(channels), arrays_of_gate(values),
+                               arrays_of_gradient(values), gate.activation, store, dx + first);
+    return;
+  }
+  const Matrix matrix(layout, kOutputColumns, kGrain);
+  const auto values = parameters_of(g, gate, !x, 0, layout, &matrix);
+  for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
+    kernels.column_input_gradient(dy + begin, moved(x, begin), moved(gate.y, begin), extent,
+                                  arrays_of_gate(values), arrays_of_gradient(values),
+                                  gate.activation, store, dx + begin);
+  });
 }
 
 template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels, StoreMode store,
                        T* dz, const Gate<T>& gate) {
+  if (is_empty(layout)) return;
   const T* y = gate.y ? gate.y : dy;  // without an activation it tells nothing
-  const std::int64_t number = (channels.end - channels.begin) * layout.inner;
-  for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
-    const std::int64_t begin = (outer * layout.channels + channels.begin) * layout.inner;
+  const auto compute = [&](std::int64_t begin, std::int64_t number) {
     kernels_in_use<T>().shortcut_gradient(dy + begin, y + begin, number, gate.activation, store,
                                           dz + begin);
+  };
+  if (has_runs(layout)) {
+    const std::int64_t number = (channels.end - channels.begin) * layout.inner;
+    for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
+      compute((outer * layout.channels + channels.begin) * layout.inner, number);
+    }
+    return;
   }
-}
-
-template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
-                       const Gate<T>& gate) {
-  if (is_empty(layout)) return;
   // As one long run, whatever its channels.
-  const Layout flat{1, layout.count() * layout.channels, 1};
-  const StoreMode store = prepare_output(write, Layout{1, 1, flat.channels}, dz);
-  const ChannelParts parts(flat.channels, 1);
-  parallel_backwards(parts.number(), [&](std::int64_t i) {
-    shortcut_gradient(dy, flat, parts[i], store, dz, gate);
+  const std::int64_t number = layout.count() * layout.channels;
+  parallel_backwards(divide_up(number, kLeastGrain), [&](std::int64_t i) {
+    compute(i * kLeastGrain, std::min(kLeastGrain, number - i * kLeastGrain));
   });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                           \
-  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                         \
-  template Moments moments<T>(const T*, const Layout&);                                       \
-  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                  \
-  template void normalize<T>(const T*, const Layout&, const Normalization&, WriteMode, T*,    \
-                             const T*);                                                       \
-  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&,     \
-                             StoreMode, T*, const T*);                                        \
-  template GradientSums gradient_sums<T>(const T*, const T*, const Layout&,                   \
-                                         const std::vector<double>&, const Gate<T>&);         \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,             \
-                                 const std::vector<double>&, GradientSums*, const Gate<T>&);  \
-  template void input_gradient<T>(const T*, const T*, const Layout&, const InputGradient&,    \
-                                  WriteMode, T*, const Gate<T>&);                             \
-  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,            \
-                                  const InputGradient&, StoreMode, T*, const Gate<T>&);       \
-  template void shortcut_gradient<T>(const T*, const Layout&, WriteMode, T*, const Gate<T>&); \
-  template void shortcut_gradient<T>(const T*, const Layout&, ChannelRange, StoreMode, T*,    \
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                          \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                        \
+  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                 \
+  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&,    \
+                             StoreMode, T*, const T*);                                       \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,            \
+                                 const std::vector<double>&, GradientSums*, const Gate<T>&); \
+  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,           \
+                                  const InputGradient&, StoreMode, T*, const Gate<T>&);      \
+  template void shortcut_gradient<T>(const T*, const Layout&, ChannelRange, StoreMode, T*,   \
                                      const Gate<T>&);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE

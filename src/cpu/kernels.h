@@ -2,6 +2,7 @@
 #define GLUON_SYNCBN_CPU_KERNELS_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "common/half.h"
@@ -47,38 +48,23 @@ struct InputGradient {
   std::vector<double> constant;
 };
 
-template <class T>
-Moments moments(const T* x, const Layout& layout);
-
-template <class T>
-void normalize(const T* x, const Layout& layout, const Normalization& normalization,
-               WriteMode write, T* y, const T* shortcut = nullptr);
-
-/// Of dz. `x` may be null; see Gate.
-template <class T>
-GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
-                           const std::vector<double>& mean, const Gate<T>& gate = {});
-
-template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& gradient,
-                    WriteMode write, T* dx, const Gate<T>& gate = {});
-
-/// dz itself. The gate has an output or no activation.
-template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
-                       const Gate<T>& gate);
-
-/// Whether some channels can be taken without the others, as below: their elements lie in long
-/// runs. The numbers come out the same.
+/// Whether some channels can be taken without the others: their elements lie in long runs. Of
+/// other arrays, `channels` in what follows must be all channels. The numbers come out the same.
 bool has_runs(const Layout& layout);
 
-/// The parts of `channels` channels that threads take, where each has `count` elements.
+/// The parts of the channels that threads take, if each channel has `count` elements. An array
+/// without runs is one part, which the functions below divide up themselves.
 class ChannelParts {
  public:
-  ChannelParts(std::int64_t channels, std::int64_t count);
+  ChannelParts(const Layout& layout, std::int64_t count);
+  explicit ChannelParts(const Layout& layout) : ChannelParts(layout, layout.count()) {}
 
   std::int64_t number() const { return (channels_ + each_ - 1) / each_; }
   ChannelRange operator[](std::int64_t i) const;
+
+  /// Calls visit(channels) for all parts, on threads of the pool.
+  void for_each(const std::function<void(ChannelRange)>& visit) const;
+  void for_each_backwards(const std::function<void(ChannelRange)>& visit) const;
 
  private:
   std::int64_t channels_;
@@ -89,28 +75,31 @@ class ChannelParts {
 template <class T>
 StoreMode prepare_output(WriteMode write, const Layout& layout, T* out);
 
-/// Writes the numbers of some channels into those of all.
+/// Writes the numbers of some channels into those of all, which are zeros before.
 template <class T>
 void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result);
 
-template <class T>
-void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                   const std::vector<double>& mean, GradientSums* result, const Gate<T>& gate = {});
-
-template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels, StoreMode store,
-                       T* dz, const Gate<T>& gate);
-
-/// With the numbers of these channels only.
+/// `normalization` has the numbers of these channels only.
 template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels,
                const Normalization& normalization, StoreMode store, T* y,
                const T* shortcut = nullptr);
 
+/// Sums of dz, like moments(). `x` may be null; see Gate.
+template <class T>
+void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+                   const std::vector<double>& mean, GradientSums* result, const Gate<T>& gate = {});
+
+/// `gradient` has the numbers of these channels only.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
                     const InputGradient& gradient, StoreMode store, T* dx,
                     const Gate<T>& gate = {});
+
+/// dz itself. The gate has an output or no activation.
+template <class T>
+void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels, StoreMode store,
+                       T* dz, const Gate<T>& gate);
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

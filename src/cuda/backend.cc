@@ -1,27 +1,400 @@
 #include "cuda/backend.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/error.h"
 #include "cuda/gpu.h"
-#include "cuda/normalization.h"
-#include "cuda/passes.h"
-#include "cuda/statistics.h"
+#include "cuda/invertible_check.h"
+#include "cuda/kernels/channels.h"
+#include "cuda/kernels/phases.h"
+#include "cuda/partial_statistics.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
+
+/// In the order of devices or, if other processes have come in, one of all of them.
+using AllPartialStatistics = std::vector<GpuPartialStatisticsPtr>;
+
+/// From so many on, each device launches on a thread of its own: one thread that lets all of them
+/// wait for all others would take longer than it takes to wake the others.
+constexpr std::size_t kManyDevices = 4;
+
+/// Statistics in memory of a GPU, which the kernel of the forward pass fills. Before them is room
+/// for the normalizations that an activation needs in backward.
+struct GpuStatistics : Statistics {
+  GpuStatistics(Gpu* gpu, const Backend::Data& data)
+      : channels(data.layout.channels),
+        normalization_size(dispatch(
+            data.dtype,
+            [](auto types) { return sizeof(StoredAffine<typename decltype(types)::Parameter>); })),
+        memory(gpu->memory((3 + normalization_size / sizeof(double)) *
+                           static_cast<std::size_t>(channels))) {}
+
+  std::int64_t channels;
+  std::size_t normalization_size;
+  Pool<Memory>::Lease memory;
+  // What they are made of, for running statistics.
+  const void* running_mean = nullptr;
+  const void* running_variance = nullptr;
+
+  StatisticsArrays arrays() const {
+    auto* begin = static_cast<double*>(memory->data()) +
+                  normalization_size / sizeof(double) * static_cast<std::size_t>(channels);
+    return {begin, begin + channels, begin + 2 * channels};
+  }
+  template <class P>
+  StoredAffine<P>* normalizations() const {
+    return static_cast<StoredAffine<P>*>(memory->data());
+  }
+
+  static const GpuStatistics& of(const Statistics& statistics) {
+    return static_cast<const GpuStatistics&>(statistics);
+  }
+};
+
+/// Room that is given back when the work that uses it is on the stream: what uses it next comes
+/// after that.
+class StreamWorkspace : public Workspace {
+ public:
+  explicit StreamWorkspace(Gpu* gpu) : gpu_(gpu) {}
+
+  double* doubles(std::size_t number) override {
+    taken_.push_back(gpu_->memory(number));
+    return static_cast<double*>(taken_.back()->data());
+  }
+  std::uint32_t* counters(std::size_t number) override { return gpu_->counters(number); }
+  Claims claims(std::size_t number) override { return gpu_->claims(number); }
+
+ private:
+  Gpu* gpu_;
+  std::vector<Pool<Memory>::Lease> taken_;
+};
+
+template <class P>
+Averages<P> averages_of(Gpu* gpu, const RunningStatistics& running, std::int64_t channels) {
+  return {static_cast<P*>(running.mean),
+          static_cast<P*>(running.variance),
+          running.momentum.value_or(0),
+          static_cast<P*>(running.num_batches),
+          gpu->counters(1),
+          channels};
+}
+
+/// Puts the kernel on the stream that computes `statistics`, from `messages` or, if there are none,
+/// from the running statistics, and then the output. `running` is null if they do not move.
+void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics& statistics,
+                    const Messages& messages, const RunningStatistics* running,
+                    StreamWorkspace* workspace) {
+  dispatch(work.data.dtype, [&](auto types) {
+    using T = typename decltype(types)::Data;
+    using P = typename decltype(types)::Parameter;
+    ForwardSource<P> source{};
+    source.messages = messages;
+    source.running_mean = static_cast<const P*>(statistics.running_mean);
+    source.running_variance = static_cast<const P*>(statistics.running_variance);
+    source.channels = statistics.channels;
+    source.eps = work.eps;
+    source.statistics = statistics.arrays();
+    if (running) source.averages = averages_of<P>(gpu, *running, statistics.channels);
+    source.gamma = static_cast<const P*>(work.gamma);
+    source.beta = static_cast<const P*>(work.beta);
+    cuda::normalize(
+        static_cast<const T*>(work.x), work.data.layout, source, work.write,
+        static_cast<T*>(work.y), workspace, gpu->stream(),
+        {work.activation, static_cast<const T*>(work.shortcut), statistics.normalizations<P>()});
+  });
+}
+
+class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> {
+ public:
+  GpuPass(Gpu* gpu, Layout layout, std::shared_ptr<Call> call)
+      : gpu_(gpu), layout_(layout), call_(std::move(call)) {}
+
+  void sum(const std::function<bool()>&) final {
+    own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
+    StreamWorkspace workspace(gpu_);
+    sum_into(own_->values(), &workspace);
+    own_->written();
+  }
+
+  void gather(const DevicePasses& passes, Then then) final {
+    copy_to_host(all_of(passes),
+                 [self = shared_from_this(), then = std::move(then)](
+                     const std::vector<PartialStatistics>& copies, const std::string& error) {
+                   error.empty() ? then(self->merge(copies), "") : then({}, error);
+                 });
+  }
+
+  void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
+    AllPartialStatistics all;
+    try {
+      all = processes.empty() ? all_of(passes) : to_gpu(processes);
+    } catch (const std::exception& error) {
+      for (const auto& pass : passes) pass->fail(error.what());
+      return;
+    }
+    for (const auto& pass : passes) {
+      if (pass.get() == this) continue;
+      passes.size() < kManyDevices ? of(pass).launch_rest(all) : of(pass).post_rest(all);
+    }
+    launch_rest(all);
+  }
+
+  void fail(const std::string& error) final {
+    // The partial statistics stay: the message with them may still wait for its turn.
+    complete_when_done(error, [] {});
+  }
+
+  Call& call() final { return *call_; }
+
+ protected:
+  Gpu* gpu() const { return gpu_; }
+  const Layout& layout() const { return layout_; }
+  std::size_t message_size() const { return 2 * static_cast<std::size_t>(layout_.channels); }
+  const double* own() const { return own_->values(); }
+
+  /// For a kernel that comes next, and so after what writes them. They are kept until this pass is
+  /// done.
+  Messages messages(const AllPartialStatistics& all, StreamWorkspace* workspace) {
+    if (all.size() > static_cast<std::size_t>(kMostDevices)) {
+      throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
+                  std::to_string(kMostDevices) + " GPU contexts can meet");
+    }
+    const auto room = [workspace](std::size_t doubles) { return workspace->doubles(doubles); };
+    Messages messages{};
+    for (const auto& each : all) {
+      messages.values[messages.size] = each->read_by(gpu_, room);
+      messages.counts[messages.size] = each->count();
+      ++messages.size;
+    }
+    return messages;
+  }
+
+ private:
+  /// Puts the kernel of the partial statistics on the stream.
+  virtual void sum_into(double* message, StreamWorkspace* workspace) = 0;
+  virtual PartialStatistics merge(const std::vector<PartialStatistics>& parts) const = 0;
+  /// Puts all that is left on the stream.
+  virtual void compute(const AllPartialStatistics& all) = 0;
+  /// Called when all work is done: what kernels have found wrong with the arguments, or "".
+  virtual std::string fault() { return ""; }
+
+  static GpuPass& of(const std::shared_ptr<DevicePass>& pass) {
+    return static_cast<GpuPass&>(*pass);
+  }
+
+  static AllPartialStatistics all_of(const DevicePasses& passes) {
+    AllPartialStatistics all;
+    for (const auto& pass : passes) all.push_back(of(pass).own_);
+    return all;
+  }
+
+  AllPartialStatistics to_gpu(const std::vector<PartialStatistics>& processes) const {
+    return {std::make_shared<const GpuPartialStatistics>(gpu_, merge(processes))};
+  }
+
+  /// Launches on a thread of the device.
+  void post_rest(const AllPartialStatistics& all) {
+    try {
+      call_->post([self = shared_from_this(), all] { self->launch_rest(all); });
+    } catch (const std::exception& error) {
+      fail(error.what());
+    }
+  }
+
+  void launch_rest(const AllPartialStatistics& all) {
+    std::string error;
+    read_ = all;
+    try {
+      const OnDevice on_device(gpu_->stream()->ordinal());
+      compute(all);
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    complete_when_done(error, [this] { own_.reset(); });
+  }
+
+  /// Calls `release` before, because what comes next may need such memory.
+  template <class Release>
+  void complete_when_done(const std::string& error, const Release& release) {
+    gpu_->when_done([self = shared_from_this(), error, release](const std::string& found) {
+      // What was computed from a failed operation is its consequence.
+      std::string first = error.empty() ? found : error;
+      for (const auto& each : self->read_) {
+        if (first.empty()) first = each->error();
+      }
+      const std::string fault = self->fault();
+      if (first.empty()) first = fault;
+      self->read_.clear();
+      release();
+      std::exchange(self->call_, nullptr)->complete(first);
+    });
+  }
+
+  Gpu* const gpu_;
+  const Layout layout_;
+  std::shared_ptr<Call> call_;  // until it is complete
+  std::shared_ptr<const GpuPartialStatistics> own_;
+  AllPartialStatistics read_;
+};
+
+class ForwardPass : public GpuPass {
+ public:
+  ForwardPass(Gpu* gpu, const Backend::Forward& work, std::shared_ptr<Call> call)
+      : GpuPass(gpu, work.data.layout, std::move(call)), work_(work) {}
+
+ private:
+  void sum_into(double* message, StreamWorkspace* workspace) override {
+    dispatch(work_.data.dtype, [&](auto types) {
+      using T = typename decltype(types)::Data;
+      cuda::moments(static_cast<const T*>(work_.x), layout(), workspace, message, gpu()->stream());
+    });
+  }
+
+  PartialStatistics merge(const std::vector<PartialStatistics>& parts) const override {
+    return merge_packed<Moments>(parts).packed();
+  }
+
+  void compute(const AllPartialStatistics& all) override {
+    const auto statistics = std::make_shared<GpuStatistics>(gpu(), work_.data);
+    std::int64_t count = 0;
+    for (const auto& each : all) count += each->count();
+    const Update update = call().update(statistics, count);
+    if (update.saved) save_or_restore(update.running, update.saved.get());
+    // The kernel of the output moves them by this batch, when its turn has come.
+    const auto& batches = update.batches;
+    const auto own = std::find(batches.begin(), batches.end(), statistics);
+    for (auto at = batches.begin(); at != own; ++at) move_averages(**at, update.running);
+    StreamWorkspace workspace(gpu());
+    launch_forward(gpu(), work_, *statistics, messages(all, &workspace),
+                   own == batches.end() ? nullptr : &update.running, &workspace);
+    if (own == batches.end()) return;
+    for (auto at = own + 1; at != batches.end(); ++at) move_averages(**at, update.running);
+  }
+
+  /// The arrays one after the other, each where a number of its type may lie.
+  void save_or_restore(const RunningStatistics& running, SavedStatistics* saved) {
+    const auto channels = static_cast<std::size_t>(layout().channels);
+    const std::size_t number_bytes = dispatch(
+        work_.data.dtype, [](auto types) { return sizeof(typename decltype(types)::Parameter); });
+    const std::pair<void*, std::size_t> arrays[] = {
+        {running.mean, channels},
+        {running.variance, channels},
+        {running.num_batches, running.num_batches ? 1 : 0}};
+    const bool restore = saved->values != nullptr;
+    if (!restore) {
+      saved->values = std::make_shared<Pool<Memory>::Lease>(gpu()->memory(2 * channels + 1));
+    }
+    const auto& memory = *static_cast<Pool<Memory>::Lease*>(saved->values.get());
+    char* at = static_cast<char*>(memory->data());
+    for (const auto& [array, size] : arrays) {
+      const std::size_t bytes = size * number_bytes;
+      restore ? gpu()->stream()->copy(array, at, bytes) : gpu()->stream()->copy(at, array, bytes);
+      at += bytes;
+    }
+  }
+
+  void move_averages(const Statistics& batch, const RunningStatistics& running) {
+    const auto& statistics = GpuStatistics::of(batch);
+    dispatch(work_.data.dtype, [&](auto types) {
+      using P = typename decltype(types)::Parameter;
+      const Channels<MoveAverages<P>> body{
+          {statistics.arrays(), averages_of<P>(gpu(), running, statistics.channels)},
+          statistics.channels};
+      launch(body, body.blocks(), gpu()->stream());
+    });
+  }
+
+  const Backend::Forward work_;
+};
+
+class BackwardPass : public GpuPass {
+ public:
+  BackwardPass(Gpu* gpu, const Backend::Backward& work, std::shared_ptr<Call> call)
+      : GpuPass(gpu, work.data.layout, std::move(call)),
+        work_(work),
+        statistics_(GpuStatistics::of(*work_.statistics)) {}
+
+ private:
+  void sum_into(double* message, StreamWorkspace* workspace) override {
+    if (work_.inplace) check_ = std::make_unique<InvertibleCheck>(gpu(), work_);
+    dispatch(work_.data.dtype, [&](auto types) {
+      using T = typename decltype(types)::Data;
+      cuda::gradient_sums(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x), layout(),
+                          statistics_.arrays().mean, workspace, message, gpu()->stream(),
+                          gate<T>());
+    });
+  }
+
+  PartialStatistics merge(const std::vector<PartialStatistics>& parts) const override {
+    return merge_packed<GradientSums>(parts).packed();
+  }
+
+  void compute(const AllPartialStatistics& all) override {
+    const Backend::Gradients& gradients = work_.gradients;
+    if (!gradients.gamma && !gradients.beta && !gradients.data && !gradients.shortcut) return;
+    dispatch(work_.data.dtype, [&](auto types) {
+      using T = typename decltype(types)::Data;
+      using P = typename decltype(types)::Parameter;
+      StreamWorkspace workspace(gpu());
+      BackwardSource<P> source{};
+      if (work_.of_batch) source.messages = messages(all, &workspace);
+      source.own = own();
+      source.channels = statistics_.channels;
+      source.mean = statistics_.arrays().mean;
+      source.inv_std = statistics_.arrays().inv_std;
+      source.gamma = static_cast<const P*>(work_.gamma);
+      source.count = static_cast<double>(work_.count);
+      source.sums = workspace.doubles(message_size());
+      source.fix_gamma = gradients.fix_gamma;
+      source.gamma_gradient = {static_cast<P*>(gradients.gamma),
+                               gradients.write_gamma == WriteMode::kAdd};
+      source.beta_gradient = {static_cast<P*>(gradients.beta),
+                              gradients.write_beta == WriteMode::kAdd};
+      cuda::input_gradient(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x),
+                           layout(), source, gradients.write_data, static_cast<T*>(gradients.data),
+                           &workspace, gpu()->stream(), gate<T>(), gradients.write_shortcut,
+                           static_cast<T*>(gradients.shortcut));
+    });
+  }
+
+  std::string fault() override {
+    const auto check = std::move(check_);
+    return check ? check->error() : "";
+  }
+
+  template <class T>
+  Gate<T> gate() const {
+    using P = Real<T>;
+    return {work_.activation,
+            static_cast<const T*>(work_.y),
+            statistics_.normalizations<P>(),
+            work_.inplace,
+            statistics_.arrays().inv_std,
+            static_cast<const P*>(work_.gamma),
+            static_cast<const P*>(work_.beta)};
+  }
+
+  const Backend::Backward work_;
+  const GpuStatistics& statistics_;
+  std::unique_ptr<InvertibleCheck> check_;
+};
 
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(Gpu* gpu) : gpu_(gpu) {}
 
-  std::shared_ptr<DevicePass> forward(Forward pass) override {
-    return pass_on_gpu(gpu_, std::move(pass));
+  std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) override {
+    return std::make_shared<ForwardPass>(gpu_, work, std::move(call));
   }
 
-  std::shared_ptr<DevicePass> backward(Backward pass) override {
-    return pass_on_gpu(gpu_, std::move(pass));
+  std::shared_ptr<DevicePass> backward(const Backward& work, std::shared_ptr<Call> call) override {
+    return std::make_shared<BackwardPass>(gpu_, work, std::move(call));
   }
 
   StatisticsPtr running_statistics(const Data& data, const void* running_mean,
@@ -32,10 +405,11 @@ class CudaBackend : public Backend {
     return statistics;
   }
 
-  void inference(Normalization pass, const StatisticsPtr& statistics) override {
+  void inference(const Forward& work, const StatisticsPtr& statistics,
+                 std::shared_ptr<Call> call) override {
     StreamWorkspace workspace(gpu_);
-    launch_normalization(gpu_, pass, GpuStatistics::of(*statistics), {}, nullptr, &workspace);
-    gpu_->when_done(std::move(pass.done));
+    launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, nullptr, &workspace);
+    gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });
   }
 
  private:

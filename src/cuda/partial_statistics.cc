@@ -1,6 +1,7 @@
 #include "cuda/partial_statistics.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 namespace gluon_syncbn::cuda {
@@ -44,7 +45,7 @@ std::string GpuPartialStatistics::error() const {
   }
 }
 
-void GpuPartialStatistics::fetch(Then then) const {
+void GpuPartialStatistics::copy_to_host(Then then) const {
   if (is_on_host() && message_.written) {
     // Kept until it is read; what comes after that may need such memory.
     gpu_->when_reached(message_.written.get(),
@@ -68,6 +69,32 @@ void GpuPartialStatistics::fetch(Then then) const {
     });
   } catch (const std::exception& error) {
     then({}, error.what());
+  }
+}
+
+void copy_to_host(const std::vector<GpuPartialStatisticsPtr>& all,
+                  const std::function<void(const std::vector<PartialStatistics>& copies,
+                                           const std::string& error)>& then) {
+  struct Arrivals {
+    std::mutex mutex;
+    std::vector<PartialStatistics> copies;
+    std::size_t missing = 0;
+    std::string error;
+  };
+  const auto arrivals = std::make_shared<Arrivals>();
+  arrivals->missing = all.size();
+  arrivals->copies.resize(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i]->copy_to_host(
+        [arrivals, i, then](const PartialStatistics& copy, const std::string& error) {
+          {
+            const std::lock_guard<std::mutex> lock(arrivals->mutex);
+            arrivals->copies[i] = copy;
+            if (arrivals->error.empty()) arrivals->error = error;
+            if (--arrivals->missing > 0) return;
+          }
+          then(arrivals->copies, arrivals->error);
+        });
   }
 }
 

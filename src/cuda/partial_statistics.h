@@ -7,9 +7,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/gpu.h"
-#include "norm/partial_statistics.h"
+#include "norm/moments.h"
 
 namespace gluon_syncbn::cuda {
 
@@ -41,9 +42,8 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   /// A GPU that fails leaves no numbers, and a peer that has read them hears of it only here.
   std::string error() const;
 
-  /// Calls `then` exactly once, now or later, from any thread, with a copy on the host or with what
-  /// went wrong. Those of one device are fetched in the order of the calls. Does not throw.
-  void fetch(Then then) const;
+  /// As copy_to_host(), this one alone. Those of one device are copied in the order of the calls.
+  void copy_to_host(Then then) const;
 
  private:
   bool is_on_host() const { return message_.memory->place() == Memory::Place::kHost; }
@@ -55,6 +55,12 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
 };
 
 using GpuPartialStatisticsPtr = std::shared_ptr<const GpuPartialStatistics>;
+
+/// Calls `then` exactly once, now or later, from any thread, with copies on the host of `all`, at
+/// least one, in this order, or with what went wrong. Does not throw.
+void copy_to_host(const std::vector<GpuPartialStatisticsPtr>& all,
+                  const std::function<void(const std::vector<PartialStatistics>& copies,
+                                           const std::string& error)>& then);
 
 }  // namespace gluon_syncbn::cuda
 

@@ -72,9 +72,7 @@ std::vector<ProcessMessage> ProcessMessage::unpack(const Words& words) {
     const auto text_bytes = left < kHeaderSize ? 0 : static_cast<std::size_t>(header[kTextBytes]);
     if (left < kHeaderSize || num_values > left || text_bytes > left * sizeof(*header) ||
         kHeaderSize + num_values + words_of(text_bytes) > left) {
-      throw Error(
-          "the message of another process cannot be read; all processes should run the "
-          "same version of gluon_syncbn");
+      throw Error(kUnreadableMessage);
     }
     ProcessMessage message;
     message.round = bits<std::uint64_t>(header[kRound]);

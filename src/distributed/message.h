@@ -6,10 +6,14 @@
 #include <vector>
 
 #include "distributed/process_group.h"
-#include "norm/partial_statistics.h"
+#include "norm/moments.h"
 #include "norm/signature.h"
 
 namespace gluon_syncbn {
+
+inline constexpr const char* kUnreadableMessage =
+    "the message of another process cannot be read; all processes should run the same version of "
+    "gluon_syncbn";
 
 /// What one process tells the others in one exchange: the statistics of all its devices, or why
 /// it has none, and what lets every process see whether they speak of the same thing.

@@ -37,25 +37,24 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   const std::string& name() const { return name_; }
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
 
- private:
-  friend class RoundLink;
-  friend class InterProcessReduce;
   static constexpr std::size_t kSlots = 64;
-
-  std::uint64_t next_round();
   std::uint64_t used_slots() const;
   void take(std::size_t slot);
   void free(std::size_t slot);
 
-  /// `write` is called when the message's turn has come, and calls what it is given once, now or
-  /// later.
+  std::uint64_t next_round();
+
+  /// Called when the message's turn has come; calls what it is given once, now or later.
+  using Write = std::function<void(std::function<void(ProcessGroup::Words)>)>;
   struct PendingMessage {
-    std::function<void(std::function<void(ProcessGroup::Words)>)> write;
+    Write write;
     ProcessGroup::Then then;
   };
   /// Sends once no other message under `name` is under way. So messages go in the order of the
   /// calls, however long it takes to write them.
   void send(const std::string& name, PendingMessage message);
+
+ private:
   void start(const std::string& name, const PendingMessage& message);
   void start_next(const std::string& name);
 

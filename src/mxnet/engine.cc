@@ -6,12 +6,34 @@
 #include <utility>
 
 #include "common/error.h"
-#include "mxnet/backends.h"
+
+#ifdef GLUON_SYNCBN_CUDA
+#include "cuda/thread_context.h"
+#endif
 
 namespace gluon_syncbn::mxnet {
 namespace {
 
 using Operation = std::function<void(Completion)>;
+
+/// Lets the calling thread go on with the GPU that it had. MXNet changes that of any thread that
+/// frees arrays or pushes operations of another GPU, and relies on it in its own workers.
+class KeepsGpu {
+ public:
+  KeepsGpu() = default;
+  KeepsGpu(const KeepsGpu&) = delete;
+  KeepsGpu& operator=(const KeepsGpu&) = delete;
+#ifdef GLUON_SYNCBN_CUDA
+  ~KeepsGpu() {
+    if (cuda::thread_context() != before_) cuda::set_thread_context(before_);
+  }
+
+ private:
+  void* const before_ = cuda::thread_context();
+#else
+  ~KeepsGpu() {}
+#endif
+};
 
 void run(void* /*run_context*/, void* on_complete, void* param) {
   // The last device of a round frees arrays of all of them, on its worker.

@@ -6,9 +6,15 @@
 #include <vector>
 
 #include "common/host_device.h"
-#include "norm/partial_statistics.h"
 
 namespace gluon_syncbn {
+
+/// What devices and processes tell each other in a pass, Moments or GradientSums: two numbers per
+/// channel, first the first ones of all channels, then the second ones.
+struct PartialStatistics {
+  std::int64_t count = 0;  ///< of Moments
+  std::vector<double> values;
+};
 
 /// Count, mean and sum of squared deviations from the mean of every channel.
 ///

@@ -25,9 +25,10 @@ Membership::Ticket Membership::announce(const Device& device) {
 Membership::Place Membership::next(const Device& device, Ticket ticket) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!members_.count(device) && members_.size() == num_devices_) {
-    throw Error(layer_ + " synchronizes " + device_list(members_) +
-                " (num_devices=" + std::to_string(num_devices_) + ") and was called on " +
-                device.name() + " as well." + advice_.more_devices);
+    throw Error(layer_ + " synchronizes " + device_list(members_) + " (num_devices=" +
+                std::to_string(num_devices_) + ") and was called on " + device.name() +
+                " as well. Set num_devices to the number of devices in use; after " +
+                "moving a hybridized network to other contexts call hybridize() again.");
   }
   Member& member = members_[device];
   Place place{member.next, member.next};
@@ -70,7 +71,7 @@ void Membership::bring_up_to_date() {
 std::vector<Device> Membership::never_called(const std::set<Device>& known) const {
   std::set<Device> awaited;
   if (!known.empty()) {
-    for (const int id : device_ids_) awaited.insert({known.begin()->type, id});
+    for (const int id : options_.device_ids) awaited.insert({known.begin()->type, id});
   }
   std::vector<Device> others;
   std::set_difference(awaited.begin(), awaited.end(), known.begin(), known.end(),

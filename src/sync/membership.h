@@ -3,9 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "common/device.h"
-#include "sync/advice.h"
 
 namespace gluon_syncbn {
 
@@ -37,15 +36,15 @@ namespace gluon_syncbn {
 /// the timeout.
 class Membership {
  public:
-  /// `option` is what users know `num_devices` as. `device_ids` are the devices that should come,
-  /// empty if they are not known. `advice` has to live as long.
-  Membership(std::string layer, std::size_t num_devices, std::string option = "num_devices",
-             std::vector<int> device_ids = {}, const Advice& advice = kNoAdvice)
-      : layer_(std::move(layer)),
-        num_devices_(num_devices),
-        option_(std::move(option)),
-        device_ids_(std::move(device_ids)),
-        advice_(advice) {}
+  struct Options {
+    std::string option = "num_devices";  ///< what users know the number of devices as
+    std::vector<int> device_ids;         ///< of the devices that should come; empty: not known
+    /// Who waits in vain somewhere else, in whole sentences, for a message.
+    std::function<std::string()> elsewhere = [] { return ""; };
+  };
+
+  Membership(std::string layer, std::size_t num_devices, Options options)
+      : layer_(std::move(layer)), num_devices_(num_devices), options_(std::move(options)) {}
 
   using Ticket = std::uint64_t;
   static constexpr Ticket kJustMade = std::numeric_limits<Ticket>::max();
@@ -67,8 +66,8 @@ class Membership {
 
   std::size_t num_devices() const { return num_devices_; }
   const std::string& layer() const { return layer_; }
-  const std::string& option() const { return option_; }
-  const Advice& advice() const { return advice_; }
+  const std::string& option() const { return options_.option; }
+  std::string elsewhere() const { return options_.elsewhere(); }
 
   /// "cpu(0) (3 training forwards)" for all of `present`.
   std::string present_text(const std::set<Device>& present, bool counts) const;
@@ -92,9 +91,7 @@ class Membership {
 
   const std::string layer_;
   const std::size_t num_devices_;
-  const std::string option_;
-  const std::vector<int> device_ids_;
-  const Advice& advice_;
+  const Options options_;
   mutable std::mutex mutex_;
   std::map<Device, Member> members_;
   std::map<Device, std::uint64_t> strangers_;  // not members: inferences only

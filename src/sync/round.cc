@@ -8,20 +8,11 @@
 namespace gluon_syncbn {
 
 Round::Round(std::shared_ptr<Membership> members, std::uint64_t number,
-             std::shared_ptr<Attendance> attendance, const std::shared_ptr<ProcessLink>& link)
+             const std::shared_ptr<ProcessLink>& link)
     : members_(std::move(members)),
       number_(number),
-      what_(members_->layer() + " round " + std::to_string(number)),
       link_(link ? std::make_shared<RoundLink>(link) : nullptr),
-      forward_(make_reduction("forward", std::move(attendance), RoundLink::Pass::kForward)) {}
-
-std::shared_ptr<Reduction> Round::make_reduction(const std::string& pass,
-                                                 std::shared_ptr<Attendance> attendance,
-                                                 RoundLink::Pass direction) const {
-  return std::make_shared<Reduction>(
-      what_ + " " + pass, members_->num_devices(), std::move(attendance), members_->option(),
-      link_ ? std::make_shared<InterProcessReduce>(link_, direction) : nullptr);
-}
+      forward_(std::make_shared<Reduction>(members_, number, Direction::kForward, link_)) {}
 
 void Round::agree(const Device& device, const Signature& signature) {
   std::string error;
@@ -37,7 +28,7 @@ void Round::agree(const Device& device, const Signature& signature) {
         "devices " + signature_->first.name() + " and " + device.name() + " differ: " + *difference;
   }
   fail(error);
-  throw Error(what_ + " forward: " + error);
+  throw Error(members_->layer() + " round " + std::to_string(number_) + " forward: " + error);
 }
 
 void Round::fail(const Device& device, const std::string& reason) {
@@ -66,8 +57,7 @@ std::shared_ptr<Reduction> Round::next_backward(const Device& device) {
   const std::size_t call = backward_calls_[device]++;
   auto& [reduction, devices] = backwards_[call];
   if (!reduction) {
-    reduction =
-        make_reduction("backward", backward_attendance(members_), RoundLink::Pass::kBackward);
+    reduction = std::make_shared<Reduction>(members_, number_, Direction::kBackward, link_);
     if (error_) reduction->fail(*error_);
   }
   auto joined = reduction;

@@ -11,9 +11,8 @@
 #include <utility>
 
 #include "common/device.h"
-#include "distributed/inter_process_reduce.h"
+#include "distributed/round_link.h"
 #include "norm/signature.h"
-#include "sync/attendance.h"
 #include "sync/membership.h"
 #include "sync/reduction.h"
 
@@ -24,9 +23,9 @@ namespace gluon_syncbn {
 /// that very forward however often the layer is used.
 class Round {
  public:
-  /// `attendance` is that of forward. `link` is empty if this process synchronizes with no other.
+  /// `link` is empty if this process synchronizes with no other.
   Round(std::shared_ptr<Membership> members, std::uint64_t number,
-        std::shared_ptr<Attendance> attendance, const std::shared_ptr<ProcessLink>& link = nullptr);
+        const std::shared_ptr<ProcessLink>& link = nullptr);
 
   /// Fails the round if `device` does not agree with those that came before it, and throws Error.
   void agree(const Device& device, const Signature& signature);
@@ -47,13 +46,9 @@ class Round {
 
  private:
   void fail(const std::string& error);
-  std::shared_ptr<Reduction> make_reduction(const std::string& pass,
-                                            std::shared_ptr<Attendance> attendance,
-                                            RoundLink::Pass direction) const;
 
   const std::shared_ptr<Membership> members_;
   const std::uint64_t number_;
-  const std::string what_;
   const std::shared_ptr<RoundLink> link_;  // empty without other processes
   const std::shared_ptr<Reduction> forward_;
   std::mutex mutex_;

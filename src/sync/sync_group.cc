@@ -76,10 +76,14 @@ class NamedSyncGroups {
 }  // namespace
 
 SyncGroup::SyncGroup(std::string layer, std::size_t num_devices, const Options& options)
-    : members_(std::make_shared<Membership>(std::move(layer), num_devices, options.option,
-                                            options.device_ids, *options.advice)),
-      key_(options.key),
-      link_(options.link) {}
+    : link_(options.link) {
+  const auto elsewhere = [key = options.key, num_devices] {
+    return key.empty() ? "" : NamedSyncGroups::instance().waiting_for_others(key, num_devices);
+  };
+  members_ = std::make_shared<Membership>(
+      std::move(layer), num_devices,
+      Membership::Options{options.option, options.device_ids, elsewhere});
+}
 
 std::shared_ptr<Round> SyncGroup::join(const Device& device, Membership::Ticket ticket) {
   std::vector<std::shared_ptr<Round>> skipped;
@@ -98,13 +102,7 @@ std::shared_ptr<Round> SyncGroup::join(const Device& device, Membership::Ticket 
 
 std::shared_ptr<Round> SyncGroup::enter(std::uint64_t number) {
   Joined& joined = open_[number];
-  if (!joined.round) {
-    const auto elsewhere = [key = key_, devices = num_devices()] {
-      return key.empty() ? "" : NamedSyncGroups::instance().waiting_for_others(key, devices);
-    };
-    joined.round = std::make_shared<Round>(members_, number,
-                                           forward_attendance(members_, number, elsewhere), link_);
-  }
+  if (!joined.round) joined.round = std::make_shared<Round>(members_, number, link_);
   auto round = joined.round;
   if (++joined.devices == num_devices()) open_.erase(number);
   return round;

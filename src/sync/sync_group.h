@@ -11,7 +11,6 @@
 
 #include "common/device.h"
 #include "distributed/process_link.h"
-#include "sync/advice.h"
 #include "sync/membership.h"
 #include "sync/round.h"
 
@@ -27,7 +26,6 @@ class SyncGroup {
     std::string option = "num_devices";  ///< what users know `num_devices` as
     std::shared_ptr<ProcessLink> link;   ///< to the other processes, if there are any
     std::vector<int> device_ids;         ///< those of Membership
-    const Advice* advice = &kNoAdvice;   ///< which has to live as long
   };
 
   SyncGroup(std::string layer, std::size_t num_devices, const Options& options);
@@ -63,8 +61,7 @@ class SyncGroup {
 
   std::shared_ptr<Round> enter(std::uint64_t number);
 
-  const std::shared_ptr<Membership> members_;
-  const std::string key_;
+  std::shared_ptr<Membership> members_;
   const std::shared_ptr<ProcessLink> link_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, Joined> open_;  // that not all devices have joined

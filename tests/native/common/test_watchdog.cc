@@ -9,7 +9,6 @@
 #include <future>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 
@@ -24,14 +23,9 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-struct Nobody : Attendance {
-  std::string describe(const std::set<Device>&) const override { return ""; }
-  void timed_out() override {}
-  void failed_at_once() override {}
-};
-
 std::shared_ptr<Reduction> reduction_of_two() {
-  return std::make_shared<Reduction>("layer", 2, std::make_shared<Nobody>());
+  const auto members = std::make_shared<Membership>("layer", 2, Membership::Options{});
+  return std::make_shared<Reduction>(members, 0, Direction::kForward);
 }
 
 const Moments kPart{1, {1.0}, {0.0}};
@@ -103,7 +97,7 @@ TEST_CASE("watchdog: what waits is interrupted once the other threads have nothi
     }
   });
   Watchdog::instance().interrupt_when_idle(Interruption{"a reason", true});
-  CHECK(inbox.wait().outcome.error == "layer: a reason");
+  CHECK(inbox.wait().outcome.error == "layer round 0 forward: a reason");
   Watchdog::instance().interrupt_when_idle(std::nullopt);
   busy.join();
   CHECK(!told_while_busy);
@@ -144,8 +138,9 @@ TEST_CASE("reduction: a device that comes twice is an internal error, and all ar
   const Inbox<Moments> again;
   arrive(*reduction, {"cpu", 0}, kPart, first.then());
   CHECK_THROWS_WITH_AS(arrive(*reduction, {"cpu", 0}, kPart, again.then()),
-                       doctest::Contains("cpu(0) came to layer twice"), InternalError);
-  CHECK(first.wait().outcome.error == "layer: cpu(0) came twice");
+                       doctest::Contains("cpu(0) came to layer round 0 forward twice"),
+                       InternalError);
+  CHECK(first.wait().outcome.error == "layer round 0 forward: cpu(0) came twice");
   CHECK(first.calls().size() == 1);
   CHECK(again.calls().empty());
 }

@@ -19,6 +19,7 @@
 #include "support/isa_cases.h"
 #include "support/outputs.h"
 #include "support/values.h"
+#include "support/whole_arrays.h"
 
 namespace gluon_syncbn::tests {
 namespace {

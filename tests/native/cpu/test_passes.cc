@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -16,12 +15,12 @@
 #include "cpu/backend.h"
 #include "cpu/channel_math.h"
 #include "norm/backend.h"
-#include "norm/device_pass.h"
 #include "support/activations.h"
 #include "support/arrays.h"
 #include "support/isa_cases.h"
 #include "support/outputs.h"
 #include "support/ranks.h"
+#include "support/test_call.h"
 #include "support/values.h"
 #include "sync/reduction.h"
 
@@ -65,7 +64,7 @@ struct Worker {
             write,
             adds_shortcut ? dshortcut.data() : nullptr};
   }
-  Backend::Update update(Backend::StatisticsPtr batch) {
+  Update update(StatisticsPtr batch) {
     return {{mean.data(), variance.data(), kMomentum, nullptr}, {std::move(batch)}, {}};
   }
 
@@ -77,7 +76,7 @@ struct Worker {
   bool adds_shortcut = false;
   std::vector<T> y, dx, dshortcut;
   std::vector<P> gamma, beta, mean, variance, gamma_gradient, beta_gradient;
-  Backend::StatisticsPtr statistics;
+  StatisticsPtr statistics;
   std::int64_t count = 0;
   std::vector<std::string> told;
 };
@@ -94,32 +93,35 @@ Workers<T> make_workers(const std::vector<Layout>& layouts, WriteMode write) {
   return workers;
 }
 
-void run_at_once(const std::function<void()>& task) { task(); }
+template <class T>
+Backend::Forward forward_work(Worker<T>* w) {
+  Backend::Forward work;
+  work.data = w->data();
+  work.x = w->x.data();
+  work.eps = kEps;
+  work.gamma = w->gamma.data();
+  work.beta = w->beta.data();
+  work.activation = w->activation;
+  if (w->adds_shortcut) work.shortcut = w->shortcut.data();
+  work.write = w->write;
+  work.y = w->y.data();
+  return work;
+}
 
 template <class T>
-Backend::Forward forward_pass(Worker<T>* w) {
-  Backend::Forward pass;
-  pass.data = w->data();
-  pass.x = w->x.data();
-  pass.eps = kEps;
-  pass.gamma = w->gamma.data();
-  pass.beta = w->beta.data();
-  pass.activation = w->activation;
-  if (w->adds_shortcut) pass.shortcut = w->shortcut.data();
-  pass.write = w->write;
-  pass.y = w->y.data();
-  pass.merged = [w](const Backend::StatisticsPtr& batch, std::int64_t count) {
+std::shared_ptr<TestCall> call_of(Worker<T>* w) {
+  const auto call = std::make_shared<TestCall>();
+  call->on_update = [w](const StatisticsPtr& batch, std::int64_t count) {
     w->statistics = batch;
     w->count = count;
     return w->update(batch);
   };
-  pass.post = run_at_once;
-  pass.done = [w](const std::string& error) { w->told.push_back(error); };
-  return pass;
+  call->on_complete = [w](const std::string& error) { w->told.push_back(error); };
+  return call;
 }
 
 template <class T>
-Backend::Backward backward_pass(Worker<T>* w) {
+Backend::Backward backward_work(Worker<T>* w) {
   Backend::Backward pass;
   pass.data = w->data();
   pass.dy = w->dy.data();
@@ -134,8 +136,6 @@ Backend::Backward backward_pass(Worker<T>* w) {
     pass.beta = w->beta.data();
   }
   pass.gradients = w->gradients();
-  pass.post = run_at_once;
-  pass.done = [w](const std::string& error) { w->told.push_back(error); };
   return pass;
 }
 
@@ -148,20 +148,20 @@ DevicePasses passes_of(Workers<T>* workers, const MakePass& make_pass) {
 
 template <class T>
 std::shared_ptr<DevicePass> make_forward(Worker<T>* w) {
-  return cpu_backend()->forward(forward_pass(w));
+  return cpu_backend()->forward(forward_work(w), call_of(w));
 }
 
 template <class T>
 std::shared_ptr<DevicePass> make_backward(Worker<T>* w) {
-  return cpu_backend()->backward(backward_pass(w));
+  return cpu_backend()->backward(backward_work(w), call_of(w));
 }
 
 /// Every device computes for itself, as if each were a process of its own.
 void pass_apart(const DevicePasses& passes) {
   std::vector<PartialStatistics> processes;
   for (const auto& pass : passes) {
-    pass->begin(nullptr);
-    pass->reduce({pass}, [&](const PartialStatistics& own, const std::string& error) {
+    pass->sum([] { return false; });
+    pass->gather({pass}, [&](const PartialStatistics& own, const std::string& error) {
       CHECK(error.empty());
       processes.push_back(own);
     });
@@ -179,7 +179,7 @@ void step_apart(Workers<T>* workers) {
 void begin_some(const DevicePasses& passes, int step) {
   for (std::size_t i = 0; i < passes.size(); ++i) {
     int calls = step * static_cast<int>(i);
-    passes[i]->begin([&] { return calls-- <= 0; });
+    passes[i]->sum([&] { return calls-- <= 0; });
   }
 }
 
@@ -193,20 +193,15 @@ void step_together(Workers<T>* workers, std::size_t last, int step) {
   backward[last]->finish(backward, {});
 }
 
-struct Unwatched : Attendance {
-  std::string describe(const std::set<Device>&) const override { return ""; }
-  void timed_out() override {}
-  void failed_at_once() override {}
-};
-
 /// Every worker on a thread of its own.
 template <class MakePass>
 void meet(Workers<float>* workers, const MakePass& make_pass) {
-  const auto reduction =
-      std::make_shared<Reduction>("layer 'a'", workers->size(), std::make_shared<Unwatched>());
+  const auto members =
+      std::make_shared<Membership>("layer 'a'", workers->size(), Membership::Options{});
+  const auto reduction = std::make_shared<Reduction>(members, 0, Direction::kForward);
   run_ranks(workers->size(), [&](std::size_t rank) {
     const auto pass = make_pass(&(*workers)[rank]);
-    reduction->begin(pass.get());
+    reduction->sum(pass.get());
     reduction->arrive({"cpu", static_cast<int>(rank)}, pass);
   });
 }
@@ -381,20 +376,21 @@ TEST_CASE("passes: outputs that nobody wants") {
     DevicePasses forward;
     DevicePasses backward;
     for (auto& w : workers) {
-      auto pass = forward_pass(&w);
-      pass.y = nullptr;
-      pass.merged = [&w](const Backend::StatisticsPtr& batch, std::int64_t count) {
+      auto work = forward_work(&w);
+      work.y = nullptr;
+      const auto call = call_of(&w);
+      call->on_update = [&w](const StatisticsPtr& batch, std::int64_t count) {
         w.statistics = batch;
         w.count = count;
-        return Backend::Update();
+        return Update();
       };
-      forward.push_back(cpu_backend()->forward(std::move(pass)));
+      forward.push_back(cpu_backend()->forward(work, call));
     }
     forward.front()->finish(forward, {});
     for (auto& w : workers) {
-      auto pass = backward_pass(&w);
-      pass.gradients = {};
-      backward.push_back(cpu_backend()->backward(std::move(pass)));
+      auto work = backward_work(&w);
+      work.gradients = {};
+      backward.push_back(cpu_backend()->backward(work, call_of(&w)));
     }
     backward.back()->finish(backward, {});
     check_same(workers, [&] {
@@ -411,13 +407,13 @@ TEST_CASE("passes: each is told once, also where one fails") {
         make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, WriteMode::kAssign);
     DevicePasses passes;
     for (auto& w : workers) {
-      auto pass = forward_pass(&w);
+      const auto call = call_of(&w);
       if (&w == &workers[1]) {
-        pass.merged = [](const Backend::StatisticsPtr&, std::int64_t) -> Backend::Update {
+        call->on_update = [](const StatisticsPtr&, std::int64_t) -> Update {
           throw std::runtime_error("no room");
         };
       }
-      passes.push_back(cpu_backend()->forward(std::move(pass)));
+      passes.push_back(cpu_backend()->forward(forward_work(&w), call));
     }
     passes[2]->finish(passes, {});
     CHECK(workers[0].told == std::vector<std::string>{""});
@@ -431,11 +427,11 @@ TEST_CASE("passes: a device whose thread takes no task fails alone") {
       make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, WriteMode::kAssign);
   DevicePasses passes;
   for (auto& w : workers) {
-    auto pass = forward_pass(&w);
+    const auto call = call_of(&w);
     if (&w == &workers[1]) {
-      pass.post = [](const std::function<void()>&) { throw std::runtime_error("no worker"); };
+      call->on_post = [](const std::function<void()>&) { throw std::runtime_error("no worker"); };
     }
-    passes.push_back(cpu_backend()->forward(std::move(pass)));
+    passes.push_back(cpu_backend()->forward(forward_work(&w), call));
   }
   passes[2]->finish(passes, {});
   CHECK(workers[0].told == std::vector<std::string>{""});
@@ -447,8 +443,8 @@ TEST_CASE("passes: devices that do not meet keep their arrays, and hear why") {
   auto workers = make_workers<float>({{1, 4, 6}, {2, 4, 6}}, WriteMode::kAssign);
   const auto before = workers;
   for (auto& worker : workers) {
-    const auto made = cpu_backend()->forward(forward_pass(&worker));
-    made->begin(nullptr);
+    const auto made = make_forward(&worker);
+    made->sum([] { return false; });
     made->fail("nobody came");
   }
   for (std::size_t i = 0; i < 2; ++i) {

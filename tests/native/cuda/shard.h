@@ -24,6 +24,7 @@
 #include "cuda/gpu.h"
 #include "norm/activation.h"
 #include "support/arrays.h"
+#include "support/test_call.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
@@ -111,52 +112,54 @@ struct Shard {
     backend = cpu_backend();
   }
 
-  std::shared_ptr<DevicePass> forward_pass(Finishes* finishes) {
-    Backend::Forward pass;
-    pass.data = data;
-    pass.x = on_device_x.data();
-    pass.eps = kEps;
-    pass.gamma = gamma.data();
-    pass.beta = beta.data();
-    pass.activation = activation;
-    if (adds_itself) pass.shortcut = on_device_x.data();
-    pass.y = wants_y ? y.data() : nullptr;
-    pass.merged = [this](const Backend::StatisticsPtr& batch, std::int64_t elements) {
+  std::shared_ptr<Call> call(Finishes* finishes) {
+    const auto call = std::make_shared<TestCall>();
+    call->on_update = [this](const StatisticsPtr& batch, std::int64_t elements) {
       if (!fault.empty()) throw Error(fault);
       statistics = batch;
       count = elements;
-      Backend::Update update;
+      Update update;
       update.running = running();
       if (batch) update.batches = {batch};
       return update;
     };
-    pass.post = post;
-    pass.done = finishes->one();
-    return backend->forward(std::move(pass));
+    call->on_post = post;
+    call->on_complete = finishes->one();
+    return call;
+  }
+  std::shared_ptr<DevicePass> forward_pass(Finishes* finishes) {
+    Backend::Forward work;
+    work.data = data;
+    work.x = on_device_x.data();
+    work.eps = kEps;
+    work.gamma = gamma.data();
+    work.beta = beta.data();
+    work.activation = activation;
+    if (adds_itself) work.shortcut = on_device_x.data();
+    work.y = wants_y ? y.data() : nullptr;
+    return backend->forward(work, call(finishes));
   }
   std::shared_ptr<DevicePass> backward_pass(Finishes* finishes) {
-    Backend::Backward pass;
-    pass.data = data;
-    pass.dy = on_device_dy.data();
-    pass.inplace = in_place;
+    Backend::Backward work;
+    work.data = data;
+    work.dy = on_device_dy.data();
+    work.inplace = in_place;
     if (in_place) {
-      pass.y = y.data();
-      pass.beta = beta.data();
+      work.y = y.data();
+      work.beta = beta.data();
     } else {
-      pass.x = on_device_x.data();
+      work.x = on_device_x.data();
     }
-    pass.statistics = statistics;
-    pass.count = count;
-    pass.gamma = gamma.data();
-    pass.activation = activation;
-    if (activation.type != ActType::kNone && adds_itself) pass.y = y.data();
-    if (adds_itself) pass.gradients.shortcut = dshortcut.data();
-    pass.gradients.gamma = gamma_gradient.data();
-    pass.gradients.beta = beta_gradient.data();
-    pass.gradients.data = dx.data();
-    pass.post = post;
-    pass.done = finishes->one();
-    return backend->backward(std::move(pass));
+    work.statistics = statistics;
+    work.count = count;
+    work.gamma = gamma.data();
+    work.activation = activation;
+    if (activation.type != ActType::kNone && adds_itself) work.y = y.data();
+    if (adds_itself) work.gradients.shortcut = dshortcut.data();
+    work.gradients.gamma = gamma_gradient.data();
+    work.gradients.beta = beta_gradient.data();
+    work.gradients.data = dx.data();
+    return backend->backward(work, call(finishes));
   }
   void forward(Reduction* reduction, Finishes* finishes) {
     meet(reduction, forward_pass(finishes));
@@ -166,14 +169,14 @@ struct Shard {
   }
   void meet(Reduction* reduction, const std::shared_ptr<DevicePass>& pass) const {
     try {
-      reduction->begin(pass.get());
+      reduction->sum(pass.get());
     } catch (const std::exception& error) {
       reduction->fail(error.what());
       return pass->fail(error.what());
     }
     reduction->arrive(device, pass);
   }
-  Backend::RunningStatistics running() const {
+  RunningStatistics running() const {
     return {running_mean.data(), running_variance.data(), momentum,
             momentum ? nullptr : num_batches.data()};
   }

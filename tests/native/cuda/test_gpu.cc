@@ -109,18 +109,18 @@ TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {
   emulated_capture = true;
   const auto refused = doctest::Contains("gpu(200) is being captured into a CUDA graph");
   const auto pass = shard.forward_pass(&finishes);
-  CHECK_THROWS_WITH(pass->begin(nullptr), refused);
+  CHECK_THROWS_WITH(pass->sum(nullptr), refused);
   const auto statistics = shard.backend->running_statistics(
       shard.data, shard.running_mean.data(), shard.running_variance.data(), Shard::kEps);
-  Backend::Normalization inference;
+  Backend::Forward inference;
   inference.data = shard.data;
   inference.x = shard.on_device_x.data();
   inference.beta = shard.beta.data();
   inference.y = shard.y.data();
-  inference.done = finishes.one();
-  CHECK_THROWS_WITH(shard.backend->inference(inference, statistics), refused);
+  CHECK_THROWS_WITH(shard.backend->inference(inference, statistics, shard.call(&finishes)),
+                    refused);
   emulated_capture = false;
-  pass->begin(nullptr);
+  pass->sum(nullptr);
   pass->finish({pass}, {});
   CHECK(finishes.wait(1) == std::vector<std::string>{""});
 }

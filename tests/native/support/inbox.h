@@ -13,8 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "norm/device_pass.h"
+#include "norm/backend.h"
 #include "norm/moments.h"
+#include "support/test_call.h"
 #include "sync/reduction.h"
 
 namespace gluon_syncbn::tests {
@@ -37,9 +38,9 @@ class NumbersPass : public DevicePass {
  public:
   NumbersPass(Part part, tests::Then<Part> then) : part_(std::move(part)), then_(std::move(then)) {}
 
-  void begin(const std::function<bool()>&) override {}
+  void sum(const std::function<bool()>&) override {}
 
-  void reduce(const DevicePasses& passes, Then then) override { then(merged(passes).packed(), ""); }
+  void gather(const DevicePasses& passes, Then then) override { then(merged(passes).packed(), ""); }
 
   void finish(const DevicePasses& passes,
               const std::vector<PartialStatistics>& processes) override {
@@ -53,6 +54,8 @@ class NumbersPass : public DevicePass {
 
   void fail(const std::string& error) override { then_({nullptr, error}); }
 
+  Call& call() override { return call_; }
+
  protected:
   static Part merged(const DevicePasses& passes) {
     std::vector<const Part*> parts;
@@ -63,6 +66,7 @@ class NumbersPass : public DevicePass {
  private:
   const Part part_;
   const tests::Then<Part> then_;
+  TestCall call_;
 };
 
 template <class T>

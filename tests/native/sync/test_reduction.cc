@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -27,22 +25,17 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-/// Knows nobody but those that came, and whether it was told of a timeout.
-struct Observer : Attendance {
-  std::string describe(const std::set<Device>& present) const override {
-    std::map<Device, int> devices;
-    for (const Device& device : present) devices[device] = 0;
-    return "Came: " + device_list(devices) + ".";
-  }
-  void timed_out() override { told = true; }
-  void failed_at_once() override {}
+std::shared_ptr<Membership> make_members(std::size_t ranks) {
+  return std::make_shared<Membership>("layer 'a'", ranks, Membership::Options{});
+}
 
-  std::atomic<bool> told{false};
-};
+std::shared_ptr<Reduction> make_reduction(std::size_t ranks) {
+  return std::make_shared<Reduction>(make_members(ranks), 7, Direction::kForward);
+}
 
-std::shared_ptr<Reduction> make_reduction(
-    std::size_t ranks, const std::shared_ptr<Observer>& observer = std::make_shared<Observer>()) {
-  return std::make_shared<Reduction>("layer 'a'", ranks, observer);
+/// The round that a device joins next which was never there.
+std::uint64_t next_of_newcomer(Membership* members) {
+  return members->next({"cpu", 99}, Membership::kJustMade).number;
 }
 
 /// What is written to std::cerr while it lives.
@@ -179,7 +172,7 @@ TEST_CASE("reduction: fail reaches those who wait and those who come later") {
   for (const auto& inbox : inboxes) {
     CHECK(inbox.calls().size() == 1);
     CHECK_FALSE(inbox.calls()[0].outcome);
-    CHECK(inbox.calls()[0].outcome.error == "layer 'a': first");
+    CHECK(inbox.calls()[0].outcome.error == "layer 'a' round 7 forward: first");
   }
 }
 
@@ -246,7 +239,7 @@ TEST_CASE("reduction: continuations may own the reduction and call fail") {
   }
 }
 
-TEST_CASE("watchdog: an reduction that stays incomplete fails and names who came") {
+TEST_CASE("watchdog: a reduction that stays incomplete fails and names who came") {
   const auto reduction = make_reduction(3);
   std::vector<Inbox<Moments>> inboxes(3);
   {
@@ -261,7 +254,7 @@ TEST_CASE("watchdog: an reduction that stays incomplete fails and names who came
   }
   const std::string error = inboxes[0].wait().outcome.error;
   CAPTURE(error);
-  CHECK(contains(error, "layer 'a' waited "));
+  CHECK(contains(error, "layer 'a' round 7 forward waited "));
   CHECK(contains(error, "num_devices=3"));
   // The timeout may be over before the second device has come.
   CHECK((contains(error, "Came: cpu(4), gpu(1).") || contains(error, "Came: gpu(1).")));
@@ -275,33 +268,35 @@ TEST_CASE("watchdog: an reduction that stays incomplete fails and names who came
   }
 }
 
-TEST_CASE("watchdog: it warns once before an reduction fails, and tells of the timeout first") {
-  const auto observer = std::make_shared<Observer>();
-  const auto reduction = make_reduction(3, observer);
+TEST_CASE("watchdog: it warns once before a reduction fails, and tells of the timeout first") {
+  const auto members = make_members(3);
+  for (int round = 0; round < 8; ++round) members->next({"cpu", 4}, Membership::kJustMade);
+  const auto reduction = std::make_shared<Reduction>(members, 7, Direction::kForward);
   const CapturedErrors errors;
   Inbox<Moments> inbox;
-  bool told = false;
+  std::uint64_t next = 0;
   {
     const ScopedTimeout timeout(0.5);
     arrive(*reduction, {"cpu", 4}, part_of(0), [&, then = inbox.then()](auto&&... outcome) {
-      told = observer->told;
+      next = next_of_newcomer(members.get());
       then(outcome...);
     });
     inbox.wait();
   }
-  CHECK(told);
+  CHECK(next == 8);
   const std::string text = errors.text();
   CAPTURE(text);
-  CHECK(text.find("gluon_syncbn: warning: layer 'a' has waited ") == 0);
+  CHECK(text.find("gluon_syncbn: warning: layer 'a' round 7 forward has waited ") == 0);
   CHECK(contains(text, "for all of 3 devices and fails at 0.5 s"));
-  CHECK(contains(text, "Came: cpu(4)."));
+  CHECK(contains(text, "Came: cpu(4) (8 training forwards)."));
   CHECK(text.find('\n') == text.size() - 1);
 }
 
 TEST_CASE("watchdog: a failure that is no timeout is not told as one") {
-  const auto observer = std::make_shared<Observer>();
-  make_reduction(2, observer)->fail("reason");
-  CHECK_FALSE(observer->told);
+  const auto members = make_members(2);
+  members->next({"cpu", 4}, Membership::kJustMade);
+  std::make_shared<Reduction>(members, 0, Direction::kForward)->fail("reason");
+  CHECK(next_of_newcomer(members.get()) == 0);
 }
 
 TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
@@ -338,7 +333,7 @@ TEST_CASE("watchdog: many give up together, and those that have met are left alo
   }
 }
 
-TEST_CASE("watchdog: an reduction that everybody has left is forgotten") {
+TEST_CASE("watchdog: a reduction that everybody has left is forgotten") {
   Inbox<Moments> abandoned;
   auto reduction = make_reduction(2);
   arrive(*reduction, device_of(0), part_of(0), abandoned.then());

@@ -23,8 +23,6 @@ const Device kB{"cpu", 1};
 const Device kC{"cpu", 2};
 const Signature kSignature{8, "float32", 1e-5, 0.9};
 
-const Advice kAdvice{"", " Use fewer.", ", on purpose", "Causes: none.", ""};
-
 std::uint32_t number_of(std::size_t round, const Device& device) {
   return static_cast<std::uint32_t>(round * 100) + static_cast<std::uint32_t>(device.index);
 }
@@ -32,7 +30,6 @@ std::uint32_t number_of(std::size_t round, const Device& device) {
 std::shared_ptr<SyncGroup> named(const std::string& key, std::size_t num_devices) {
   SyncGroup::Options options;
   options.key = key;
-  options.advice = &kAdvice;
   return SyncGroup::named("layer", num_devices, options);
 }
 
@@ -176,7 +173,7 @@ TEST_CASE("sync group: one device more than num_devices is refused and harms nob
 
 TEST_CASE("membership: devices that never came are named if all that should come are known") {
   const auto missing = [](std::size_t num_devices, const std::vector<int>& device_ids) {
-    Membership roll("layer", num_devices, "num_devices", device_ids);
+    Membership roll("layer", num_devices, {"num_devices", device_ids});
     roll.next({"gpu", 2}, Membership::kJustMade);
     return roll.missing_text({{"gpu", 2}}, true);
   };
@@ -346,11 +343,12 @@ TEST_CASE("membership: the message names a device in inference mode and another 
   CAPTURE(error);
   CHECK(contains(error, "Came: cpu(0) (2 training forwards)."));
   CHECK(contains(error, "Missing: cpu(1) (1 training forward, then 2 in inference mode)."));
-  CHECK(contains(error, "in inference mode, on purpose: cpu(1);"));
+  CHECK(contains(error, "in inference mode, without autograd.record() or train_mode: cpu(1);"));
   CHECK(contains(error, "Under the same key these wait with num_devices=3: cpu(2);"));
   const std::string error_of_other = of_c.wait().outcome.error;
   CHECK(contains(error_of_other, "Missing: 2 devices never called in training."));
-  CHECK(contains(error_of_other, "in inference mode, on purpose: cpu(1);"));
+  CHECK(contains(error_of_other,
+                 "in inference mode, without autograd.record() or train_mode: cpu(1);"));
 }
 
 TEST_CASE("sync group: a device that fails behind forward fails its peers in backward at once") {

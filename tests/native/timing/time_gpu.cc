@@ -25,6 +25,7 @@
 #include "cuda/gpu.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
+#include "support/test_call.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
@@ -91,8 +92,6 @@ std::unique_ptr<cuda::Memory> normal_array(int ordinal, DType dtype, std::int64_
 /// A layer on one context, with arrays of its own.
 class Layer {
  public:
-  using Post = std::function<void(const std::function<void()>&)>;
-
   Layer(int index, const Case& given)
       : device_{"gpu", index}, case_(given), backend_(cuda::backend_of(index, "layer")) {
     const int ordinal = cuda::Gpu::of(index).stream()->ordinal();
@@ -104,30 +103,30 @@ class Layer {
 
   const Device& device() const { return device_; }
 
-  std::shared_ptr<DevicePass> forward(const Post& post, const Backend::Done& done) {
-    Backend::Forward pass = begun<Backend::Forward>(post, done);
-    pass.eps = 1e-5;
-    pass.y = data_[kY]->data();
-    pass.merged = [this](const Backend::StatisticsPtr& batch, std::int64_t count) {
+  std::shared_ptr<DevicePass> forward(const std::shared_ptr<TestCall>& call) {
+    auto work = begun<Backend::Forward>();
+    work.eps = 1e-5;
+    work.y = data_[kY]->data();
+    call->on_update = [this](const StatisticsPtr& batch, std::int64_t count) {
       statistics_ = batch;
       count_ = count;
-      Backend::Update update;
+      Update update;
       update.running = {parameters_[2]->data(), parameters_[3]->data(), 0.9, nullptr};
       if (batch) update.batches = {batch};
       return update;
     };
-    return backend_->forward(std::move(pass));
+    return backend_->forward(work, call);
   }
 
-  std::shared_ptr<DevicePass> backward(const Post& post, const Backend::Done& done) const {
-    Backend::Backward pass = begun<Backend::Backward>(post, done);
-    pass.dy = data_[kDy]->data();
-    pass.statistics = statistics_;
-    pass.count = count_;
-    pass.gradients.gamma = parameters_[4]->data();
-    pass.gradients.beta = parameters_[5]->data();
-    pass.gradients.data = data_[kDx]->data();
-    return backend_->backward(std::move(pass));
+  std::shared_ptr<DevicePass> backward(const std::shared_ptr<TestCall>& call) const {
+    auto work = begun<Backend::Backward>();
+    work.dy = data_[kDy]->data();
+    work.statistics = statistics_;
+    work.count = count_;
+    work.gradients.gamma = parameters_[4]->data();
+    work.gradients.beta = parameters_[5]->data();
+    work.gradients.data = data_[kDx]->data();
+    return backend_->backward(work, call);
   }
 
   std::size_t bytes() const { return data_[kX]->bytes(); }
@@ -138,17 +137,15 @@ class Layer {
  private:
   enum Array { kX, kDy, kY, kDx };
 
-  template <class Pass>
-  Pass begun(const Post& post, const Backend::Done& done) const {
-    Pass pass;
-    pass.data = {case_.dtype, case_.layout()};
-    pass.x = data_[kX]->data();
-    pass.gamma = parameters_[0]->data();
-    pass.beta = parameters_[1]->data();
-    pass.activation.type = case_.activation;
-    pass.post = post;
-    pass.done = done;
-    return pass;
+  template <class Work>
+  Work begun() const {
+    Work work;
+    work.data = {case_.dtype, case_.layout()};
+    work.x = data_[kX]->data();
+    work.gamma = parameters_[0]->data();
+    work.beta = parameters_[1]->data();
+    work.activation.type = case_.activation;
+    return work;
   }
 
   const Device device_;
@@ -156,7 +153,7 @@ class Layer {
   const std::shared_ptr<Backend> backend_;
   std::array<std::unique_ptr<cuda::Memory>, 4> data_;
   std::array<std::unique_ptr<cuda::Memory>, 6> parameters_;
-  Backend::StatisticsPtr statistics_;
+  StatisticsPtr statistics_;
   std::int64_t count_ = 0;
 };
 
@@ -181,16 +178,17 @@ class Tasks {
     ended_ = 0;
     if (!error_.empty()) throw Error(error_);
   }
-  Layer::Post post() {
-    return [this](const std::function<void()>& task) { add(task); };
-  }
-  Backend::Done done() {
-    return [this](const std::string& error) {
+  /// One whose tasks are run here.
+  std::shared_ptr<TestCall> call() {
+    const auto call = std::make_shared<TestCall>();
+    call->on_post = [this](const std::function<void()>& task) { add(task); };
+    call->on_complete = [this](const std::string& error) {
       add([this, error] {
         ++ended_;
         if (!error.empty()) error_ = error;
       });
     };
+    return call;
   }
 
  private:
@@ -313,9 +311,8 @@ void time_phases(const Case& given, bool small) {
       const auto launch = [&](const auto& lap) {
         DevicePasses passes;
         for (const auto& layer : layers) {
-          passes.push_back(forward ? layer->forward(tasks.post(), tasks.done())
-                                   : layer->backward(tasks.post(), tasks.done()));
-          passes.back()->begin(nullptr);
+          passes.push_back(forward ? layer->forward(tasks.call()) : layer->backward(tasks.call()));
+          passes.back()->sum(nullptr);
         }
         lap();
         for (const auto& pass : passes) pass->finish({pass}, {});
@@ -352,7 +349,7 @@ void time_rounds(bool small) {
       Layer layer(static_cast<int>(rank), {2, 64, 8});
       Tasks tasks;
       const auto pass = [&](Reduction* reduction, const std::shared_ptr<DevicePass>& own) {
-        reduction->begin(own.get());
+        reduction->sum(own.get());
         reduction->arrive(layer.device(), own);
         tasks.run_until_ended(1);
       };
@@ -360,9 +357,8 @@ void time_rounds(bool small) {
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 0 && i == steps) cpu = std::clock();
         const auto round = group.join(layer.device());
-        pass(&round->forward(), layer.forward(tasks.post(), tasks.done()));
-        pass(round->next_backward(layer.device()).get(),
-             layer.backward(tasks.post(), tasks.done()));
+        pass(&round->forward(), layer.forward(tasks.call()));
+        pass(round->next_backward(layer.device()).get(), layer.backward(tasks.call()));
         if (rank == 0 && i >= steps) times.push_back(since(begin));
       }
       if (rank == 0) cpu = std::clock() - cpu;

@@ -1,4 +1,4 @@
-#include "mxnet/update_order.h"
+#include "operator/update_order.h"
 
 #include <algorithm>
 #include <tuple>
@@ -6,7 +6,7 @@
 
 #include "common/per_process.h"
 
-namespace gluon_syncbn {
+namespace gluon_syncbn::op {
 namespace {
 
 /// Passes of a graph that may be under way at the same time. Of an earlier one nothing comes.
@@ -72,7 +72,7 @@ class UpdateOrder::Entry {
   std::uint64_t pass() const { return place_.pass; }
 
   bool is_over = false;
-  Backend::StatisticsPtr batch;
+  StatisticsPtr batch;
 
  private:
   const Place place_;
@@ -108,8 +108,8 @@ std::shared_ptr<UpdateOrder::Entry> UpdateOrder::reserve(Place place) {
   return entry;
 }
 
-void UpdateOrder::apply(const std::shared_ptr<Entry>& entry, Backend::StatisticsPtr statistics,
-                        Backend::Update* update) {
+void UpdateOrder::apply(const std::shared_ptr<Entry>& entry, StatisticsPtr statistics,
+                        Update* update) {
   update->turn = std::unique_lock<std::mutex>(turn_);
   const std::lock_guard<std::mutex> lock(mutex_);
   entry->is_over = true;
@@ -127,7 +127,7 @@ void UpdateOrder::apply(const std::shared_ptr<Entry>& entry, Backend::Statistics
     } else {
       update->batches = {entry->batch};
       if (!before_ && !is_settled()) {
-        before_ = std::make_shared<Backend::SavedStatistics>();
+        before_ = std::make_shared<SavedStatistics>();
         update->saved = before_;
       }
     }
@@ -157,4 +157,4 @@ void UpdateOrder::forget_applied() {
   before_ = nullptr;
 }
 
-}  // namespace gluon_syncbn
+}  // namespace gluon_syncbn::op

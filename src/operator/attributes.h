@@ -1,5 +1,5 @@
-#ifndef GLUON_SYNCBN_MXNET_ATTRIBUTES_H_
-#define GLUON_SYNCBN_MXNET_ATTRIBUTES_H_
+#ifndef GLUON_SYNCBN_OPERATOR_ATTRIBUTES_H_
+#define GLUON_SYNCBN_OPERATOR_ATTRIBUTES_H_
 
 #include <cstddef>
 #include <optional>
@@ -8,7 +8,7 @@
 
 #include "norm/activation.h"
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::op {
 
 /// Who meets under a key.
 enum class Scope {
@@ -79,6 +79,6 @@ struct Attributes {
   std::size_t axis_of(std::size_t ndim) const;
 };
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::op
 
-#endif  // GLUON_SYNCBN_MXNET_ATTRIBUTES_H_
+#endif  // GLUON_SYNCBN_OPERATOR_ATTRIBUTES_H_

@@ -1,5 +1,5 @@
-#ifndef GLUON_SYNCBN_MXNET_UPDATE_ORDER_H_
-#define GLUON_SYNCBN_MXNET_UPDATE_ORDER_H_
+#ifndef GLUON_SYNCBN_OPERATOR_UPDATE_ORDER_H_
+#define GLUON_SYNCBN_OPERATOR_UPDATE_ORDER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "common/device.h"
 #include "norm/backend.h"
 
-namespace gluon_syncbn {
+namespace gluon_syncbn::op {
 
 class UpdateOrder;
 
@@ -70,8 +70,7 @@ class UpdateOrder {
 
   /// Adds to `update` what the averages are to be moved by; `statistics` may be null: by nothing.
   /// Holds off all others until `update` is destroyed.
-  void apply(const std::shared_ptr<Entry>& entry, Backend::StatisticsPtr statistics,
-             Backend::Update* update);
+  void apply(const std::shared_ptr<Entry>& entry, StatisticsPtr statistics, Update* update);
   void cancel(const std::shared_ptr<Entry>& entry);
 
  private:
@@ -82,9 +81,9 @@ class UpdateOrder {
   std::mutex turn_;
   std::mutex mutex_;
   std::list<std::shared_ptr<Entry>> entries_;
-  std::shared_ptr<Backend::SavedStatistics> before_;  // null where no entry has been applied
+  std::shared_ptr<SavedStatistics> before_;  // null where no entry has been applied
 };
 
-}  // namespace gluon_syncbn
+}  // namespace gluon_syncbn::op
 
-#endif  // GLUON_SYNCBN_MXNET_UPDATE_ORDER_H_
+#endif  // GLUON_SYNCBN_OPERATOR_UPDATE_ORDER_H_

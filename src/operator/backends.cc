@@ -1,4 +1,7 @@
-#include "mxnet/backends.h"
+#include "operator/backends.h"
+
+#include <cstddef>
+#include <cstdint>
 
 #include "common/error.h"
 #include "cpu/backend.h"
@@ -7,14 +10,28 @@
 #include "cuda/backend.h"
 #include "cuda/gpu.h"
 #include "cuda/runtime.h"
-#include "cuda/thread_context.h"
-#include "mxnet/gpu_pool.h"
+#include "mxnet/ndarray.h"
 #endif
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::op {
 namespace {
 
 #ifdef GLUON_SYNCBN_CUDA
+/// Memory of gpu(index) from MXNet's pool, which empties itself if CUDA has no more; null if that
+/// does not help. (MXStorageEmptyCache of MXNet 1.9.1 takes no lock: another thread that allocates
+/// at that time gets memory that is being freed.)
+std::shared_ptr<void> lend_from_pool(int index, std::size_t bytes) {
+  using namespace mxnet;
+  constexpr int kAtOnce = 0;  // not when it is used first
+  const auto length = static_cast<std::int64_t>((bytes + sizeof(double) - 1) / sizeof(double));
+  NDArrayHandle handle = nullptr;
+  if (api().NDArrayCreateEx64(&length, 1, kGPUContext, index, kAtOnce, kFloat64, &handle) != 0) {
+    return nullptr;
+  }
+  const auto array = std::make_shared<NDArray>(handle);
+  return {array, array->data<void>()};
+}
+
 std::shared_ptr<Backend> gpu_backend(const Device& device, const std::string& layer) {
   cuda::set_lender(lend_from_pool);
   return cuda::backend_of(device.index, layer);
@@ -39,16 +56,6 @@ std::shared_ptr<Backend> backend_of(const Device& device, const std::string& lay
 }
 
 #ifdef GLUON_SYNCBN_CUDA
-KeepsGpu::KeepsGpu() : before_(cuda::thread_context()) {}
-KeepsGpu::~KeepsGpu() {
-  if (cuda::thread_context() != before_) cuda::set_thread_context(before_);
-}
-#else
-KeepsGpu::KeepsGpu() : before_(nullptr) {}
-KeepsGpu::~KeepsGpu() { static_cast<void>(before_); }
-#endif
-
-#ifdef GLUON_SYNCBN_CUDA
 std::string gpu_build() { return GLUON_SYNCBN_CUDA; }
 std::string gpu_devices() { return cuda::describe_devices(); }
 #else
@@ -56,4 +63,4 @@ std::string gpu_build() { return std::string("not built; ") + kHowToBuild; }
 std::string gpu_devices() { return "unknown"; }
 #endif
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::op

@@ -1,4 +1,4 @@
-#include "mxnet/attributes.h"
+#include "operator/attributes.h"
 
 #include <algorithm>
 #include <charconv>
@@ -12,7 +12,7 @@
 #include "common/error.h"
 #include "common/list_text.h"
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::op {
 namespace {
 
 // Values come from symbol files that anyone may have written.
@@ -316,4 +316,4 @@ std::size_t Attributes::axis_of(std::size_t ndim) const {
   return static_cast<std::size_t>(axis < 0 ? axis + dims : axis);
 }
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::op

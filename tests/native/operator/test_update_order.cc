@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "mxnet/update_order.h"
+#include "operator/update_order.h"
 
 namespace gluon_syncbn::tests {
+
+using namespace op;
+
 namespace {
 
 struct Numbered : Statistics {
@@ -28,7 +31,7 @@ class Record {
   }
 
   void apply(const std::shared_ptr<UpdateOrder::Entry>& entry, double number) {
-    Backend::Update update;
+    Update update;
     order_->apply(entry, std::make_shared<const Numbered>(number), &update);
     if (update.saved && update.saved->values) {
       moved_by = *static_cast<Numbers*>(update.saved->values.get());

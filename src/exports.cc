@@ -8,14 +8,14 @@
 #include "common/error.h"
 #include "common/error_of.h"
 #include "common/watchdog.h"
-#include "mxnet/backends.h"
 #include "mxnet/blas.h"
-#include "mxnet/callbacks.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/cpu_pools.h"
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
 #include "mxnet/horovod.h"
+#include "operator/backends.h"
+#include "operator/callbacks.h"
 #include "sync/sync_group.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -34,7 +34,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
   return error_of([&] {
     mxnet::load_api(libmxnet);
     mxnet::set_cpu_context_check(check);
-    mxnet::register_operator();
+    op::register_operator();
     mxnet::survive_forks(live_arrays);
   });
 }
@@ -116,7 +116,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {
 
 /// The GPU backend of this build: what it is for, or why it is not there.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_build() noexcept {
-  static const std::string build = mxnet::gpu_build();
+  static const std::string build = op::gpu_build();
   return build.c_str();
 }
 
@@ -124,7 +124,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_build() noexcept {
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_devices() {
   static std::string devices;
   try {
-    devices = mxnet::gpu_devices();
+    devices = op::gpu_devices();
   } catch (const std::exception& error) {
     devices = error.what();
   }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/error.h"
-#include "distributed/inter_process_reduce.h"
 #include "distributed/message.h"
+#include "distributed/round_link.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
@@ -61,7 +61,7 @@ class LatePass : public NumbersPass<Moments> {
  public:
   using NumbersPass::NumbersPass;
 
-  void reduce(const DevicePasses& passes, Then then) override {
+  void gather(const DevicePasses& passes, Then then) override {
     merged_ = merged(passes).packed();
     waiting_ = std::move(then);
   }

@@ -1,4 +1,4 @@
-#include "mxnet/callbacks.h"
+#include "operator/callbacks.h"
 
 #include <array>
 #include <memory>
@@ -6,9 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "mxnet/property.h"
+#include "operator/property.h"
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::op {
+
+using namespace mxnet;
+
 namespace {
 
 // MXNet calls all but forward, backward and the deleters inside one of its C functions, which turn
@@ -204,4 +207,4 @@ void register_operator() {
   check(api().CustomOpRegister(kOpType, &create_property), "MXCustomOpRegister");
 }
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::op

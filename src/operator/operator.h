@@ -1,5 +1,5 @@
-#ifndef GLUON_SYNCBN_MXNET_OPERATOR_H_
-#define GLUON_SYNCBN_MXNET_OPERATOR_H_
+#ifndef GLUON_SYNCBN_OPERATOR_OPERATOR_H_
+#define GLUON_SYNCBN_OPERATOR_OPERATOR_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,20 +11,20 @@
 #include <vector>
 
 #include "common/device.h"
-#include "mxnet/attributes.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
-#include "mxnet/update_order.h"
 #include "norm/backend.h"
+#include "operator/attributes.h"
+#include "operator/update_order.h"
 #include "sync/sync_group.h"
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::op {
 
 /// The operator's arguments, of which the last is there if it adds a shortcut.
 enum Argument : std::size_t { kData, kGamma, kBeta, kShortcut };
 
 /// Its auxiliary states, of which the last is there if it averages over all batches.
-enum State : std::size_t { kMovingMean, kMovingVar, kNumBatches };
+enum AuxiliaryState : std::size_t { kMovingMean, kMovingVar, kNumBatches };
 
 /// Where arrays stand in what MXNet passes to the callbacks: in forward the arguments, the output
 /// and the states; in backward the gradient of the output, the arguments, the output, their
@@ -46,7 +46,7 @@ class Positions {
     std::size_t arguments;
     std::size_t operator[](Argument argument) const { return argument; }
     std::size_t out() const { return arguments; }
-    std::size_t operator[](State state) const { return arguments + 1 + state; }
+    std::size_t operator[](AuxiliaryState state) const { return arguments + 1 + state; }
   };
   struct Backward {
     std::size_t arguments;
@@ -104,53 +104,21 @@ class Operator : public std::enable_shared_from_this<Operator> {
            GraphUse use);
 
   /// Both return at once and complete on the engine.
-  void forward(std::vector<NDArray> arrays, OpReq request, bool is_train);
+  void forward(std::vector<mxnet::NDArray> arrays, mxnet::OpReq request, bool is_train);
   /// `requests` has one for each argument.
-  void backward(std::vector<NDArray> arrays, const int* requests);
+  void backward(std::vector<mxnet::NDArray> arrays, const int* requests);
 
  private:
   /// What a backward pass needs of its forward pass, beside the input.
-  struct Forward {
-    std::shared_ptr<const Statistics> statistics;
+  struct Saved {
+    StatisticsPtr statistics;
     std::int64_t count = 0;        ///< elements per channel on all devices
     bool of_batch = false;         ///< false if the running statistics were used
     std::shared_ptr<Round> round;  ///< empty if nothing was synchronized
   };
-  struct Call;
-  struct ForwardCall;
-  struct BackwardCall;
-
-  /// Runs `run` on the device's worker once the arrays are ready; what it throws is the call's
-  /// error.
-  template <class OneCall>
-  void push_call(std::shared_ptr<OneCall> call, const char* name,
-                 void (Operator::*run)(const std::shared_ptr<OneCall>&, const Completion&));
-  void complete(const std::shared_ptr<Call>& call, const Completion& completion,
-                const std::string& error) const;
-
-  void run_forward(const std::shared_ptr<ForwardCall>& call, const Completion& completion);
-  void run_inference(const std::shared_ptr<ForwardCall>& call, const Completion& completion);
-  void run_backward(const std::shared_ptr<BackwardCall>& call, const Completion& completion);
-
-  Backend::Normalization normalization_of(const std::shared_ptr<ForwardCall>& call,
-                                          const Completion& completion);
-  std::shared_ptr<DevicePass> pass_of(const std::shared_ptr<ForwardCall>& call,
-                                      const Completion& completion);
-  std::shared_ptr<DevicePass> pass_of(const std::shared_ptr<BackwardCall>& call,
-                                      const Completion& completion);
-  /// Decides the place of the update among those of the same running statistics.
-  void reserve_update(ForwardCall* call) const;
-  /// `batch` is null if it moves nothing, because it has no elements.
-  Backend::Update update_of(ForwardCall* call, Backend::StatisticsPtr batch) const;
-  /// Of a training forward that had begun.
-  void forward_failed(ForwardCall* call, const std::string& error);
-  Backend::Gradients gradients_of(const BackwardCall& call) const;
-
-  /// Null for 1.
-  const void* gamma(const NDArray& array) const;
-  Backend::Data data_of(const NDArray& array) const;
-  /// An array of the shape and dtype of the input, which may be gone.
-  const NDArray& like_data(const BackwardCall& call) const;
+  class EngineCall;
+  class ForwardCall;
+  class BackwardCall;
 
   const Attributes attributes_;
   const Positions positions_;
@@ -161,10 +129,10 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const GraphUse use_;
   const Membership::Ticket ticket_;  ///< of the call that made this operator
   std::uint64_t runs_ = 0;           ///< training forwards begun
-  std::shared_ptr<const Forward> forward_;
-  std::string forward_error_;  ///< why there is no `forward_`
+  std::shared_ptr<const Saved> saved_;
+  std::string forward_error_;  ///< why nothing is saved
 };
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::op
 
-#endif  // GLUON_SYNCBN_MXNET_OPERATOR_H_
+#endif  // GLUON_SYNCBN_OPERATOR_OPERATOR_H_

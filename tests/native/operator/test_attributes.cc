@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "common/error.h"
-#include "mxnet/attributes.h"
+#include "operator/attributes.h"
 
 namespace gluon_syncbn::tests {
 namespace {
 
-using mxnet::Attributes;
-using mxnet::Scope;
+using op::Attributes;
+using op::Scope;
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 /// The message of what `pairs` is refused with; "" where it is accepted.

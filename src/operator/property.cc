@@ -1,19 +1,21 @@
-#include "mxnet/property.h"
+#include "operator/property.h"
 
 #include <cstddef>
 #include <map>
 
 #include "common/error.h"
 #include "common/list_text.h"
-#include "mxnet/advice.h"
-#include "mxnet/backends.h"
 #include "mxnet/blas.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/horovod.h"
+#include "operator/backends.h"
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::op {
+
+using namespace mxnet;
+
 namespace {
 
 constexpr std::size_t kMinDimensions = 2;
@@ -77,11 +79,11 @@ Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
                   std::to_string(attributes_.axis));
     }
   };
-  const auto state = [&](State which) { return given[positions.arguments() + which]; };
+  const auto state = [&](AuxiliaryState which) { return given[positions.arguments() + which]; };
   for (const Argument which : {kGamma, kBeta}) {
     require_per_channel(kArgumentNames[which], given[which]);
   }
-  for (const State which : {kMovingMean, kMovingVar}) {
+  for (const AuxiliaryState which : {kMovingMean, kMovingVar}) {
     require_per_channel(kStateNames[which], state(which));
   }
   if (positions.has(kShortcut) && !is_compatible(given[kShortcut], data)) {
@@ -125,7 +127,7 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
     require(kArgumentNames[i], given[i], i == kShortcut ? dtypes.data : dtypes.parameter);
   }
   for (std::size_t i = 0; i < positions.states(); ++i) {
-    require(kStateNames[i], given[forward[static_cast<State>(i)]], dtypes.parameter);
+    require(kStateNames[i], given[forward[static_cast<AuxiliaryState>(i)]], dtypes.parameter);
   }
   return dtypes;
 }
@@ -175,7 +177,6 @@ std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
   std::string layer = attributes_.layer();
   SyncGroup::Options options;
   options.key = attributes_.key;
-  options.advice = &advice();
   if (attributes_.sync_group_size) {
     const auto found = attributes_.group_of(device.index);
     if (!found) return nullptr;
@@ -201,4 +202,4 @@ std::shared_ptr<ProcessLink> Property::process_link() const {
   return ProcessLink::named(horovod_group(attributes_.process_set), attributes_.across);
 }
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::op

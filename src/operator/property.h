@@ -1,5 +1,5 @@
-#ifndef GLUON_SYNCBN_MXNET_PROPERTY_H_
-#define GLUON_SYNCBN_MXNET_PROPERTY_H_
+#ifndef GLUON_SYNCBN_OPERATOR_PROPERTY_H_
+#define GLUON_SYNCBN_OPERATOR_PROPERTY_H_
 
 #include <map>
 #include <memory>
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "mxnet/attributes.h"
-#include "mxnet/operator.h"
+#include "operator/attributes.h"
+#include "operator/operator.h"
 #include "sync/sync_group.h"
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::op {
 
 using Shape = std::vector<int>;
 
@@ -39,8 +39,8 @@ class Property {
   Shapes infer_shapes(const std::vector<Shape>& given) const;
 
   struct DTypes {
-    MXDType data;
-    MXDType parameter;
+    mxnet::MXDType data;
+    mxnet::MXDType parameter;
   };
   /// `given` are the dtypes of the arguments, the output and the auxiliary states.
   DTypes infer_dtypes(const std::vector<int>& given) const;
@@ -58,6 +58,6 @@ class Property {
   const std::shared_ptr<PendingForwards> pending_ = std::make_shared<PendingForwards>();
 };
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::op
 
-#endif  // GLUON_SYNCBN_MXNET_PROPERTY_H_
+#endif  // GLUON_SYNCBN_OPERATOR_PROPERTY_H_

@@ -1,6 +1,4 @@
-#include "distributed/inter_process_reduce.h"
-
-#include <utility>
+#include "distributed/round_link.h"
 
 #include "common/error.h"
 
@@ -15,8 +13,42 @@ void RoundLink::agree(const Signature& signature) {
   signature_ = signature;
 }
 
-ProcessMessage RoundLink::message(const PartialStatistics& statistics,
-                                  const std::string& error) const {
+void RoundLink::exchange(Direction direction, const Gather& gather, const Then& then) {
+  const auto write = [self = shared_from_this(), gather, then](const auto& ready) {
+    gather([self, then, ready](const PartialStatistics& own, const std::string& error) {
+      // The answer will say so too, but the other processes may be long in coming.
+      if (!error.empty()) then({}, error);
+      ready(self->message(own, error));
+    });
+  };
+  send(direction, write,
+       [self = shared_from_this(), direction, then](const ProcessGroup::Gathered& gathered) {
+         std::vector<PartialStatistics> processes;
+         std::string error;
+         try {
+           processes = self->read(direction, gathered);
+         } catch (const std::exception& caught) {
+           error = caught.what();
+         }
+         then(processes, error);
+       });
+}
+
+void RoundLink::cancel(Direction direction, const std::string& error) {
+  send(
+      direction,
+      [self = shared_from_this(), error](const auto& ready) { ready(self->message({}, error)); },
+      [](const ProcessGroup::Gathered&) {});
+}
+
+void RoundLink::send(Direction direction, ProcessLink::Write write, ProcessGroup::Then then) {
+  const auto name = this->name(direction);
+  if (!name) return then({{}, "its forward pass has not met the other processes"});
+  link_->send(*name, {std::move(write), std::move(then)});
+}
+
+ProcessGroup::Words RoundLink::message(const PartialStatistics& statistics,
+                                       const std::string& error) const {
   ProcessMessage message;
   message.statistics = statistics;
   message.text = error;
@@ -24,31 +56,24 @@ ProcessMessage RoundLink::message(const PartialStatistics& statistics,
   message.used_slots = link_->used_slots();
   const std::lock_guard<std::mutex> lock(mutex_);
   message.signature = signature_;
-  return message;
+  return message.pack();
 }
 
-std::optional<std::string> RoundLink::name(Pass pass) const {
-  if (pass == Pass::kForward) return link_->name() + ".forward";
+std::optional<std::string> RoundLink::name(Direction direction) const {
+  if (direction == Direction::kForward) return link_->name() + ".forward";
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!slot_name_) return std::nullopt;
   return link_->name() + ".backward" + *slot_name_;
 }
 
-void RoundLink::send(Pass pass, ProcessLink::PendingMessage message) {
-  const auto name = this->name(pass);
-  if (!name) return message.then({{}, "its forward pass has not met the other processes"});
-  link_->send(*name, std::move(message));
-}
-
-std::vector<ProcessMessage> RoundLink::read(const ProcessGroup::Gathered& gathered) const {
+std::vector<PartialStatistics> RoundLink::read(Direction direction,
+                                               const ProcessGroup::Gathered& gathered) {
   if (!gathered.error.empty()) {
     throw Error("the exchange with other processes has failed: " + gathered.error);
   }
   auto messages = ProcessMessage::unpack(gathered.words);
   if (messages.size() != static_cast<std::size_t>(link_->group()->size())) {
-    throw Error(
-        "the message of another process cannot be read; all processes should run the same "
-        "version of gluon_syncbn");
+    throw Error(kUnreadableMessage);
   }
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (!messages[i].text.empty()) {
@@ -67,7 +92,10 @@ std::vector<ProcessMessage> RoundLink::read(const ProcessGroup::Gathered& gather
       throw Error(which + *difference);
     }
   }
-  return messages;
+  if (direction == Direction::kForward) take_slot(messages);
+  std::vector<PartialStatistics> processes;
+  for (auto& message : messages) processes.push_back(std::move(message.statistics));
+  return processes;
 }
 
 void RoundLink::take_slot(const std::vector<ProcessMessage>& messages) {
@@ -86,41 +114,10 @@ void RoundLink::take_slot(const std::vector<ProcessMessage>& messages) {
   }
 }
 
-void InterProcessReduce::reduce(Bring bring, const Then& then) {
-  const auto write = [round = round_, bring = std::move(bring), then](const auto& ready) {
-    bring([round, then, ready](const PartialStatistics& own, const std::string& error) {
-      // The answer will say so too, but the other processes may be long in coming.
-      if (!error.empty()) then({}, error);
-      ready(round->message(own, error).pack());
-    });
-  };
-  const auto arrived = [round = round_, pass = pass_,
-                        then](const ProcessGroup::Gathered& gathered) {
-    std::vector<PartialStatistics> processes;
-    std::string error;
-    try {
-      auto messages = round->read(gathered);
-      if (pass == RoundLink::Pass::kForward) round->take_slot(messages);
-      for (auto& message : messages) processes.push_back(std::move(message.statistics));
-    } catch (const std::exception& caught) {
-      error = caught.what();
-    }
-    then(processes, error);
-  };
-  round_->send(pass_, {write, arrived});
-}
-
-void InterProcessReduce::cancel(const std::string& error) {
-  round_->send(pass_, {[round = round_, error](const auto& ready) {
-                         ready(round->message({}, error).pack());
-                       },
-                       [](const ProcessGroup::Gathered&) {}});
-}
-
-std::string InterProcessReduce::describe() const {
-  const ProcessGroup& group = *round_->link_->group();
+std::string RoundLink::describe(Direction direction) const {
+  const ProcessGroup& group = *link_->group();
   return "All devices of this process came; it is " + group.describe() + ". " +
-         group.missing(round_->name(pass_).value_or("")) +
+         group.missing(name(direction).value_or("")) +
          " Usual causes: a process has ended, or waits for something else; a process got no data "
          "this step; a branch that calls the layer was taken on some processes only; the "
          "networks of the processes differ, or were made in another order.";

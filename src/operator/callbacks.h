@@ -1,0 +1,15 @@
+#ifndef GLUON_SYNCBN_OPERATOR_CALLBACKS_H_
+#define GLUON_SYNCBN_OPERATOR_CALLBACKS_H_
+
+#include "mxnet/c_api.h"
+
+namespace gluon_syncbn::op {
+
+constexpr const char* kOpType = "SyncBatchNorm";
+
+/// Registers the operator with MXNet under kOpType.
+void register_operator();
+
+}  // namespace gluon_syncbn::op
+
+#endif  // GLUON_SYNCBN_OPERATOR_CALLBACKS_H_
