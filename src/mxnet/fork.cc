@@ -99,7 +99,8 @@ void after() {
 
 }  // namespace
 
-// Before a fork, MXNet ends the threads of custom operators and then waits for all operations. One
+// Before a fork, MXNet ends the threads of custom operators and then waits for all operations (its
+// src/initialize.cc). One
 // that calls a custom operator in between would wait forever, or crash. And an error that it finds
 // then ends the process. MXNet has registered its handlers before these, so that `before` is called
 // before MXNet's and `after` behind.

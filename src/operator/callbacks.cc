@@ -24,65 +24,61 @@ Callback erase_type(Function* function) {
   return reinterpret_cast<Callback>(function);
 }
 
-/// An object that MXNet owns through a list of callbacks, each of which gets the State as its
+/// An object that MXNet owns through a list of callbacks, each of which gets the Owned as its
 /// context. MXNet copies the list but not what it points to, and keeps that until it has called the
 /// deleter, which stands first.
 template <class T, std::size_t NumCallbacks>
-struct State {
+struct Owned {
   std::shared_ptr<T> object;
   std::array<void*, NumCallbacks> contexts;
 
   static void publish(std::shared_ptr<T> object, std::array<Callback, NumCallbacks>& callbacks,
                       CallbackList* out) {
-    auto state = std::make_unique<State>();
+    auto state = std::make_unique<Owned>();
     state->object = std::move(object);
     state->contexts.fill(state.get());
     *out = {static_cast<int>(NumCallbacks), callbacks.data(), state->contexts.data()};
     state.release();
   }
 
-  static T& get(void* state) { return *static_cast<State*>(state)->object; }
+  static T& get(void* state) { return *static_cast<Owned*>(state)->object; }
 
   static int destroy(void* state) {
-    std::unique_ptr<State>(static_cast<State*>(state));
+    std::unique_ptr<Owned>(static_cast<Owned*>(state));
     return kSuccess;
   }
 };
 
-using PropertyState = State<Property, 8>;
-using OperatorState = State<Operator, 3>;
+using OwnedProperty = Owned<Property, 8>;
+using OwnedOperator = Owned<Operator, 3>;
 
-Positions positions_of(void* state) { return PropertyState::get(state).positions(); }
+Positions positions_of(void* state) { return OwnedProperty::get(state).positions(); }
 
 /// Of arguments, output and auxiliary states.
 bool is_number_of_all(int number, const Positions& positions) {
   return static_cast<std::size_t>(number) == positions.arguments() + 1 + positions.states();
 }
 
-/// MXNet keeps the list it is given no longer than the callback's return, and never writes to it.
-template <std::size_t N>
-int list(char*** names, std::array<const char*, N>& values) {
+/// MXNet copies the list before it calls again on this thread, and never writes to it.
+int list(char*** names, const char* const* first, std::size_t number) {
+  thread_local std::vector<const char*> values;
+  values.assign(first, first + number);
+  values.push_back(nullptr);
   *names = const_cast<char**>(values.data());
   return kSuccess;
 }
 
 int list_arguments(char*** names, void* state) {
-  static std::array<const char*, 4> values{"data", "gamma", "beta", nullptr};
-  static std::array<const char*, 5> with_shortcut{"data", "gamma", "beta", "shortcut", nullptr};
-  return positions_of(state).has(kShortcut) ? list(names, with_shortcut) : list(names, values);
+  return list(names, kArgumentNames, positions_of(state).arguments());
 }
 
 int list_outputs(char*** names, void*) {
-  static std::array<const char*, 2> values{"output", nullptr};
-  return list(names, values);
+  static constexpr const char* kOutput = "output";
+  return list(names, &kOutput, 1);
 }
 
 int list_auxiliary_states(char*** names, void* state) {
-  static std::array<const char*, 3> averages{"moving_mean", "moving_var", nullptr};
-  static std::array<const char*, 4> with_count{"moving_mean", "moving_var", "num_batches_tracked",
-                                               nullptr};
-  const bool counts = PropertyState::get(state).counts_batches();
-  return counts ? list(names, with_count) : list(names, averages);
+  return list(names, kStateNames, positions_of(state).states());
 }
 
 int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
@@ -94,7 +90,7 @@ int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
     given.emplace_back(shapes[i], shapes[i] + (ndims[i] > 0 ? ndims[i] : 0));
   }
   thread_local Property::Shapes inferred;
-  inferred = PropertyState::get(state).infer_shapes(given);
+  inferred = OwnedProperty::get(state).infer_shapes(given);
   const auto at = positions.forward();
   for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
     Shape& shape = positions.is_data(i)   ? inferred.data
@@ -110,7 +106,7 @@ int infer_dtype(int num_tensors, int* dtypes, void* state) {
   const Positions positions = positions_of(state);
   if (!is_number_of_all(num_tensors, positions)) return kFailure;
   const auto inferred =
-      PropertyState::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
+      OwnedProperty::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
   for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
     const MXDType dtype = positions.is_data(i) ? inferred.data : inferred.parameter;
     if (dtype != kUnknownDType) dtypes[i] = dtype;
@@ -121,7 +117,7 @@ int infer_dtype(int num_tensors, int* dtypes, void* state) {
 int declare_backward_dependency(const int* out_grad, const int* in_data, const int* out_data,
                                 int* num_dependencies, int** dependencies, void* state) {
   thread_local std::vector<int> values;
-  const BackwardReads reads = PropertyState::get(state).backward_reads();
+  const BackwardReads reads = OwnedProperty::get(state).backward_reads();
   values = {out_grad[0], in_data[kGamma]};
   if (reads.data) values.push_back(in_data[kData]);
   if (reads.beta) values.push_back(in_data[kBeta]);
@@ -151,7 +147,7 @@ int forward(int size, void** handles, int* /*tags*/, const int* requests, int is
             void* state) {
   return run([&] {
     auto arrays = own(size, handles);
-    OperatorState::get(state).forward(std::move(arrays), static_cast<OpReq>(requests[0]),
+    OwnedOperator::get(state).forward(std::move(arrays), static_cast<OpReq>(requests[0]),
                                       is_train != 0);
   });
 }
@@ -160,17 +156,17 @@ int backward(int size, void** handles, int* /*tags*/, const int* requests, int /
              void* state) {
   return run([&] {
     auto arrays = own(size, handles);
-    OperatorState::get(state).backward(std::move(arrays), requests);
+    OwnedOperator::get(state).backward(std::move(arrays), requests);
   });
 }
 
 int create_operator(const char* context, int /*num_inputs*/, unsigned** /*shapes*/,
                     const int* /*ndims*/, const int* /*dtypes*/, CallbackList* out, void* state) {
   // In the order of MXNet's CustomOpCallbacks.
-  static std::array<Callback, 3> callbacks{erase_type(&OperatorState::destroy),
+  static std::array<Callback, 3> callbacks{erase_type(&OwnedOperator::destroy),
                                            erase_type(&forward), erase_type(&backward)};
   try {
-    OperatorState::publish(PropertyState::get(state).create_operator(context), callbacks, out);
+    OwnedOperator::publish(OwnedProperty::get(state).create_operator(context), callbacks, out);
   } catch (const std::exception& error) {
     throw dmlc::Error(error.what());
   }
@@ -182,7 +178,7 @@ int do_nothing(void*) { return kSuccess; }
 int create_property(const char* /*op_type*/, int num_attributes, const char** names,
                     const char** values, CallbackList* out) {
   // In the order of MXNet's CustomOpPropCallbacks.
-  static std::array<Callback, 8> callbacks{erase_type(&PropertyState::destroy),
+  static std::array<Callback, 8> callbacks{erase_type(&OwnedProperty::destroy),
                                            erase_type(&list_arguments),
                                            erase_type(&list_outputs),
                                            erase_type(&list_auxiliary_states),
@@ -197,7 +193,7 @@ int create_property(const char* /*op_type*/, int num_attributes, const char** na
 
   std::vector<std::pair<std::string, std::string>> attributes;
   for (int i = 0; i < num_attributes; ++i) attributes.emplace_back(names[i], values[i]);
-  PropertyState::publish(std::make_shared<Property>(Attributes::parse(attributes)), callbacks, out);
+  OwnedProperty::publish(std::make_shared<Property>(Attributes::parse(attributes)), callbacks, out);
   return kSuccess;
 }
 

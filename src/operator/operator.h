@@ -22,9 +22,11 @@ namespace gluon_syncbn::op {
 
 /// The operator's arguments, of which the last is there if it adds a shortcut.
 enum Argument : std::size_t { kData, kGamma, kBeta, kShortcut };
+inline constexpr const char* kArgumentNames[] = {"data", "gamma", "beta", "shortcut"};
 
 /// Its auxiliary states, of which the last is there if it averages over all batches.
 enum AuxiliaryState : std::size_t { kMovingMean, kMovingVar, kNumBatches };
+inline constexpr const char* kStateNames[] = {"moving_mean", "moving_var", "num_batches_tracked"};
 
 /// Where arrays stand in what MXNet passes to the callbacks: in forward the arguments, the output
 /// and the states; in backward the gradient of the output, the arguments, the output, their

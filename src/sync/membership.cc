@@ -27,8 +27,8 @@ Membership::Place Membership::next(const Device& device, Ticket ticket) {
   if (!members_.count(device) && members_.size() == num_devices_) {
     throw Error(layer_ + " synchronizes " + device_list(members_) + " (num_devices=" +
                 std::to_string(num_devices_) + ") and was called on " + device.name() +
-                " as well. Set num_devices to the number of devices in use; after " +
-                "moving a hybridized network to other contexts call hybridize() again.");
+                " as well. Set num_devices to the number of devices in use; after moving a "
+                "hybridized network to other contexts call hybridize() again.");
   }
   Member& member = members_[device];
   Place place{member.next, member.next};
