@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
+#include <limits>
 #include <locale>
 #include <numeric>
 #include <sstream>
@@ -19,6 +19,7 @@ namespace {
 constexpr std::size_t kMaxKeyLength = 1024;
 constexpr std::size_t kMaxShownLength = 128;
 constexpr int kMaxDevices = 4096;
+constexpr int kNoLimit = std::numeric_limits<int>::max();
 
 /// `text` fit to be shown in a message: short, and in ASCII without control characters. Python
 /// decodes messages as UTF-8, and would show an error of its own for anything else.
@@ -50,20 +51,17 @@ bool parse_number(const std::string& text, double* value) {
          std::isfinite(*value);
 }
 
+/// A number that counts something, or numbers it.
+bool parse_count(const std::string& text, int least, std::size_t* value, int most = kNoLimit) {
+  int number = 0;
+  if (!parse_number(text, &number) || number < least || number > most) return false;
+  *value = static_cast<std::size_t>(number);
+  return true;
+}
+
 bool parse_flag(const std::string& text, bool* value) {
   *value = text == "True" || text == "true" || text == "1";
   return *value || text == "False" || text == "false" || text == "0";
-}
-
-void require_flag(const std::string& layer, const std::string& name, const std::string& value,
-                  bool* flag) {
-  if (!parse_flag(value, flag)) reject(layer, name, value, "True or False");
-}
-
-void require_short(const std::string& layer, const std::string& name, const std::string& value) {
-  if (value.size() > kMaxKeyLength) {
-    reject(layer, name, value, "at most " + std::to_string(kMaxKeyLength) + " characters long");
-  }
 }
 
 /// Recomputing a forward pass in backward would meet and move the averages a second time.
@@ -97,14 +95,13 @@ void require_known_version(const std::string& layer, const std::string& value) {
   }
 }
 
-std::optional<double> parse_momentum(const std::string& layer, const std::string& value) {
-  if (value == "None") return std::nullopt;
-  double momentum = 0;
-  if (!parse_number(value, &momentum) || momentum < 0 || momentum > 1) {
-    reject(layer, "momentum", value,
-           "a number from 0 to 1, or None for the average over all batches");
-  }
-  return momentum;
+bool parse_momentum(const std::string& text, std::optional<double>* momentum) {
+  *momentum = std::nullopt;
+  if (text == "None") return true;
+  double value = 0;
+  if (!parse_number(text, &value) || value < 0 || value > 1) return false;
+  *momentum = value;
+  return true;
 }
 
 /// "4, 5" or, as Python writes tuples and lists, "(4, 5)" or "[4, 5]".
@@ -141,6 +138,77 @@ bool parse_act_type(const std::string& text, ActType* type) {
   return false;
 }
 
+struct Known {
+  const char* name;
+  const char* expected;
+  bool (*parse)(const std::string& text, Attributes* attributes);
+};
+
+constexpr const char* kCountOfDevices = "a whole number from 1 to 4096";
+constexpr const char* kFlag = "True or False";
+constexpr const char* kNotNegative = "a finite number, 0 or greater";
+constexpr const char* kCount = "a whole number of at least 0";
+constexpr const char* kShort = "at most 1024 characters long";
+
+/// All attributes but `version`, which comes first.
+const Known kKnown[] = {
+    {"eps", kNotNegative,
+     [](const auto& text, auto* a) { return parse_number(text, &a->eps) && a->eps >= 0; }},
+    {"momentum", "a number from 0 to 1, or None for the average over all batches",
+     [](const auto& text, auto* a) { return parse_momentum(text, &a->momentum); }},
+    {"fix_gamma", kFlag, [](const auto& text, auto* a) { return parse_flag(text, &a->fix_gamma); }},
+    {"use_global_stats", kFlag,
+     [](const auto& text, auto* a) { return parse_flag(text, &a->use_global_stats); }},
+    {"axis", "a whole number",
+     [](const auto& text, auto* a) { return parse_number(text, &a->axis); }},
+    {"num_devices", kCountOfDevices,
+     [](const auto& text, auto* a) { return parse_count(text, 1, &a->num_devices, kMaxDevices); }},
+    {"sync_group_size", "a whole number of at least 1 that divides num_devices, or None",
+     [](const auto& text, auto* a) {
+       return text == "None" || parse_count(text, 1, &a->sync_group_size.emplace());
+     }},
+    {"device_ids", "different whole numbers of at least 0, separated by commas",
+     [](const auto& text, auto* a) { return parse_ids(text, &a->device_ids); }},
+    {"key", kShort, [](const auto& text, auto*) { return text.size() <= kMaxKeyLength; }},
+    {"scope", "'key' or 'graph'",
+     [](const auto& text, auto* a) {
+       a->scope = text == "graph" ? Scope::kGraph : Scope::kKey;
+       return text == "key" || text == "graph";
+     }},
+    {"trace", kCount, [](const auto& text, auto* a) { return parse_count(text, 0, &a->trace); }},
+    {"use", kCount, [](const auto& text, auto* a) { return parse_count(text, 0, &a->use); }},
+    {"process_set", "the number of a process set of Horovod, or -1 for none",
+     [](const auto& text, auto* a) {
+       return parse_number(text, &a->process_set) && a->process_set >= Attributes::kNoProcessSet;
+     }},
+    {"across", kShort,
+     [](const auto& text, auto* a) {
+       a->across = text;
+       return text.size() <= kMaxKeyLength;
+     }},
+    {"act_type", "'relu', 'leaky', 'elu' or None",
+     [](const auto& text, auto* a) { return parse_act_type(text, &a->activation.type); }},
+    {"slope", kNotNegative,
+     [](const auto& text, auto* a) {
+       return parse_number(text, &a->activation.slope) && a->activation.slope >= 0;
+     }},
+    {"shortcut", kFlag, [](const auto& text, auto* a) { return parse_flag(text, &a->shortcut); }},
+    {"inplace", kFlag, [](const auto& text, auto* a) { return parse_flag(text, &a->inplace); }},
+};
+
+void parse_one(const std::string& layer, const std::string& name, const std::string& value,
+               Attributes* attributes) {
+  std::string names;
+  for (const Known& known : kKnown) {
+    append_item(&names, known.name);
+    if (name != known.name) continue;
+    if (!known.parse(value, attributes)) reject(layer, name, value, known.expected);
+    return;
+  }
+  throw Error(layer + ": unknown attribute " + shown(name) + "; known are " + names +
+              " and version");
+}
+
 bool is_invertible(const Activation& activation) {
   switch (activation.type) {
     case ActType::kNone:
@@ -154,106 +222,20 @@ bool is_invertible(const Activation& activation) {
   return false;
 }
 
-/// In place, the output has to tell the input.
-void require_invertible(const std::string& layer, const Attributes& attributes) {
-  if (!is_invertible(attributes.activation)) {
+/// What cannot be combined.
+void check(const Attributes& attributes) {
+  const std::string layer = attributes.layer();
+  // In place, the output has to tell the input.
+  if (attributes.inplace && !is_invertible(attributes.activation)) {
     throw Error(layer +
                 ": attribute inplace=True takes an activation that can be inverted: None, "
                 "or 'leaky' or 'elu' with a slope above 0");
   }
-  if (attributes.shortcut) {
+  if (attributes.inplace && attributes.shortcut) {
     throw Error(layer +
                 ": attributes inplace=True and shortcut=True exclude each other; a sum "
                 "does not tell its terms");
   }
-}
-
-}  // namespace
-
-Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
-  Attributes attributes;
-  // The key first: all messages name the layer by it.
-  for (const auto& [name, value] : pairs) {
-    if (name == "key") attributes.key = value;
-  }
-  const std::string layer = attributes.layer();
-  require_short(layer, "key", attributes.key);
-  // Then the version: it explains attributes that are not known.
-  for (const auto& [name, value] : pairs) {
-    if (name == "version") require_known_version(layer, value);
-  }
-  for (const auto& [name, value] : pairs) {
-    if (name == "__force_mirroring__") require_no_forced_mirroring(layer, value);
-    if (name == "key" || name == "version" || is_hidden(name)) continue;
-    if (name == "eps") {
-      if (!parse_number(value, &attributes.eps) || attributes.eps < 0) {
-        reject(layer, name, value, "a finite number, 0 or greater");
-      }
-    } else if (name == "momentum") {
-      attributes.momentum = parse_momentum(layer, value);
-    } else if (name == "fix_gamma") {
-      require_flag(layer, name, value, &attributes.fix_gamma);
-    } else if (name == "use_global_stats") {
-      require_flag(layer, name, value, &attributes.use_global_stats);
-    } else if (name == "axis") {
-      if (!parse_number(value, &attributes.axis)) reject(layer, name, value, "a whole number");
-    } else if (name == "num_devices") {
-      int number = 0;
-      if (!parse_number(value, &number) || number < 1 || number > kMaxDevices) {
-        reject(layer, name, value, "a whole number from 1 to " + std::to_string(kMaxDevices));
-      }
-      attributes.num_devices = static_cast<std::size_t>(number);
-    } else if (name == "sync_group_size") {
-      int number = 0;
-      if (value == "None") continue;
-      if (!parse_number(value, &number) || number < 1) {
-        reject(layer, name, value,
-               "a whole number of at least 1 that divides num_devices, or None");
-      }
-      attributes.sync_group_size = static_cast<std::size_t>(number);
-    } else if (name == "device_ids") {
-      if (!parse_ids(value, &attributes.device_ids)) {
-        reject(layer, name, value, "different whole numbers of at least 0, separated by commas");
-      }
-    } else if (name == "scope") {
-      if (value != "key" && value != "graph") reject(layer, name, value, "'key' or 'graph'");
-      attributes.scope = value == "graph" ? Scope::kGraph : Scope::kKey;
-    } else if (name == "trace" || name == "use") {
-      int number = 0;
-      if (!parse_number(value, &number) || number < 0) {
-        reject(layer, name, value, "a whole number of at least 0");
-      }
-      (name == "use" ? attributes.use : attributes.trace) = static_cast<std::size_t>(number);
-    } else if (name == "process_set") {
-      if (!parse_number(value, &attributes.process_set) ||
-          attributes.process_set < Attributes::kNoProcessSet) {
-        reject(layer, name, value, "the number of a process set of Horovod, or -1 for none");
-      }
-    } else if (name == "across") {
-      require_short(layer, name, value);
-      attributes.across = value;
-    } else if (name == "act_type") {
-      if (!parse_act_type(value, &attributes.activation.type)) {
-        reject(layer, name, value, "'relu', 'leaky', 'elu' or None");
-      }
-    } else if (name == "slope") {
-      if (!parse_number(value, &attributes.activation.slope) || attributes.activation.slope < 0) {
-        reject(layer, name, value, "a finite number, 0 or greater");
-      }
-    } else if (name == "shortcut") {
-      require_flag(layer, name, value, &attributes.shortcut);
-    } else if (name == "inplace") {
-      require_flag(layer, name, value, &attributes.inplace);
-    } else {
-      throw Error(layer + ": unknown attribute " + shown(name) +
-                  "; known are eps, momentum, fix_gamma, use_global_stats, axis, num_devices, "
-                  "sync_group_size, device_ids, key, scope, trace, use, process_set, across, "
-                  "act_type, slope, "
-                  "shortcut, inplace and version");
-    }
-  }
-  if (attributes.activation.type == ActType::kRelu) attributes.activation.slope = 0;
-  if (attributes.inplace) require_invertible(layer, attributes);
   const bool meets_by_key = attributes.num_devices > 1 && attributes.scope == Scope::kKey;
   if (attributes.key.empty() && (meets_by_key || attributes.crosses_processes())) {
     throw Error(layer +
@@ -269,13 +251,35 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
                 std::to_string(attributes.device_ids.size()) +
                 " devices where num_devices=" + std::to_string(attributes.num_devices));
   }
-  if (attributes.sync_group_size && attributes.device_ids.empty()) {
-    attributes.device_ids.resize(attributes.num_devices);
-    std::iota(attributes.device_ids.begin(), attributes.device_ids.end(), 0);
-  }
   if (attributes.sync_group_size && attributes.crosses_processes()) {
     throw Error(layer + ": sync_group_size=" + std::to_string(attributes.group_size()) +
                 " cannot be combined with other processes; make the groups of process sets");
+  }
+}
+
+}  // namespace
+
+Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  Attributes attributes;
+  // The key first: all messages name the layer by it.
+  for (const auto& [name, value] : pairs) {
+    if (name == "key") attributes.key = value;
+  }
+  const std::string layer = attributes.layer();
+  // Then the version: it explains attributes that are not known.
+  for (const auto& [name, value] : pairs) {
+    if (name == "version") require_known_version(layer, value);
+  }
+  for (const auto& [name, value] : pairs) {
+    if (name == "__force_mirroring__") require_no_forced_mirroring(layer, value);
+    if (name == "version" || is_hidden(name)) continue;
+    parse_one(layer, name, value, &attributes);
+  }
+  if (attributes.activation.type == ActType::kRelu) attributes.activation.slope = 0;
+  check(attributes);
+  if (attributes.sync_group_size && attributes.device_ids.empty()) {
+    attributes.device_ids.resize(attributes.num_devices);
+    std::iota(attributes.device_ids.begin(), attributes.device_ids.end(), 0);
   }
   if (attributes.across.empty()) attributes.across = attributes.key;
   return attributes;
