@@ -12,7 +12,7 @@
 namespace gluon_syncbn::cuda {
 
 // All that this library asks of the CUDA runtime, in terms of objects. runtime.cc implements it;
-// the tests have an implementation on CPU threads (tests/native/emulation), so that what uses it is
+// the tests have an implementation on CPU threads (tests/fake_cuda), so that what uses it is
 // tested where no GPU is. Everything throws Error, which names the call and the GPU.
 
 /// Number of GPUs: 0 where there is no GPU, no driver or one that is too old. As what follows, it

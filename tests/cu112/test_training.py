@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
 import pytest
+from mxnet import gluon
 
 from tests.support.processes import run_python
 
+from ..conftest import contexts
 from . import fake_cuda
-from .training import Branches, Twice, compare
+from .training import CHANNELS, Apart, Branches, Fused, Twice, compare, make, train
 
 MODES = [None, {}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("parts", [2, 3, 4])
 def test_branches_of_different_depth(parts, mode):
     compare(Branches, parts, mode=mode)
 
@@ -23,16 +28,49 @@ def test_one_layer_used_twice(mode):
     compare(Twice, 4, mode=mode)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_many_steps(optimizer):
+@pytest.mark.parametrize("mode", MODES)
+def test_activations_and_a_shortcut(mode):
+    compare(Fused, 3, mode=mode, alone=Apart)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_float16(mode):
+    compare(Branches, 2, mode=mode, dtype="float16")
+
+
+def test_many_steps():
     fake_cuda.change("DELAY", 20)
-    compare(Twice, 2, steps=200, mode={"static_alloc": True}, optimizer=optimizer)
+    compare(Twice, 2, steps=200, mode={"static_alloc": True})
 
 
 def test_slow_devices():
     """Arrays are dropped, and their memory used again, long before devices are done."""
     fake_cuda.change("DELAY", 1500)
     compare(Branches, 2, steps=3)
+
+
+def test_exported(tmp_path):
+    """What GPUs have trained goes on training from a file, and runs on a CPU by MXNet alone."""
+    net = make(Branches, contexts(2), "float64", {})
+    train(net, contexts(2), 3, 4, "float64")
+    net.export(str(tmp_path / "ours"))
+    files = (f"{tmp_path}/ours-symbol.json", ["data"], f"{tmp_path}/ours-0000.params")
+    again = gluon.SymbolBlock.imports(*files, ctx=contexts(2))
+    for each in (net, again):
+        train(each, contexts(2), 3, 4, "float64")
+    expected = {parameter.name: parameter for parameter in net.collect_params().values()}
+    for name, parameter in again.collect_params().items():
+        for mine, theirs in zip(parameter.list_data(), expected[name].list_data()):
+            assert mine.asnumpy().tobytes() == theirs.asnumpy().tobytes()
+
+    symbol_file, params_file = gluon_syncbn.export(net, tmp_path / "plain")
+    plain = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=mx.cpu())
+    x = np.random.default_rng(1).standard_normal((2, CHANNELS, 3, 2))
+    outs = [
+        each(mx.nd.array(x, ctx=ctx, dtype="float64")).asnumpy()
+        for each, ctx in ((plain, mx.cpu()), (net, mx.gpu(0)))
+    ]
+    np.testing.assert_allclose(*outs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("peers", [0, 1])

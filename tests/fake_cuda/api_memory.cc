@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "call.h"
-#include "counters.h"
+#include "control.h"
 #include "memory.h"
-#include "settings.h"
 
 using fake_cuda::Allocation;
 using fake_cuda::call;
@@ -83,7 +82,7 @@ void move(const Block& block, bool lost) {
   }
 }
 
-cudaError_t copy(Block block, cudaMemcpyKind kind, cudaStream_t stream, bool waits) {
+cudaError_t copy(Block block, cudaMemcpyKind kind, cudaStream_t stream) {
   if (block.width == 0 || block.height == 0) return cudaSuccess;
   const End to(block.to);
   const End from(block.from);
@@ -109,11 +108,7 @@ cudaError_t copy(Block block, cudaMemcpyKind kind, cudaStream_t stream, bool wai
   const cudaError_t status = put(stream, {"copy", [block, lost] { move(block, lost); }});
   if (status != cudaSuccess) return status;
   const bool to_pageable = !to.on_device() && !to.pinned();
-  if (!waits && (to_pageable || between_hosts)) {
-    fake_cuda::count("blocking copy", current_device());
-    waits = true;
-  }
-  return waits ? synchronize(stream) : cudaSuccess;
+  return to_pageable || between_hosts ? synchronize(stream) : cudaSuccess;
 }
 
 Block row(void* to, const void* from, std::size_t bytes) {
@@ -147,7 +142,7 @@ cudaError_t free_memory(void* begin, bool on_device) {
   if (on_device) {
     device(known->ordinal).synchronize();
   } else {
-    for (auto* each : fake_cuda::all_devices()) each->synchronize();
+    for (int i = 0; fake_cuda::exists(i); ++i) device(i).synchronize();
   }
   const auto allocation = fake_cuda::forget(begin);
   if (!allocation) return cudaErrorInvalidValue;
@@ -165,14 +160,6 @@ cudaError_t cudaMalloc(void** begin, size_t bytes) {
               [=] { return allocate(begin, bytes, current_device()); });
 }
 
-cudaError_t cudaMallocPitch(void** begin, size_t* pitch, size_t width, size_t height) {
-  return call("cudaMallocPitch", Needs::kContext, [=] {
-    constexpr std::size_t kPitch = 512;
-    *pitch = (width + kPitch - 1) / kPitch * kPitch;
-    return allocate(begin, *pitch * height, current_device());
-  });
-}
-
 cudaError_t cudaHostAlloc(void** begin, size_t bytes, unsigned) {
   return call("cudaHostAlloc", Needs::kContext, [=] { return allocate(begin, bytes, -1); });
 }
@@ -187,22 +174,8 @@ cudaError_t cudaFreeHost(void* begin) {
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   return call("cudaMemGetInfo", Needs::kContext, [=] {
-    *total = static_cast<std::size_t>(settings().memory) << 20;
+    *total = fake_cuda::Device::all_memory();
     *free_bytes = device(current_device()).free_memory();
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
-  return call("cudaPointerGetAttributes", Needs::kContext, [=] {
-    std::memset(attributes, 0, sizeof *attributes);
-    const auto found = fake_cuda::find(address);
-    attributes->device = found ? found->ordinal : -1;
-    attributes->type = !found               ? cudaMemoryTypeUnregistered
-                       : found->ordinal < 0 ? cudaMemoryTypeHost
-                                            : cudaMemoryTypeDevice;
-    if (found) attributes->devicePointer = const_cast<void*>(address);
-    if (found && found->ordinal < 0) attributes->hostPointer = const_cast<void*>(address);
     return cudaSuccess;
   });
 }
@@ -210,21 +183,13 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   return call("cudaMemcpyAsync", Needs::kContext,
-              [=] { return copy(row(to, from, bytes), kind, stream, false); });
-}
-
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return call("cudaMemcpy", Needs::kContext, [=] {
-    // Between devices, it does not wait in the caller.
-    const bool waits = !End(to).on_device() || !End(from).on_device();
-    return copy(row(to, from, bytes), kind, nullptr, waits);
-  });
+              [=] { return copy(row(to, from, bytes), kind, stream); });
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes,
                                 cudaStream_t stream) {
   return call("cudaMemcpyPeerAsync", Needs::kContext,
-              [=] { return copy(row(to, from, bytes), cudaMemcpyDeviceToDevice, stream, false); });
+              [=] { return copy(row(to, from, bytes), cudaMemcpyDeviceToDevice, stream); });
 }
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
@@ -237,16 +202,12 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
                       from_pitch,
                       width,
                       height};
-    return copy(block, kind, stream, false);
+    return copy(block, kind, stream);
   });
 }
 
 cudaError_t cudaMemsetAsync(void* begin, int value, size_t bytes, cudaStream_t stream) {
   return call("cudaMemsetAsync", Needs::kContext, [=] { return set(begin, value, bytes, stream); });
-}
-
-cudaError_t cudaMemset(void* begin, int value, size_t bytes) {
-  return call("cudaMemset", Needs::kContext, [=] { return set(begin, value, bytes, nullptr); });
 }
 
 }  // extern "C"

@@ -1,15 +1,11 @@
 #include "call.h"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
 #include <utility>
 
-#include "counters.h"
-#include "faults.h"
-#include "settings.h"
+#include "control.h"
 
 namespace fake_cuda {
 namespace {
@@ -39,50 +35,34 @@ cudaError_t enter(const char* name, Needs needs) {
   count(name, needs == Needs::kContext ? current : -1);
   if (needs != Needs::kNothing && settings().devices == 0) return cudaErrorNoDevice;
   const cudaError_t fault = fault_at(name, current);
-  if (fault != cudaSuccess) {
-    if (is_sticky(fault)) device(current).break_with(fault);
-    return fault;
-  }
-  if (needs != Needs::kContext) return cudaSuccess;
+  if (is_sticky(fault)) device(current).break_with(fault);
+  if (fault != cudaSuccess || needs != Needs::kContext) return fault;
   const cudaError_t status = device(current).make_context();
   works_in_context() = status == cudaSuccess;
   return status == cudaSuccess ? device(current).error() : status;
 }
 
-void leave_with(const char* name, cudaError_t error) {
-  last_error() = error;
-  if (!settings().tell) return;
-  std::fprintf(stderr, "fake CUDA: thread %ld, device %d: %s: %s\n", syscall(SYS_gettid),
-               current_device(), name, cudaGetErrorName(error));
+Device* device_of(cudaStream_t stream) {
+  if (!stream) die("the default stream is not imitated");
+  return stream->device();
 }
 
-bool is_default(cudaStream_t handle) { return !handle || handle == cudaStreamLegacy; }
-
-Device& device_of(const StreamPtr& stream) {
-  return stream ? *stream->device() : device(current_device());
+cudaError_t put(cudaStream_t stream, Work work) {
+  const cudaError_t error = device_of(stream)->error();
+  if (error == cudaSuccess) stream->put(std::move(work));
+  return error;
 }
 
-cudaError_t put(cudaStream_t handle, Work work) {
-  cudaError_t status = cudaSuccess;
-  const StreamPtr stream = stream_of(handle, &status);
-  if (status != cudaSuccess) return status;
-  if (device_of(stream).error() != cudaSuccess) return device_of(stream).error();
-  if (stream) {
-    stream->put(std::move(work));
-  } else {
-    device(current_device()).put_on_legacy(std::move(work));
-  }
-  return cudaSuccess;
+cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel) {
+  if (device_of(stream)->ordinal() != current_device()) return cudaErrorInvalidResourceHandle;
+  return put(stream, {"kernel", std::move(kernel)});
 }
 
-cudaError_t synchronize(cudaStream_t handle) {
-  cudaError_t status = cudaSuccess;
-  const StreamPtr stream = stream_of(handle, &status);
-  if (status != cudaSuccess) return status;
-  if (stream && stream->is_capturing()) return cudaErrorStreamCaptureUnsupported;
-  Device& on = device_of(stream);
-  (stream ? stream->point() : on.point_of_legacy())->wait();
-  return on.error();
+cudaError_t synchronize(cudaStream_t stream) {
+  Device* const device = device_of(stream);
+  if (stream->is_capturing()) return cudaErrorStreamCaptureUnsupported;
+  stream->point()->wait();
+  return device->error();
 }
 
 }  // namespace fake_cuda

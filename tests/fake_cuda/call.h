@@ -17,32 +17,25 @@ enum class Needs {
 /// The error of the last call that failed on this thread.
 cudaError_t& last_error();
 
-/// What comes before the work of a call: its number, faults, and what it needs.
+/// What comes before the work of a call: it is counted, may fail, and gets what it needs.
 cudaError_t enter(const char* name, Needs needs);
-
-/// Keeps the error of a call.
-void leave_with(const char* name, cudaError_t error);
 
 /// One call of the runtime. Its error stays for cudaGetLastError.
 template <class Body>
 cudaError_t call(const char* name, Needs needs, const Body& body) {
   cudaError_t status = enter(name, needs);
   if (status == cudaSuccess) status = body();
-  if (status != cudaSuccess) leave_with(name, status);
+  if (status != cudaSuccess) last_error() = status;
   return status;
 }
 
-/// The stream of a handle; null where there is none (the default stream).
-StreamPtr stream_of(cudaStream_t handle, cudaError_t* status);
+/// The device of a stream. The default stream, which nobody here uses, is not imitated.
+Device* device_of(cudaStream_t stream);
 
-/// Puts work on the stream of a handle, of the thread's device where that is the default stream.
-cudaError_t put(cudaStream_t handle, Work work);
-
-/// The device of a stream, that of the thread where it is the default stream.
-Device& device_of(const StreamPtr& stream);
-
-bool is_default(cudaStream_t handle);
-cudaError_t synchronize(cudaStream_t handle);
+cudaError_t put(cudaStream_t stream, Work work);
+/// The same for a kernel, which starts on a stream of the thread's device only.
+cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel);
+cudaError_t synchronize(cudaStream_t stream);
 
 }  // namespace fake_cuda
 

@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <mutex>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "stream.h"
 
@@ -17,33 +15,31 @@ namespace fake_cuda {
 /// A device and its primary context.
 class Device {
  public:
-  explicit Device(int ordinal);
+  explicit Device(int ordinal) : ordinal_(ordinal) {}
 
   int ordinal() const { return ordinal_; }
 
   /// What a fault has left for every later call, or cudaSuccess.
   cudaError_t error() const { return error_; }
   void break_with(cudaError_t error);
+  void mend() { error_ = cudaSuccess; }
   void reset();
 
   /// Makes the context if there is none yet.
   cudaError_t make_context();
   bool has_context();
 
-  static bool can_reach(int from, int to);
   cudaError_t enable_peer(int peer);
-  cudaError_t disable_peer(int peer);
   bool reaches(int peer);
 
   cudaError_t take_memory(std::size_t bytes);
   void give_back_memory(std::size_t bytes);
   std::size_t free_memory();
+  static std::size_t all_memory();
 
-  StreamPtr new_stream(bool waits_for_legacy);
-  void remove_stream(const StreamPtr& stream);
-  /// Work for the default stream, which waits for the others and they for it.
-  void put_on_legacy(Work work);
-  PointPtr point_of_legacy();
+  cudaStream_t new_stream();
+  void remove_stream(cudaStream_t stream);
+  /// Waits for all streams.
   void synchronize();
 
  private:
@@ -53,15 +49,12 @@ class Device {
   bool has_context_ = false;
   std::set<int> peers_;
   std::size_t used_ = 0;
-  StreamPtr legacy_;
-  std::set<StreamPtr> streams_;
+  std::set<cudaStream_t> streams_;
 };
 
-/// The device of that number, which has to exist.
+/// Any device that settings could make exist.
 Device& device(int ordinal);
 bool exists(int ordinal);
-/// The devices that were touched or asked for so far, and all others.
-std::vector<Device*> all_devices();
 
 /// That of the calling thread.
 int& current_device();

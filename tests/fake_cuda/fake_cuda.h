@@ -1,28 +1,34 @@
 #ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_FAKE_CUDA_H_
 #define GLUON_SYNCBN_TESTS_FAKE_CUDA_FAKE_CUDA_H_
 
-// What tests may ask of the fake CUDA runtime beside NVIDIA's own interface. Plain C, for ctypes.
+// What tests may ask of the fake CUDA runtime beside CUDA's own interface. C functions, for ctypes.
 
 #include <cuda_runtime_api.h>
-#include <stddef.h>
 
-#ifdef __cplusplus
+#include <cstddef>
+
 extern "C" {
-#endif
 
-/// Changes a setting of settings.h, by the name there ("DEVICES", "DELAY", ...). Returns its former
+/// Changes a setting of control.h, by the name there ("DEVICES", "DELAY", ...). Returns its former
 /// value. A name that does not exist ends the process.
 long fakeCudaSet(const char* name, long value);
 
-/// Adds faults, as faults.h describes them. A text that makes no sense ends the process.
+/// Orders faults: one or several of
+///
+///   point[@device][#first[+]][=error]
+///
+/// with ';' between them. A point is the name of a call, which then returns the error; "kernel",
+/// "copy" or "memset", which then breaks its device when the stream comes to it; or "context",
+/// which then cannot be made. The fault strikes the first time, or the time `first`, and with '+'
+/// every time after it. The error is a number of cudaError_t; without one it is the usual one.
 void fakeCudaInject(const char* faults);
-/// Takes all faults away. Returns how many times faults have struck since this was called last.
-long fakeCudaClearFaults(void);
+/// Takes all faults away, and mends what they broke. Returns how many times faults have struck
+/// since this was called last.
+long fakeCudaClearFaults();
 
-/// How often something happened: the name of a call, "kernel", "copy" or "memset" (done by a
-/// stream), "blocking copy" (an asynchronous copy that kept its caller), "spinning wait" (for an
-/// event without cudaEventBlockingSync), "fault". `device` -1: on all.
-long fakeCudaCount(const char* what, int device);
+/// How often a call was made, or "spinning wait" (for an event without cudaEventBlockingSync).
+/// `device` -1: on all.
+long fakeCudaCount(const char* call, int device);
 
 int fakeCudaHasContext(int device);
 /// As a new process would find the device: in order, without a context. Memory that is there stays.
@@ -30,12 +36,10 @@ void fakeCudaReset(int device);
 
 /// Puts a kernel on the stream: `run` gets a copy of the arguments, which are searched for pointers
 /// to memory that this device cannot reach. For kernels of tests, which have no device code.
-cudaError_t fakeCudaLaunch(const char* kernel, const void* arguments, size_t bytes,
+cudaError_t fakeCudaLaunch(const void* arguments, std::size_t bytes,
                            void (*run)(const void* arguments, long blocks), long blocks,
                            cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+}  // extern "C"
 
 #endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_FAKE_CUDA_H_

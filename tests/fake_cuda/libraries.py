@@ -1,9 +1,9 @@
-"""Write the sources of the libraries, beside the CUDA runtime, that a libmxnet.so for CUDA needs.
+"""Write the sources of the CUDA libraries that a libmxnet.so needs.
 
 ``libraries.py LIBMXNET FOLDER`` writes, for each of them, the C source of every function that
 libmxnet.so leaves to it, and the linker's version script. A function that does no harm by doing
 nothing succeeds; any other ends the process with its name, because nothing that came after it
-could be believed. All are weak: those of the folder ``libraries`` come before them.
+could be believed. All are weak: what tests/fake_cuda has of the runtime comes before them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,9 @@ from elftools.elf.elffile import ELFFile
 UNVERSIONED = {"libnccl.so.2": r"nccl[A-Z]", "libcuda.so.1": r"cu[A-Z]"}
 
 LIBRARY = re.compile(r"lib(cu|nv|nccl)")
-RUNTIME = "libcudart.so.11.0"
 
-# New things, by a handle in the first argument.
-CREATES = re.compile(r"(cublas|cudnn|cusolverDn)Create(_v2|\w*Descriptor)?$")
-# What only describes, gives back, or says on which stream to work.
-HARMLESS = re.compile(
-    r"(cublas|cudnn|cusolverDn)(Destroy\w*|Set(Stream|MathMode)(_v2)?)$"
-    r"|cudnnSet\w*Descriptor\w*$"
-    r"|nvtxRange(End|StartA)$"
-)
-BODIES = {
-    "cudnnGetVersion": "unsigned long cudnnGetVersion(void) { return 8101; }",
-    "cublasGetMathMode": "int cublasGetMathMode(void* h, int* mode) { *mode = 0; return 0; }",
-}
+# What every stream of MXNet has of them, used or not.
+HARMLESS = re.compile(r"(cublas|cudnn|cusolverDn)(Create|Destroy|SetStream|SetMathMode)(_v2)?$")
 WEAK = "__attribute__((weak))"
 
 
@@ -62,10 +51,8 @@ def missing(libmxnet: Path) -> dict[str, list[str]]:
 
 def source_of(function: str) -> str:
     """Its definition in C."""
-    if function in BODIES:
-        return f"{WEAK} {BODIES[function]}"
-    if CREATES.match(function):
-        return f"{WEAK} int {function}(void** handle) {{ *handle = &here; return 0; }}"
+    if function == "cudnnGetVersion":
+        return f"{WEAK} unsigned long {function}(void) {{ return 8101; }}"
     if HARMLESS.match(function):
         return f"{WEAK} int {function}(void) {{ return 0; }}"
     return f'{WEAK} int {function}(void) {{ missing("{function}"); }}'
@@ -74,8 +61,6 @@ def source_of(function: str) -> str:
 PROLOGUE = """\
 #include <stdio.h>
 #include <stdlib.h>
-
-static int here;
 
 static _Noreturn void missing(const char* function) {
   fprintf(stderr, "fake CUDA: %s is not imitated\\n", function);
@@ -87,9 +72,7 @@ static _Noreturn void missing(const char* function) {
 def main(libmxnet: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for soname, functions in missing(libmxnet).items():
-        if soname == RUNTIME:
-            continue
-        lines = [PROLOGUE, "void* fake_cuda_unused[] = {&here, (void*)missing};"]
+        lines = [PROLOGUE]
         lines += [source_of(function) for function in functions]
         (folder / f"{soname}.c").write_text("\n".join(lines) + "\n")
         version = "" if soname in UNVERSIONED else soname

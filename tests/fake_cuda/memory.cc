@@ -8,7 +8,7 @@
 #include <new>
 #include <string>
 
-#include "die.h"
+#include "control.h"
 
 namespace fake_cuda {
 namespace {

@@ -1,22 +1,37 @@
 #include "stream.h"
 
 #include <atomic>
+#include <deque>
 #include <exception>
-#include <optional>
 #include <thread>
 #include <utility>
 
-#include "counters.h"
+#include "control.h"
 #include "device.h"
-#include "die.h"
-#include "faults.h"
-#include "settings.h"
 
 namespace fake_cuda {
 namespace {
 
 thread_local bool is_stream_thread = false;
 std::atomic<unsigned> streams_so_far{0};
+
+void run_work(const Work& work, Device* device, std::minstd_rand* random) {
+  const long longest = settings().delay;
+  if (longest > 0) {
+    const auto delay = static_cast<long>((*random)()) % longest;
+    std::this_thread::sleep_for(std::chrono::microseconds(delay));
+  }
+  if (work.kind) {
+    if (device->error() != cudaSuccess) return;
+    const cudaError_t fault = fault_at(work.kind, device->ordinal());
+    if (fault != cudaSuccess) return device->break_with(fault);
+  }
+  try {
+    work.run();
+  } catch (const std::exception& error) {
+    die(error.what());
+  }
+}
 
 }  // namespace
 
@@ -41,27 +56,33 @@ Point::Time Point::when() {
   return when_;
 }
 
-struct Stream::Queue {
+}  // namespace fake_cuda
+
+using fake_cuda::Device;
+using fake_cuda::PointPtr;
+using fake_cuda::Work;
+
+struct CUstream_st::Queue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Work> work;
-  std::optional<std::vector<Work>> captured;
+  bool captures = false;
   bool begun = false;
   bool ends = false;
 };
 
-Stream::Stream(Device* device, bool waits_for_legacy)
-    : device_(device),
-      waits_for_legacy_(waits_for_legacy),
-      seed_(1 + ++streams_so_far + 1000 * static_cast<unsigned>(settings().seed)),
-      queue_(std::make_shared<Queue>()) {}
+CUstream_st::CUstream_st(Device* device)
+    : device_(device), seed_(++fake_cuda::streams_so_far), queue_(std::make_shared<Queue>()) {}
 
-void Stream::put(Work work) {
+CUstream_st::~CUstream_st() {
   const std::lock_guard<std::mutex> lock(queue_->mutex);
-  if (queue_->captured) {
-    queue_->captured->push_back(std::move(work));
-    return;
-  }
+  queue_->ends = true;
+  queue_->changed.notify_all();
+}
+
+void CUstream_st::put(Work work) {
+  const std::lock_guard<std::mutex> lock(queue_->mutex);
+  if (queue_->captures) return;
   queue_->work.push_back(std::move(work));
   if (!queue_->begun) {
     queue_->begun = true;
@@ -71,40 +92,23 @@ void Stream::put(Work work) {
   queue_->changed.notify_all();
 }
 
-PointPtr Stream::point() {
-  auto point = std::make_shared<Point>();
+PointPtr CUstream_st::point() {
+  auto point = std::make_shared<fake_cuda::Point>();
   put({nullptr, [point] { point->reach(); }});
   return point;
 }
 
-void Stream::wait_for(PointPtr point) {
-  put({nullptr, [point = std::move(point)] { point->wait(); }});
+void CUstream_st::capture(bool captures) {
+  const std::lock_guard<std::mutex> lock(queue_->mutex);
+  queue_->captures = captures;
+}
+bool CUstream_st::is_capturing() {
+  const std::lock_guard<std::mutex> lock(queue_->mutex);
+  return queue_->captures;
 }
 
-void Stream::destroy() {
-  const std::lock_guard<std::mutex> lock(queue_->mutex);
-  queue_->ends = true;
-  queue_->changed.notify_all();
-}
-
-void Stream::begin_capture() {
-  const std::lock_guard<std::mutex> lock(queue_->mutex);
-  queue_->captured.emplace();
-}
-bool Stream::is_capturing() {
-  const std::lock_guard<std::mutex> lock(queue_->mutex);
-  return queue_->captured.has_value();
-}
-std::vector<Work> Stream::end_capture() {
-  const std::lock_guard<std::mutex> lock(queue_->mutex);
-  std::vector<Work> captured;
-  if (queue_->captured) captured = std::move(*queue_->captured);
-  queue_->captured.reset();
-  return captured;
-}
-
-void Stream::run(const std::shared_ptr<Queue>& queue, Device* device, unsigned seed) {
-  is_stream_thread = true;
+void CUstream_st::run(const std::shared_ptr<Queue>& queue, Device* device, unsigned seed) {
+  fake_cuda::is_stream_thread = true;
   std::minstd_rand random(seed);
   std::unique_lock<std::mutex> lock(queue->mutex);
   for (;;) {
@@ -113,28 +117,7 @@ void Stream::run(const std::shared_ptr<Queue>& queue, Device* device, unsigned s
     const Work work = std::move(queue->work.front());
     queue->work.pop_front();
     lock.unlock();
-    run_work(work, device, &random);
+    fake_cuda::run_work(work, device, &random);
     lock.lock();
   }
 }
-
-void Stream::run_work(const Work& work, Device* device, std::minstd_rand* random) {
-  const long longest = settings().delay;
-  if (longest > 0) {
-    const auto delay = static_cast<long>((*random)()) % longest;
-    std::this_thread::sleep_for(std::chrono::microseconds(delay));
-  }
-  if (work.kind) {
-    if (device->error() != cudaSuccess) return;
-    const cudaError_t fault = fault_at(work.kind, device->ordinal());
-    if (fault != cudaSuccess) return device->break_with(fault);
-    count(work.kind, device->ordinal());
-  }
-  try {
-    work.run();
-  } catch (const std::exception& error) {
-    die(error.what());
-  }
-}
-
-}  // namespace fake_cuda

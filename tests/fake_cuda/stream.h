@@ -1,14 +1,14 @@
 #ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_STREAM_H_
 #define GLUON_SYNCBN_TESTS_FAKE_CUDA_STREAM_H_
 
+#include <cuda_runtime_api.h>
+
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
-#include <vector>
 
 namespace fake_cuda {
 
@@ -39,41 +39,36 @@ struct Work {
   std::function<void()> run;
 };
 
-/// A queue whose thread begins with the first operation, and ends when nobody holds the stream any
-/// more and all is done.
-class Stream : public std::enable_shared_from_this<Stream> {
- public:
-  Stream(Device* device, bool waits_for_legacy);
-
-  Device* device() const { return device_; }
-  bool waits_for_legacy() const { return waits_for_legacy_; }
-
-  void put(Work work);
-  /// A point behind all work so far.
-  PointPtr point();
-  void wait_for(PointPtr point);
-  /// The handle is gone: what is in the queue still runs.
-  void destroy();
-
-  void begin_capture();
-  bool is_capturing();
-  std::vector<Work> end_capture();
-
- private:
-  struct Queue;
-  static void run(const std::shared_ptr<Queue>& queue, Device* device, unsigned seed);
-  static void run_work(const Work& work, Device* device, std::minstd_rand* random);
-
-  Device* const device_;
-  const bool waits_for_legacy_;
-  const unsigned seed_;
-  const std::shared_ptr<Queue> queue_;
-};
-using StreamPtr = std::shared_ptr<Stream>;
-
 /// Whether the calling thread is that of a stream, where CUDA allows no calls.
 bool in_stream_thread();
 
 }  // namespace fake_cuda
+
+/// A queue whose thread begins with the first operation. What is in it still runs when the stream
+/// is destroyed.
+struct CUstream_st {
+  explicit CUstream_st(fake_cuda::Device* device);
+  ~CUstream_st();
+  CUstream_st(const CUstream_st&) = delete;
+  CUstream_st& operator=(const CUstream_st&) = delete;
+
+  fake_cuda::Device* device() const { return device_; }
+
+  void put(fake_cuda::Work work);
+  /// A point behind all work so far.
+  fake_cuda::PointPtr point();
+
+  /// What is put while the stream is captured does not run: nobody launches a graph.
+  void capture(bool captures);
+  bool is_capturing();
+
+ private:
+  struct Queue;
+  static void run(const std::shared_ptr<Queue>& queue, fake_cuda::Device* device, unsigned seed);
+
+  fake_cuda::Device* const device_;
+  const unsigned seed_;
+  const std::shared_ptr<Queue> queue_;
+};
 
 #endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_STREAM_H_

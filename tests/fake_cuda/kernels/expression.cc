@@ -1,147 +1,65 @@
-// Expressions of mshadow: MapPlanKernel<saver, bits, plan of the output, plan of the expression>(
-//     output, stride, shape, expression), and the same for large arrays.
+// Expressions of mshadow: MapPlanKernel<saveto, bits, plan of an array, plan of the expression>(
+//     array, stride, shape, expression), where that is a scalar, an array of any type, or the sum
+// of several arrays.
 
-#include <algorithm>
+#include <cstdint>
 #include <cstring>
-#include <map>
-#include <optional>
-#include <string>
+#include <vector>
 
 #include "kernels/forms.h"
-#include "kernels/shapes.h"
 
 namespace fake_cuda {
 namespace {
 
-/// A plan as it lies in memory, and what it is the plan of.
-struct Plan {
-  std::size_t bytes = 0;
-  std::size_t alignment = 1;
-  std::function<double(int y, int x)> at;
-};
-
-std::size_t aligned(std::size_t bytes, std::size_t alignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
-/// Rows of an array, or of a slice of one: its address, and the elements from row to row if it has
-/// more than one.
+/// An array as it lies in a plan: its address, and the elements from row to row if it has more than
+/// one axis. A scalar is itself, in every place.
 struct Rows {
   Values values;
-  std::int64_t stride = 0;
-  std::size_t bytes;
-  // In a slice: rows of each of the lengths that are cut, where the cut begins, their number before
-  // the cut and after it; and the same for an axis within rows.
-  std::int64_t height = 1, first = 0, before = 1, after = 1, first_column = 0;
+  std::int32_t stride = 0;
 
-  static bool can_be(const Name& expression) {
-    return expression.head == "Tensor" ||
-           (expression.head == "SliceExp" && expression.arguments[0].head == "Tensor");
-  }
-
-  Rows(const Name& expression, const char* memory)
-      : values({tensor_of(expression).arguments[2].head + "*", {}}, memory) {
-    const bool is_row = tensor_of(expression).arguments[1].head == "1";
-    bytes = is_row ? 8 : 16;
-    if (!is_row) stride = integer(memory + sizeof(void*));
-    if (expression.head != "SliceExp") return;
-    if (expression.arguments[4].head == "1") {
-      first_column = integer(memory + bytes);
-      bytes += 8;
-    } else {
-      height = integer(memory + bytes);
-      first = integer(memory + bytes + 4);
-      before = integer(memory + bytes + 8);
-      after = integer(memory + bytes + 12);
-      bytes += 16;
-    }
-  }
-  std::int64_t index(int y, int x) const {
-    const std::int64_t cut = y / height;
-    const std::int64_t row = (cut / after * before + cut % after + first) * height + y % height;
-    return row * stride + x + first_column;
-  }
-
- private:
-  static const Name& tensor_of(const Name& expression) {
-    return expression.head == "SliceExp" ? expression.arguments[0] : expression;
-  }
-  static std::int64_t integer(const char* memory) {
-    std::int32_t value = 0;
-    std::memcpy(&value, memory, sizeof value);
-    return value;
-  }
+  std::int64_t index(int y, int x) const { return std::int64_t(y) * stride + x; }
 };
 
-std::optional<Plan> plan_of(const Name& expression, const char* memory) {
+/// Appends the arrays whose sum the expression is, of which `*memory` is the plan.
+bool append(const Name& expression, const char** memory, std::vector<Rows>* terms) {
   const auto& arguments = expression.arguments;
-  if (Rows::can_be(expression)) {
-    const Rows rows(expression, memory);
-    return Plan{rows.bytes, 8, [rows](int y, int x) { return rows.values.get(rows.index(y, x)); }};
-  }
   if (expression.head == "ScalarExp") {
-    const Values scalar(arguments[0], memory);
-    return Plan{scalar.bytes(), scalar.bytes(), [scalar](int, int) { return scalar.get(0); }};
+    terms->push_back({Values(arguments[0], *memory)});
+    return true;
   }
-  if (expression.head == "TypecastExp") return plan_of(arguments[2], memory);
-  if (expression.head == "UnaryMapExp") {
-    const Operator function = find_operator(arguments[0]);
-    const auto of = plan_of(arguments[1], memory);
-    if (!function || !of) return {};
-    return Plan{of->bytes, of->alignment, [function, at = of->at](int y, int x) {
-                  const double value = at(y, x);
-                  return function(&value);
-                }};
+  if (expression.head == "TypecastExp") return append(arguments[2], memory, terms);
+  if (expression.head == "BinaryMapExp" && arguments[0].head == "plus") {
+    return append(arguments[1], memory, terms) && append(arguments[2], memory, terms);
   }
-  if (expression.head == "BinaryMapExp") {
-    const Operator function = find_operator(arguments[0]);
-    const auto left = plan_of(arguments[1], memory);
-    // Where the right plan begins depends on its alignment, which does not depend on its memory.
-    const auto probe = plan_of(arguments[2], memory);
-    if (!function || !left || !probe) return {};
-    const std::size_t begin = aligned(left->bytes, probe->alignment);
-    const auto right = plan_of(arguments[2], memory + begin);
-    const std::size_t alignment = std::max(left->alignment, right->alignment);
-    return Plan{aligned(begin + right->bytes, alignment), alignment,
-                [function, l = left->at, r = right->at](int y, int x) {
-                  const double values[] = {l(y, x), r(y, x)};
-                  return function(values);
-                }};
+  if (expression.head != "Tensor") return false;
+  Rows rows{Values({arguments[2].head + "*", {}}, *memory)};
+  *memory += sizeof(void*);
+  if (arguments[1].head != "1") {
+    std::memcpy(&rows.stride, *memory, sizeof rows.stride);
+    *memory += sizeof(void*);
   }
-  return {};
-}
-
-/// From what is there and what comes to what is stored.
-Operator saver(const std::string& name) {
-  static const std::map<std::string, std::string> operators = {{"saveto", "right"},
-                                                               {"plusto", "plus"},
-                                                               {"minusto", "minus"},
-                                                               {"multo", "mul"},
-                                                               {"divto", "div"}};
-  const auto found = operators.find(name);
-  return found == operators.end() ? Operator() : find_operator({found->second, {}});
+  terms->push_back(rows);
+  return true;
 }
 
 }  // namespace
 
 Task expression(const Launch& launch) {
-  const bool large = launch.name.head == "MapPlanLargeKernel";
-  if (!large && launch.name.head != "MapPlanKernel") return {};
-  const auto& arguments = launch.name.arguments;
-  const Name& to = arguments[large ? 3 : 2].arguments[0];
-  const Name& from = arguments[large ? 4 : 3].arguments[0];
-  const Operator save = saver(arguments[0].head);
-  if (!save || !Rows::can_be(to)) return {};
-  const auto plan = plan_of(from, static_cast<const char*>(launch.arguments[3]));
-  if (!plan) return {};
-  const Rows out(to, static_cast<const char*>(launch.arguments[0]));
-  const Shape shape = shape_of(launch.arguments[2], 2);
-  return [=, at = plan->at] {
-    for (int y = 0; y < shape[0]; ++y) {
-      for (int x = 0; x < shape[1]; ++x) {
-        const std::int64_t i = out.index(y, x);
-        const double values[] = {out.values.get(i), at(y, x)};
-        out.values.set(i, save(values));
+  if (launch.name.head != "MapPlanKernel" || launch.name.arguments[0].head != "saveto") return {};
+  std::vector<Rows> out, terms;
+  const char* to = static_cast<const char*>(launch.arguments[0]);
+  const char* from = static_cast<const char*>(launch.arguments[3]);
+  if (!append(launch.name.arguments[2].arguments[0], &to, &out)) return {};
+  if (!append(launch.name.arguments[3].arguments[0], &from, &terms)) return {};
+  struct Shape {
+    std::int32_t height, width;
+  };
+  return [=, out = out.front(), shape = launch.argument<Shape>(2)] {
+    for (int y = 0; y < shape.height; ++y) {
+      for (int x = 0; x < shape.width; ++x) {
+        double sum = -0.0;  // to which anything can be added without a change
+        for (const Rows& term : terms) sum += term.values.get(term.index(y, x));
+        out.values.set(out.index(y, x), sum);
       }
     }
   };

@@ -1,8 +1,6 @@
 #ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_
 #define GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_
 
-#include <cuda_runtime_api.h>
-
 #include <cstring>
 #include <functional>
 
@@ -14,7 +12,6 @@ namespace fake_cuda {
 /// A kernel that is to be launched: its name taken apart, and pointers to its arguments.
 struct Launch {
   Name name;
-  dim3 grid;
   void** arguments;
 
   template <class T>
@@ -29,13 +26,10 @@ using Task = std::function<void()>;
 
 // The forms that are known; none of them where the kernel is not of the form or its operator not
 // known.
-Task elementwise(const Launch& launch);  ///< functions of elements, fills, casts, sums of arrays
-Task optimizer(const Launch& launch);
-Task reduction(const Launch& launch);  ///< sums over axes
-Task broadcasting(const Launch& launch);
-Task expression(const Launch& launch);  ///< of mshadow
-Task dense(const Launch& launch);       ///< the bias of dense layers
+Task elementwise(const Launch& launch);  ///< functions of elements, sums of arrays
+Task expression(const Launch& launch);   ///< of mshadow
 Task random(const Launch& launch);
+Task sgd(const Launch& launch);
 
 /// A function of numbers, by MXNet's name for it; empty where it is not known.
 using Operator = std::function<double(const double*)>;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/half.h"
-#include "die.h"
+#include "control.h"
 
 namespace fake_cuda {
 

@@ -6,11 +6,8 @@
 
 #include "cuda/runtime.h"
 
-#ifdef GLUON_SYNCBN_EMULATED_CUDA
-#include "emulation/emulation.h"
-#endif
-#if defined(GLUON_SYNCBN_EMULATED_CUDA) || defined(GLUON_SYNCBN_FAKE_CUDA)
-#define GLUON_SYNCBN_LOCKSTEP
+#ifdef GLUON_SYNCBN_FAKE_CUDA
+#include "cuda/fake_cuda_control.h"
 #include "emulation/lockstep.h"
 #endif
 
@@ -24,9 +21,9 @@
 
 namespace gluon_syncbn::tests {
 
-#ifdef GLUON_SYNCBN_LOCKSTEP
-/// Arrays of layouts to try, and how many of these. Emulated kernels are slow, and slower under the
-/// thread sanitizer, which has nothing to find in a kernel alone.
+#ifdef GLUON_SYNCBN_FAKE_CUDA
+/// Arrays of layouts to try, and how many of these. Kernels on the CPU are slow, and slower under
+/// the thread sanitizer, which has nothing to find in a kernel alone.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::int64_t kMostElements = 2000;
 constexpr std::size_t kEvery = 9;
@@ -38,7 +35,7 @@ constexpr std::int64_t kMostElements = 30000;
 constexpr std::size_t kEvery = 1;
 #endif
 
-/// The orders in which emulated kernels are to give the same.
+/// The orders in which kernels in lockstep are to give the same.
 constexpr Order kOtherOrders[] = {Order::kDescending, Order::kInterleaved, Order::kConcurrent};
 
 /// Lets kernels run in that order for as long as it lives.

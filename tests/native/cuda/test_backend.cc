@@ -224,21 +224,22 @@ TEST_CASE("cuda backend: by MXNET_ENABLE_GPU_P2P=0 devices meet in memory of the
   const auto shards = make_shards(3, 49, 80);
   const auto message = cuda::Gpu::of(80).message(10);
   CHECK(message.memory->place() == cuda::Memory::Place::kHost);
-#ifdef GLUON_SYNCBN_EMULATED_CUDA
-  const long meetings = emulated_meetings;
-  const long copies = emulated_copies;
+#ifdef GLUON_SYNCBN_FAKE_CUDA
+  const Setting broken("PEERS", 2);
+  const long meetings_before = meetings();
+  const long copies_before = copies();
 #endif
   SyncGroup group("layer", 3);
   CHECK(step(shards, &group) == std::vector<std::string>(6));
-#ifdef GLUON_SYNCBN_EMULATED_CUDA
-  CHECK(emulated_meetings == meetings);
-  CHECK(emulated_copies == copies);
+#ifdef GLUON_SYNCBN_FAKE_CUDA
+  CHECK(meetings() == meetings_before);
+  CHECK(copies() == copies_before);
 #endif
   const WholeBatch batch(shards);
   for (const auto& shard : shards) batch.check(*shard);
 }
 
-#ifdef GLUON_SYNCBN_EMULATED_CUDA
+#ifdef GLUON_SYNCBN_FAKE_CUDA
 
 TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
   const ShareGpus share;
@@ -246,15 +247,15 @@ TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
   SyncGroup group("layer", 4);
   step(shards, &group);
   step(shards, &group);
-  long before = emulated_allocations;
+  long before = allocations();
   for (int i = 0; i < 10; ++i) CHECK(step(shards, &group) == std::vector<std::string>(8));
-  CHECK(emulated_allocations == before);
+  CHECK(allocations() == before);
   for (const auto& shard : shards) shard->in_place = true;
   step(shards, &group);
   step(shards, &group);
-  before = emulated_allocations;
+  before = allocations();
   for (int i = 0; i < 10; ++i) CHECK(step(shards, &group) == std::vector<std::string>(8));
-  CHECK(emulated_allocations == before);
+  CHECK(allocations() == before);
 }
 
 TEST_CASE("cuda backend: two kernels a device in each direction") {
@@ -275,13 +276,13 @@ TEST_CASE("cuda backend: two kernels a device in each direction") {
       }
       SyncGroup group("layer", number);
       step(shards, &group);  // which prepares counters
-      long before = emulated_launches;
+      long before = launches();
       step(shards, &group);
-      CHECK(emulated_launches - before == 4 * devices);
+      CHECK(launches() - before == 4 * devices);
       for (const auto& shard : shards) shard->wants_y = false;
-      before = emulated_launches;
+      before = launches();
       step(shards, &group);
-      CHECK(emulated_launches - before == 4 * devices);
+      CHECK(launches() - before == 4 * devices);
     }
   }
 }
@@ -300,9 +301,9 @@ TEST_CASE("cuda backend: an activation and a shortcut take no kernel more, in pl
           shard->activation.type = type;
           shard->adds_itself = adds_itself;
         }
-        const long before = emulated_launches;
+        const long before = launches();
         step(shards, &group);
-        CHECK(emulated_launches - before == 8);
+        CHECK(launches() - before == 8);
       }
     }
     for (const ActType type : {ActType::kLeaky, ActType::kElu, ActType::kNone}) {
@@ -311,9 +312,9 @@ TEST_CASE("cuda backend: an activation and a shortcut take no kernel more, in pl
         shard->adds_itself = false;
         shard->in_place = true;
       }
-      const long before = emulated_launches;
+      const long before = launches();
       step(shards, &group);
-      CHECK(emulated_launches - before == 10);  // one looks at gamma
+      CHECK(launches() - before == 10);  // one looks at gamma
     }
   }
 }
@@ -322,36 +323,35 @@ TEST_CASE("cuda backend: a GPU gets access to another's memory when devices of t
   const ShareGpus share;
   const auto shards = make_shards(2, 49, 60);  // contexts of their own
   const int ordinals = cuda::device_count() > 1 ? 2 : 1;
-  const long before = emulated_meetings;
+  const long before = meetings();
   for (const auto& shard : shards) {
     std::vector<std::unique_ptr<Shard>> alone;
     alone.push_back(std::make_unique<Shard>(shard->device.index, Layout{2, 5, 49}, 1u));
     SyncGroup group("layer", 1);
     CHECK(step(alone, &group) == std::vector<std::string>(2));
   }
-  CHECK(emulated_meetings == before);
+  CHECK(meetings() == before);
   SyncGroup group("layer", 2);
   for (int i = 0; i < 3; ++i) CHECK(step(shards, &group) == std::vector<std::string>(4));
-  CHECK(emulated_meetings == before + ordinals * (ordinals - 1));
+  CHECK(meetings() == before + ordinals * (ordinals - 1));
 }
 
 TEST_CASE("cuda backend: where GPUs cannot reach each other, messages come to lie on the host") {
   const ShareGpus share;
-  emulated_peer_access = false;
+  const Setting no_peers("PEERS", 0);
   const auto shards = make_shards(3, 49, 70);
   SyncGroup group("layer", 3);
   for (int i = 0; i < 3; ++i) {
-    const long copies = emulated_copies;
-    const long on_host = emulated_host_allocations;
+    const long copies_before = copies();
+    const long on_host_before = host_allocations();
     CHECK(step(shards, &group) == std::vector<std::string>(6));
     // The first messages are there already, and are copied.
-    if (cuda::device_count() > 1) CHECK((emulated_copies > copies) == (i == 0));
-    if (cuda::device_count() > 1) CHECK((emulated_host_allocations > on_host) == (i == 0));
+    if (cuda::device_count() > 1) CHECK((copies() > copies_before) == (i == 0));
+    if (cuda::device_count() > 1) CHECK((host_allocations() > on_host_before) == (i == 0));
     if (i > 0) continue;
     const WholeBatch batch(shards);
     for (const auto& shard : shards) batch.check(*shard);
   }
-  emulated_peer_access = true;
 }
 
 TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages until it is done") {
@@ -371,26 +371,25 @@ TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages un
   CHECK(finishes.wait(1) == std::vector<std::string>{""});
   const auto message = [] { return cuda::Gpu::of(kFirst).message(10); };
   // Kernels of the other device may still read the one that device 0 has written.
-  long before = emulated_allocations;
+  long before = allocations();
   message();
-  CHECK(emulated_allocations == before + 1);
+  CHECK(allocations() == before + 1);
   release.set_value();
   CHECK(finishes.wait(2).back() == "no luck");
-  before = emulated_allocations;
+  before = allocations();
   const auto first = message();
   const auto second = message();
-  CHECK(emulated_allocations == before);
+  CHECK(allocations() == before);
 }
 
 TEST_CASE("cuda backend: a fault of a kernel is the error of the call") {
   const ShareGpus share;
-  // A context of its own, because it is broken afterwards.
   const auto shards = make_shards(1, 49, 20);
   SyncGroup group("layer", 1);
-  emulated_fault = true;
+  const Faults fault("kernel");
   const auto errors = step(shards, &group);
   REQUIRE(errors.size() == 2);
-  for (const auto& error : errors) CHECK(contains(error, "emulated fault in kernel 'moments"));
+  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
 }
 
 #endif

@@ -14,6 +14,10 @@
 #include "cuda/shard.h"
 #include "support/refused_threads.h"
 
+#ifdef GLUON_SYNCBN_FAKE_CUDA
+#include "cuda/check.h"
+#endif
+
 namespace gluon_syncbn::tests {
 namespace {
 
@@ -54,16 +58,17 @@ TEST_CASE("cuda gpu: once there, a context needs no more threads") {
   CHECK(finish(&gpu) == std::vector<std::string>{""});
 }
 
-#ifdef GLUON_SYNCBN_EMULATED_CUDA
+#ifdef GLUON_SYNCBN_FAKE_CUDA
 
 namespace {
 
 std::vector<std::size_t> borrowed;
+std::shared_ptr<void> to_lend;
 
 std::shared_ptr<void> lend(int index, std::size_t bytes) {
   CHECK(index == kIndex);
   borrowed.push_back(bytes);
-  return std::make_unique<char[]>(bytes);
+  return to_lend;
 }
 
 }  // namespace
@@ -71,21 +76,23 @@ std::shared_ptr<void> lend(int index, std::size_t bytes) {
 TEST_CASE("cuda gpu: out of memory, what is kept goes first, then the host program lends") {
   cuda::Gpu gpu(kIndex, 0);
   const std::size_t large = 1 << 12;
+  const auto own = std::make_shared<cuda::Memory>(cuda::Memory::Place::kDevice, 0, 2 * large * 8);
+  to_lend = {own, own->data()};
   gpu.memory(large);  // and back again
   const auto kept_on_host = gpu.host_memory(large).get();
 
-  const long before = emulated_allocations - emulated_releases;
-  emulated_refusals = 1;
-  const auto small = gpu.memory(large / 2);
-  CHECK(emulated_allocations - emulated_releases == before);  // one came and one went
-  CHECK(gpu.host_memory(large).get() == kept_on_host);
+  const long released = fakeCudaCount("cudaFree", -1);
+  {
+    const Faults refused("cudaMalloc#1");
+    const auto small = gpu.memory(large / 2);
+    CHECK(fakeCudaCount("cudaFree", -1) == released + 1);
+    CHECK(gpu.host_memory(large).get() == kept_on_host);
+  }
 
-  emulated_refusals = 2;
+  const Faults refused("cudaMalloc#1+;cudaHostAlloc#1+");
   CHECK_THROWS_AS(gpu.memory(large), cuda::OutOfMemory);
-  CHECK(emulated_refusals == 0);
 
   cuda::set_lender(lend);
-  emulated_refusals = 2;
   {
     const auto lent = gpu.memory(large);
     CHECK(borrowed == std::vector<std::size_t>{large * sizeof(double)});
@@ -93,9 +100,7 @@ TEST_CASE("cuda gpu: out of memory, what is kept goes first, then the host progr
     *static_cast<double*>(lent->data()) = 1;
   }
   // No pool lends pinned memory. What kernels count with is no exception.
-  emulated_refusals = 2;
   CHECK_THROWS_AS(gpu.host_memory(2 * large), cuda::OutOfMemory);
-  emulated_refusals = 2;
   CHECK(gpu.claims(100).states != nullptr);
   CHECK(borrowed.size() == 2);
   cuda::set_lender(nullptr);
@@ -106,7 +111,9 @@ TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {
   const ShareGpus share;
   Shard shard(kIndex, Layout{2, 5, 49}, 1u);
   Finishes finishes;
-  emulated_capture = true;
+  cudaStream_t stream = cuda::native(*cuda::Gpu::of(kIndex).stream());
+  const cuda::OnDevice on_device(shard.stream.ordinal());
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   const auto refused = doctest::Contains("gpu(200) is being captured into a CUDA graph");
   const auto pass = shard.forward_pass(&finishes);
   CHECK_THROWS_WITH(pass->sum(nullptr), refused);
@@ -119,27 +126,35 @@ TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {
   inference.y = shard.y.data();
   CHECK_THROWS_WITH(shard.backend->inference(inference, statistics, shard.call(&finishes)),
                     refused);
-  emulated_capture = false;
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
   pass->sum(nullptr);
   pass->finish({pass}, {});
   CHECK(finishes.wait(1) == std::vector<std::string>{""});
 }
 
 TEST_CASE("cuda gpu: without an event the thread waits for all work there is") {
+  const Setting slow("DELAY", 2000);
   cuda::Gpu gpu(kIndex, 0);
-  emulated_event_refusals = 1;
   const auto memory = gpu.memory(1);
-  double value = 0;
-  const double one = 1;
-  gpu.stream()->copy(memory->data(), &one, sizeof one);
-  gpu.stream()->copy(&value, memory->data(), sizeof value);
-  Finishes finishes;
-  gpu.when_done([&, done = finishes.one()](const std::string& error) {
-    CHECK(value == 1);
-    done(error);
-  });
-  CHECK(finishes.wait(1) == std::vector<std::string>{""});
-  CHECK(emulated_event_refusals == 0);
+  const auto value = gpu.host_memory(1);
+  auto* number = static_cast<double*>(value->data());
+  for (const std::string fault : {"cudaEventCreateWithFlags", "cudaEventRecord"}) {
+    CAPTURE(fault);
+    *number = 1;
+    gpu.stream()->zero(memory->data(), sizeof(double));
+    gpu.stream()->copy(number, memory->data(), sizeof(double));
+    const cuda::Gpu::Message kept[] = {gpu.message(1),
+                                       gpu.message(1)};  // with all events there are
+    fakeCudaInject(fault.c_str());
+    Finishes finishes;
+    gpu.when_done([&, done = finishes.one()](const std::string& error) {
+      CHECK(*number == 0);
+      done(error);
+    });
+    CHECK(finishes.wait(1) == std::vector<std::string>{""});
+    CHECK(fakeCudaClearFaults() == 1);
+  }
 }
 
 #endif

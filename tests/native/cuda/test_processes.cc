@@ -215,15 +215,15 @@ TEST_CASE("cuda processes: by MXNET_ENABLE_GPU_P2P=0 messages leave from where t
   Layer layer({2, 1}, 49, 0, "layer", 90);
   CHECK(step({&layer}) == no_errors(6));
   check_one_batch(layer);
-#ifdef GLUON_SYNCBN_EMULATED_CUDA
+#ifdef GLUON_SYNCBN_FAKE_CUDA
   // What comes back from the other processes is copied to each device, in both passes.
-  const long copies = emulated_copies;
+  const long before = copies();
   CHECK(step({&layer}) == no_errors(6));
-  CHECK(emulated_copies == copies + 6);
+  CHECK(copies() == before + 6);
 #endif
 }
 
-#ifdef GLUON_SYNCBN_EMULATED_CUDA
+#ifdef GLUON_SYNCBN_FAKE_CUDA
 
 TEST_CASE("cuda processes: GPU contexts of one process and CPU contexts of another can meet") {
   const ShareGpus share;
@@ -245,17 +245,16 @@ TEST_CASE("cuda processes: steps do not allocate every time") {
   Layer layer({2, 3}, 5000, 0, "layer", 30);
   step({&layer});
   step({&layer});
-  const long before = emulated_allocations;
+  const long before = allocations();
   constexpr int kSteps = 30;
   for (int i = 0; i < kSteps; ++i) CHECK(step({&layer}) == no_errors(10));
   // How much is in use at once depends on who is late, so that a step may still need more than all
   // before it.
-  CHECK(emulated_allocations - before < kSteps / 2);
+  CHECK(allocations() - before < kSteps / 2);
 }
 
 TEST_CASE("cuda processes: a copy that fails on its way to the host is an error for all") {
   const ShareGpus share;
-  // Contexts of their own, because one is broken afterwards.
   Layer layer({2, 1}, 49, 0, "layer", 40);
   Finishes alone;
   for (const auto& shard : layer.shards) {
@@ -264,11 +263,10 @@ TEST_CASE("cuda processes: a copy that fails on its way to the host is an error 
     pass->fail("only to make what the first step needs");
   }
   alone.wait(layer.size());
-  emulated_copy_fault = true;
+  const Faults fault("copy");
   const auto errors = step({&layer});
-  CHECK_FALSE(emulated_copy_fault);
   REQUIRE(errors.size() == 3);
-  for (const auto& error : errors) CHECK(contains(error, "emulated fault in a copy"));
+  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
 }
 
 TEST_CASE("cuda processes: a copy that fails on its way back is an error for all in backward") {
@@ -282,18 +280,18 @@ TEST_CASE("cuda processes: a copy that fails on its way back is an error for all
     shard.forward(&rounds.back()->forward(), &forwards);
   });
   layer.wire->wait_for_held();
-  emulated_copy_fault = true;
+  const Faults fault("copy");
   layer.wire->release();
   int failed = 0;
   for (const auto& error : forwards.wait(3)) failed += error.empty() ? 0 : 1;
-  CHECK(failed == 1);
+  CHECK(failed >= 1);  // with all that share its GPU
   Finishes backwards;
   layer.for_each([&](Process&, Shard& shard, std::size_t number) {
     shard.backward(rounds[number]->next_backward(shard.device).get(), &backwards);
   });
   const auto errors = backwards.wait(3);
   REQUIRE(errors.size() == 3);
-  for (const auto& error : errors) CHECK(contains(error, "emulated fault in a copy"));
+  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
 }
 
 #endif

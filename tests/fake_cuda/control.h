@@ -1,0 +1,47 @@
+#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_CONTROL_H_
+#define GLUON_SYNCBN_TESTS_FAKE_CUDA_CONTROL_H_
+
+// What tests set, order and count (fake_cuda.h), from inside.
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <string>
+
+namespace fake_cuda {
+
+/// Where a test asks for what the fake is not. To go on would prove nothing.
+[[noreturn]] void die(const std::string& why);
+
+/// A number from the environment (FAKE_CUDA_ and its name), which tests may change.
+using Setting = std::atomic<long>;
+
+struct Settings {
+  Setting devices{8};
+  Setting version{11020};  ///< of driver and runtime, as cudaDriverGetVersion tells it
+  Setting memory{4096};    ///< MiB of each device
+  Setting delay{
+      100};  ///< each operation of a stream waits up to so many microseconds before it runs
+  /// 0: no peer access, 1: it works, 2: it is reported but reads what is no number
+  Setting peers{1};
+
+  // Ways to be no CUDA at all, to see that tests notice.
+  Setting ignore_event_synchronize{0};
+  Setting ignore_stream_wait{0};
+  Setting ignore_stream_synchronize{0};
+};
+Settings& settings();
+
+/// Notes that a call was made on a device, or on none (-1).
+void count(const std::string& call, int device);
+
+/// The error to return at this point now, or cudaSuccess. Where no fault is ordered it takes no
+/// lock, in which the thread sanitizer would see an order between the streams that ask.
+cudaError_t fault_at(const char* point, int device);
+
+/// Whether CUDA gives up the device after this error.
+bool is_sticky(cudaError_t error);
+
+}  // namespace fake_cuda
+
+#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_CONTROL_H_

@@ -1,0 +1,45 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_FAKE_CUDA_CONTROL_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_FAKE_CUDA_CONTROL_H_
+
+#include <string>
+
+#include "fake_cuda/fake_cuda.h"
+
+namespace gluon_syncbn::tests {
+
+/// A setting of the fake CUDA, for as long as it lives.
+class Setting {
+ public:
+  Setting(const char* name, long value) : name_(name), before_(fakeCudaSet(name, value)) {}
+  ~Setting() { fakeCudaSet(name_, before_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+  long before_;
+};
+
+/// Faults of the fake CUDA (fakeCudaInject), for as long as it lives.
+class Faults {
+ public:
+  explicit Faults(const std::string& faults) { fakeCudaInject(faults.c_str()); }
+  ~Faults() { fakeCudaClearFaults(); }
+  Faults(const Faults&) = delete;
+  Faults& operator=(const Faults&) = delete;
+};
+
+// How often the library has called CUDA so far, on all GPUs.
+
+inline long copies() { return fakeCudaCount("cudaMemcpyAsync", -1); }
+inline long host_allocations() { return fakeCudaCount("cudaHostAlloc", -1); }
+inline long allocations() { return fakeCudaCount("cudaMalloc", -1) + host_allocations(); }
+inline long launches() {
+  return fakeCudaCount("cudaLaunchKernel", -1) + fakeCudaCount("cudaMemsetAsync", -1);
+}
+/// Of a GPU with another that it is to read.
+inline long meetings() { return fakeCudaCount("cudaDeviceCanAccessPeer", -1); }
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_FAKE_CUDA_CONTROL_H_

@@ -1,0 +1,52 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LAUNCH_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LAUNCH_H_
+
+// What src/cuda/kernels/kernel.cuh is for a CUDA compiler: launches of all kernels there are, which
+// run in lockstep on a stream of the fake CUDA runtime.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "cuda/check.h"
+#include "cuda/kernels/instances.h"
+#include "cuda/runtime.h"
+#include "emulation/lockstep.h"
+#include "fake_cuda/fake_cuda.h"
+
+namespace gluon_syncbn::tests {
+
+template <class Body>
+struct Arguments {
+  Body body;
+  Order order;
+};
+
+template <class Body>
+void run(const void* given, long blocks) {
+  const auto* arguments = static_cast<const Arguments<Body>*>(given);
+  run_in_lockstep(arguments->body, blocks, arguments->order);
+}
+
+}  // namespace gluon_syncbn::tests
+
+namespace gluon_syncbn::cuda {
+
+template <class Body>
+void launch(const Body& body, std::int64_t blocks, Stream* stream) {
+  if (blocks == 0) return;
+  const tests::Arguments<Body> arguments{body, tests::order_of_kernels()};
+  static_assert(std::is_trivially_copyable_v<tests::Arguments<Body>>);
+  const OnDevice on_device(stream->ordinal());
+  const cudaError_t status =
+      fakeCudaLaunch(&arguments, sizeof arguments, tests::run<Body>, blocks, native(*stream));
+  check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
+}
+
+#define GLUON_SYNCBN_LAUNCH(...) template void launch(const __VA_ARGS__&, std::int64_t, Stream*);
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LAUNCH_H_
