@@ -6,7 +6,7 @@ import ctypes
 import subprocess
 
 import pytest
-from gluon_syncbn import driver, self_test
+from gluon_syncbn import diagnose, self_test
 
 from tests.machine.test_nvidia_libraries import Machine
 from tests.support.processes import run_python
@@ -140,8 +140,8 @@ def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
     ],
 )
 def test_driver_and_gpu_backend(version, build, text, monkeypatch):
-    monkeypatch.setattr(driver, "_version", lambda: version)
-    assert driver.describe(build) == text
+    monkeypatch.setattr(diagnose, "_driver_version", lambda: version)
+    assert diagnose.describe_driver(build) == text
 
 
 def test_driver_is_asked(tmp_path, monkeypatch):
@@ -156,6 +156,6 @@ def test_driver_is_asked(tmp_path, monkeypatch):
         asked.append(name)
         return library
 
-    monkeypatch.setattr(driver.ctypes, "CDLL", load)
-    assert driver.describe("not built") == "for CUDA up to 11.4"
+    monkeypatch.setattr(diagnose.ctypes, "CDLL", load)
+    assert diagnose.describe_driver("not built") == "for CUDA up to 11.4"
     assert asked == ["libcuda.so.1"]
