@@ -11,8 +11,6 @@ from mxnet import gluon
 from .fold import Arrays, FoldReport, fold_batchnorm
 from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line, sync_batchnorms
 
-__all__ = ["PlainFiles", "export", "to_batchnorm"]
-
 _logger = logging.getLogger(__name__)
 
 # The operator has one input more if it averages over all batches.
@@ -51,10 +49,8 @@ def _make_plain(graph: Graph, index: int) -> None:
     kept = {
         key: value
         for key, value in attributes.items()
-        if key in _SHARED_ATTRIBUTES or key.startswith("__")
+        if (key in _SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # momentum
     }
-    if kept.get("momentum") == "None":
-        del kept["momentum"]
     last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **kept)
     for shortcut in shortcuts:
         last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
@@ -108,28 +104,8 @@ def export(
 class PlainFiles:
     """Exported files, converted to MXNet's own operators.
 
-    Parameters
-    ----------
-    symbol_file, params_file : str
-        Files that ``HybridBlock.export`` or ``Module.save_checkpoint`` wrote.
-    fold : bool
-        Whether to fold the norms into the layers before them, if that is exact.
-
-    Attributes
-    ----------
-    symbol : Symbol
-    args, aux : dict of str to NDArray
-    converted : int
-        How many nodes were SyncBatchNorm.
-    report : FoldReport
-        What was folded; empty without `fold`.
-
-    Raises
-    ------
-    ValueError
-        If a file holds no symbol or no parameters of a symbol, or the two do not belong together.
-    OSError
-        If a file cannot be read.
+    `converted` is how many nodes were SyncBatchNorm, `report` what was folded. A file that holds
+    something else is a ValueError, and one that cannot be read an OSError.
     """
 
     def __init__(self, symbol_file: str, params_file: str, fold: bool) -> None:

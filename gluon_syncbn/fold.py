@@ -10,8 +10,6 @@ import numpy as np
 
 from .graph import Graph
 
-__all__ = ["FoldReport", "fold_batchnorm"]
-
 Arrays = Dict[str, mx.nd.NDArray]
 _FOLDABLE = ("Convolution", "Deconvolution", "FullyConnected")
 

@@ -21,8 +21,6 @@ from .graph import (
     sync_batchnorms,
 )
 
-__all__ = ["FusedNetwork", "fuse"]
-
 _logger = logging.getLogger(__name__)
 
 _ADDITION = "elemwise_add"

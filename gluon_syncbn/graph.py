@@ -10,16 +10,6 @@ from mxnet import gluon
 
 from .block import OP_TYPE, contexts_of
 
-__all__ = [
-    "DEFAULT_SLOPE",
-    "SHORTCUT",
-    "Graph",
-    "is_sync_batchnorm",
-    "last_line",
-    "meet_on_contexts",
-    "sync_batchnorms",
-]
-
 SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
 
@@ -39,20 +29,10 @@ def last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
-def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: int | None) -> int:
+def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: int | None) -> None:
     """Synchronize the SyncBatchNorm nodes of a block over the contexts of its parameters.
 
-    Parameters
-    ----------
-    block : SymbolBlock
-        An imported or a fused network.
-    num_devices, size : int or None
-        The arguments of :func:`gluon_syncbn.convert_sync_batchnorm`; `size` is that of groups.
-
-    Returns
-    -------
-    int
-        How many nodes there are.
+    The block is an imported or a fused network, `size` that of groups.
     """
     inputs, symbol = block._cached_graph
     graph, parameters = Graph(symbol), block.collect_params()
@@ -73,7 +53,6 @@ def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: in
     if nodes:
         block._cached_graph = inputs, graph.to_symbol()
         block._clear_cached_op()
-    return len(nodes)
 
 
 class Graph:
@@ -122,7 +101,19 @@ class Graph:
 
     def to_symbol(self) -> mx.sym.Symbol:
         """Return a symbol of all that the heads need."""
-        symbol = mx.sym.load_json(self._to_json())
+        order = {index: place for place, index in enumerate(self.order())}
+        nodes = []
+        for index in order:
+            inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]
+            nodes.append({**self.nodes[index], "inputs": inputs})
+        graph = {
+            "nodes": nodes,
+            "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
+            "node_row_ptr": list(range(len(nodes) + 1)),
+            "heads": [[order[head[0]], *head[1:]] for head in self.heads],
+            "attrs": self._attributes,
+        }
+        symbol = mx.sym.load_json(json.dumps(graph))
         return symbol.as_np_ndarray() if self._is_numpy else symbol
 
     def order(self) -> list[int]:
@@ -140,18 +131,3 @@ class Graph:
                 stack.append((index, True))
                 stack += [(entry[0], False) for entry in reversed(self.nodes[index]["inputs"])]
         return list(order)
-
-    def _to_json(self) -> str:
-        order = {index: place for place, index in enumerate(self.order())}
-        nodes = []
-        for index in order:
-            inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]
-            nodes.append({**self.nodes[index], "inputs": inputs})
-        graph = {
-            "nodes": nodes,
-            "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
-            "node_row_ptr": list(range(len(nodes) + 1)),
-            "heads": [[order[head[0]], *head[1:]] for head in self.heads],
-            "attrs": self._attributes,
-        }
-        return json.dumps(graph)
