@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
@@ -54,28 +51,6 @@ def exported(tmp_path):
     return path
 
 
-def test_import_and_train_on_in_another_process(exported):
-    program = """
-import sys
-import gluon_syncbn, mxnet as mx, numpy as np
-from mxnet import gluon
-from tests.conftest import contexts
-from tests.export.test_export import train
-path = sys.argv[1]
-ctx = contexts(2)
-net = gluon.SymbolBlock.imports(path + "-symbol.json", ["data"], path + "-0000.params", ctx=ctx)
-folder = path[: path.rindex("/")]
-for mode in ({}, {"static_alloc": True}):
-    net.hybridize(**mode)
-    x, expected = np.load(folder + "/x.npy"), np.load(folder + "/y.npy")
-    out = net(mx.nd.array(x, ctx=ctx[0])).asnumpy()
-    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
-net.hybridize(static_alloc=True, static_shape=True)
-np.testing.assert_allclose(train(net, ctx), np.load(folder + "/losses.npy"), rtol=1e-4)
-"""
-    run_python(program, str(exported))
-
-
 def test_two_imports_do_not_meet(exported):
     """Devices that reach networks in orders of their own need workspaces (docs/limits.md)."""
     program = "import sys, tests.export.test_export as t; t.check_two_imports(sys.argv[1])"
@@ -111,26 +86,3 @@ def check_two_imports(exported: str) -> None:
     for outs, expected in zip((first, second), alone):
         for i in range(2):
             np.testing.assert_allclose(outs[i].asnumpy(), expected[i], rtol=1e-5, atol=1e-5)
-
-
-def test_keys_survive_export(exported):
-    nodes = json.loads((exported.parent / "net-symbol.json").read_text())["nodes"]
-    attributes = [node["attrs"] for node in nodes if node["op"] == "Custom"]
-    assert [a["op_type"] for a in attributes] == ["SyncBatchNorm"] * 2
-    keys = [a["key"] for a in attributes]
-    assert len(set(keys)) == 2
-    assert all(re.fullmatch(r"\w*syncbatchnorm\d+_[0-9a-f]{32}", key) for key in keys)
-    assert {a["num_devices"] for a in attributes} == {"2"}
-
-
-def test_without_gluon_syncbn_the_operator_is_missing(exported):
-    program = """
-import sys, mxnet as mx
-try:
-    mx.sym.load(sys.argv[1] + "-symbol.json")
-except mx.base.MXNetError as error:
-    assert "Cannot find custom operator SyncBatchNorm" in str(error), error
-else:
-    raise SystemExit("loaded without the operator")
-"""
-    run_python(program, str(exported))

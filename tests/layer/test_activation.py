@@ -14,9 +14,8 @@ from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.layer.test_modes import MODES
-from tests.support.layers import Options, add_shortcut, check, make_batch, run
+from tests.support.layers import Options, add_shortcut, make_batch, run
 from tests.support.oracle import activate
-from tests.support.processes import run_python
 
 # Arguments of the layer, and MXNet's operator for the same.
 ACTIVATIONS = {
@@ -74,8 +73,7 @@ class Training:
                 parameter.set_data(
                     mx.nd.array(rng.standard_normal(parameter.shape), dtype="float64")
                 )
-        if MODES[mode] is not None:
-            net.hybridize(**MODES[mode])
+        net.hybridize(**MODES[mode])
         self.x = rng.standard_normal((7, 3, 5, 5))
         self.weight = rng.standard_normal((7, 4, 5, 5))
 
@@ -185,14 +183,6 @@ def test_the_same_array_as_data_and_shortcut():
     np.testing.assert_allclose(*gradients, atol=1e-6)
 
 
-def test_add_requests_of_the_shortcut():
-    batch = make_batch(np.random.default_rng(6), (6, 3, 40), (2, 4))
-    add_shortcut(np.random.default_rng(7), batch)
-    for request in ("add", "write", "null"):
-        options = Options(grad_req={"shortcut": request, "data": "add"}, before=2, act_type="elu")
-        check(batch, options, 1e-5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -276,71 +266,3 @@ def test_export(kind, fold, tmp_path):
     assert kinds.count("BatchNorm") == (0 if fold else 2)
     assert kinds.count("elemwise_add") == 1
     np.testing.assert_allclose(plain(x).asnumpy(), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_an_exported_network_trains_on(tmp_path):
-    training = Training(Residual(True, "elu"), 2, "hybridized")
-    training.step()
-    training.net.export(str(tmp_path / "net"))
-    net = gluon.SymbolBlock.imports(
-        f"{tmp_path}/net-symbol.json", ["data"], f"{tmp_path}/net-0000.params", ctx=contexts(2)
-    )
-    net.hybridize()
-    x = [mx.nd.array(training.x, ctx=c, dtype="float64") for c in contexts(2)]
-    losses = []
-    for each in (net, training.net):
-        with autograd.record():
-            outs = [(each(data) ** 2).sum() for data in x]
-        autograd.backward(outs)
-        losses.append([out.asscalar() for out in outs])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-10)
-
-
-def test_check_in_sync():
-    training = Training(Residual(True, "leaky"), 3, "hybridized")
-    training.step()
-    assert gluon_syncbn.check_in_sync(training.net) == {}
-
-
-def test_mixed_precision():
-    """float16 data and shortcuts stay that under amp."""
-    program = """
-import gluon_syncbn, mxnet as mx, numpy as np
-from mxnet.contrib import amp
-amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())
-from tests.conftest import DEVICE, contexts
-from tests.layer.test_activation import MODES, Residual
-
-class Pooled(Residual):
-    def hybrid_forward(self, F, x):
-        x = F.Pooling(self.first(x), kernel=(2, 2), stride=(2, 2), pool_type="avg")
-        if self.fused:
-            return self.norm2(x, self.norm1(x))
-        return self.activate(F, self.norm2(x) + self.activate(F, self.norm1(x)))
-
-ctx = contexts(2)
-data = np.random.default_rng(0).standard_normal((2, 3, 3, 8, 8))
-weight = np.random.default_rng(1).normal(0, 0.2, (4, 3, 3, 3))
-for mode in ("imperative", "hybridized", "static_alloc"):
-    results = []
-    for fused in (True, False):
-        net = Pooled(fused, "relu")
-        net.initialize(mx.init.One(), ctx=ctx)
-        net.first.weight.set_data(mx.nd.array(weight))
-        if MODES[mode] is not None:
-            net.hybridize(**MODES[mode])
-        trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-        amp.init_trainer(trainer)
-        with mx.autograd.record():
-            outs = [net(mx.nd.array(x, ctx=c)) for x, c in zip(data, ctx)]
-            losses = [(out.astype("float32") ** 2).mean() / 64 for out in outs]
-            with amp.scale_loss(losses, trainer) as scaled:
-                mx.autograd.backward(scaled)
-        assert all(out.dtype == np.float16 for out in outs)
-        trainer.step(1, ignore_stale_grad=True)
-        arrays = [outs[0], *(p.data(ctx[0]) for p in net.collect_params().values())]
-        results.append([array.asnumpy() for array in arrays])
-    for ours, theirs in zip(*results):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2 * np.abs(theirs).max())
-"""
-    run_python(program)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import gluon_syncbn
@@ -67,30 +66,6 @@ def test_any_step_matches_the_oracle(
     # The rounding of the output is in all gradients, and grows by |beta / gamma|.
     tolerance = {"float32": 3e-5, "float64": 1e-11, "float16": 3e-2}[dtype]
     check(batch, options, tolerance)
-
-
-@pytest.mark.parametrize("kind", INVERTIBLE)
-def test_a_shard_without_elements(kind):
-    shape = (2, 3, 4)
-    data, head = np.random.default_rng(1).standard_normal((2, *shape)).astype("float32")
-    found = []
-    for inplace in (False, True):
-        layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=inplace, **INVERTIBLE[kind])
-        empty, full = contexts(2)
-        layer.initialize(ctx=[empty, full])
-        with mx.util.np_shape(True):
-            xs = [mx.nd.zeros((0, *shape[1:]), ctx=empty), mx.nd.array(data, ctx=full)]
-            heads = [mx.nd.zeros((0, *shape[1:]), ctx=empty), mx.nd.array(head, ctx=full)]
-            for x in xs:
-                x.attach_grad()
-            with autograd.record():
-                outs = [layer(x) for x in xs]
-            autograd.backward(outs, heads)
-            assert outs[0].shape == xs[0].grad.shape == (0, *shape[1:])
-            gradients = [array for p in (layer.gamma, layer.beta) for array in p.list_grad()]
-            found.append([array.asnumpy() for array in (outs[1], xs[1].grad, *gradients)])
-    for in_place, kept in zip(found[1], found[0]):
-        np.testing.assert_allclose(in_place, kept, rtol=1e-4, atol=1e-5)
 
 
 class Chain(gluon.HybridBlock):
@@ -237,17 +212,3 @@ def test_no_shortcut():
         layer(x, x)
     with pytest.raises(mx.base.MXNetError, match="inplace=True and shortcut=True exclude"):
         mx.sym.Custom(mx.sym.var("x"), op_type="SyncBatchNorm", inplace=True, shortcut=True)
-
-
-def test_export(tmp_path):
-    """In place or not is nothing that plain operators know of."""
-    training = Training(Chain("elu", inplace=True), 2, "hybridized")
-    training.step()
-    x = mx.nd.array(training.x, dtype="float64")
-    expected = training.net(x).asnumpy()
-    symbol, params = gluon_syncbn.export(training.net, str(tmp_path / "plain"))
-    plain = gluon.SymbolBlock.imports(symbol, ["data"], params, ctx=contexts(1))
-    np.testing.assert_allclose(plain(x).asnumpy(), expected, rtol=1e-6, atol=1e-6)
-    training.net.export(str(tmp_path / "net"))
-    nodes = json.loads((tmp_path / "net-symbol.json").read_text())["nodes"]
-    assert [n["attrs"]["inplace"] for n in nodes if n["op"] == "Custom"] == ["True", "True"]

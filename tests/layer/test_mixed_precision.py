@@ -90,12 +90,6 @@ def test_amp_keeps_float16():
     run_python(PREPARE + init + TRAIN + calls)
 
 
-def test_amp_without_the_list_computes_in_float32():
-    """MXNet's own list makes the data of custom operators float32, in graphs."""
-    init = 'amp.init(target_precision_ops=["Pooling"])\n'
-    run_python(PREPARE + init + TRAIN + 'train(True, "float32")\n')
-
-
 def test_amp_with_its_default_lists():
     """The check of CPU contexts, which is a convolution, is not made float16."""
     program = """

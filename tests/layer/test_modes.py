@@ -9,19 +9,18 @@ import pytest
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.conftest import DEVICE, contexts
+from tests.conftest import contexts
 from tests.support.oracle import relative_error
 
 MODES = {
-    "imperative": None,
+    "imperative": {"active": False},
     "hybridized": {},
     "static_alloc": {"static_alloc": True},
     "static_shape": {"static_alloc": True, "static_shape": True},
 }
 
-# Steps that show whether devices ever wait for each other for good. Without a GPU, tests of GPU
-# contexts compute convolutions slowly.
-LONG = 97 if DEVICE == "cpu" else 37
+# Steps that show whether devices ever wait for each other for good.
+LONG = 37
 
 
 class Branches(gluon.HybridBlock):
@@ -78,8 +77,7 @@ class Training:
         for _, parameter in sorted(self.net._collect_params_with_prefix().items()):
             if parameter.grad_req != "null":
                 parameter.set_data(mx.nd.array(rng.standard_normal(parameter.shape) * 0.5))
-        if MODES[mode] is not None:
-            self.net.hybridize(**MODES[mode])
+        self.net.hybridize(**MODES[mode])
         self.trainer = gluon.Trainer(self.net.collect_params(), "sgd", {"learning_rate": 0.05})
 
     def step(self) -> float:
@@ -130,23 +128,10 @@ def test_a_layer_called_three_times(mode, number):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_all_modes_give_the_same_bits(mode):
-    def train(mode: str) -> Training:
-        training = Training(Shared, 3, mode, gluon_syncbn.SyncBatchNorm)
-        for _ in range(3):
-            training.step()
-        return training
-
-    expected, actual = train("imperative").parameters(), train(mode).parameters()
-    for name, value in expected.items():
-        np.testing.assert_allclose(actual[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_running_statistics_are_updated_in_program_order(mode):
     """On every device the same, although MXNet may run the uses of a layer in any order."""
     expected = None
-    for _ in range(20):
+    for _ in range(10):
         many = Training(Shared, 4, mode, gluon_syncbn.SyncBatchNorm)
         for _ in range(4):
             many.step()
@@ -207,25 +192,12 @@ def test_a_network_called_twice_before_backward(mode):
         assert many.step() == pytest.approx(one.step(), rel=1e-3)
 
 
-def test_a_static_shape_network_called_twice_before_backward_is_refused():
-    gluon_syncbn.set_timeout(1)  # for what lies behind a refused call on one device only
-    many = Pair(gluon_syncbn.SyncBatchNorm, 2, "static_shape")
-    messages = []
-    for call in (many.step, many.step, mx.nd.waitall, mx.nd.waitall):
-        try:
-            call()
-        except mx.base.MXNetError as error:
-            messages.append(str(error))
-    assert any(f"called twice on {DEVICE}" in message for message in messages), messages
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_several_backward_passes_through_one_forward(mode):
     ctx = contexts(2)
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=ctx)
-    if MODES[mode] is not None:
-        layer.hybridize(**MODES[mode])
+    layer.hybridize(**MODES[mode])
     rng = np.random.default_rng(8)
     xs = [mx.nd.array(rng.standard_normal((2, 3, 5)), ctx=c) for c in ctx]
     for x in xs:

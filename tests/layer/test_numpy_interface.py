@@ -49,8 +49,7 @@ def test_layer(mode, options):
     options.pop("shortcut", None)
     layer = gluon_syncbn.SyncBatchNorm(**options)
     layer.initialize(ctx=ctx)
-    if MODES[mode] is not None:
-        layer.hybridize(**MODES[mode])
+    layer.hybridize(**MODES[mode])
     rng = np.random.default_rng(0)
     x, dy, added = (rng.normal(1, 2, SHAPE).astype("float32") for _ in range(3))
     xs, dys, others = (shards(values, ctx) for values in (x, dy, added))
@@ -126,8 +125,7 @@ def train(net: gluon.Block, steps: int = 3) -> list[float]:
 @pytest.mark.parametrize("mode", MODES)
 def test_all_modes_train_alike(mode):
     net = make_net()
-    if MODES[mode] is not None:
-        net.hybridize(**MODES[mode])
+    net.hybridize(**MODES[mode])
     ours = train(net)
     assert gluon_syncbn.check_in_sync(net) == {}
     assert ours[-1] < ours[0]

@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 
 from tests.support.processes import run_python
 
-MODES = {"imperative": None, "dynamic": {}, "static_alloc": {"static_alloc": True}}
+MODES = {"imperative": {"active": False}, "dynamic": {}, "static_alloc": {"static_alloc": True}}
 MOST_GROWTH = {"rss_mib": 1.0, "threads": 0, "files": 0, "keys": 0}
 
 
@@ -41,8 +41,7 @@ def train(mode: str, steps: int) -> list[list[float]]:
     net.add(nn.Conv2D(8, 3), gluon_syncbn.SyncBatchNorm(), nn.Conv2D(8, 3), shared)
     net.add(nn.Activation("relu"), nn.Conv2D(8, 1), shared, nn.GlobalAvgPool2D(), nn.Dense(4))
     net.initialize(ctx=ctx)
-    if MODES[mode] is not None:
-        net.hybridize(**MODES[mode])
+    net.hybridize(**MODES[mode])
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
     data = [mx.nd.random.normal(shape=(2, 3, 8, 8), ctx=c) for c in ctx]
     samples = []

@@ -176,22 +176,3 @@ def test_what_does_not_fit_is_named(make, change, names, message):
 def test_a_network_that_is_not_initialized():
     with pytest.raises(ValueError, match=r"0\.weight is not initialized"):
         gluon_syncbn.load_torch(small(), small_state())
-
-
-def test_real_torch():
-    torch = pytest.importorskip("torch")
-    theirs = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3, bias=False),
-        torch.nn.BatchNorm2d(4),
-        torch.nn.ReLU(),
-        torch.nn.Flatten(),
-        torch.nn.Linear(64, 2),
-    )
-    x = torch.randn(5, 3, 6, 6)
-    theirs(x)
-    net = initialized(small())
-    gluon_syncbn.load_torch(net, theirs.state_dict())
-    expected = theirs.eval()(x).detach().numpy()
-    np.testing.assert_allclose(
-        net(mx.nd.array(x.numpy())).asnumpy(), expected, rtol=1e-4, atol=1e-5
-    )
