@@ -462,12 +462,8 @@ class SyncBatchNorm(nn.BatchNorm):
         else:
             self._require_whole_groups(num_devices, self.sync_group_size)
         contexts = contexts_of(self.running_mean)
-        # Inference may run on fewer contexts than training; then nobody asks who should come.
-        if contexts is None or len(contexts) != num_devices:
-            return attributes
-        # cpu(0) and gpu(0) have one number; their call is told that they cannot synchronize.
-        if len({context.device_type for context in contexts}) == 1:
-            devices = ",".join(str(context.device_id) for context in contexts)
+        devices = device_ids(contexts or [], num_devices)
+        if devices is not None:
             attributes["device_ids"] = devices
             if self._identity.first_devices is None:
                 self._identity.first_devices = devices
@@ -531,3 +527,14 @@ def contexts_of(parameter: Any) -> list | None:
     except RuntimeError:
         return None
     return contexts
+
+
+def device_ids(contexts: list, num_devices: int) -> str | None:
+    """Write the attribute `device_ids`, which says who should come; None if that is not known.
+
+    Inference may run on fewer contexts than training. cpu(0) and gpu(0) have one number; their call
+    is told that they cannot synchronize.
+    """
+    if len(contexts) != num_devices or len({each.device_type for each in contexts}) != 1:
+        return None
+    return ",".join(str(each.device_id) for each in contexts)

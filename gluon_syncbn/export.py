@@ -9,7 +9,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from .fold import Arrays, FoldReport, fold_batchnorm
-from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line, sync_batchnorms
+from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line
 
 _logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
         A copy with the same names, without the counts of batches.
     """
     graph = Graph(symbol)
-    for index in sync_batchnorms(graph):
+    for index in graph.norms():
         _make_plain(graph, index)
     return graph.to_symbol()
 
@@ -110,7 +110,7 @@ class PlainFiles:
 
     def __init__(self, symbol_file: str, params_file: str, fold: bool) -> None:
         symbol = _load_symbol(symbol_file)
-        self.converted = len(sync_batchnorms(Graph(symbol)))
+        self.converted = len(Graph(symbol).norms())
         self.symbol = to_batchnorm(symbol)
         self.args, aux = _load_parameters(params_file)
         states = self.symbol.list_auxiliary_states()

@@ -8,20 +8,10 @@ from typing import Any
 import mxnet as mx
 from mxnet import gluon
 
-from .block import OP_TYPE, contexts_of
+from .block import OP_TYPE, contexts_of, device_ids
 
 SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
-
-
-def is_sync_batchnorm(node: dict[str, Any]) -> bool:
-    """Tell whether a node of a graph is this package's operator."""
-    return node["op"] == "Custom" and node.get("attrs", {}).get("op_type") == OP_TYPE
-
-
-def sync_batchnorms(graph: Graph) -> list[int]:
-    """List the nodes that are this package's operator."""
-    return [index for index, node in enumerate(graph.nodes) if is_sync_batchnorm(node)]
 
 
 def last_line(error: Exception) -> str:
@@ -36,8 +26,7 @@ def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: in
     """
     inputs, symbol = block._cached_graph
     graph, parameters = Graph(symbol), block.collect_params()
-    nodes = sync_batchnorms(graph)
-    for index in nodes:
+    for index in graph.norms():
         attributes = graph.nodes[index]["attrs"]
         contexts = contexts_of(parameters[graph.nodes[graph.running_mean(index)]["name"]]) or []
         number = num_devices or len(contexts)
@@ -47,10 +36,10 @@ def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: in
         attributes["num_devices"] = str(number)
         if size is not None:
             attributes["sync_group_size"] = str(size)
+        devices = device_ids(contexts, number)
         attributes.pop("device_ids", None)
-        if len(contexts) == number and len({each.device_type for each in contexts}) == 1:
-            attributes["device_ids"] = ",".join(str(each.device_id) for each in contexts)
-    if nodes:
+        attributes.update({} if devices is None else {"device_ids": devices})
+    if graph.norms():
         block._cached_graph = inputs, graph.to_symbol()
         block._clear_cached_op()
 
@@ -72,6 +61,11 @@ class Graph:
     def flag(self, index: int, name: str, default: str = "False") -> bool:
         """Return an attribute of a node that is True or False."""
         return self.attribute(index, name, default) in ("True", "true", "1")
+
+    def norms(self) -> list[int]:
+        """List the nodes that are this package's operator."""
+        types = [self.attribute(index, "op_type", "") for index in range(len(self.nodes))]
+        return [index for index, op_type in enumerate(types) if op_type == OP_TYPE]
 
     def running_mean(self, index: int) -> int:
         """Return the node of a SyncBatchNorm's running mean, which identifies the layer."""

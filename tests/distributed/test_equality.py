@@ -56,12 +56,6 @@ def test_two_groups_in_four_processes(mpi, contexts, tmp_path):
     assert len(notes(tmp_path, 4)) == 4
 
 
-def test_what_one_process_does_besides_shifts_no_names(tmp_path):
-    job = start("extras", 2, str(tmp_path))
-    assert job.status == 0, job.output
-    assert len(notes(tmp_path, 2)) == 2
-
-
 def test_the_example_in_the_docs(tmp_path):
     program = tmp_path / "example.py"
     program.write_text(program_of(ROOT / "docs" / "distributed.md"))

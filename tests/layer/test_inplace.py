@@ -9,14 +9,13 @@ import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.layer.test_activation import require_same_training
 from tests.layer.test_modes import MODES
-from tests.layer.test_parity import batches
+from tests.layer.test_parity import steps
 from tests.support.layers import Batch, Options, avoid_kinks, check, make_batch, run
 
 # Arguments of the layer.
@@ -35,37 +34,14 @@ def keep_gamma_from_zero(batch: Batch) -> None:
 
 
 @settings(max_examples=300)
-@given(
-    drawn=batches(),
-    fix_gamma=st.booleans(),
-    use_global_stats=st.sampled_from([False, False, True]),
-    train_mode=st.sampled_from([True, True, False]),
-    requests=st.tuples(*[st.sampled_from(["write", "add", "null"])] * 3),
-    act_type=st.sampled_from([None, "leaky", "elu"]),
-    slope=st.sampled_from([0.01, 0.25, 1.0, 3.0]),
-)
-def test_any_step_matches_the_oracle(
-    drawn, fix_gamma, use_global_stats, train_mode, requests, act_type, slope
-):
-    batch, dtype = drawn
+@given(step=steps(inplace=True))
+def test_any_step_matches_the_oracle(step):
+    batch, options, dtype = step
     keep_gamma_from_zero(batch)
-    if all(request == "null" for request in requests):
-        requests = ("write", "null", "null")
-    options = Options(
-        fix_gamma=fix_gamma,
-        use_global_stats=use_global_stats,
-        train_mode=train_mode,
-        grad_req=dict(zip(("data", "gamma", "beta"), requests)),
-        before=1.0 if "add" in requests else 0.0,
-        act_type=act_type,
-        slope=slope,
-        inplace=True,
-    )
-    if act_type is not None:
+    if options.act_type is not None:
         avoid_kinks(batch, options)
     # The rounding of the output is in all gradients, and grows by |beta / gamma|.
-    tolerance = {"float32": 3e-5, "float64": 1e-11, "float16": 3e-2}[dtype]
-    check(batch, options, tolerance)
+    check(batch, options, {"float32": 3e-5, "float64": 1e-11, "float16": 3e-2}[dtype])
 
 
 class Chain(gluon.HybridBlock):

@@ -198,24 +198,15 @@ def test_exit_does_not_hide_errors():
     assert "forward waited" in run_python(program).stderr
 
 
-MIRROR = f"""
-import gluon_syncbn
-import mxnet as mx
-def train(**attributes):
+MIRROR = """
+def train_alone(**attributes):
     with mx.AttrScope(**attributes):
-        bn = mx.sym.Custom(mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="mirror",
-                           num_devices=2)
-    contexts = [mx.Context("{DEVICE}", i) for i in range(2)]
-    module = mx.mod.Module(bn, label_names=[], context=contexts)
-    module.bind([("data", (4, 3))])
-    module.init_params(mx.init.Load({{"bn_gamma": mx.nd.ones(3), "bn_beta": mx.nd.zeros(3),
-                                     "bn_moving_mean": mx.nd.zeros(3),
-                                     "bn_moving_var": mx.nd.ones(3)}}))
-    module.forward(mx.io.DataBatch([mx.nd.ones((4, 3))], []), is_train=True)
-    module.get_outputs()[0].wait_to_read()
+        symbol = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=1)(mx.sym.var("data"))
+    executor = symbol.simple_bind(contexts[0], data=(4, 3))
+    executor.forward(is_train=True)[0].wait_to_read()
 def refused(word, **attributes):
     try:
-        train(**attributes)
+        train_alone(**attributes)
     except mx.base.MXNetError as error:
         assert word in str(error) and "twice" in str(error), error
     else:
@@ -225,5 +216,6 @@ def refused(word, **attributes):
 
 def test_mirroring_is_refused():
     """MXNet would run the layer again in backward, and update the running statistics again."""
-    run_python(MIRROR + "train()\nrefused('__force_mirroring__', force_mirroring='True')")
-    run_python(MIRROR + "refused('MXNET_BACKWARD_DO_MIRROR=1')", MXNET_BACKWARD_DO_MIRROR="1")
+    program = LAYER + MIRROR
+    run_python(program + "train_alone()\nrefused('__force_mirroring__', force_mirroring='True')")
+    run_python(program + "refused('MXNET_BACKWARD_DO_MIRROR=1')", MXNET_BACKWARD_DO_MIRROR="1")

@@ -16,8 +16,6 @@ from tests.conftest import contexts
 from tests.support.oracle import batch_norm, relative_error
 from tests.support.processes import run_python
 
-HALF = 2.0**-11  # relative rounding error of float16
-
 PREPARE = """
 import gluon_syncbn, mxnet as mx, numpy as np
 from mxnet import autograd, gluon
@@ -190,16 +188,3 @@ def test_cast_network_trains_with_multi_precision():
     for name, parameter in net.collect_params().items():
         assert np.dtype(parameter.dtype).name == expected_dtype(name), name
     assert gluon_syncbn.check_in_sync(net) == {}
-
-
-def test_export_of_a_cast_network(tmp_path):
-    net = half_network()
-    x = mx.nd.random.normal(5, 2, shape=(2, 3, 6, 6)).astype("float16")
-    expected = net(x).asnumpy()
-    symbol_file, params_file = gluon_syncbn.export(net, tmp_path / "half")
-    for name, array in mx.nd.load(params_file).items():
-        assert np.dtype(array.dtype).name == expected_dtype(name), name
-    loaded = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=contexts(1))
-    out = loaded(x)
-    assert out.dtype == np.float16
-    assert relative_error(out.asnumpy(), expected) <= HALF

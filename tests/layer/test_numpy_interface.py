@@ -132,20 +132,6 @@ def test_all_modes_train_alike(mode):
     assert ours == pytest.approx(train(make_net()), rel=1e-4)
 
 
-@pytest.mark.parametrize("options", [None, {}, {"fold": True}], ids=["own", "plain", "folded"])
-def test_export(tmp_path, options):
-    net, path = make_net(), str(tmp_path / "net")
-    net.hybridize()
-    train(net)
-    x = mx.np.array(np.random.default_rng(2).normal(size=SHAPE), dtype="float32")
-    expected = net(x).asnumpy()
-    net.export(path) if options is None else gluon_syncbn.export(net, path, **options)
-    loaded = gluon.SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
-    found = loaded(x.as_in_ctx(mx.cpu()))
-    assert type(found) is mx.np.ndarray
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_fuse():
     """All but the sum: with this interface it may broadcast, which the layer's own does not."""
     net, plain = make_net(), make_net()

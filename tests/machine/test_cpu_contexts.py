@@ -34,7 +34,7 @@ def test_onednn_by_choice_of_the_user():
     )
 
 
-def test_naive_engine_with_several_devices_or_processes():
+def test_naive_engine():
     program = """
 import mxnet as mx
 import gluon_syncbn
@@ -54,15 +54,7 @@ assert call().shape == (2, 3)
 from gluon_syncbn import cpu_contexts
 assert cpu_contexts.find_problem(several=False) is None
 assert "NaiveEngine" in cpu_contexts.find_problem(several=True)
-"""
-    run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
-
-
-def test_naive_engine_tells_of_errors():
-    """It forgets those of asynchronous operations, and would go on with arrays nobody wrote."""
-    program = """
-import mxnet as mx
-import gluon_syncbn
+# It forgets errors of asynchronous operations, and would go on with arrays nobody wrote.
 layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
 layer.initialize()
 def error_of_step(gradient):

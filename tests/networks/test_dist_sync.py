@@ -71,7 +71,7 @@ def work(folder: Path, on_server: bool) -> None:
     for averaged in ("", "average of "):
         for name, parameter in net._collect_params_with_prefix().items():
             found[averaged + name] = np.stack([data.asnumpy() for data in parameter.list_data()])
-        if not on_server:
+        if not on_server and not averaged:
             average_statistics(store, net)
     np.savez(folder / f"{store.rank}.npz", **found)
 
