@@ -90,6 +90,9 @@ def start(
     is killed and the test fails. In `environment`, ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or
     "mixed".
     """
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
     if mpi:
         needs_mpi()
         launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]

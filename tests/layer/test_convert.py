@@ -10,6 +10,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import contrib, nn
 
 from tests.conftest import contexts
+from tests.support.whole_batch import norm_layers
 
 
 class Nested(gluon.HybridBlock):
@@ -33,12 +34,6 @@ class Nested(gluon.HybridBlock):
         return x
 
 
-def sync_layers(net) -> list:
-    found = []
-    net.apply(lambda block: found.append(block) if isinstance(block, nn.BatchNorm) else None)
-    return found
-
-
 def train(net, ctx) -> np.ndarray:
     x = mx.nd.array(np.random.default_rng(0).standard_normal((4, 4, 4)) * 3 + 1)
     with autograd.record():
@@ -56,9 +51,9 @@ def test_convert_and_revert(hybridize, initialized):
         many.initialize(ctx=contexts(2))
         many(mx.nd.ones((2, 4, 4)))  # builds graphs with the plain layers in them
     parameters = dict(many.collect_params().items())
-    classes = [type(layer) for layer in sync_layers(many)]
+    classes = [type(layer) for layer in norm_layers(many)]
     assert gluon_syncbn.convert_sync_batchnorm(many) is many
-    assert all(type(layer) is gluon_syncbn.SyncBatchNorm for layer in sync_layers(many))
+    assert all(type(layer) is gluon_syncbn.SyncBatchNorm for layer in norm_layers(many))
     assert many.again is many.first
     assert many.listed[0] in many._children.values()
     after = many.collect_params()
@@ -70,13 +65,13 @@ def test_convert_and_revert(hybridize, initialized):
     many.initialize(mx.init.One(), ctx=contexts(2), force_reinit=True)
     np.testing.assert_allclose(train(many, contexts(2)), train(one, contexts(1)), atol=1e-4)
 
-    keys = [layer.key for layer in sync_layers(many)]
+    keys = [layer.key for layer in norm_layers(many)]
     gluon_syncbn.convert_sync_batchnorm(many)
-    assert [layer.key for layer in sync_layers(many)] == keys, "converting again changes nothing"
+    assert [layer.key for layer in norm_layers(many)] == keys, "converting again changes nothing"
     many.first._kwargs["use_global_stats"] = True
     gluon_syncbn.revert_sync_batchnorm(many)
     gluon_syncbn.revert_sync_batchnorm(many)
-    assert [type(layer) for layer in sync_layers(many)] == classes
+    assert [type(layer) for layer in norm_layers(many)] == classes
     assert many.first._kwargs["use_global_stats"] is True, "what is frozen stays that"
     many(mx.nd.ones((2, 4, 4)))
 

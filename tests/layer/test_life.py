@@ -10,7 +10,6 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn import _native
 from mxnet import autograd
 from mxnet.gluon import nn
 
@@ -118,17 +117,6 @@ def test_checkpoints_of_networks(tmp_path):
     plain.load_parameters(path)
     x = mx.nd.random.normal(shape=(2, 3))
     np.testing.assert_allclose(plain(x).asnumpy(), net(x).asnumpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_keys_of_dead_blocks_are_released():
-    before = _native.num_keys()
-    for _ in range(10):
-        net = small_network()
-        net.initialize(ctx=contexts(2))
-        step(net, 2)
-    del net
-    mx.nd.waitall()
-    assert _native.num_keys() <= before + 1
 
 
 def test_two_networks_in_two_threads():

@@ -150,17 +150,6 @@ def test_five_branches_on_four_contexts(mode):
     assert all(np.isfinite(value).all() for value in many.parameters().values())
 
 
-def test_training_and_inference_alternate():
-    """Validation on one device, in between, does not put the devices out of step."""
-    for mode in MODES:
-        many = Training(Shared, 2, mode, gluon_syncbn.SyncBatchNorm)
-        one = Training(Shared, 1, "imperative", gluon_syncbn.SyncBatchNorm)
-        for _ in range(3):
-            assert many.step() == pytest.approx(one.step(), rel=1e-4)
-            alone = many.net(many.x.as_in_context(many.ctx[0])).asnumpy()
-            np.testing.assert_allclose(alone, one.net(one.x).asnumpy(), rtol=1e-3, atol=1e-4)
-
-
 class Pair:
     """Training in which the network is called twice before backward, on two parts of the batch."""
 

@@ -83,12 +83,6 @@ def test_data_far_from_zero(mean, dtype, axis):
     check(batch, Options(), 1e-5 if dtype == "float32" else 1e-10)
 
 
-@pytest.mark.parametrize("shards", [(1, 5), (5, 1), (1, 1, 1, 13), (2, 3, 4, 5)])
-def test_uneven_shards(shards):
-    batch = make_batch(np.random.default_rng(2), (sum(shards), 3, 7, 5), shards)
-    check(batch, Options(), 1e-5)
-
-
 @pytest.mark.parametrize(
     ("channels", "spatial"),
     [

@@ -21,7 +21,7 @@ from mxnet.gluon import contrib, nn
 from tests.conftest import contexts
 from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
 from tests.support.processes import ROOT
-from tests.support.whole_batch import Step, compare, load, randomize, train_step
+from tests.support.whole_batch import Step, compare, load, norm_layers, randomize, train_step
 
 DEVICES = 2
 
@@ -51,12 +51,6 @@ class OneDevice:
             net.hybridize()
             self._steps[frozen] = train_step(net, 1, self.network.size, self.network.loss)
         return self._steps[frozen]
-
-
-def norm_layers(net: Any) -> list:
-    found: list = []
-    net.apply(lambda block: found.append(block) if isinstance(block, nn.BatchNorm) else None)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -93,9 +93,28 @@ def small_state(affine: bool = True) -> dict:
     return {**conv("a", 4, 3), **norm("b", 4, affine), **linear("c", 2, 64)}
 
 
+class Tensor:
+    """As PyTorch's, which NumPy reads only after these calls."""
+
+    def __init__(self, values) -> None:
+        self._values, self.shape, self.calls = values, values.shape, []
+
+    def __getattr__(self, name: str):
+        def call():
+            self.calls.append(name)
+            return self._values if name == "numpy" else self
+
+        return call
+
+    def __array__(self, *_):
+        raise TypeError("on another device")
+
+
 def test_it_computes_what_the_other_does():
     net, state = initialized(small()), small_state()
-    gluon_syncbn.load_torch(net, state)
+    tensors = {name: Tensor(values) for name, values in state.items()}
+    gluon_syncbn.load_torch(net, tensors)
+    assert tensors["a.weight"].calls == ["detach", "cpu", "double", "numpy"]
     x = RNG.normal(size=(2, 3, 6, 6))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
     y = np.einsum("nchwij,ocij->nohw", windows, state["a.weight"])

@@ -8,6 +8,7 @@ from typing import Any, Callable
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
+from mxnet.gluon import nn
 
 from tests.conftest import contexts
 
@@ -38,6 +39,12 @@ class Step:
     loss: float
     gradients: dict[str, np.ndarray]
     running: dict[str, np.ndarray]
+
+
+def norm_layers(net: Any) -> list:
+    found: list = []
+    net.apply(lambda block: found.append(block) if isinstance(block, nn.BatchNorm) else None)
+    return found
 
 
 def _named(net: Any) -> dict[str, Any]:
