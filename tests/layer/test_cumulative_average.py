@@ -82,8 +82,10 @@ def test_every_batch_counts_the_same(number, mode):
     ("dtype", "count", "rtol"), [("float64", "float64", 1e-14), ("float16", "float32", 1e-6)]
 )
 def test_other_dtypes(dtype, count, rtol):
-    layer = make_layer(3, in_channels=CHANNELS)
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS)
+    layer.initialize(ctx=contexts(3))
     layer.cast(dtype)
+    layer.momentum = None
     batches = [batch.astype(dtype) for batch in make_batches(5)]
     train(layer, batches, contexts(3))
     assert np.dtype(layer.num_batches_tracked.dtype).name == count

@@ -95,14 +95,8 @@ def test_a_device_that_never_calls(mode, first, known, capfd):
         if not known or mode == "imperative"
         else []
     )
-    for words in (
-        layer.prefix,
-        "round",
-        "forward waited",
-        "num_devices=2",
-        f"Came: {DEVICE}(0)",
-        *CAUSES,
-    ):
+    told = (layer.prefix, "round", "forward waited", "num_devices=2", f"Came: {DEVICE}(0)")
+    for words in (*told, *CAUSES):
         assert words in message
     assert any(words in message for words in missing)
     # The warning came before, once.

@@ -19,9 +19,6 @@ MODES = {
     "static_shape": {"static_alloc": True, "static_shape": True},
 }
 
-# Steps that show whether devices ever wait for each other for good.
-LONG = 37
-
 
 class Branches(gluon.HybridBlock):
     """Parallel branches of different depth, as in ASPP and PSP heads."""
@@ -145,7 +142,7 @@ def test_five_branches_on_four_contexts(mode):
     one = Training(Branches, 1, "imperative", nn.BatchNorm)
     many = Training(Branches, 4, mode, gluon_syncbn.SyncBatchNorm)
     assert_same_training(one, many, steps=3, tolerance=1e-4)
-    for _ in range(LONG):
+    for _ in range(37):  # whether devices ever wait for each other for good
         many.step()
     assert all(np.isfinite(value).all() for value in many.parameters().values())
 
