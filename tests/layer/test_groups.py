@@ -153,6 +153,10 @@ def test_exported_groups(tmp_path):
         expected, _ = step(net, ELSEWHERE, shards, shards)
         for mine, theirs in zip(outs, expected):
             np.testing.assert_array_equal(mine, theirs)
+    moved = contexts(6)[2:]
+    there = gluon_syncbn.convert_sync_batchnorm(gluon.SymbolBlock.imports(*files, ctx=moved))
+    for mine, theirs in zip(step(there, moved, shards, shards)[0], expected):
+        np.testing.assert_array_equal(mine, theirs)
 
     elsewhere = gluon.SymbolBlock.imports(*files, ctx=mx.Context(DEVICE, 6))
     x = mx.nd.array(shards[0], ctx=mx.Context(DEVICE, 6))

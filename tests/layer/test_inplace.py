@@ -156,6 +156,12 @@ def test_activations_that_do_not_invert(arguments, message):
         )
 
 
+def test_plain_operators_have_no_such_attribute():
+    symbol = gluon_syncbn.SyncBatchNorm(num_devices=1, inplace=True)(mx.sym.var("data"))
+    assert '"inplace": "True"' in symbol.tojson()
+    assert "inplace" not in gluon_syncbn.to_batchnorm(symbol).tojson()
+
+
 def test_no_shortcut():
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True)
     layer.initialize()

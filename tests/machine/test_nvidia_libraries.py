@@ -38,8 +38,8 @@ class Machine:
         needed = ("libcudnn.so.8", "libcuda.so.1", "libcusolver.so.11")
         self.compile(self.site / "mxnet" / "libmxnet.so", *needed)
 
-    def compile(self, path: Path, *needed: str, answer: int = 42) -> None:
-        source = "" if path.name != "libmxnet.so" else f"int answer() {{ return {answer}; }}"
+    def compile(self, path: Path, *needed: str) -> None:
+        source = "int answer() { return 42; }" if path.name == "libmxnet.so" else ""
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
         command += [f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed", f"-L{self.links}"]
         command += [f"-Wl,-rpath-link,{self.links}", *(f"-l:{name}" for name in needed)]
