@@ -16,6 +16,7 @@ from mxnet.gluon import nn
 from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers the operator)
 
 OP_TYPE = "SyncBatchNorm"
+SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
 # Of the operator's attributes; src/mxnet/attributes.cc refuses what a later one has written.
 ATTRIBUTES_VERSION = 1
 
@@ -249,15 +250,13 @@ class SyncBatchNorm(nn.BatchNorm):
         layer.__class__ = cls
         layer._identity = _Identity(layer.prefix)
         layer._own_process_set, layer._process_set = False, None
-        # MXNet's SyncBatchNorm knows no other axis.
-        names = ("eps", "momentum", "fix_gamma", "use_global_stats")
-        layer._kwargs = {"axis": before.get("axis", 1), **{name: before[name] for name in names}}
+        # MXNet's SyncBatchNorm has no axis, which is 1.
+        layer._kwargs = {name: before.get(name, 1) for name in SHARED_ATTRIBUTES}
         layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
 
     def _revert_in_place(self) -> None:
         """Become what this layer was before `_convert_in_place`, or else a plain BatchNorm."""
-        names = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")
-        now = {name: self._kwargs[name] for name in names}
+        now = {name: self._kwargs[name] for name in SHARED_ATTRIBUTES}
         before_class, before = getattr(self, "_before_conversion", (nn.BatchNorm, now))
         self.__class__ = before_class
         # What was changed in between, such as a frozen layer's use_global_stats, stays changed.

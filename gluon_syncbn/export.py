@@ -8,6 +8,7 @@ from pathlib import Path
 import mxnet as mx
 from mxnet import gluon
 
+from .block import SHARED_ATTRIBUTES
 from .fold import Arrays, FoldReport, fold_batchnorm
 from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line
 
@@ -15,7 +16,6 @@ _logger = logging.getLogger(__name__)
 
 # The operator has one input more if it averages over all batches.
 _NUM_INPUTS = 5
-_SHARED_ATTRIBUTES = ("eps", "momentum", "fix_gamma", "use_global_stats", "axis")
 
 
 def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
@@ -49,7 +49,7 @@ def _make_plain(graph: Graph, index: int) -> None:
     kept = {
         key: value
         for key, value in attributes.items()
-        if (key in _SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # momentum
+        if (key in SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # momentum
     }
     last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **kept)
     for shortcut in shortcuts:
