@@ -183,13 +183,8 @@ def test_names_and_representation():
     assert dtypes[0] == [np.float16, np.float32, np.float32, np.float16]
 
 
-@pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_revert(kind):
-    net = Residual(True, kind)
-    if kind == "none":
-        gluon_syncbn.revert_sync_batchnorm(net)
-        assert type(net.norm1) is nn.BatchNorm
-        return
+def test_revert():
+    net = Residual(True, "elu")
     with pytest.raises(
         ValueError, match=r"norm0: activation='\w+' has no counterpart in BatchNorm"
     ):
