@@ -1,81 +1,60 @@
 """Finds NVIDIA's libraries for MXNet for CUDA: those of the system, else those of Python packages.
 
 The dynamic linker does not look where the packages of the extra ``cu112`` have their libraries, but
-takes a library that is loaded already. gluon_syncbn.pth imports this module whenever Python starts,
-so that ``import mxnet`` works in any order: it stands outside of the package, whose import needs
-MXNet, and imports nothing before it has something to do.
+takes a library that is loaded already. Python reads gluon_syncbn.pth whenever it starts. That makes
+``import mxnet`` import this module first, which stands outside of the package that needs MXNet.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import re
 import sys
-
-TYPE_CHECKING = False  # typing's takes as long to import as all of this
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-    from pathlib import Path
-    from types import ModuleType
-    from typing import Any
-
-__all__ = ["LibraryError", "before_mxnet", "load"]
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import distributions
+from pathlib import Path
+from types import ModuleType
 
 _CUDA_11 = "-cu11"
 
-_loaded: list[Any] = []  # what was loaded has to stay
+_loaded: list[ctypes.CDLL] = []  # what was loaded has to stay
 
 
 class LibraryError(ImportError):
     """A library that MXNet needs is missing, or is not the one that it needs."""
 
 
-class _BeforeMxnet:
-    """A finder that finds nothing but MXNet, which it lets load what it needs first."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        if name != "mxnet":
-            return None
-        from importlib.machinery import PathFinder
-
-        spec = PathFinder.find_spec(name, path)
-        if spec is None or spec.loader is None or not spec.submodule_search_locations:
-            return None
+def find_mxnet() -> ModuleSpec | None:
+    """Find MXNet, and let its import load what it needs first."""
+    spec = PathFinder.find_spec("mxnet")
+    if spec is not None and spec.loader is not None and spec.submodule_search_locations:
         execute = spec.loader.exec_module
-        folder = spec.submodule_search_locations[0]
 
         def load_and_execute(module: ModuleType) -> None:
-            load(folder)
+            load()
             execute(module)
 
         spec.loader.exec_module = load_and_execute  # type: ignore[method-assign]
-        return spec
+    return spec
 
 
-def before_mxnet() -> None:
-    """Load what MXNet for CUDA needs when it is imported, if it is not yet."""
-    if "mxnet" not in sys.modules and not any(isinstance(f, _BeforeMxnet) for f in sys.meta_path):
-        sys.meta_path.insert(0, _BeforeMxnet())
-
-
-def load(mxnet: str) -> None:
-    """Load libmxnet.so from the folder `mxnet`, and before it what it needs and does not find.
+def load() -> None:
+    """Load libmxnet.so, and before it what it needs and does not find.
 
     Raises
     ------
     LibraryError
         If a library is missing, or another package has overwritten it.
     """
-    import os
-    from pathlib import Path
-
-    library = Path(os.environ.get("MXNET_LIBRARY_PATH") or Path(mxnet, "libmxnet.so"))
-    if library.exists():  # else MXNet knows more places, and says what is wrong
-        _load(library, library)
+    spec = PathFinder.find_spec("mxnet")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        library = Path(os.environ.get("MXNET_LIBRARY_PATH") or Path(folder, "libmxnet.so"))
+        if library.exists():  # else MXNet knows more places, and says what is wrong
+            _load(library, library)
 
 
 def _load(path: Path, needed_by: Path) -> None:
-    import ctypes
-    import re
-
     tried: set[str] = set()
     while True:
         try:
@@ -99,8 +78,6 @@ def _load(path: Path, needed_by: Path) -> None:
 
 
 def _require_driver(needed_by: Path) -> None:
-    import ctypes
-
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -113,8 +90,6 @@ def _require_driver(needed_by: Path) -> None:
 
 def _find(library: str) -> Path | None:
     """Return where NVIDIA's packages have a library."""
-    from pathlib import Path
-
     for folder in sys.path:
         for path in sorted(Path(folder or ".", "nvidia").glob(f"*/lib/{library}")):
             return path
@@ -140,8 +115,6 @@ def _require_cuda_11(path: Path) -> None:
 
 def _owners(path: Path) -> dict[str, int | None]:
     """Return NVIDIA's installed packages that have this file, with the size that each gave it."""
-    from importlib.metadata import distributions
-
     owners: dict[str, int | None] = {}
     for distribution in distributions(path=[str(path.parents[3])]):
         name = (distribution.metadata["Name"] or "").lower()
@@ -150,6 +123,3 @@ def _owners(path: Path) -> dict[str, int | None]:
                 if file.name == path.name and distribution.locate_file(file) == path:
                     owners[name] = file.size
     return owners
-
-
-before_mxnet()

@@ -4,14 +4,24 @@ The import registers the operator ``SyncBatchNorm`` with MXNet. Exported network
 :class:`SyncBatchNorm` load in any process that has imported this package.
 """
 
-import _gluon_syncbn_nvidia  # noqa: F401  (where Python has not read gluon_syncbn.pth)
+import sys as _sys
+
+import _gluon_syncbn_nvidia
 
 try:
+    if "mxnet" not in _sys.modules:
+        _gluon_syncbn_nvidia.load()  # where Python has not read gluon_syncbn.pth
     import mxnet as _mxnet
 except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no numpy.bool
-    from . import without_mxnet as _without_mxnet
+    from .diagnose import without_mxnet as _without_mxnet
 
-    raise _without_mxnet.explained(error) from error
+    _reason = (
+        f"gluon_syncbn needs Apache MXNet 1.9.1, which could not be imported: {error}. Install "
+        "it together with gluon_syncbn, in one call, so that pip picks a NumPy that MXNet can "
+        "use: pip install 'gluon_syncbn[cpu]' or 'gluon_syncbn[cu112]'."
+    )
+    _explained = isinstance(error, _gluon_syncbn_nvidia.LibraryError)
+    raise _without_mxnet(error if _explained else ImportError(_reason)) from error
 if not _mxnet.__version__.startswith("1.9.1"):
     raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {_mxnet.__version__}")
 

@@ -73,8 +73,9 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _export(options: argparse.Namespace) -> int:
     files = [f"{options.out}-symbol.json", f"{options.out}-0000.params"]
+    written = [*files, options.onnx] if options.onnx else files
     try:
-        _check_writable([*files, *filter(None, [options.onnx])], [options.symbol, options.params])
+        _check_writable(written, [options.symbol, options.params])
         if options.onnx:
             onnx.check_onnx()
         plain = PlainFiles(options.symbol, options.params, options.fold)
@@ -88,7 +89,7 @@ def _export(options: argparse.Namespace) -> int:
         print(f"nothing to convert: {options.symbol} has no SyncBatchNorm")
     if options.fold:
         print(plain.report)
-    print(f"written: {', '.join([*files, *filter(None, [options.onnx])])}")
+    print(f"written: {', '.join(written)}")
     return 0
 
 

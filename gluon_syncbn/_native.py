@@ -19,23 +19,29 @@ from . import cpu_contexts, missing_gpus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "add_process_set",
-    "blas",
-    "build_info",
-    "drop_step",
-    "get_timeout",
-    "gpu_build",
-    "gpu_devices",
-    "leave_processes",
-    "library_path",
-    "num_keys",
-    "set_timeout",
-]
-
 _ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _LiveArrays = ctypes.CFUNCTYPE(None, _ArrayVisitor)
 _CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
+
+_TEXT = ctypes.c_char_p
+# What each function of the library returns and takes; text is an error, or what the name says.
+_FUNCTIONS = {
+    "add_process_set": (_TEXT, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, _TEXT),
+    "blas": (_TEXT,),
+    "build_info": (_TEXT,),
+    "drop_step": (_TEXT,),
+    "give_cpu_contexts_pools": (_TEXT, _TEXT),
+    "gpu_build": (_TEXT,),
+    "gpu_devices": (_TEXT,),
+    "leave_processes": (_TEXT,),
+    "num_keys": (ctypes.c_size_t,),
+    "register": (_TEXT, _TEXT, _CpuContextCheck, _LiveArrays),
+    "retire": (_TEXT,),
+    "set_timeout": (None, ctypes.c_double),
+    "timeout": (ctypes.c_double,),
+    "use_openblas": (_TEXT, _TEXT, _TEXT),
+    "wait_for_errors": (None,),
+}
 
 
 def library_path() -> Path:
@@ -53,29 +59,9 @@ def _load_library() -> ctypes.CDLL:
         )
     # The operator outlives this module: MXNet calls it until the process ends.
     library = ctypes.CDLL(str(path))
-    library.gluon_syncbn_register.argtypes = [ctypes.c_char_p, _CpuContextCheck, _LiveArrays]
-    library.gluon_syncbn_register.restype = ctypes.c_char_p
-    library.gluon_syncbn_set_timeout.argtypes = [ctypes.c_double]
-    library.gluon_syncbn_set_timeout.restype = None
-    library.gluon_syncbn_timeout.restype = ctypes.c_double
-    library.gluon_syncbn_num_keys.restype = ctypes.c_size_t
-    library.gluon_syncbn_retire.restype = ctypes.c_char_p
-    library.gluon_syncbn_use_openblas.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
-    library.gluon_syncbn_use_openblas.restype = ctypes.c_char_p
-    library.gluon_syncbn_give_cpu_contexts_pools.argtypes = [ctypes.c_char_p]
-    library.gluon_syncbn_give_cpu_contexts_pools.restype = ctypes.c_char_p
-    library.gluon_syncbn_add_process_set.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_char_p,
-    ]
-    library.gluon_syncbn_add_process_set.restype = ctypes.c_char_p
-    library.gluon_syncbn_leave_processes.restype = ctypes.c_char_p
-    library.gluon_syncbn_wait_for_errors.restype = None
-    for function in ("blas", "build_info", "drop_step", "gpu_build", "gpu_devices"):
-        getattr(library, f"gluon_syncbn_{function}").restype = ctypes.c_char_p
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(library, f"gluon_syncbn_{name}")
+        function.restype, function.argtypes = result, arguments
     return library
 
 
@@ -156,21 +142,8 @@ def add_process_set(
 ) -> None:
     """Register one of Horovod's process sets with the operators.
 
-    Parameters
-    ----------
-    allgather : ctypes.c_void_p
-        Horovod's function ``horovod_mxnet_allgather_async``.
-    process_set : int
-        Horovod's number of the set.
-    rank, size : int
-        Number of this process in the set, and how many there are.
-    ranks : str
-        Ranks of the set's processes in the whole job, for messages.
-
-    Raises
-    ------
-    RuntimeError
-        If the system starts no thread for it.
+    `allgather` is ``horovod_mxnet_allgather_async``. `rank` and `size` are this process's number in
+    the set and the size of the set, and `ranks` has the ranks in the whole job, for messages.
     """
     error = _LIBRARY.gluon_syncbn_add_process_set(
         allgather, process_set, rank, size, ranks.encode()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["amp_fp32_ops"]
-
 
 def amp_fp32_ops() -> list[str]:
     """Return MXNet's list of operators that mixed precision keeps in float32, without ``Custom``.

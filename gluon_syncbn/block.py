@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import math
 import numbers
+import sys
 import uuid
 import weakref
 from collections import defaultdict
-from typing import Any, ClassVar, Iterator, NamedTuple
+from typing import Any, ClassVar, Iterator
 
 import mxnet as mx
 from mxnet.gluon import nn
 
 from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers the operator)
 
-__all__ = ["OP_TYPE", "SyncBatchNorm", "contexts_of"]
-
 OP_TYPE = "SyncBatchNorm"
+SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
 # Of the operator's attributes; src/mxnet/attributes.cc refuses what a later one has written.
 ATTRIBUTES_VERSION = 1
 
 # The operator's name of each activation, and its slope by default.
 _ACTIVATIONS = {"relu": ("relu", None), "leaky_relu": ("leaky", 0.01), "elu": ("elu", 1.0)}
-
-
-class _Use(NamedTuple):
-    """A use of a block in a graph."""
-
-    name: str  # the same in all processes that trace this graph
-    numbers: dict[str, int]
-
-    def written(self) -> dict[str, int]:
-        """Attributes of the operator, without those that are 0, as by default."""
-        return {name: number for name, number in self.numbers.items() if number}
 
 
 class _Identity:
@@ -58,8 +46,12 @@ class _Identity:
         self._traces: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._alone = itertools.count()
 
-    def next_use(self) -> _Use:
-        """Return the number of this use of the block in the graph that is being traced."""
+    def next_use(self) -> tuple[str, dict[str, int]]:
+        """Return the next use of the block in the graph that is being traced.
+
+        That is a name, the same in all processes that trace this graph, and numbers for the
+        attributes of the operator, without those that are 0, as by default.
+        """
         # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs
         # to the trace.
         scope = current = getattr(mx.name.NameManager._current, "value", _Identity)
@@ -73,7 +65,7 @@ class _Identity:
         graph = getattr(scope, "_prefix", "")
         # If the block is called by itself, no prefix tells its graphs apart, and numbers go on.
         name = f"{graph}/{next(self._alone) if graph == self._prefix else use}"
-        return _Use(name, {"trace": trace, "use": use})
+        return name, {key: n for key, n in (("trace", trace), ("use", use)) if n}
 
     def __deepcopy__(self, memo: dict) -> _Identity:
         return _Identity(self._prefix)
@@ -258,15 +250,13 @@ class SyncBatchNorm(nn.BatchNorm):
         layer.__class__ = cls
         layer._identity = _Identity(layer.prefix)
         layer._own_process_set, layer._process_set = False, None
-        # MXNet's SyncBatchNorm knows no other axis.
-        names = ("eps", "momentum", "fix_gamma", "use_global_stats")
-        layer._kwargs = {"axis": before.get("axis", 1), **{name: before[name] for name in names}}
+        # MXNet's SyncBatchNorm has no axis, which is 1.
+        layer._kwargs = {name: before.get(name, 1) for name in SHARED_ATTRIBUTES}
         layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
 
     def _revert_in_place(self) -> None:
         """Become what this layer was before `_convert_in_place`, or else a plain BatchNorm."""
-        names = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")
-        now = {name: self._kwargs[name] for name in names}
+        now = {name: self._kwargs[name] for name in SHARED_ATTRIBUTES}
         before_class, before = getattr(self, "_before_conversion", (nn.BatchNorm, now))
         self.__class__ = before_class
         # What was changed in between, such as a frozen layer's use_global_stats, stays changed.
@@ -337,7 +327,7 @@ class SyncBatchNorm(nn.BatchNorm):
                 f"{self.name}: alpha={alpha!r} belongs to 'leaky_relu' and 'elu', but "
                 f"activation={activation!r}"
             )
-        if alpha is not None and not _is_slope(alpha):
+        if alpha is not None and not _is_real(alpha, most=sys.float_info.max):
             raise ValueError(f"{self.name}: alpha={alpha!r} should be a number of at least 0")
         if activation is not None:
             self._kwargs["activation"] = activation
@@ -373,7 +363,7 @@ class SyncBatchNorm(nn.BatchNorm):
 
     @momentum.setter
     def momentum(self, value: float | None) -> None:
-        if value is not None and not _is_weight(value):
+        if value is not None and not _is_real(value, most=1):
             raise ValueError(
                 f"{self.name}: momentum={value!r} should be a number from 0 to 1, or None for the "
                 "average over all batches"
@@ -427,7 +417,7 @@ class SyncBatchNorm(nn.BatchNorm):
     ) -> Any:
         """Normalize `x`, add `shortcut` and activate; see the class."""
         symbolic = F is mx.sym
-        use = self._identity.next_use() if symbolic else None
+        use, place = self._identity.next_use() if symbolic else (None, {})
         if shortcut is not None and self.inplace:
             raise ValueError(
                 f"{self.name}: inplace=True and a shortcut exclude each other: the output is a "
@@ -455,7 +445,7 @@ class SyncBatchNorm(nn.BatchNorm):
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if symbolic else "key",
-            **({} if use is None else {"version": ATTRIBUTES_VERSION, **use.written()}),
+            **({"version": ATTRIBUTES_VERSION, **place} if symbolic else {}),
         )
 
     def _attributes(self, check: bool) -> dict[str, Any]:
@@ -471,12 +461,8 @@ class SyncBatchNorm(nn.BatchNorm):
         else:
             self._require_whole_groups(num_devices, self.sync_group_size)
         contexts = contexts_of(self.running_mean)
-        # Inference may run on fewer contexts than training; then nobody asks who should come.
-        if contexts is None or len(contexts) != num_devices:
-            return attributes
-        # cpu(0) and gpu(0) have one number; their call is told that they cannot synchronize.
-        if len({context.device_type for context in contexts}) == 1:
-            devices = ",".join(str(context.device_id) for context in contexts)
+        devices = device_ids(contexts or [], num_devices)
+        if devices is not None:
             attributes["device_ids"] = devices
             if self._identity.first_devices is None:
                 self._identity.first_devices = devices
@@ -484,7 +470,7 @@ class SyncBatchNorm(nn.BatchNorm):
                 attributes["key"] += f"@{devices}"
         return attributes
 
-    def _among_processes(self, use: _Use | None) -> dict[str, Any]:
+    def _among_processes(self, use: str | None) -> dict[str, Any]:
         """Attributes for synchronizing with other processes; none if this process is alone.
 
         They do not depend on extra graphs that only one process traces.
@@ -499,7 +485,7 @@ class SyncBatchNorm(nn.BatchNorm):
             )
         name = f"{self.prefix}#{self._identity.place}"
         if use is not None:  # every use is a node of its own, and runs beside those of other graphs
-            name += f"@{use.name}"
+            name += f"@{use}"
         return {"process_set": number, "across": name}
 
     def _processes(self) -> int | None:
@@ -529,15 +515,8 @@ def _is_count(value: Any) -> bool:
     return not isinstance(value, bool) and int(value) == value and value >= 1
 
 
-def _is_weight(value: Any) -> bool:
-    try:
-        return bool(0 <= value <= 1)
-    except TypeError:
-        return False
-
-
-def _is_slope(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and 0 <= float(value) < math.inf
+def _is_real(value: Any, most: float) -> bool:
+    return isinstance(value, numbers.Real) and 0 <= float(value) <= most
 
 
 def contexts_of(parameter: Any) -> list | None:
@@ -547,3 +526,14 @@ def contexts_of(parameter: Any) -> list | None:
     except RuntimeError:
         return None
     return contexts
+
+
+def device_ids(contexts: list, num_devices: int) -> str | None:
+    """Write the attribute `device_ids`, which says who should come; None if that is not known.
+
+    Inference may run on fewer contexts than training. cpu(0) and gpu(0) have one number; their call
+    is told that they cannot synchronize.
+    """
+    if len(contexts) != num_devices or len({each.device_type for each in contexts}) != 1:
+        return None
+    return ",".join(str(each.device_id) for each in contexts)

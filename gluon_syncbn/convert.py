@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import warnings
 from typing import Any, Iterator
@@ -13,9 +12,7 @@ from mxnet.gluon import contrib, nn
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SyncBatchNorm
-from .graph import meet_on_contexts
-
-__all__ = ["blocks_of", "convert_sync_batchnorm", "norm_layers", "revert_sync_batchnorm"]
+from .graph import Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
 
@@ -77,8 +74,10 @@ def convert_sync_batchnorm(
     for block in blocks_of(net):
         if isinstance(block, gluon.SymbolBlock):
             meet_on_contexts(block, num_devices, sync_group_size)
-        number = _norm_nodes(block)
-        if number:
+            kinds = [node["op"] for node in Graph(block._cached_graph[1]).nodes]
+            number = kinds.count("BatchNorm") + kinds.count("_contrib_SyncBatchNorm")
+            if number == 0:
+                continue
             warnings.warn(
                 f"{block.name} is left as it is: {number} BatchNorm nodes of a SymbolBlock, which "
                 "has no layers. Convert the network before it becomes a symbol, or make it with "
@@ -128,11 +127,9 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
                 f"{layer.name}: activation={layer.activation!r} has no counterpart in BatchNorm; "
                 "gluon_syncbn.export writes the network with MXNet's own operators"
             )
-    reverted = []
     for layer in layers:
         layer._revert_in_place()
-        reverted.append(layer.name)
-    _report("reverted from SyncBatchNorm", net, reverted)
+    _report("reverted from SyncBatchNorm", net, [layer.name for layer in layers])
     return net
 
 
@@ -148,14 +145,6 @@ def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
             seen.add(id(block))
             waiting.extend(reversed(list(block._children.values())))
             yield block
-
-
-def _norm_nodes(block: gluon.Block) -> int:
-    """Count MXNet's own norm nodes in a SymbolBlock."""
-    if not isinstance(block, gluon.SymbolBlock):
-        return 0
-    graph = json.loads(block._cached_graph[1].tojson())
-    return sum(node["op"] in ("BatchNorm", "_contrib_SyncBatchNorm") for node in graph["nodes"])
 
 
 def norm_layers(net: gluon.Block) -> Iterator[Any]:

@@ -7,16 +7,9 @@ can pass an asynchronous operator a temporary copy of its input.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 
 import mxnet as mx
-
-__all__ = [
-    "SETTINGS",
-    "find_problem",
-    "prepare",
-]
 
 SETTINGS = {
     "MXNET_MKLDNN_ENABLED": "0",
@@ -24,23 +17,18 @@ SETTINGS = {
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
 }
 
-_CONVOLUTION = json.dumps(
-    {
-        "nodes": [
-            {"op": "null", "name": "data", "inputs": []},
-            {"op": "null", "name": "weight", "inputs": []},
-            {
-                "op": "Convolution",
-                "name": "convolution",
-                "attrs": {"kernel": "(3, 3)", "num_filter": "16", "no_bias": "True"},
-                "inputs": [[0, 0, 0], [1, 0, 0]],
-            },
-        ],
-        "arg_nodes": [0, 1],
-        "heads": [[2, 0, 0]],
-        "attrs": {"mxnet_version": ["int", 10901]},
-    }
-)
+# Not mx.nd.Convolution, to which automatic mixed precision hands arrays of another dtype.
+_CONVOLUTION = """{
+  "nodes": [
+    {"op": "null", "name": "data", "inputs": []},
+    {"op": "null", "name": "weight", "inputs": []},
+    {"op": "Convolution", "name": "convolution", "inputs": [[0, 0, 0], [1, 0, 0]],
+     "attrs": {"kernel": "(3, 3)", "num_filter": "16", "no_bias": "True"}}
+  ],
+  "arg_nodes": [0, 1],
+  "heads": [[2, 0, 0]],
+  "attrs": {"mxnet_version": ["int", 10901]}
+}"""
 
 _pools_error: str | None = None  # why CPU contexts have no workspaces of their own
 
@@ -60,17 +48,9 @@ def prepare(library: ctypes.CDLL) -> None:
 
 
 def find_problem(several: bool) -> str | None:
-    """Say why operators on CPU contexts are not safe.
+    """Say why operators on CPU contexts are not safe, and what to do; None if all is well.
 
-    Parameters
-    ----------
-    several : bool
-        Whether devices of this process wait for each other, and so need their own pools.
-
-    Returns
-    -------
-    str or None
-        A message that says what to do, or None if all is well.
+    If `several` devices of this process wait for each other, they need their own pools.
     """
     with mx.autograd.pause(), mx.engine.bulk(0):
         if _onednn_is_in_effect():
@@ -95,12 +75,9 @@ def find_problem(several: bool) -> str | None:
 def _onednn_is_in_effect() -> bool:
     data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
     weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
-    # Not mx.nd.Convolution, to which automatic mixed precision hands arrays of another dtype.
     convolution = mx.nd.CachedOp(mx.sym.load_json(_CONVOLUTION))
-    result = convolution(data, weight)
-    result.wait_to_read()
     try:
-        result.to_dlpack_for_read()
+        convolution(data, weight).to_dlpack_for_read()
     except mx.base.MXNetError:  # arrays in layouts of oneDNN cannot be exported
         return True
     return False

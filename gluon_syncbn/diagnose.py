@@ -1,21 +1,31 @@
-"""What ``python -m gluon_syncbn diagnose`` prints."""
+"""What ``python -m gluon_syncbn diagnose`` prints, also where MXNet cannot be imported."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import re
+import subprocess
+import sys
+from importlib.machinery import PathFinder
+from importlib.metadata import distributions
+from pathlib import Path
 from typing import Iterator
 
-import mxnet as mx
-import numpy as np
+import _gluon_syncbn_nvidia as nvidia
 
-from . import __version__, _native, cpu_contexts, driver, self_test
+from ._version import __version__
 
-__all__ = ["main"]
+# CUDA of one major version runs on every driver from its first on (NVIDIA's "minor version
+# compatibility", which began with 11).
+_FIRST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
 def main() -> int:
     """Print the report; return 0 if the self-tests passed and 1 otherwise."""
+    from . import self_test
+
     for name, value in _facts():
         print(f"{name:<36}{value}")
     failed = False
@@ -32,29 +42,108 @@ def main() -> int:
 
 
 def _facts() -> Iterator[tuple[str, object]]:
+    import mxnet as mx
+    import numpy as np
+
+    from . import _native, cpu_contexts
+
     yield "gluon_syncbn", __version__
     yield "native library", _native.library_path()
     yield "built as", _native.build_info()
     yield "GPU backend", _native.gpu_build()
     yield "GPUs for it", _native.gpu_devices()
-    yield "NVIDIA driver", driver.describe(_native.gpu_build())
+    yield "NVIDIA driver", describe_driver(_native.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
-    yield "MXNet features", _features()
-    yield "GPUs for MXNet", driver.describe_gpus()
+    features = mx.runtime.Features()
+    enabled = filter(features.is_enabled, ("CUDA", "CUDNN", "NCCL", "MKLDNN", "OPENMP"))
+    yield "MXNet features", ", ".join(enabled) or "none of interest"
+    try:
+        yield "GPUs for MXNet", mx.context.num_gpus()
+    except mx.base.MXNetError as error:
+        yield "GPUs for MXNet", f"none: {str(error).splitlines()[-1]}"
     yield "matrix products on CPU contexts", _native.blas()
     yield "NumPy", np.__version__
     yield "Python", platform.python_version()
     yield "system", platform.platform()
     yield "timeout", f"{_native.get_timeout():g} s" if _native.get_timeout() else "never"
-    for name in cpu_contexts.SETTINGS:
+    for name in (*cpu_contexts.SETTINGS, "MXNET_ENGINE_TYPE"):
         yield name, os.environ.get(name, "not set")
-    yield "MXNET_ENGINE_TYPE", os.environ.get("MXNET_ENGINE_TYPE", "not set")
-    for name, synchronized in (("one CPU context", False), ("several CPU contexts", True)):
-        problem = cpu_contexts.find_problem(synchronized)
+    for name, several in (("one CPU context", False), ("several CPU contexts", True)):
+        problem = cpu_contexts.find_problem(several)
         yield name, "safe" if problem is None else f"refused: {problem}"
 
 
-def _features() -> str:
-    names = ("CUDA", "CUDNN", "NCCL", "MKLDNN", "OPENMP")
-    features = mx.runtime.Features()
-    return ", ".join(name for name in names if features.is_enabled(name)) or "none of interest"
+def without_mxnet(error: Exception) -> BaseException:
+    """Return `error`, or on the command line an exit without a traceback, after the facts."""
+    if sys.argv[0] != "-m" and Path(sys.argv[0]).name != "gluon-syncbn":
+        return error
+    if sys.argv[1:2] == ["diagnose"]:
+        for name, value in _facts_without_mxnet():
+            print(f"{name:<36}{value}", flush=True)
+    return SystemExit(f"error: {error}")
+
+
+def _facts_without_mxnet() -> Iterator[tuple[str, str]]:
+    yield "gluon_syncbn", f"{__version__} ({Path(__file__).parent})"
+    yield "Python", f"{platform.python_version()} ({sys.executable})"
+    yield "system", platform.platform()
+    try:
+        library = ctypes.CDLL(str(Path(__file__).with_name("libgluon_syncbn.so")))
+        library.gluon_syncbn_gpu_build.restype = ctypes.c_char_p
+        gpu_build = str(library.gluon_syncbn_gpu_build().decode())
+    except (OSError, AttributeError) as error:
+        gpu_build = f"unknown: {error}"
+    yield "GPU backend", gpu_build
+    yield "NVIDIA driver", describe_driver(gpu_build)
+    names = re.compile(r"(mxnet|nvidia)(-.*)?|numpy")
+    for found in sorted(distributions(), key=lambda found: str(found.metadata["Name"])):
+        if names.fullmatch(str(found.metadata["Name"]).lower().replace("_", "-")):
+            yield f"package {found.metadata['Name']}", found.version
+    spec = PathFinder.find_spec("mxnet")
+    folders = (spec and spec.submodule_search_locations) or []
+    yield "MXNet", ", ".join(folders) or "not installed"
+    for folder in folders:
+        yield from _missing_libraries(Path(folder, "libmxnet.so"))
+
+
+def _missing_libraries(library: Path) -> Iterator[tuple[str, str]]:
+    """Say where the libraries are that the linker does not find."""
+    try:
+        command = ["ldd", str(library)]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        yield str(library), f"unknown: {error}"
+        return
+    for name in re.findall(r"(\S+) => not found", listed):
+        yield f"needs {name}", str(nvidia._find(name) or "missing")
+
+
+def describe_driver(gpu_build: str) -> str:
+    """Say which CUDA the driver supports, and whether it is enough for the build of the backend."""
+    version = _driver_version()
+    if version is None:
+        return "none (libcuda.so.1 does not load)"
+    text = f"for CUDA up to {version // 1000}.{version % 1000 // 10}"
+    built = re.match(r"CUDA (\d+)\.", gpu_build)
+    if built is None:
+        return text
+    first = _FIRST_DRIVERS.get(int(built[1]), f"for CUDA {built[1]}")
+    known = version // 1000
+    if int(built[1]) <= known:
+        return f"{text}; the GPU backend needs {first} or later"
+    older = {11: "11.2 to 11.8"}.get(known, str(known))  # no CUDA before 11.2 can build it
+    return (
+        f"{text}: too old for the GPU backend, which CUDA {built[1]} has built. Install driver "
+        f"{first} or later{f', or build with nvcc of CUDA {older}' if known >= 11 else ''}"
+    )
+
+
+def _driver_version() -> int | None:
+    """1000 * major + 10 * minor of the newest CUDA of the driver; None without a driver."""
+    version = ctypes.c_int(0)
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return version.value

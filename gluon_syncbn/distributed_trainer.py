@@ -6,8 +6,6 @@ from typing import Any
 
 from .horovod import require_horovod
 
-__all__ = ["DistributedTrainer"]
-
 hvd: Any = require_horovod()
 
 

@@ -8,16 +8,14 @@ from pathlib import Path
 import mxnet as mx
 from mxnet import gluon
 
+from .block import SHARED_ATTRIBUTES
 from .fold import Arrays, FoldReport, fold_batchnorm
-from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line, sync_batchnorms
-
-__all__ = ["PlainFiles", "export", "to_batchnorm"]
+from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line
 
 _logger = logging.getLogger(__name__)
 
 # The operator has one input more if it averages over all batches.
 _NUM_INPUTS = 5
-_SHARED_ATTRIBUTES = ("eps", "momentum", "fix_gamma", "use_global_stats", "axis")
 
 
 def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
@@ -38,7 +36,7 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
         A copy with the same names, without the counts of batches.
     """
     graph = Graph(symbol)
-    for index in sync_batchnorms(graph):
+    for index in graph.norms():
         _make_plain(graph, index)
     return graph.to_symbol()
 
@@ -51,10 +49,8 @@ def _make_plain(graph: Graph, index: int) -> None:
     kept = {
         key: value
         for key, value in attributes.items()
-        if key in _SHARED_ATTRIBUTES or key.startswith("__")
+        if (key in SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # momentum
     }
-    if kept.get("momentum") == "None":
-        del kept["momentum"]
     last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **kept)
     for shortcut in shortcuts:
         last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
@@ -108,33 +104,13 @@ def export(
 class PlainFiles:
     """Exported files, converted to MXNet's own operators.
 
-    Parameters
-    ----------
-    symbol_file, params_file : str
-        Files that ``HybridBlock.export`` or ``Module.save_checkpoint`` wrote.
-    fold : bool
-        Whether to fold the norms into the layers before them, if that is exact.
-
-    Attributes
-    ----------
-    symbol : Symbol
-    args, aux : dict of str to NDArray
-    converted : int
-        How many nodes were SyncBatchNorm.
-    report : FoldReport
-        What was folded; empty without `fold`.
-
-    Raises
-    ------
-    ValueError
-        If a file holds no symbol or no parameters of a symbol, or the two do not belong together.
-    OSError
-        If a file cannot be read.
+    `converted` is how many nodes were SyncBatchNorm, `report` what was folded. A file that holds
+    something else is a ValueError, and one that cannot be read an OSError.
     """
 
     def __init__(self, symbol_file: str, params_file: str, fold: bool) -> None:
         symbol = _load_symbol(symbol_file)
-        self.converted = len(sync_batchnorms(Graph(symbol)))
+        self.converted = len(Graph(symbol).norms())
         self.symbol = to_batchnorm(symbol)
         self.args, aux = _load_parameters(params_file)
         states = self.symbol.list_auxiliary_states()

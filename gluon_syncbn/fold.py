@@ -10,8 +10,6 @@ import numpy as np
 
 from .graph import Graph
 
-__all__ = ["FoldReport", "fold_batchnorm"]
-
 Arrays = Dict[str, mx.nd.NDArray]
 _FOLDABLE = ("Convolution", "Deconvolution", "FullyConnected")
 
@@ -124,14 +122,6 @@ class _Graph(Graph):
         axis = 1 if layout == "None" else layout.index("C")
         return (axis, axis - ndim)
 
-    def add_bias(self, index: int) -> str:
-        """Give a layer without bias one; return the name of its variable."""
-        node = self.nodes[index]
-        name = f"{node['name']}_bias"
-        node["inputs"].append([self.add("null", name, []), 0, 0])
-        node["attrs"] = {**node.get("attrs", {}), "no_bias": "False"}
-        return name
-
 
 def _fold_arrays(graph: _Graph, index: int, args: Arrays, aux: Arrays) -> None:
     """Apply the scale and shift of the BatchNorm `index` to the layer before it."""
@@ -153,7 +143,9 @@ def _fold_arrays(graph: _Graph, index: int, args: Arrays, aux: Arrays) -> None:
         bias_name = graph.nodes[layer["inputs"][2][0]]["name"]
         bias = args[bias_name].asnumpy().astype(np.float64)
     else:
-        bias_name, bias = graph.add_bias(source), np.zeros_like(mean)
+        bias_name, bias = f"{layer['name']}_bias", np.zeros_like(mean)
+        layer["inputs"].append([graph.add("null", bias_name, []), 0, 0])
+        layer["attrs"] = {**layer.get("attrs", {}), "no_bias": "False"}
     args[bias_name] = _like(weight, (bias - mean) * scale + beta)
 
 

@@ -12,20 +12,9 @@ from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
 from .convert import convert_sync_batchnorm
-from .graph import (
-    DEFAULT_SLOPE,
-    SHORTCUT,
-    Graph,
-    is_sync_batchnorm,
-    meet_on_contexts,
-    sync_batchnorms,
-)
-
-__all__ = ["FusedNetwork", "fuse"]
+from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
-
-_ADDITION = "elemwise_add"
 
 
 def fuse(
@@ -95,7 +84,15 @@ def fuse(
     names = ["data"] if num_inputs == 1 else [f"data{i}" for i in range(num_inputs)]
     numpy = mx.util.is_np_array()
     inputs = [mx.sym.var(name).as_np_ndarray() if numpy else mx.sym.var(name) for name in names]
-    outputs = _trace(net, inputs)
+    try:
+        outputs = net(*inputs)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever its code raises where it meets a symbol
+        raise ValueError(
+            f"{net.name} cannot be traced with {len(inputs)} inputs, as hybridize() would do: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     flat, out_format = _flatten(outputs, "output")
     graph = _Graph(mx.sym.Group(flat, type(flat[0])))
     fused, left = graph.fuse_all(inplace)
@@ -109,18 +106,6 @@ def fuse(
         ", ".join(f"{name} ({why})" for name, why in left) or "none",
     )
     return network
-
-
-def _trace(net: gluon.HybridBlock, inputs: list[mx.sym.Symbol]) -> Any:
-    try:
-        return net(*inputs)
-    except ValueError:
-        raise
-    except Exception as error:  # whatever its code raises where it meets a symbol
-        raise ValueError(
-            f"{net.name} cannot be traced with {len(inputs)} inputs, as hybridize() would do: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 class FusedNetwork(gluon.SymbolBlock):
@@ -181,7 +166,7 @@ class _Graph(Graph):
     def fuse_all(self, inplace: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Fuse all norms; return those with what they were fused with, and the others with why."""
         fused, left = [], []
-        norms = sync_batchnorms(self)
+        norms = self.norms()
         counts = Counter(self.running_mean(index) for index in norms)
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
         for index in norms:
@@ -201,7 +186,7 @@ class _Graph(Graph):
         if reader is None:
             return "", "its output is used more than once, or is an output of the network"
         shortcut, absorbed = None, [index]
-        if self.nodes[reader]["op"] == _ADDITION and not self.flag(index, "shortcut"):
+        if self.nodes[reader]["op"] == "elemwise_add" and not self.flag(index, "shortcut"):
             (shortcut,) = (entry for entry in self.nodes[reader]["inputs"] if entry[0] != index)
             absorbed.append(reader)
             reader = self._only_reader(reader)
@@ -239,8 +224,9 @@ class _Graph(Graph):
         """Layers that are used several times, each with its input, in the order of the uses."""
         if not self._shared:
             return []
-        norms = (index for index in self.order() if is_sync_batchnorm(self.nodes[index]))
-        uses = ((self.running_mean(index), self.nodes[index]["inputs"][0]) for index in norms)
+        norms = {*self.norms()}
+        order = [index for index in self.order() if index in norms]
+        uses = ((self.running_mean(index), self.nodes[index]["inputs"][0]) for index in order)
         return sorted((use for use in uses if use[0] in self._shared), key=lambda use: use[0])
 
     def _only_reader(self, index: int) -> int | None:

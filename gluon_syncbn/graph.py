@@ -8,30 +8,10 @@ from typing import Any
 import mxnet as mx
 from mxnet import gluon
 
-from .block import OP_TYPE, contexts_of
-
-__all__ = [
-    "DEFAULT_SLOPE",
-    "SHORTCUT",
-    "Graph",
-    "is_sync_batchnorm",
-    "last_line",
-    "meet_on_contexts",
-    "sync_batchnorms",
-]
+from .block import OP_TYPE, contexts_of, device_ids
 
 SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
-
-
-def is_sync_batchnorm(node: dict[str, Any]) -> bool:
-    """Tell whether a node of a graph is this package's operator."""
-    return node["op"] == "Custom" and node.get("attrs", {}).get("op_type") == OP_TYPE
-
-
-def sync_batchnorms(graph: Graph) -> list[int]:
-    """List the nodes that are this package's operator."""
-    return [index for index, node in enumerate(graph.nodes) if is_sync_batchnorm(node)]
 
 
 def last_line(error: Exception) -> str:
@@ -39,25 +19,14 @@ def last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
-def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: int | None) -> int:
+def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: int | None) -> None:
     """Synchronize the SyncBatchNorm nodes of a block over the contexts of its parameters.
 
-    Parameters
-    ----------
-    block : SymbolBlock
-        An imported or a fused network.
-    num_devices, size : int or None
-        The arguments of :func:`gluon_syncbn.convert_sync_batchnorm`; `size` is that of groups.
-
-    Returns
-    -------
-    int
-        How many nodes there are.
+    The block is an imported or a fused network, `size` that of groups.
     """
     inputs, symbol = block._cached_graph
     graph, parameters = Graph(symbol), block.collect_params()
-    nodes = sync_batchnorms(graph)
-    for index in nodes:
+    for index in graph.norms():
         attributes = graph.nodes[index]["attrs"]
         contexts = contexts_of(parameters[graph.nodes[graph.running_mean(index)]["name"]]) or []
         number = num_devices or len(contexts)
@@ -67,13 +36,12 @@ def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: in
         attributes["num_devices"] = str(number)
         if size is not None:
             attributes["sync_group_size"] = str(size)
+        devices = device_ids(contexts, number)
         attributes.pop("device_ids", None)
-        if len(contexts) == number and len({each.device_type for each in contexts}) == 1:
-            attributes["device_ids"] = ",".join(str(each.device_id) for each in contexts)
-    if nodes:
+        attributes.update({} if devices is None else {"device_ids": devices})
+    if graph.norms():
         block._cached_graph = inputs, graph.to_symbol()
         block._clear_cached_op()
-    return len(nodes)
 
 
 class Graph:
@@ -93,6 +61,11 @@ class Graph:
     def flag(self, index: int, name: str, default: str = "False") -> bool:
         """Return an attribute of a node that is True or False."""
         return self.attribute(index, name, default) in ("True", "true", "1")
+
+    def norms(self) -> list[int]:
+        """List the nodes that are this package's operator."""
+        types = [self.attribute(index, "op_type", "") for index in range(len(self.nodes))]
+        return [index for index, op_type in enumerate(types) if op_type == OP_TYPE]
 
     def running_mean(self, index: int) -> int:
         """Return the node of a SyncBatchNorm's running mean, which identifies the layer."""
@@ -122,7 +95,19 @@ class Graph:
 
     def to_symbol(self) -> mx.sym.Symbol:
         """Return a symbol of all that the heads need."""
-        symbol = mx.sym.load_json(self._to_json())
+        order = {index: place for place, index in enumerate(self.order())}
+        nodes = []
+        for index in order:
+            inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]
+            nodes.append({**self.nodes[index], "inputs": inputs})
+        graph = {
+            "nodes": nodes,
+            "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
+            "node_row_ptr": list(range(len(nodes) + 1)),
+            "heads": [[order[head[0]], *head[1:]] for head in self.heads],
+            "attrs": self._attributes,
+        }
+        symbol = mx.sym.load_json(json.dumps(graph))
         return symbol.as_np_ndarray() if self._is_numpy else symbol
 
     def order(self) -> list[int]:
@@ -140,18 +125,3 @@ class Graph:
                 stack.append((index, True))
                 stack += [(entry[0], False) for entry in reversed(self.nodes[index]["inputs"])]
         return list(order)
-
-    def _to_json(self) -> str:
-        order = {index: place for place, index in enumerate(self.order())}
-        nodes = []
-        for index in order:
-            inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]
-            nodes.append({**self.nodes[index], "inputs": inputs})
-        graph = {
-            "nodes": nodes,
-            "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
-            "node_row_ptr": list(range(len(nodes) + 1)),
-            "heads": [[order[head[0]], *head[1:]] for head in self.heads],
-            "attrs": self._attributes,
-        }
-        return json.dumps(graph)

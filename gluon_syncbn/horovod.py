@@ -11,8 +11,6 @@ import numpy as np
 
 from . import _native
 
-__all__ = ["init"]
-
 _SHOWN_RANKS = 16
 
 _joined: dict[int, Any] = {}
@@ -50,22 +48,9 @@ def default() -> int | None:
 
 
 def join(process_set: Any = None) -> int | None:
-    """Register a process set with the native library.
+    """Register a process set with the native library, by default all processes.
 
-    Parameters
-    ----------
-    process_set : horovod.mxnet.ProcessSet, optional
-        By default, all processes.
-
-    Returns
-    -------
-    int or None
-        Horovod's number of the set, or None if this process is alone in it.
-
-    Raises
-    ------
-    ImportError, RuntimeError, ValueError
-        As :func:`init`.
+    Returns Horovod's number of the set, or None if this process is alone in it. Raises as `init`.
     """
     hvd = require_horovod()
     if not hvd.is_initialized():
@@ -91,8 +76,13 @@ def join(process_set: Any = None) -> int | None:
         # exchanges that no other process joins.
         atexit.register(_leave)
     _joined[number] = chosen
-    function = ctypes.cast(_native_library().horovod_mxnet_allgather_async, ctypes.c_void_p)
-    _native.add_process_set(function, number, chosen.rank(), chosen.size(), _ranks_text(chosen))
+    from horovod.mxnet.mpi_ops import MPI_MXNET_LIB_CTYPES
+
+    ranks = list(chosen.ranks or [])
+    text = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    text = f"{text}, ..." if len(ranks) > _SHOWN_RANKS else text or "unknown"
+    function = ctypes.cast(MPI_MXNET_LIB_CTYPES.horovod_mxnet_allgather_async, ctypes.c_void_p)
+    _native.add_process_set(function, number, chosen.rank(), chosen.size(), text)
     return int(number)
 
 
@@ -117,18 +107,6 @@ def require_horovod() -> Any:
             "--no-build-isolation horovod==0.28.1; see docs/distributed.md"
         ) from error
     return horovod.mxnet
-
-
-def _native_library() -> Any:
-    from horovod.mxnet.mpi_ops import MPI_MXNET_LIB_CTYPES
-
-    return MPI_MXNET_LIB_CTYPES
-
-
-def _ranks_text(process_set: Any) -> str:
-    ranks = list(process_set.ranks or [])
-    text = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
-    return f"{text}, ..." if len(ranks) > _SHOWN_RANKS else text or "unknown"
 
 
 def _leave() -> None:

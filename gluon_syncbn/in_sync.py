@@ -7,8 +7,7 @@ import numpy as np
 from mxnet import gluon
 
 from .block import SyncBatchNorm
-
-__all__ = ["check_in_sync"]
+from .convert import norm_layers
 
 
 def check_in_sync(net: gluon.Block) -> dict[str, str]:
@@ -34,7 +33,12 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
         If a parameter is not initialized.
     """
     mx.nd.waitall()
-    group_sizes = _group_sizes(net)
+    groups = {
+        parameter.name: layer.sync_group_size
+        for layer in norm_layers(net)
+        if isinstance(layer, SyncBatchNorm) and layer.sync_group_size is not None
+        for parameter in (layer.running_mean, layer.running_var)
+    }
     differences = {}
     for name, parameter in net.collect_params().items():
         first, *others = arrays = [array.asnumpy() for array in parameter.list_data()]
@@ -45,28 +49,14 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
         ]
         if differing:
             differences[name] = f"from {parameter.list_ctx()[0]}: {', '.join(differing)}"
-            if name in group_sizes:
-                differences[name] += _describe_groups(arrays, group_sizes[name])
+            if name in groups:
+                differences[name] += _describe_groups(arrays, groups[name])
     return differences
-
-
-def _group_sizes(net: gluon.Block) -> dict[str, int]:
-    """Find the size of the groups that keep a running statistic, by its name."""
-    sizes = {}
-
-    def visit(block: gluon.Block) -> None:
-        if isinstance(block, SyncBatchNorm) and block.sync_group_size is not None:
-            for parameter in (block.running_mean, block.running_var):
-                sizes[parameter.name] = block.sync_group_size
-
-    net.apply(visit)
-    return sizes
 
 
 def _describe_groups(arrays: list[np.ndarray], size: int) -> str:
     groups = [arrays[first : first + size] for first in range(0, len(arrays), size)]
-    agree = all(len({array.tobytes() for array in group}) == 1 for group in groups)
-    if agree:
+    if all(len({array.tobytes() for array in group}) == 1 for group in groups):
         return f"; expected with sync_group_size={size}: each group agrees"
     return f"; the devices of a group differ too (sync_group_size={size})"
 

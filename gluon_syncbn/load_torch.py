@@ -8,8 +8,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-__all__ = ["load_torch"]
-
 # A parameter's name here, and there.
 _LEAVES = {
     "weight": "weight",

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import os
 from typing import Any, Callable
 
 import mxnet as mx
 from mxnet import gluon
 
-from . import driver
+_IMPORTED_IN = os.getpid()
 
-__all__ = ["refuse"]
+
+def count_gpus() -> int:
+    """Count the GPUs that MXNet can use; 0 if MXNet raises an error of the driver."""
+    try:
+        return int(mx.context.num_gpus())
+    except mx.base.MXNetError:
+        return 0
 
 
 def refuse() -> None:
@@ -24,26 +32,24 @@ def refuse() -> None:
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    # The position of `ctx`: initialize(init, ctx), _load_init(data, ctx), reset_ctx(ctx).
-    position = 0 if method.__name__ == "reset_ctx" else 1
+    signature = inspect.signature(method)
 
     @functools.wraps(method)
     def checked(self: gluon.Parameter, *args: Any, **kwargs: Any) -> Any:
-        contexts = args[position] if len(args) > position else kwargs.get("ctx")
+        contexts = signature.bind(self, *args, **kwargs).arguments.get("ctx")
         if contexts is None:
             contexts = mx.current_context()
         for context in [contexts] if isinstance(contexts, mx.Context) else contexts:
-            _require(context, self.name)
+            if context.device_type == "gpu":
+                _require(context, self.name)
         return method(self, *args, **kwargs)
 
     return checked
 
 
 def _require(context: mx.Context, parameter: str) -> None:
-    if context.device_type != "gpu":
-        return
-    number = driver.count_gpus()
-    if number == 0 and driver.is_forked():
+    number = count_gpus()
+    if number == 0 and os.getpid() != _IMPORTED_IN:
         raise mx.base.MXNetError(
             f"{parameter} cannot live on ctx={context}: MXNet finds no GPU in this forked process. "
             "CUDA serves no process that was forked after CUDA had been called; start this one "

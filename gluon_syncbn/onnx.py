@@ -12,8 +12,6 @@ import numpy as np
 from .fold import Arrays
 from .graph import last_line
 
-__all__ = ["Shape", "check_onnx", "write_onnx"]
-
 Shape = Tuple[int, ...]
 
 # The newest that MXNet 1.9.1's exporter writes.
@@ -23,13 +21,7 @@ _INSTALL = "pip install 'gluon_syncbn[onnx]'"
 
 
 def check_onnx() -> None:
-    """Check that MXNet's exporter can use the installed package onnx.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or one of another version.
-    """
+    """Raise a ValueError if MXNet's exporter cannot use the installed package onnx."""
     try:
         import onnx
     except ImportError as error:
@@ -48,24 +40,9 @@ def write_onnx(
 ) -> None:
     """Write a symbol of plain MXNet operators and its parameters as an ONNX file, opset 13.
 
-    Parameters
-    ----------
-    symbol : Symbol
-        A symbol without operators of this package; see :func:`gluon_syncbn.to_batchnorm`.
-    args, aux : dict of str to NDArray
-        Its parameters and auxiliary states.
-    file : str or Path
-        The file to write.
-    shapes : sequence of tuple of int
-        Shapes of the inputs, in the order of the symbol's arguments. The file keeps them.
-
-    Raises
-    ------
-    ValueError
-        If the package onnx is missing or of another version, the shapes do not fit the symbol, or
-        MXNet's exporter does not know an operator.
+    The file keeps the `shapes` of the inputs, in the order of the symbol's arguments. If they do
+    not fit, or MXNet's exporter does not know an operator, that is a ValueError.
     """
-    check_onnx()
     import onnx
 
     label = f"{symbol.name}_label"  # of an output layer such as SoftmaxOutput; left out
@@ -90,7 +67,11 @@ def write_onnx(
                 symbol, {**args, **aux}, list(shapes), np.float32, onnx_file_path=str(file)
             )
         model = onnx.load(str(file))
-        _keep_initializers_out_of_inputs(model.graph)
+        # Parameters are constants: onnxruntime warns of those that are inputs too.
+        constants = {initializer.name for initializer in model.graph.initializer}
+        data = [each for each in model.graph.input if each.name not in constants]
+        del model.graph.input[:]
+        model.graph.input.extend(data)
         onnx.checker.check_model(model)
         onnx.save(model, str(file))
     except OSError:
@@ -98,14 +79,6 @@ def write_onnx(
     except Exception as error:  # the exporter raises whatever its converters raise
         reason = " ".join(str(error).split())
         raise ValueError(f"MXNet's ONNX exporter cannot write this network: {reason}") from error
-
-
-def _keep_initializers_out_of_inputs(graph: Any) -> None:
-    """Make parameters constants: onnxruntime warns of those that are inputs too."""
-    given = {initializer.name for initializer in graph.initializer}
-    inputs = [each for each in graph.input if each.name not in given]
-    del graph.input[:]
-    graph.input.extend(inputs)
 
 
 @contextlib.contextmanager

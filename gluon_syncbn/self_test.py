@@ -16,10 +16,8 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from . import driver
+from . import missing_gpus
 from .block import SyncBatchNorm
-
-__all__ = ["contexts_of", "find_failure", "run"]
 
 _SECONDS = 300
 _FAILED = 3  # the exit status of a test that says on its output why
@@ -27,20 +25,12 @@ _FAILED = 3  # the exit status of a test that says on its output why
 
 def contexts_of(device_type: str) -> list[mx.Context]:
     """Contexts to test: two CPU contexts, or all GPU contexts."""
-    number = 2 if device_type == "cpu" else driver.count_gpus()
+    number = 2 if device_type == "cpu" else missing_gpus.count_gpus()
     return [mx.Context(device_type, i) for i in range(number)]
 
 
 def run(contexts: list[mx.Context]) -> None:
-    """Train one step on `contexts` and compare with MXNet's BatchNorm on one CPU context.
-
-    Raises
-    ------
-    AssertionError
-        If a result is wrong.
-    mxnet.base.MXNetError
-        If the step fails.
-    """
+    """Train one step on `contexts` and compare with MXNet's BatchNorm on one CPU context."""
     expected = _step(nn.BatchNorm(epsilon=1e-3), [mx.cpu()], 3 * len(contexts))
     found = _step(SyncBatchNorm(epsilon=1e-3), contexts, 3 * len(contexts))
     for name, values in expected.items():
@@ -66,18 +56,7 @@ def _step(layer: nn.BatchNorm, contexts: list[mx.Context], samples: int) -> dict
 
 
 def find_failure(device_type: str) -> str | None:
-    """Run the test on contexts of this type in a separate process.
-
-    Parameters
-    ----------
-    device_type : str
-        "cpu" or "gpu".
-
-    Returns
-    -------
-    str or None
-        What went wrong, or None if all is well.
-    """
+    """Run the test on contexts of this type in a separate process; return what went wrong."""
     environment = dict(os.environ)
     folders = [str(Path(__file__).parent.parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))

@@ -14,8 +14,6 @@ from . import horovod
 from .block import SyncBatchNorm
 from .convert import blocks_of, norm_layers
 
-__all__ = ["update_statistics"]
-
 
 def update_statistics(
     net: gluon.Block,

@@ -333,9 +333,9 @@ if ((want_distributed)); then
 fi
 
 facts="$("$venv/bin/python" -W ignore -c '
-from gluon_syncbn import _native, driver
+from gluon_syncbn import _native, diagnose
 build = _native.gpu_build()
 print("GPU backend: " + build.split(";")[0])
 if not build.startswith("not built"):
-    print("NVIDIA driver: " + driver.describe(build))')"
+    print("NVIDIA driver: " + diagnose.describe_driver(build))')"
 say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, ${facts//$'\n'/, }"

@@ -84,25 +84,15 @@ def start(
     timeout: float = 300,
     **environment: str,
 ) -> Job:
-    """Run a program in several processes, and expect none of them to be left over.
+    """Run one of ``workers``, or `program`, in several processes; expect none to be left over.
 
-    Parameters
-    ----------
-    worker : str
-        Name of a program in ``workers``.
-    processes : int
-        How many to start.
-    *arguments : str
-        Arguments of the program.
-    mpi : bool
-        Start with mpirun instead of horovodrun with gloo.
-    program : Path, optional
-        A program to start instead of a worker.
-    timeout : float
-        Seconds after which the whole job is killed and the test fails.
-    **environment : str
-        Environment variables to add; ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or "mixed".
+    They start with horovodrun and gloo, or with `mpi` with mpirun. After `timeout` seconds the job
+    is killed and the test fails. In `environment`, ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or
+    "mixed".
     """
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
     if mpi:
         needs_mpi()
         launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]

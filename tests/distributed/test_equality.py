@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.docs.test_snippets import program_of
+from tests.support.processes import ROOT
+
 from .launch import needs_gpus, notes, start
 
 
@@ -31,21 +34,16 @@ def test_one_layer_is_one_batch(processes, mpi, contexts, tmp_path):
         assert note["size"] == processes
 
 
-@pytest.mark.parametrize(("processes", "mpi"), [(2, True), (3, False)], ids=["2-mpi", "3-gloo"])
-def test_fcn_follows_one_device(processes, mpi, tmp_path):
-    job = start("network", processes, str(tmp_path), mpi=mpi)
+@pytest.mark.parametrize(
+    ("processes", "mpi", "contexts"),
+    [(3, False, "cpu"), (2, True, "cpu"), (2, False, "gpu"), (2, True, "gpu")],
+    ids=str,
+)
+def test_training_follows_one_device(processes, mpi, contexts, tmp_path):
+    needs_gpus(contexts)
+    job = start("trainer", processes, str(tmp_path), mpi=mpi, SYNCBN_TEST_CONTEXTS=contexts)
     assert job.status == 0, job.output
     assert len(notes(tmp_path, processes)) == processes
-
-
-@pytest.mark.parametrize(
-    ("mpi", "contexts"), [(False, "cpu"), (False, "gpu"), (True, "gpu")], ids=str
-)
-def test_training_follows_one_device(mpi, contexts, tmp_path):
-    needs_gpus(contexts)
-    job = start("trainer", 2, str(tmp_path), mpi=mpi, SYNCBN_TEST_CONTEXTS=contexts)
-    assert job.status == 0, job.output
-    assert len(notes(tmp_path, 2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -58,7 +56,8 @@ def test_two_groups_in_four_processes(mpi, contexts, tmp_path):
     assert len(notes(tmp_path, 4)) == 4
 
 
-def test_what_one_process_does_besides_shifts_no_names(tmp_path):
-    job = start("extras", 2, str(tmp_path))
+def test_the_example_in_the_docs(tmp_path):
+    program = tmp_path / "example.py"
+    program.write_text(program_of(ROOT / "docs" / "distributed.md"))
+    job = start("", 2, program=program)
     assert job.status == 0, job.output
-    assert len(notes(tmp_path, 2)) == 2

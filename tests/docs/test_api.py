@@ -10,11 +10,10 @@ from typing import Any
 
 import gluon_syncbn
 import pytest
-from markdown_it import MarkdownIt
 
+from tests.docs.test_snippets import PAGES, inline
 from tests.support.processes import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ENTRY = re.compile(r"^::: gluon_syncbn\.(\S+)$", flags=re.MULTILINE)
 README_TABLE = re.compile(r"^\| `(gluon_syncbn\.[^`]+\))` \|", flags=re.MULTILINE)
 
@@ -35,11 +34,9 @@ def parameters_of(path: str) -> dict[str, inspect.Parameter]:
 
 def calls(page: Path) -> list[str]:
     """Inline code that calls something of gluon_syncbn, with values or `...` as arguments."""
-    tokens = MarkdownIt().enable("table").parse(page.read_text())
-    codes = [c.content for t in tokens for c in t.children or () if c.type == "code_inline"]
-    return [
-        code for code in codes if re.fullmatch(r"(gluon_syncbn\.[\w.]+|SyncBatchNorm)\(.*\)", code)
-    ]
+    call = re.compile(r"(gluon_syncbn\.[\w.]+|SyncBatchNorm)\(.*\)")
+    codes = [token.content for token in inline(page) if token.type == "code_inline"]
+    return [code for code in codes if call.fullmatch(code)]
 
 
 def test_the_page_has_everything_that_is_exported_once():

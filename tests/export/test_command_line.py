@@ -102,9 +102,3 @@ def test_the_name_of_earlier_releases_warns(exported, capsys):
     assert main(["convert", *files]) == 0
     assert "warning: convert is now called export" in capsys.readouterr().err
     assert (folder / "new-symbol.json").exists()
-
-
-def test_version(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
-    assert capsys.readouterr().out == f"gluon_syncbn {gluon_syncbn.__version__}\n"

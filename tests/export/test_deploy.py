@@ -57,11 +57,6 @@ def test_symbols_keep_their_names(net):
     assert again.tojson() == plain.tojson()
 
 
-def test_symbols_without_our_layer_stay_as_they_are():
-    symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
-    assert gluon_syncbn.to_batchnorm(symbol).tojson() == symbol.tojson()
-
-
 def test_a_network_that_was_never_called_cannot_be_exported(tmp_path):
     net = nn.HybridSequential()
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
 from gluon_syncbn import _native
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
 
+from tests.layer.test_modes import Branches
 from tests.support.layers import Options, check, make_batch
 
 GPUS = mx.context.num_gpus()
@@ -38,23 +36,6 @@ def test_two_gpus_are_one_device_on_the_whole_batch(dtype, shape, axis):
     check(batch, Options(device="gpu"), tolerance, 1e-3 if dtype == "float16" else tolerance)
 
 
-class Branches(nn.HybridBlock):
-    """Parallel branches of different depth, which devices run in orders of their own."""
-
-    def __init__(self, branches: int = 5) -> None:
-        super().__init__()
-        self.branches = []
-        for i in range(branches):
-            branch = nn.HybridSequential()
-            for _ in range(1 + i % 3):
-                branch.add(nn.Conv2D(8, 3, padding=1), gluon_syncbn.SyncBatchNorm())
-            self.register_child(branch)
-            self.branches.append(branch)
-
-    def hybrid_forward(self, F, x):
-        return F.add_n(*[branch(x) for branch in self.branches])
-
-
 def train(net, ctx, steps: int, dtype: str = "float32") -> list[float]:
     """Losses of a network that learns to give zeros."""
     net.cast(dtype)
@@ -77,7 +58,7 @@ def train(net, ctx, steps: int, dtype: str = "float32") -> list[float]:
     "mode", [None, {}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
 )
 def test_branches_train(mode, dtype):
-    net = Branches()
+    net = Branches(gluon_syncbn.SyncBatchNorm)
     if mode is not None:
         net.hybridize(**mode)
     losses = train(net, gpus(), 5, dtype)
@@ -88,11 +69,11 @@ def test_branches_train(mode, dtype):
 
 
 def test_soak():
-    net = Branches(2)
+    net = Branches(gluon_syncbn.SyncBatchNorm, 2)
     net.hybridize(static_alloc=True)
     train(net, gpus(), 20)
     free = [mx.context.gpu_memory_info(i)[0] for i in range(GPUS)]
-    net = Branches(2)
+    net = Branches(gluon_syncbn.SyncBatchNorm, 2)
     net.hybridize(static_alloc=True)
     losses = train(net, gpus(), 300)
     assert np.isfinite(losses).all()
@@ -111,30 +92,3 @@ def test_cpu_and_gpu_contexts_do_not_meet():
         outs[0].asnumpy()
     with pytest.raises(mx.base.MXNetError):
         outs[1].asnumpy()
-
-
-def test_timing_against_mxnets_own_layer(record_property, capsys):
-    """Prints times; nothing is asserted of them."""
-    times = {}
-    for name, layer in (
-        ("gluon_syncbn", gluon_syncbn.SyncBatchNorm(in_channels=256)),
-        ("MXNet", gluon.contrib.nn.SyncBatchNorm(in_channels=256, num_devices=GPUS)),
-    ):
-        layer.initialize(ctx=gpus())
-        xs = [mx.nd.random.normal(shape=(2, 256, 60, 60), ctx=c) for c in gpus()]
-        for x in xs:
-            x.attach_grad()
-        for repeat in range(2):  # the first time is not counted
-            mx.nd.waitall()
-            begin = time.perf_counter()
-            for _ in range(20):
-                with autograd.record():
-                    outs = [layer(x) for x in xs]
-                autograd.backward(outs)
-            mx.nd.waitall()
-            if repeat:
-                times[name] = (time.perf_counter() - begin) / 20 * 1e3
-        assert all(np.isfinite(x.grad.asnumpy()).all() for x in xs)
-    with capsys.disabled():
-        print(f"\nforward + backward, {GPUS} x (2, 256, 60, 60), ms: {times}")
-    record_property("milliseconds", times)

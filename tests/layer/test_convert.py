@@ -6,11 +6,11 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluoncv.model_zoo import FCN
 from mxnet import autograd, gluon
 from mxnet.gluon import contrib, nn
 
 from tests.conftest import contexts
+from tests.support.whole_batch import norm_layers
 
 
 class Nested(gluon.HybridBlock):
@@ -34,12 +34,6 @@ class Nested(gluon.HybridBlock):
         return x
 
 
-def sync_layers(net) -> list:
-    found = []
-    net.apply(lambda block: found.append(block) if isinstance(block, nn.BatchNorm) else None)
-    return found
-
-
 def train(net, ctx) -> np.ndarray:
     x = mx.nd.array(np.random.default_rng(0).standard_normal((4, 4, 4)) * 3 + 1)
     with autograd.record():
@@ -57,9 +51,9 @@ def test_convert_and_revert(hybridize, initialized):
         many.initialize(ctx=contexts(2))
         many(mx.nd.ones((2, 4, 4)))  # builds graphs with the plain layers in them
     parameters = dict(many.collect_params().items())
-    classes = [type(layer) for layer in sync_layers(many)]
+    classes = [type(layer) for layer in norm_layers(many)]
     assert gluon_syncbn.convert_sync_batchnorm(many) is many
-    assert all(type(layer) is gluon_syncbn.SyncBatchNorm for layer in sync_layers(many))
+    assert all(type(layer) is gluon_syncbn.SyncBatchNorm for layer in norm_layers(many))
     assert many.again is many.first
     assert many.listed[0] in many._children.values()
     after = many.collect_params()
@@ -71,37 +65,15 @@ def test_convert_and_revert(hybridize, initialized):
     many.initialize(mx.init.One(), ctx=contexts(2), force_reinit=True)
     np.testing.assert_allclose(train(many, contexts(2)), train(one, contexts(1)), atol=1e-4)
 
-    keys = [layer.key for layer in sync_layers(many)]
+    keys = [layer.key for layer in norm_layers(many)]
     gluon_syncbn.convert_sync_batchnorm(many)
-    assert [layer.key for layer in sync_layers(many)] == keys, "converting again changes nothing"
+    assert [layer.key for layer in norm_layers(many)] == keys, "converting again changes nothing"
+    many.first._kwargs["use_global_stats"] = True
     gluon_syncbn.revert_sync_batchnorm(many)
     gluon_syncbn.revert_sync_batchnorm(many)
-    assert [type(layer) for layer in sync_layers(many)] == classes
+    assert [type(layer) for layer in norm_layers(many)] == classes
+    assert many.first._kwargs["use_global_stats"] is True, "what is frozen stays that"
     many(mx.nd.ones((2, 4, 4)))
-
-
-def test_parameter_settings_and_files_stay(tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=3), nn.BatchNorm(in_channels=3))
-    net.initialize(mx.init.Uniform(1))
-    net[0].gamma.grad_req = "null"
-    net[1].beta.lr_mult = 10
-    net.save_parameters(str(tmp_path / "before.params"))
-    gluon_syncbn.convert_sync_batchnorm(net)
-    assert net[0].gamma.grad_req == "null"
-    assert net[1].beta.lr_mult == 10
-    net.load_parameters(str(tmp_path / "before.params"))
-    net.save_parameters(str(tmp_path / "after.params"))
-    gluon_syncbn.revert_sync_batchnorm(net)
-    net.load_parameters(str(tmp_path / "after.params"))
-
-
-def test_freezing_survives_revert():
-    layer = gluon_syncbn.convert_sync_batchnorm(nn.BatchNorm(in_channels=3))
-    layer._kwargs["use_global_stats"] = True
-    gluon_syncbn.revert_sync_batchnorm(layer)
-    assert type(layer) is nn.BatchNorm
-    assert layer._kwargs["use_global_stats"] is True
 
 
 def test_layers_of_other_classes_are_left_and_named():
@@ -133,13 +105,6 @@ def test_symbols_are_left_and_named(tmp_path):
         gluon_syncbn.convert_sync_batchnorm(whole)
 
 
-def test_wrong_num_devices_changes_nothing():
-    net = nn.BatchNorm()
-    with pytest.raises(ValueError, match="num_devices=0"):
-        gluon_syncbn.convert_sync_batchnorm(net, num_devices=0)
-    assert type(net) is nn.BatchNorm
-
-
 @pytest.mark.parametrize(
     "function", [gluon_syncbn.convert_sync_batchnorm, gluon_syncbn.revert_sync_batchnorm]
 )
@@ -154,16 +119,6 @@ def test_what_was_done_is_logged(caplog):
     with caplog.at_level("INFO", logger="gluon_syncbn"):
         gluon_syncbn.convert_sync_batchnorm(net)
     assert f"2 layers: {net[0].name}, {net[2].name}" in caplog.text
-
-
-def test_gluoncv_network():
-    net = FCN(nclass=3, backbone="resnet50", pretrained_base=False, ctx=mx.cpu(), crop_size=32)
-    number = len(sync_layers(net))
-    gluon_syncbn.convert_sync_batchnorm(net, num_devices=2)
-    layers = sync_layers(net)
-    assert number == len(layers) > 50
-    assert {type(layer) for layer in layers} == {gluon_syncbn.SyncBatchNorm}
-    assert {layer.num_devices for layer in layers} == {2}
 
 
 @pytest.mark.parametrize("mode", [{}, {"static_alloc": True}])

@@ -45,32 +45,30 @@ def expect_error(function, *words):
 )
 
 
-def network(mode: str) -> str:
-    return NETWORK + ("" if MODES[mode] is None else f"net.hybridize(**{MODES[mode]!r})\n")
+IN_EVERY_MODE = NETWORK + f"for mode in {list(MODES.values())}:\n    net.hybridize(**mode)\n"
 
 
-@pytest.mark.parametrize("mode", list(MODES))
-def test_fork_while_a_device_waits(mode):
+def test_fork_while_a_device_waits():
     """The round fails as after any error, and training goes on in parent and child."""
-    run_python(
-        network(mode) + "def child():\n"
-        "    expect_error(y0.asnumpy, 'forked before all devices had come')\n"
-        "    step()\n"
-        "step()\n"
-        "y0 = call(0)\n"
-        "process = multiprocessing.Process(target=child)\n"
-        "process.start()\n"
-        "y1 = call(1)\n"
-        "expect_error(y1.asnumpy, 'forked before all devices had come')\n"
-        "expect_error(y0.asnumpy, 'forked before all devices had come')\n"
-        "mx.autograd.backward([y0, y1])\n"
-        "expect_error(mx.nd.waitall, 'backward')\n"
-        "step()\n"
-        "step()\n"
-        "process.join()\n"
-        "assert process.exitcode == 0, process.exitcode\n",
-        **NO_TIMEOUT,
-    )
+    program = """
+    def child():
+        expect_error(y0.asnumpy, 'forked before all devices had come')
+        step()
+    step()
+    y0 = call(0)
+    process = multiprocessing.Process(target=child)
+    process.start()
+    y1 = call(1)
+    expect_error(y1.asnumpy, 'forked before all devices had come')
+    expect_error(y0.asnumpy, 'forked before all devices had come')
+    mx.autograd.backward([y0, y1])
+    expect_error(mx.nd.waitall, 'backward')
+    step()
+    step()
+    process.join()
+    assert process.exitcode == 0, (mode, process.exitcode)
+"""
+    run_python(IN_EVERY_MODE + program, **NO_TIMEOUT)
 
 
 BY_SUBPROCESS_OF_PYTHON_3_8 = """
@@ -125,73 +123,69 @@ def test_fork_while_the_devices_are_on_their_way():
     run_python(NETWORK + program, **NO_TIMEOUT)
 
 
-@pytest.mark.parametrize("hold", ["y0", "mx.nd.ones(3)"])
-def test_fork_with_an_unread_error(hold):
+def test_fork_with_an_unread_error():
     """The error is there afterwards, also where no array of the program's has it."""
-    program = (
-        "gluon_syncbn.set_timeout(0.1)\n"
-        f"y0 = call(0)\ny0 = {hold}\n"
-        "import time; time.sleep(1)\n"
-        "child = os.fork()\n"
-        "expect_error(mx.nd.waitall, 'forward waited')\n"
-        "gluon_syncbn.set_timeout(0)\n"
-        "step()\n"
-        "if child == 0:\n    os._exit(0)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n"
-    )
+    program = """
+import time
+for held in (True, False):
+    gluon_syncbn.set_timeout(0.1)
+    y0 = call(0)
+    if not held:
+        del y0
+    time.sleep(1)
+    child = os.fork()
+    expect_error(mx.nd.waitall, 'forward waited')
+    gluon_syncbn.set_timeout(0)
+    step()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
     run_python(NETWORK + program)
 
 
-@pytest.mark.parametrize("mode", list(MODES))
-def test_drop_step(mode):
+def test_drop_step():
     """A step that was broken off is forgotten, whichever device comes first in the next."""
-    program = (
-        "for _ in range(2):\n"
-        "    step()\n"
-        "    try:\n"
-        "        y0 = call(0)\n"
-        "        raise KeyboardInterrupt\n"
-        "    except KeyboardInterrupt:\n"
-        "        gluon_syncbn.drop_step()\n"
-        "    mx.nd.waitall()\n"
-        "    xs.reverse()\n"
-        "step()\n"
-        "gluon_syncbn.drop_step()\n"
-        "step()\n"
-    )
-    run_python(network(mode) + program, **NO_TIMEOUT)
+    program = """
+    for _ in range(2):
+        step()
+        try:
+            y0 = call(0)
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            gluon_syncbn.drop_step()
+        mx.nd.waitall()
+        xs.reverse()
+    step()
+    gluon_syncbn.drop_step()
+    step()
+x = mx.nd.random.normal(scale=-1, shape=(1,))
+expect_error(gluon_syncbn.drop_step, 'scale')  # the error of another operator
+gluon_syncbn.drop_step()
+"""
+    run_python(IN_EVERY_MODE + program, **NO_TIMEOUT)
 
 
-def test_drop_step_tells_of_other_errors():
-    program = (
-        "x = mx.nd.random.normal(scale=-1, shape=(1,))\n"
-        "expect_error(gluon_syncbn.drop_step, 'scale')\n"
-        "gluon_syncbn.drop_step()\n"
-    )
-    run_python(NETWORK + program, **NO_TIMEOUT)
-
-
-@pytest.mark.parametrize("first", ["", "train()"])
-def test_fork(first):
+def test_fork():
     """The child has no thread of the parent's, and waits and fails by itself."""
-    program = LAYER + (
-        "import os\n"
-        "gluon_syncbn.set_timeout(77)\n"
-        f"{first}\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    assert gluon_syncbn.get_timeout() == 77\n"
-        "    train()\n"
-        "    gluon_syncbn.set_timeout(0.3)\n"
-        "    try:\n"
-        "        train([0])\n"
-        "    except mx.base.MXNetError as error:\n"
-        "        os._exit(0 if 'forward waited' in str(error) else 4)\n"
-        "    os._exit(5)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n"
-        "train()\n"
-    )
-    run_python(program)
+    program = """
+import os
+gluon_syncbn.set_timeout(77)
+for _ in range(2):  # before and after the first step
+    child = os.fork()
+    if child == 0:
+        assert gluon_syncbn.get_timeout() == 77
+        train()
+        gluon_syncbn.set_timeout(0.3)
+        try:
+            train([0])
+        except mx.base.MXNetError as error:
+            os._exit(0 if 'forward waited' in str(error) else 4)
+        os._exit(5)
+    assert os.waitpid(child, 0)[1] == 0
+    train()
+"""
+    run_python(LAYER + program)
 
 
 def test_forks_while_steps_are_under_way():

@@ -12,10 +12,11 @@ from mxnet.gluon import nn
 from tests.conftest import DEVICE, contexts
 
 
-def train(norm) -> nn.HybridSequential:
+def test_unsynchronized_statistics_are_named():
+    """They alone: the trainer keeps the parameters in sync."""
     ctx = contexts(3)
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), norm(), nn.Dense(2))
+    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(2))
     net.initialize(ctx=ctx)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     data = mx.nd.array(np.random.default_rng(0).standard_normal((6, 3, 5, 5)))
@@ -24,15 +25,6 @@ def train(norm) -> nn.HybridSequential:
             losses = [net(x).sum() ** 2 for x in gluon.utils.split_and_load(data, ctx)]
         autograd.backward(losses)
         trainer.step(6)
-    return net
-
-
-def test_synchronized_training_keeps_devices_in_sync():
-    assert gluon_syncbn.check_in_sync(train(gluon_syncbn.SyncBatchNorm)) == {}
-
-
-def test_unsynchronized_statistics_are_named():
-    net = train(nn.BatchNorm)
     differences = gluon_syncbn.check_in_sync(net)
     assert set(differences) == {net[1].running_mean.name, net[1].running_var.name}
     assert differences[net[1].running_mean.name].startswith(f"from {DEVICE}(0): {DEVICE}(1) by ")

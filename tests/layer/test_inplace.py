@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.layer.test_activation import Training, assert_same
+from tests.layer.test_activation import require_same_training
 from tests.layer.test_modes import MODES
-from tests.layer.test_parity import batches
+from tests.layer.test_parity import steps
 from tests.support.layers import Batch, Options, avoid_kinks, check, make_batch, run
 
 # Arguments of the layer.
@@ -36,61 +32,14 @@ def keep_gamma_from_zero(batch: Batch) -> None:
 
 
 @settings(max_examples=300)
-@given(
-    drawn=batches(),
-    fix_gamma=st.booleans(),
-    use_global_stats=st.sampled_from([False, False, True]),
-    train_mode=st.sampled_from([True, True, False]),
-    requests=st.tuples(*[st.sampled_from(["write", "add", "null"])] * 3),
-    act_type=st.sampled_from([None, "leaky", "elu"]),
-    slope=st.sampled_from([0.01, 0.25, 1.0, 3.0]),
-)
-def test_any_step_matches_the_oracle(
-    drawn, fix_gamma, use_global_stats, train_mode, requests, act_type, slope
-):
-    batch, dtype = drawn
+@given(step=steps(inplace=True))
+def test_any_step_matches_the_oracle(step):
+    batch, options, dtype = step
     keep_gamma_from_zero(batch)
-    if all(request == "null" for request in requests):
-        requests = ("write", "null", "null")
-    options = Options(
-        fix_gamma=fix_gamma,
-        use_global_stats=use_global_stats,
-        train_mode=train_mode,
-        grad_req=dict(zip(("data", "gamma", "beta"), requests)),
-        before=1.0 if "add" in requests else 0.0,
-        act_type=act_type,
-        slope=slope,
-        inplace=True,
-    )
-    if act_type is not None:
+    if options.act_type is not None:
         avoid_kinks(batch, options)
     # The rounding of the output is in all gradients, and grows by |beta / gamma|.
-    tolerance = {"float32": 3e-5, "float64": 1e-11, "float16": 3e-2}[dtype]
-    check(batch, options, tolerance)
-
-
-@pytest.mark.parametrize("kind", INVERTIBLE)
-def test_a_shard_without_elements(kind):
-    shape = (2, 3, 4)
-    data, head = np.random.default_rng(1).standard_normal((2, *shape)).astype("float32")
-    found = []
-    for inplace in (False, True):
-        layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=inplace, **INVERTIBLE[kind])
-        empty, full = contexts(2)
-        layer.initialize(ctx=[empty, full])
-        with mx.util.np_shape(True):
-            xs = [mx.nd.zeros((0, *shape[1:]), ctx=empty), mx.nd.array(data, ctx=full)]
-            heads = [mx.nd.zeros((0, *shape[1:]), ctx=empty), mx.nd.array(head, ctx=full)]
-            for x in xs:
-                x.attach_grad()
-            with autograd.record():
-                outs = [layer(x) for x in xs]
-            autograd.backward(outs, heads)
-            assert outs[0].shape == xs[0].grad.shape == (0, *shape[1:])
-            gradients = [array for p in (layer.gamma, layer.beta) for array in p.list_grad()]
-            found.append([array.asnumpy() for array in (outs[1], xs[1].grad, *gradients)])
-    for in_place, kept in zip(found[1], found[0]):
-        np.testing.assert_allclose(in_place, kept, rtol=1e-4, atol=1e-5)
+    check(batch, options, {"float32": 3e-5, "float64": 1e-11, "float16": 3e-2}[dtype])
 
 
 class Chain(gluon.HybridBlock):
@@ -114,10 +63,7 @@ class Chain(gluon.HybridBlock):
 @pytest.mark.parametrize("mode", MODES)
 def test_training_equals_that_not_in_place(kind, mode):
     """In double precision, on uneven shards, with what a checkpoint holds meaning the same."""
-    expected = Training(Chain(kind, inplace=False), 1, "imperative")
-    actual = Training(Chain(kind, inplace=True), 3, mode)
-    for _ in range(2):
-        assert_same(actual.step(), expected.step())
+    require_same_training(Chain(kind, inplace=False), Chain(kind, inplace=True), mode)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -146,25 +92,6 @@ def test_where_elu_is_flat(dtype, axis):
     batch.x.flat[0] = np.nan
     result = run(batch, Options(act_type="elu", slope=0.7, inplace=True))
     assert np.isnan(np.moveaxis(result.dx, axis, 0)[0]).all()
-
-
-def planned_memory(inplace: bool) -> int:
-    """MB that MXNet plans for a training step of four norms on (8, 16, 64, 64)."""
-    symbol = mx.sym.var("data")
-    options = {"inplace": True} if inplace else {}
-    for i in range(4):
-        symbol = mx.sym.Convolution(symbol, num_filter=16, kernel=(1, 1), no_bias=True)
-        symbol = mx.sym.Custom(
-            symbol, op_type="SyncBatchNorm", name=f"bn{i}", act_type="leaky", **options
-        )
-    executor = symbol.simple_bind(mx.cpu(), data=(8, 16, 64, 64))
-    (total,) = re.findall(r"Total (\d+) MB allocated", executor.debug_str())
-    return int(total)
-
-
-def test_mxnet_frees_the_input():
-    # Of 2 MB each, two activations are kept for every norm, or one.
-    assert planned_memory(inplace=True) <= planned_memory(inplace=False) - 6
 
 
 @pytest.mark.parametrize(
@@ -229,6 +156,12 @@ def test_activations_that_do_not_invert(arguments, message):
         )
 
 
+def test_plain_operators_have_no_such_attribute():
+    symbol = gluon_syncbn.SyncBatchNorm(num_devices=1, inplace=True)(mx.sym.var("data"))
+    assert '"inplace": "True"' in symbol.tojson()
+    assert "inplace" not in gluon_syncbn.to_batchnorm(symbol).tojson()
+
+
 def test_no_shortcut():
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True)
     layer.initialize()
@@ -237,17 +170,3 @@ def test_no_shortcut():
         layer(x, x)
     with pytest.raises(mx.base.MXNetError, match="inplace=True and shortcut=True exclude"):
         mx.sym.Custom(mx.sym.var("x"), op_type="SyncBatchNorm", inplace=True, shortcut=True)
-
-
-def test_export(tmp_path):
-    """In place or not is nothing that plain operators know of."""
-    training = Training(Chain("elu", inplace=True), 2, "hybridized")
-    training.step()
-    x = mx.nd.array(training.x, dtype="float64")
-    expected = training.net(x).asnumpy()
-    symbol, params = gluon_syncbn.export(training.net, str(tmp_path / "plain"))
-    plain = gluon.SymbolBlock.imports(symbol, ["data"], params, ctx=contexts(1))
-    np.testing.assert_allclose(plain(x).asnumpy(), expected, rtol=1e-6, atol=1e-6)
-    training.net.export(str(tmp_path / "net"))
-    nodes = json.loads((tmp_path / "net-symbol.json").read_text())["nodes"]
-    assert [n["attrs"]["inplace"] for n in nodes if n["op"] == "Custom"] == ["True", "True"]

@@ -9,19 +9,15 @@ import pytest
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.conftest import DEVICE, contexts
+from tests.conftest import contexts
 from tests.support.oracle import relative_error
 
 MODES = {
-    "imperative": None,
+    "imperative": {"active": False},
     "hybridized": {},
     "static_alloc": {"static_alloc": True},
     "static_shape": {"static_alloc": True, "static_shape": True},
 }
-
-# Steps that show whether devices ever wait for each other for good. Without a GPU, tests of GPU
-# contexts compute convolutions slowly.
-LONG = 97 if DEVICE == "cpu" else 37
 
 
 class Branches(gluon.HybridBlock):
@@ -78,8 +74,7 @@ class Training:
         for _, parameter in sorted(self.net._collect_params_with_prefix().items()):
             if parameter.grad_req != "null":
                 parameter.set_data(mx.nd.array(rng.standard_normal(parameter.shape) * 0.5))
-        if MODES[mode] is not None:
-            self.net.hybridize(**MODES[mode])
+        self.net.hybridize(**MODES[mode])
         self.trainer = gluon.Trainer(self.net.collect_params(), "sgd", {"learning_rate": 0.05})
 
     def step(self) -> float:
@@ -130,23 +125,10 @@ def test_a_layer_called_three_times(mode, number):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_all_modes_give_the_same_bits(mode):
-    def train(mode: str) -> Training:
-        training = Training(Shared, 3, mode, gluon_syncbn.SyncBatchNorm)
-        for _ in range(3):
-            training.step()
-        return training
-
-    expected, actual = train("imperative").parameters(), train(mode).parameters()
-    for name, value in expected.items():
-        np.testing.assert_allclose(actual[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_running_statistics_are_updated_in_program_order(mode):
     """On every device the same, although MXNet may run the uses of a layer in any order."""
     expected = None
-    for _ in range(20):
+    for _ in range(10):
         many = Training(Shared, 4, mode, gluon_syncbn.SyncBatchNorm)
         for _ in range(4):
             many.step()
@@ -160,20 +142,9 @@ def test_five_branches_on_four_contexts(mode):
     one = Training(Branches, 1, "imperative", nn.BatchNorm)
     many = Training(Branches, 4, mode, gluon_syncbn.SyncBatchNorm)
     assert_same_training(one, many, steps=3, tolerance=1e-4)
-    for _ in range(LONG):
+    for _ in range(37):  # whether devices ever wait for each other for good
         many.step()
     assert all(np.isfinite(value).all() for value in many.parameters().values())
-
-
-def test_training_and_inference_alternate():
-    """Validation on one device, in between, does not put the devices out of step."""
-    for mode in MODES:
-        many = Training(Shared, 2, mode, gluon_syncbn.SyncBatchNorm)
-        one = Training(Shared, 1, "imperative", gluon_syncbn.SyncBatchNorm)
-        for _ in range(3):
-            assert many.step() == pytest.approx(one.step(), rel=1e-4)
-            alone = many.net(many.x.as_in_context(many.ctx[0])).asnumpy()
-            np.testing.assert_allclose(alone, one.net(one.x).asnumpy(), rtol=1e-3, atol=1e-4)
 
 
 class Pair:
@@ -207,25 +178,12 @@ def test_a_network_called_twice_before_backward(mode):
         assert many.step() == pytest.approx(one.step(), rel=1e-3)
 
 
-def test_a_static_shape_network_called_twice_before_backward_is_refused():
-    gluon_syncbn.set_timeout(1)  # for what lies behind a refused call on one device only
-    many = Pair(gluon_syncbn.SyncBatchNorm, 2, "static_shape")
-    messages = []
-    for call in (many.step, many.step, mx.nd.waitall, mx.nd.waitall):
-        try:
-            call()
-        except mx.base.MXNetError as error:
-            messages.append(str(error))
-    assert any(f"called twice on {DEVICE}" in message for message in messages), messages
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_several_backward_passes_through_one_forward(mode):
     ctx = contexts(2)
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=ctx)
-    if MODES[mode] is not None:
-        layer.hybridize(**MODES[mode])
+    layer.hybridize(**MODES[mode])
     rng = np.random.default_rng(8)
     xs = [mx.nd.array(rng.standard_normal((2, 3, 5)), ctx=c) for c in ctx]
     for x in xs:

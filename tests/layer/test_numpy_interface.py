@@ -49,8 +49,7 @@ def test_layer(mode, options):
     options.pop("shortcut", None)
     layer = gluon_syncbn.SyncBatchNorm(**options)
     layer.initialize(ctx=ctx)
-    if MODES[mode] is not None:
-        layer.hybridize(**MODES[mode])
+    layer.hybridize(**MODES[mode])
     rng = np.random.default_rng(0)
     x, dy, added = (rng.normal(1, 2, SHAPE).astype("float32") for _ in range(3))
     xs, dys, others = (shards(values, ctx) for values in (x, dy, added))
@@ -126,26 +125,11 @@ def train(net: gluon.Block, steps: int = 3) -> list[float]:
 @pytest.mark.parametrize("mode", MODES)
 def test_all_modes_train_alike(mode):
     net = make_net()
-    if MODES[mode] is not None:
-        net.hybridize(**MODES[mode])
+    net.hybridize(**MODES[mode])
     ours = train(net)
     assert gluon_syncbn.check_in_sync(net) == {}
     assert ours[-1] < ours[0]
     assert ours == pytest.approx(train(make_net()), rel=1e-4)
-
-
-@pytest.mark.parametrize("options", [None, {}, {"fold": True}], ids=["own", "plain", "folded"])
-def test_export(tmp_path, options):
-    net, path = make_net(), str(tmp_path / "net")
-    net.hybridize()
-    train(net)
-    x = mx.np.array(np.random.default_rng(2).normal(size=SHAPE), dtype="float32")
-    expected = net(x).asnumpy()
-    net.export(path) if options is None else gluon_syncbn.export(net, path, **options)
-    loaded = gluon.SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
-    found = loaded(x.as_in_ctx(mx.cpu()))
-    assert type(found) is mx.np.ndarray
-    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_fuse():

@@ -115,9 +115,8 @@ def _callables(net: gluon.Block, mode: str) -> dict[str, gluon.Block]:
         callables["fused again"] = gluon_syncbn.fuse(net)
     if isinstance(net, Net):
         callables["features"] = net.features
-    if MODES[mode] is not None:
-        for each in callables.values():
-            each.hybridize(**MODES[mode])
+    for each in callables.values():
+        each.hybridize(**MODES[mode])
     return callables
 
 
@@ -129,8 +128,7 @@ def imported(net: gluon.Block, folder: Path, mode: str, rename: str = "") -> Fam
     net.export(str(folder / "net"))
     net.hybridize(False)
     symbol_file, parameter_file = str(folder / "net-symbol.json"), str(folder / "net-0000.params")
-    if MODES[mode] is not None:
-        net.hybridize(**MODES[mode])
+    net.hybridize(**MODES[mode])
     text = Path(symbol_file).read_text().replace('"name": "net', f'"name": "{rename}net')
     Path(symbol_file).write_text(text)
     block = gluon.SymbolBlock(mx.sym.load(symbol_file), mx.sym.var("data"))
@@ -140,8 +138,7 @@ def imported(net: gluon.Block, folder: Path, mode: str, rename: str = "") -> Fam
         parameter.set_data(values[name[len(rename) :]])
     for ctx in contexts(2):
         block(mx.nd.zeros((1, CHANNELS, 3), ctx=ctx))
-    if MODES[mode] is not None:
-        block.hybridize(**MODES[mode])
+    block.hybridize(**MODES[mode])
     return Family(block, {"net": block})
 
 
@@ -212,49 +209,43 @@ def test_two_imports_of_one_file(in_one_parent, mode, tmp_path):
         student.check()
 
 
-def test_a_bucketing_module_with_buckets_bound_ahead():
+def bucketing_module(symbol: mx.sym.Symbol) -> mx.mod.BaseModule:
+    """A module with the buckets of the shapes that follow bound ahead."""
+    made = mx.mod.BucketingModule(lambda _: (symbol, ["data"], None), 4, context=contexts(2))
+    made.bind([("data", (4, CHANNELS, 4))])
+    made.init_params()
+    made.init_optimizer()
+    for length in (2, 3):
+        made.switch_bucket(length, [("data", (4, CHANNELS, length))])
+    return made
+
+
+def reshaped_module(symbol: mx.sym.Symbol) -> mx.mod.BaseModule:
+    """A module that is reshaped before the first batch."""
+    made = mx.mod.Module(symbol, label_names=None, context=contexts(2))
+    made.bind([("data", (4, CHANNELS, 3))])
+    made.init_params()
+    made.init_optimizer()
+    made.reshape([("data", (6, CHANNELS, 3))])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (bucketing_module, [(4, length) for length in (2, 3, 4) * 2]),
+        (reshaped_module, [(size, 3) for size in (6, 6, 4, 6)]),
+    ],
+)
+def test_modules(make, shapes):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, momentum=MOMENTUM, num_devices=2)
     layer.initialize(ctx=contexts(2))
-
-    def symbol(length: int):
-        out = mx.sym.make_loss(layer(mx.sym.var("data")).sum())
-        return out, ["data"], None
-
-    module = mx.mod.BucketingModule(symbol, default_bucket_key=4, context=contexts(2))
-    module.bind([("data", (4, CHANNELS, 4))])
-    module.init_params()
-    module.init_optimizer()
-    for length in (2, 3):
-        module.switch_bucket(length, [("data", (4, CHANNELS, length))])
+    module = make(mx.sym.make_loss(layer(mx.sym.var("data")).sum()))
     expected, rng = Statistics(), np.random.default_rng(4)
-    for step in range(6):
-        length = 2 + step % 3
-        x = rng.standard_normal((4, CHANNELS, length)).astype("float32")
-        data = mx.io.DataBatch(
-            [mx.nd.array(x)], bucket_key=length, provide_data=[("data", x.shape)]
-        )
-        module.forward(data, is_train=True)
-        module.backward()
-        module.update()
-        expected.move(x)
-        mx.nd.waitall()
-        _, aux = module.get_params()
-        (mean,) = (value for name, value in aux.items() if name.endswith("running_mean"))
-        np.testing.assert_allclose(mean.asnumpy(), expected.mean, rtol=1e-5, atol=1e-6)
-
-
-def test_a_module_reshaped_before_the_first_batch():
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, momentum=MOMENTUM, num_devices=2)
-    symbol = mx.sym.make_loss(layer(mx.sym.var("data")).sum())
-    module = mx.mod.Module(symbol, label_names=None, context=contexts(2))
-    module.bind([("data", (4, CHANNELS, 3))])
-    module.init_params()
-    module.init_optimizer()
-    module.reshape([("data", (6, CHANNELS, 3))])
-    expected, rng = Statistics(), np.random.default_rng(5)
-    for size in (6, 6, 4, 6):
-        x = rng.standard_normal((size, CHANNELS, 3)).astype("float32")
-        module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=True)
+    for size, length in shapes:
+        x = rng.standard_normal((size, CHANNELS, length)).astype("float32")
+        data = [mx.nd.array(x)], None, None, None, length, [("data", x.shape)]
+        module.forward(mx.io.DataBatch(*data), is_train=True)
         module.backward()
         module.update()
         expected.move(x)
@@ -303,8 +294,7 @@ def run_program(mode: str, program: list, folder: Path) -> None:
             family.net.hybridize(False)  # nobody can copy a compiled graph
             twin = copy.deepcopy(family.net)
             twin.collect_params().reset_ctx(contexts(2))  # MXNet puts all copies on cpu(0)
-            if MODES[mode] is not None:
-                family.net.hybridize(**MODES[mode])
+            family.net.hybridize(**MODES[mode])
             families.append(Family(twin, _callables(twin, mode)))
             families[-1].shared = copy.deepcopy(family.shared)
             families[-1].other = copy.deepcopy(family.other)
@@ -312,7 +302,7 @@ def run_program(mode: str, program: list, folder: Path) -> None:
             families.append(imported(family.net, folder, mode))
             families[-1].shared = copy.deepcopy(family.shared)
             families[-1].other = copy.deepcopy(family.other)
-        elif action == "hybridize again" and MODES[mode] is not None:
+        elif action == "hybridize again" and mode != "imperative":
             net.hybridize(**MODES[mode])
         elif action == "check":
             for each in families:

@@ -23,19 +23,8 @@ def expect_error(*words):
 """
 
 
-def test_import_before_or_after_mxnet():
+def test_import_after_mxnet():
     run_python("import mxnet as mx\n" + CALL + "[out() for out in train()]")
-    run_python("import gluon_syncbn\nimport mxnet as mx\n" + CALL + "[out() for out in train()]")
-
-
-def test_after_operators_of_the_user():
-    """A convolution before the import has put oneDNN into effect for good."""
-    before = """
-import mxnet as mx
-x, w = mx.nd.ones((1, 16, 8, 8)), mx.nd.ones((16, 16, 3, 3))
-mx.nd.Convolution(x, w, no_bias=True, num_filter=16, kernel=(3, 3)).wait_to_read()
-"""
-    run_python(before + CALL + "expect_error('MXNET_MKLDNN_ENABLED=0', 'syncbatchnorm')")
 
 
 def test_onednn_by_choice_of_the_user():
@@ -45,7 +34,7 @@ def test_onednn_by_choice_of_the_user():
     )
 
 
-def test_naive_engine_with_several_devices_or_processes():
+def test_naive_engine():
     program = """
 import mxnet as mx
 import gluon_syncbn
@@ -65,15 +54,7 @@ assert call().shape == (2, 3)
 from gluon_syncbn import cpu_contexts
 assert cpu_contexts.find_problem(several=False) is None
 assert "NaiveEngine" in cpu_contexts.find_problem(several=True)
-"""
-    run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
-
-
-def test_naive_engine_tells_of_errors():
-    """It forgets those of asynchronous operations, and would go on with arrays nobody wrote."""
-    program = """
-import mxnet as mx
-import gluon_syncbn
+# It forgets errors of asynchronous operations, and would go on with arrays nobody wrote.
 layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
 layer.initialize()
 def error_of_step(gradient):
@@ -97,28 +78,13 @@ def test_timeout_from_the_environment():
     assert "GLUON_SYNCBN_TIMEOUT" in failed.stderr
 
 
-def test_import_without_mxnet():
-    program = """
-import sys
-sys.modules["mxnet"] = None
-try:
-    import gluon_syncbn
-except ImportError as error:
-    assert "needs Apache MXNet 1.9.1" in str(error), error
-else:
-    raise SystemExit("imported")
-"""
-    run_python(program)
-
-
-@pytest.mark.parametrize("hybridize", [True, False])
-def test_convolutions_with_several_threads_for_each_context(hybridize):
+def test_convolutions_with_several_threads_for_each_context():
     """Without the library's help, the OpenBLAS of MXNet's wheel waits forever.
 
     MXNet starts other workers after a fork, which need that help again.
     """
     run_python(
-        f"""
+        """
 import os
 import mxnet as mx
 import gluon_syncbn
@@ -126,8 +92,8 @@ contexts = [mx.cpu(0), mx.cpu(1)]
 net = mx.gluon.model_zoo.vision.resnet18_v1()
 gluon_syncbn.convert_sync_batchnorm(net, num_devices=2)
 net.initialize(ctx=contexts)
-net.hybridize({hybridize})
-for _ in range(3):
+for step in range(4):
+    net.hybridize(step % 2 == 0)
     with mx.autograd.record():
         outputs = [net(mx.nd.ones((2, 3, 96, 96), ctx=context)) for context in contexts]
     mx.autograd.backward(outputs)
@@ -137,3 +103,34 @@ for _ in range(3):
 """,
         OMP_NUM_THREADS="2",
     )
+
+
+CONVOLUTION = """
+x, w = mx.nd.ones((1, 16, 8, 8)), mx.nd.ones((16, 16, 3, 3))
+mx.nd.Convolution(x, w, no_bias=True, num_filter=16, kernel=(3, 3)).wait_to_read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "setting", "warns"),
+    [
+        (CONVOLUTION, {}, True),
+        ("(mx.nd.ones((2,)) + 1).wait_to_read()", {}, None),
+        ("mx.nd.array([1])", {}, False),
+        (CONVOLUTION, {"MXNET_MKLDNN_ENABLED": "1"}, False),  # as the user wants it
+    ],
+)
+def test_late_import(before, setting, warns):
+    """The warning comes if and only if the settings are not in effect."""
+    program = (
+        f"import warnings, mxnet as mx\n{before}\n"
+        + """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import gluon_syncbn
+late = ["Restart Python" in str(w.message) for w in caught if w.category is UserWarning]
+print(any(late), gluon_syncbn.cpu_contexts.find_problem(several=False) is not None)
+"""
+    )
+    warned, refused = run_python(program, **setting).stdout.split()
+    assert warned == (refused if warns is None else str(warns))

@@ -23,8 +23,7 @@ def dropout_net(layers: int, contexts: list[mx.Context], mode: str) -> nn.Hybrid
         net.add(nn.Conv2D(4, 3, padding=1), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
         net.add(nn.Dropout(0.3))
     net.initialize(ctx=contexts)
-    if MODES[mode] is not None:
-        net.hybridize(**MODES[mode])
+    net.hybridize(**MODES[mode])
     return net
 
 
@@ -150,8 +149,7 @@ def test_masks_depend_on_the_seed_alone(mode):
     def masks(mode: str) -> list[np.ndarray]:
         net = nn.HybridSequential()
         net.add(nn.Dropout(0.5), nn.Dropout(0.1))
-        if MODES[mode] is not None:
-            net.hybridize(**MODES[mode])
+        net.hybridize(**MODES[mode])
         mx.random.seed(11)
         with mx.autograd.train_mode():
             steps = [[net(mx.nd.ones((8, 8), ctx=c)) for c in cpus(3)] for _ in range(2)]

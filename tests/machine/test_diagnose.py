@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
+from types import SimpleNamespace
 
 import pytest
-from gluon_syncbn import driver, self_test
+from gluon_syncbn import diagnose, self_test
 
 from tests.machine.test_nvidia_libraries import Machine
 from tests.support.processes import run_python
@@ -140,22 +139,15 @@ def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
     ],
 )
 def test_driver_and_gpu_backend(version, build, text, monkeypatch):
-    monkeypatch.setattr(driver, "_version", lambda: version)
-    assert driver.describe(build) == text
+    monkeypatch.setattr(diagnose, "_driver_version", lambda: version)
+    assert diagnose.describe_driver(build) == text
 
 
-def test_driver_is_asked(tmp_path, monkeypatch):
-    source = "int cuDriverGetVersion(int* version) { *version = 11040; return 0; }"
-    path = tmp_path / "library.so"
-    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
-    subprocess.run(command, input=source, text=True, check=True)
-    library = ctypes.CDLL(str(path))
-    asked = []
+def test_driver_is_asked(monkeypatch):
+    def answer(version) -> int:
+        version._obj.value = 11040
+        return 0
 
-    def load(name: str) -> ctypes.CDLL:
-        asked.append(name)
-        return library
-
-    monkeypatch.setattr(driver.ctypes, "CDLL", load)
-    assert driver.describe("not built") == "for CUDA up to 11.4"
-    assert asked == ["libcuda.so.1"]
+    libraries = {"libcuda.so.1": SimpleNamespace(cuDriverGetVersion=answer)}
+    monkeypatch.setattr(diagnose.ctypes, "CDLL", libraries.__getitem__)
+    assert diagnose.describe_driver("not built") == "for CUDA up to 11.4"

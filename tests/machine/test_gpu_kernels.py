@@ -6,13 +6,17 @@ then every other test passes, at a fraction of the bandwidth.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.support.native_build import build
+from tests.support.processes import ROOT
 
 NVCC = os.environ.get("GLUON_SYNCBN_CUDA") != "OFF" and shutil.which(
     os.environ.get("CUDACXX", "nvcc")
@@ -27,7 +31,27 @@ pytestmark = pytest.mark.skipif(not NVCC, reason="no CUDA compiler")
 
 @pytest.fixture(scope="module")
 def folder():
-    return build("kernels_ptx")
+    """Where scripts/test.sh builds the native tests, with what is not there yet."""
+    target = ROOT / "build" / "native-plain"
+    target.parent.mkdir(exist_ok=True)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DGLUON_SYNCBN_BUILD_TESTS=ON"]
+    options += ["-DGLUON_SYNCBN_WERROR=ON", "-DGLUON_SYNCBN_SANITIZE="]
+    options += [f"-DGLUON_SYNCBN_CUDA={os.environ.get('GLUON_SYNCBN_CUDA', 'AUTO')}"]
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of another process build here too
+        for command in (
+            ["cmake", "-S", str(ROOT), "-B", str(target), "-G", "Ninja", *options],
+            ["cmake", "--build", str(target), "--target", "kernels_ptx"],
+        ):
+            result = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+            assert result.returncode == 0, result.stdout + result.stderr
+    return target
 
 
 @pytest.fixture(scope="module", params=WIDE)

@@ -6,6 +6,7 @@ MXNet and the libraries are made up here: small ones of the same names that need
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,8 +38,8 @@ class Machine:
         needed = ("libcudnn.so.8", "libcuda.so.1", "libcusolver.so.11")
         self.compile(self.site / "mxnet" / "libmxnet.so", *needed)
 
-    def compile(self, path: Path, *needed: str, answer: int = 42) -> None:
-        source = "" if path.name != "libmxnet.so" else f"int answer() {{ return {answer}; }}"
+    def compile(self, path: Path, *needed: str) -> None:
+        source = "int answer() { return 42; }" if path.name == "libmxnet.so" else ""
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
         command += [f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed", f"-L{self.links}"]
         command += [f"-Wl,-rpath-link,{self.links}", *(f"-l:{name}" for name in needed)]
@@ -89,32 +90,31 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
-def loaded(machine: Machine) -> str:
-    return machine.run(IMPORT + "; print(open('/proc/self/maps').read())")
+DRIVER, CUBLAS, CUDNN, CUSOLVER = (
+    f"lib{name}" for name in ("cuda.so.1", "cublas.so.11", "cudnn.so.8", "cusolver.so.11")
+)
 
 
-def test_only_a_driver(machine):
-    machine.to_system("libcuda.so.1")
+@pytest.mark.parametrize(
+    ("system", "from_packages"),
+    [
+        ([DRIVER], ["cublas", "cudnn", "cusolver"]),
+        ([DRIVER, CUDNN, CUBLAS], ["cusolver"]),  # those of the system come first
+    ],
+)
+def test_where_libraries_come_from(machine, system, from_packages):
+    machine.to_system(*system)
     machine.packages()
-    maps = loaded(machine)
+    maps = machine.run(IMPORT + "; print(open('/proc/self/maps').read())")
     assert maps.startswith("42")
-    for part in ("cublas", "cudnn", "cusolver"):
-        assert f"{machine.site}/nvidia/{part}/lib/" in maps
-
-
-def test_libraries_of_the_system_come_first(machine):
-    machine.to_system("libcuda.so.1", "libcudnn.so.8", "libcublas.so.11")
-    machine.packages()
-    maps = loaded(machine)
-    assert f"{machine.system}/libcudnn.so.8" in maps
-    assert f"{machine.system}/libcublas.so.11" in maps
-    assert f"{machine.site}/nvidia/cusolver/lib/" in maps
-    assert f"{machine.site}/nvidia/cudnn/lib/" not in maps
+    found = re.findall(rf"{machine.site}/nvidia/(\w+)/lib/", maps)
+    assert sorted(set(found)) == from_packages
+    for library in system:
+        assert f"{machine.system}/{library}" in maps
 
 
 def test_a_toolkit_and_no_packages(machine):
-    needed = ("libcuda.so.1", "libcudnn.so.8", "libcublas.so.11", "libcusolver.so.11")
-    machine.to_system(*needed)
+    machine.to_system(DRIVER, CUDNN, CUBLAS, CUSOLVER)
     assert machine.run() == "42\n"
 
 
@@ -129,39 +129,37 @@ def test_no_driver(machine, packages):
         assert "in one call" not in message  # that is about NumPy
 
 
-def test_a_driver_and_nothing_else(machine):
-    machine.to_system("libcuda.so.1")
+INSTALL = "pip install 'gluon_syncbn[cu112]'"
+
+
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        ([DRIVER], f"needs {CUDNN}, which is neither among the system's libraries"),
+        ([DRIVER, CUDNN, CUSOLVER], f"needs {CUBLAS}, which is neither"),  # by a library
+    ],
+)
+def test_a_library_is_missing(machine, system, words):
+    machine.to_system(*system)
     message = machine.run(status=1)
-    assert "needs libcudnn.so.8, which is neither among the system's libraries" in message
-    assert "pip install 'gluon_syncbn[cu112]'" in message
+    assert words in message
+    assert INSTALL in message
 
 
-def test_a_library_that_a_library_needs(machine):
-    machine.to_system("libcuda.so.1", "libcudnn.so.8", "libcusolver.so.11")
-    assert "needs libcublas.so.11, which is neither" in machine.run(status=1)
-
-
-def test_a_package_for_another_cuda_in_the_same_place(machine):
-    """For example beside PyTorch for CUDA 12."""
-    machine.to_system("libcuda.so.1")
-    machine.packages()
-    machine.package("nvidia-cusolver-cu12", "libcusolver.so.11", b"another")
+@pytest.mark.parametrize("when", ["before", "after", "alone"])
+def test_a_package_for_another_cuda_in_the_same_place(machine, when):
+    """For example beside PyTorch for CUDA 12; the last one installed wins."""
+    machine.to_system(DRIVER, *([CUBLAS, CUDNN] if when == "alone" else []))
+    if when == "after":
+        machine.packages()
+    machine.package("nvidia-cusolver-cu12", CUSOLVER, b"another")
+    if when == "before":
+        machine.packages()
+        assert machine.run() == "42\n"
+        return
     message = machine.run(status=1)
     assert "is the library of nvidia-cusolver-cu12" in message
-    assert "nvidia-cusolver-cu11" in message
-
-
-def test_a_package_for_another_cuda_that_came_first(machine):
-    machine.to_system("libcuda.so.1")
-    machine.package("nvidia-cusolver-cu12", "libcusolver.so.11", b"another")
-    machine.packages()
-    assert machine.run() == "42\n"
-
-
-def test_a_package_for_another_cuda_alone(machine):
-    machine.to_system("libcuda.so.1", "libcublas.so.11", "libcudnn.so.8")
-    machine.package("nvidia-cusolver-cu12", "libcusolver.so.11")
-    assert "MXNet for CUDA 11 needs that of nvidia-cusolver-cu11" in machine.run(status=1)
+    assert "MXNet for CUDA 11 needs that of nvidia-cusolver-cu11" in message
 
 
 def test_a_failed_import_can_be_repeated(machine):
@@ -187,19 +185,11 @@ def test_looking_for_mxnet_loads_nothing(machine):
     assert str(machine.site) in machine.run(program)
 
 
-def test_the_hook_imports_nothing_itself():
-    program = """
-import sys
-before = set(sys.modules)
-sys.path.insert(0, sys.argv[1])
-import _gluon_syncbn_nvidia
-assert set(sys.modules) - before <= {"_gluon_syncbn_nvidia", "__future__"}
-before = len(sys.meta_path)
-_gluon_syncbn_nvidia.before_mxnet()
-assert len(sys.meta_path) == before
-"""
-    command = ["-S", "-c", program, str(ROOT)]
-    subprocess.run([sys.executable, *command], check=True)
+def test_only_the_import_of_mxnet_pays():
+    line = (ROOT / "gluon_syncbn.pth").read_text()
+    program = f"import sys; {line}\nimport json"
+    program += "\nassert not any('syncbn' in name for name in sys.modules)"
+    subprocess.run([sys.executable, "-S", "-c", program], check=True)
 
 
 def test_installed_with_the_package():

@@ -1,4 +1,9 @@
-"""Training with MXNet's parameter server: the layer synchronizes within each worker."""
+"""Training with MXNet's parameter server: the layer synchronizes within each worker.
+
+Every process of the job runs this file. The scheduler and the server live in ``import mxnet`` until
+all workers have ended. A worker trains a dense layer and a SyncBatchNorm on its share of the
+batches, on two contexts, and leaves what it has in ``<folder>/<rank>.npz``.
+"""
 
 from __future__ import annotations
 
@@ -6,73 +11,110 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd, gluon
 
-from tests.support import dist_sync_worker as worker
 from tests.support.oracle import batch_norm
 from tests.support.processes import ROOT, clean_environment
 
-SECONDS = 120
-TOLERANCE = 1e-6  # MXNet's store may round to single precision when it adds doubles up
-
-pytestmark = pytest.mark.skipif(
-    not mx.runtime.Features().is_enabled("DIST_KVSTORE"),
-    reason="this MXNet was built without the distributed key-value store (USE_DIST_KVSTORE)",
-)
+WORKERS = CONTEXTS = 2
+STEPS = 3
+FEATURES, CHANNELS = 3, 4
+RATE = 0.0625  # exact in float32, which is what MXNet hands to its optimizers
+WEIGHT = np.random.default_rng(7).standard_normal((CHANNELS, FEATURES))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def share(rank: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and the gradient of the outputs of a worker's batch; workers differ in size too."""
+    rng = np.random.default_rng([rank, step])
+    size = 5 + 2 * rank
+    return rng.standard_normal((size, FEATURES)) + rank, rng.standard_normal((size, CHANNELS))
+
+
+def average_statistics(store: Any, net: Any) -> None:
+    """Set running statistics to their means over the workers; the server must not update."""
+    parameters = net.collect_params(".*running.*").values()
+    for key, parameter in enumerate(parameters, 10**6):  # the trainer's keys count from 0
+        value = parameter.data(parameter.list_ctx()[0])
+        store.init(key, mx.nd.zeros_like(value))
+        store.push(key, value)
+        store.pull(key, value)
+        parameter.set_data(value / store.num_workers)
+
+
+def work(folder: Path, on_server: bool) -> None:
+    gluon_syncbn.set_timeout(60)
+    store = mx.kv.create("dist_sync")
+    ctx = [mx.cpu(i) for i in range(CONTEXTS)]
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(CHANNELS, in_units=FEATURES, use_bias=False))
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS))
+    net.initialize(ctx=ctx)
+    net.cast("float64")
+    net[0].weight.set_data(mx.nd.array(WEIGHT, dtype="float64"))
+    net.hybridize()
+    options = {"kvstore": store, "update_on_kvstore": on_server}
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": RATE}, **options)
+    for step in range(STEPS):
+        x, dy = (mx.nd.array(values, dtype="float64") for values in share(store.rank, step))
+        shards = (gluon.utils.split_and_load(values, ctx, even_split=False) for values in (x, dy))
+        with autograd.record():
+            losses = [(net(part) * gradient).sum() for part, gradient in zip(*shards)]
+        autograd.backward(losses)
+        trainer.step(batch_size=1)
+    found = {}
+    for averaged in ("", "average of "):
+        for name, parameter in net._collect_params_with_prefix().items():
+            found[averaged + name] = np.stack([data.asnumpy() for data in parameter.list_data()])
+        if not on_server and not averaged:
+            average_statistics(store, net)
+    np.savez(folder / f"{store.rank}.npz", **found)
 
 
 def train(folder: Path, where: str) -> list[dict[str, np.ndarray]]:
     """Run scheduler, server and workers; returns what the workers left."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     environment = {
         **clean_environment(),
         "PYTHONPATH": str(ROOT),
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_PS_ROOT_PORT": str(port),
         "DMLC_NODE_HOST": "127.0.0.1",
         "DMLC_NUM_SERVER": "1",
-        "DMLC_NUM_WORKER": str(worker.WORKERS),
+        "DMLC_NUM_WORKER": str(WORKERS),
     }
-    roles = ["scheduler", "server", *["worker"] * worker.WORKERS]
-    processes = []
+    command = [sys.executable, "-W", "ignore", "-m", "tests.networks.test_dist_sync", folder, where]
+    jobs = []
     try:
-        for role in roles:
-            command = [sys.executable, "-W", "ignore", "-m", worker.__name__, str(folder), where]
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    env={**environment, "DMLC_ROLE": role},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
-        outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
+        for role in ("scheduler", "server", *["worker"] * WORKERS):
+            log = (folder / f"{len(jobs)} {role}").open("w+")
+            environment["DMLC_ROLE"] = role
+            jobs.append((subprocess.Popen(command, env=environment, stdout=log, stderr=log), log))
+        for process, log in jobs:
+            assert process.wait(120) == 0, log.seek(0) or log.read()
     finally:
-        for process in processes:
+        for process, log in jobs:
             process.kill()
             process.wait()
-    for role, process, output in zip(roles, processes, outputs):
-        assert process.returncode == 0, f"{role}:\n{output}"
-    return [dict(np.load(folder / f"{rank}.npz")) for rank in range(worker.WORKERS)]
+            log.close()
+    return [dict(np.load(folder / f"{rank}.npz")) for rank in range(WORKERS)]
 
 
 def expect() -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
     """Parameters after training, and every worker's running statistics."""
-    weight, gamma, beta = worker.weights(), np.ones(worker.CHANNELS), np.zeros(worker.CHANNELS)
-    running = [(np.zeros(worker.CHANNELS), np.ones(worker.CHANNELS))] * worker.WORKERS
-    for step in range(worker.STEPS):
+    weight, gamma, beta = WEIGHT, np.ones(CHANNELS), np.zeros(CHANNELS)
+    running = [(np.zeros(CHANNELS), np.ones(CHANNELS))] * WORKERS
+    for step in range(STEPS):
         gradients = [np.zeros_like(weight), np.zeros_like(gamma), np.zeros_like(beta)]
-        for rank in range(worker.WORKERS):
-            x, dy = worker.share(rank, step)
+        for rank in range(WORKERS):
+            x, dy = share(rank, step)
             normalized = batch_norm(x @ weight.T, dy, gamma, beta, *running[rank])
             running[rank] = normalized.running_mean, normalized.running_var
             gradients[0] += normalized.dx.T @ x
@@ -80,33 +122,34 @@ def expect() -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
             gradients[2] += normalized.dbeta
         if step == 0:
             # The trainer hands out worker 0's parameters in its first step, and statistics too.
-            running = running[:1] * worker.WORKERS
+            running = running[:1] * WORKERS
         weight, gamma, beta = (
-            value - worker.RATE * gradient
-            for value, gradient in zip((weight, gamma, beta), gradients)
+            value - RATE * gradient for value, gradient in zip((weight, gamma, beta), gradients)
         )
     parameters = {"0.weight": weight, "1.gamma": gamma, "1.beta": beta}
     return parameters, [{"1.running_mean": mean, "1.running_var": var} for mean, var in running]
 
 
+@pytest.mark.skipif(
+    not mx.runtime.Features().is_enabled("DIST_KVSTORE"),
+    reason="this MXNet was built without the distributed key-value store (USE_DIST_KVSTORE)",
+)
 @pytest.mark.parametrize("where", ["server", "worker"])
 def test_workers_train_one_network_with_statistics_of_their_own(where, tmp_path):
     found = train(tmp_path, where)
     parameters, running = expect()
-    for name, expected in parameters.items():
-        for note in found:
-            for context in range(worker.CONTEXTS):
-                value = note[f"{name} cpu({context})"]
-                assert value.tobytes() == found[0][f"{name} cpu(0)"].tobytes(), name
-                np.testing.assert_allclose(value, expected, rtol=0, atol=TOLERANCE, err_msg=name)
-    for note, own in zip(found, running):
-        for name, expected in own.items():
-            for context in range(worker.CONTEXTS):
-                value = note[f"{name} cpu({context})"]
-                np.testing.assert_allclose(value, expected, rtol=0, atol=TOLERANCE, err_msg=name)
+    for own, statistics in zip(found, running):
+        for name, expected in {**parameters, **statistics}.items():
+            # MXNet's store may round to single precision when it adds doubles up.
+            np.testing.assert_allclose(own[name], [expected] * CONTEXTS, rtol=0, atol=1e-6)
+            if name in parameters:
+                assert own[name].tobytes() == found[0][name].tobytes(), name
+            elif where == "worker":
+                mean = np.mean([each[name] for each in running], axis=0)
+                average = own[f"average of {name}"]
+                np.testing.assert_allclose(average, [mean] * CONTEXTS, rtol=0, atol=1e-6)
     assert np.abs(running[0]["1.running_mean"] - running[1]["1.running_mean"]).max() > 0.1
-    if where == "worker":
-        for name in running[0]:
-            mean = np.mean([own[name] for own in running], axis=0)
-            for note in found:
-                np.testing.assert_allclose(note[f"average of {name}"], mean, rtol=0, atol=TOLERANCE)
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), on_server=sys.argv[2] == "server")

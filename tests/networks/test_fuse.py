@@ -10,7 +10,6 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluoncv.model_zoo import get_model
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -19,7 +18,7 @@ from tests.networks.test_gluoncv_families import DEVICES, OneDevice
 from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
 from tests.support.whole_batch import compare, load, train_step
 
-SLOW = ("ICNet",)  # on the trunk of others that are not
+SLOW = ("ICNet-resnet50", "FCN-resnest50-aux")  # what others have too, for half a minute
 FAMILIES = [network for network in NETWORKS if len(network.impossible) < len(WAYS)]
 
 
@@ -54,7 +53,7 @@ def exact_leaky_relu() -> Any:
 @pytest.mark.parametrize("network", FAMILIES, ids=[network.name for network in FAMILIES])
 def test_families(network: Network, request):
     """One training step on two contexts is that of plain layers on one; inference is the same."""
-    by_default = network.by_default and network.family not in SLOW
+    by_default = network.by_default and network.name not in SLOW
     if not by_default and not request.config.getoption("--all-networks"):
         pytest.skip("needs --all-networks")
     one = OneDevice(network)
@@ -81,36 +80,6 @@ def test_families(network: Network, request):
     for ours, theirs in zip(found, wanted):
         size = np.abs(theirs.asnumpy()).max()
         np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=0, atol=tolerance * size)
-
-
-@pytest.mark.parametrize(("name", "sums"), [("resnet18_v1", 8), ("resnet18_v2", 0)])
-def test_classification(name, sums):
-    """ResNet with sums before the activation, and with sums before the norm."""
-    net = quiet_initialize(get_model(name, classes=5))
-    net(mx.nd.zeros((1, 3, 32, 32)))
-    net.cast("float64")
-    fused = gluon_syncbn.fuse(net, convert=True, num_devices=DEVICES)
-    assert [what for _, what in fused.fused].count("sum and relu") == sums
-    rng = np.random.default_rng(0)
-    data = rng.standard_normal((2, 3, 3, 32, 32))
-    results = []
-    for each in (net, fused):
-        with autograd.record():
-            outs = [
-                each(mx.nd.array(x, ctx=ctx, dtype="float64"))
-                for x, ctx in zip(data, contexts(DEVICES))
-            ]
-            losses = [(out**2).sum() for out in outs]
-        autograd.backward(losses)
-        results.append([out.asnumpy() for out in outs])
-        results[-1] += [p.list_grad()[0].asnumpy() for p in gradients_of(each)]
-    for ours, theirs in zip(*results):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9 * np.abs(theirs).max())
-
-
-def gradients_of(net: gluon.Block) -> list[gluon.Parameter]:
-    parameters = sorted(net.collect_params().items())
-    return [parameter for _, parameter in parameters if parameter.grad_req != "null"]
 
 
 class Patterns(gluon.HybridBlock):

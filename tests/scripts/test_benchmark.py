@@ -34,8 +34,7 @@ def test_quick_runs(tmp_path):
         assert {"command", "date", "machine", "python", "rows"} <= results[command].keys()
 
     training, inference = results["op"]["rows"]
-    methods = {"ours", "batchnorm", "batchnorm_onednn", "builtin", "copies"}
-    assert methods <= {*training["results"]}
+    assert {"ours", "batchnorm", "batchnorm_onednn", "builtin", "copies"} <= {*training["results"]}
     assert {"ours", "batchnorm"} <= {*inference["results"]}
     assert {"ours / BatchNorm", "contrib / ours", "ours / copies"} <= {*training["ratios"]}
     for row in (training, inference):

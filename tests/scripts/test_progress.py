@@ -31,12 +31,6 @@ def test_few_lines_in_a_file(monkeypatch):
     assert len(lines) < 10
 
 
-def test_every_state_is_a_line(monkeypatch):
-    lines = written(monkeypatch, io.StringIO(), mininterval=0, miniters=1).splitlines()
-    assert len(lines) >= 300
-    assert all(line.startswith("training: ") for line in lines)
-
-
 def test_a_bar_on_a_terminal(monkeypatch):
     text = written(monkeypatch, Terminal())
     assert text.count("\n") == 1

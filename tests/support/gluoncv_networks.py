@@ -24,7 +24,7 @@ from gluoncv.nn.dropblock import set_drop_prob
 from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
-from tests.support.whole_batch import Loss
+from tests.support.whole_batch import Loss, outputs_of, weighted_loss
 
 CLASSES = 3
 
@@ -104,34 +104,20 @@ def _without_dropout(block: Any) -> None:
     set_drop_prob(0, block)
 
 
-def _outputs(out: Any) -> list[mx.nd.NDArray]:
-    return list(out) if isinstance(out, (list, tuple)) else [out]
-
-
 def _pixels_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
     """Cross entropy of every output with random labels of its size."""
     criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
     losses = []
-    for out in _outputs(net(x)):
+    for out in outputs_of(net(x)):
         rng = np.random.default_rng(out.shape[2])
         labels = rng.integers(0, CLASSES, (first + out.shape[0], *out.shape[2:]))[first:]
         losses.append(criterion(out, mx.nd.array(labels, ctx=out.context)).sum())
     return sum(losses)
 
 
-def _features_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
-    """Every output times random weights."""
-    losses = []
-    for out in _outputs(net(x)):
-        rng = np.random.default_rng(out.size // out.shape[0])
-        weights = rng.standard_normal((first + out.shape[0], *out.shape[1:]))[first:]
-        losses.append((out * mx.nd.array(weights, ctx=out.context, dtype="float64")).sum())
-    return sum(losses)
-
-
 def _masks_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
     """Mask R-CNN's head adds an axis in front, for the images that the regions belong to."""
-    return _features_loss(lambda data: net(data)[0], x, first)
+    return weighted_loss(lambda data: net(data)[0], x, first)
 
 
 class _Predictions(YOLOV3Loss):
@@ -146,7 +132,7 @@ def _yolo_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
     count = sum(3 * (x.shape[2] // stride) ** 2 for stride in (8, 16, 32))
     sizes = [(1, 4), (count, 1), (count, 2), (count, 2), (count, 2), (count, CLASSES)]
     targets = [mx.nd.ones((x.shape[0], *size), ctx=x.context, dtype="float64") for size in sizes]
-    return _features_loss(lambda data: net(data, *targets), x, first)
+    return weighted_loss(lambda data: net(data, *targets), x, first)
 
 
 def _segmentation(make: Any, size: int, **fixed: Any) -> Make:
@@ -286,7 +272,7 @@ def _everything() -> list[Network]:
         impossible = {"convert": _SYMBOL, "freeze_bn": _SYMBOL}
         more = {"by_default": backbone == "resnet18_v1b", "impossible": impossible}
         more["plain"] = _NotFrozen
-        add("Faster/Mask R-CNN, FPN", backbone, "-", _rcnn(backbone), _features_loss, 64, **more)
+        add("Faster/Mask R-CNN, FPN", backbone, "-", _rcnn(backbone), weighted_loss, 64, **more)
     more = {
         "by_default": True,
         "convertible": contrib.nn.SyncBatchNorm,

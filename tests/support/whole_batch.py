@@ -8,6 +8,7 @@ from typing import Any, Callable
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
+from mxnet.gluon import nn
 
 from tests.conftest import contexts
 
@@ -17,6 +18,20 @@ BATCH = 3  # two devices get one image and two
 Loss = Callable[[Any, mx.nd.NDArray, int], mx.nd.NDArray]
 
 
+def outputs_of(out: Any) -> list[mx.nd.NDArray]:
+    return list(out) if isinstance(out, (list, tuple)) else [out]
+
+
+def weighted_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
+    """Every output times random weights."""
+    losses = []
+    for out in outputs_of(net(x)):
+        rng = np.random.default_rng(out.size // out.shape[0])
+        weights = rng.standard_normal((first + out.shape[0], *out.shape[1:]))[first:]
+        losses.append((out * mx.nd.array(weights, ctx=out.context, dtype="float64")).sum())
+    return sum(losses)
+
+
 @dataclass
 class Step:
     """Loss and arrays after a step, the latter by the names of the parameters."""
@@ -24,6 +39,12 @@ class Step:
     loss: float
     gradients: dict[str, np.ndarray]
     running: dict[str, np.ndarray]
+
+
+def norm_layers(net: Any) -> list:
+    found: list = []
+    net.apply(lambda block: found.append(block) if isinstance(block, nn.BatchNorm) else None)
+    return found
 
 
 def _named(net: Any) -> dict[str, Any]:
@@ -48,6 +69,8 @@ def randomize(net: Any, size: int, loss: Loss) -> dict[str, np.ndarray]:
             value *= np.sqrt(2 / value[0].size)  # keeps the size of activations: He et al. 2015
         elif name.endswith("gamma"):
             value = 1 + 0.2 * value
+        elif name.endswith("num_batches_tracked"):
+            value[:] = 3
         elif name.endswith("running_var"):
             value = np.exp(0.3 * value)
         else:
