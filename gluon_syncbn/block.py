@@ -17,7 +17,7 @@ from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers t
 
 OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
-# Of the operator's attributes; src/mxnet/attributes.cc refuses what a later one has written.
+# Of the operator's attributes; src/operator/attributes.cc refuses what a later one has written.
 ATTRIBUTES_VERSION = 1
 
 # The operator's name of each activation, and its slope by default.
