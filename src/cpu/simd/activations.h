@@ -10,9 +10,8 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Activations. `value` is what comes out for z, `gradient` what dy is with respect to z, told by
-/// z, and `gradient_by_output` the same told by what came out. `inverse` is z for that; elements of
-/// T hold it.
+/// An activation has `value`, the output for z; `gradient`, that with respect to z by z;
+/// `gradient_by_output`, the same by the output; and `inverse`, z by an output in elements of T.
 
 struct Identity {
   template <class V>
@@ -67,17 +66,18 @@ GLUON_SYNCBN_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
 GLUON_SYNCBN_INLINE float log1p_of(float x) { return __builtin_log1pf(x); }
 GLUON_SYNCBN_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
 
+/// Lanes that need such a function take far longer than a call: loops call these.
 struct Elu {
   double slope;
 
   template <class V>
-  GLUON_SYNCBN_INLINE V value(V z) const {
+  GLUON_SYNCBN_CALLED V value(V z) const {
     V below = z > 0 ? V{} : z;
     for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = expm1_of(below[i]);
     return z > 0 ? z : of_lanes(z, slope) * below;
   }
   template <class V>
-  GLUON_SYNCBN_INLINE V gradient(V dy, V z) const {
+  GLUON_SYNCBN_CALLED V gradient(V dy, V z) const {
     V below = z > 0 ? V{} : z;
     for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = exp_of(below[i]);
     return z > 0 ? dy : dy * (of_lanes(z, slope) * below);
@@ -87,7 +87,7 @@ struct Elu {
     return y > 0 ? dy : dy * (y + of_lanes(y, slope));
   }
   template <class T, class V>
-  GLUON_SYNCBN_INLINE V inverse(V y) const {
+  GLUON_SYNCBN_CALLED V inverse(V y) const {
     const V ratio = y > 0 ? V{} : y / of_lanes(y, slope);
     V below = ratio < -1 ? of_lanes(y, -1) : ratio;
     for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = log1p_of(below[i]);
@@ -100,7 +100,7 @@ struct Elu {
 template <class Visit>
 GLUON_SYNCBN_INLINE void with_activation(const Activation& activation, const Visit& visit) {
   if (activation.type == ActType::kElu) return visit(Elu{activation.slope});
-  return visit(Rectifier{activation.type == ActType::kNone ? 1 : activation.slope});
+  visit(Rectifier{activation.type == ActType::kNone ? 1 : activation.slope});
 }
 
 }  // namespace

@@ -32,35 +32,37 @@ GLUON_SYNCBN_INLINE std::int64_t columns_of_tile(std::int64_t rest) {
   return rest < kMostColumns ? rest : kTile;
 }
 
-/// Sums over the rows of a tile, one for each of its columns, with room for a vector at the end.
+/// Sums over the rows of a tile, one for each of its columns.
 struct TileSums {
   double first[kMostColumns];
   double second[kMostColumns];
 };
 
-/// Calls visit(i, lanes) for vectors that cover all columns.
+/// Calls visit(i) for vectors that cover all columns. The last two may overlap.
 template <class Visit>
 GLUON_SYNCBN_INLINE void for_each_vector(std::int64_t columns, const Visit& visit) {
-  if (columns < kDoubles) return visit(0, FirstLanes{columns});
-  std::int64_t i = 0;
-  for (; i + kDoubles <= columns; i += kDoubles) visit(i, AllLanes());
-  if (i < columns) visit(columns - kDoubles, LastLanes(columns - i));
+  for (std::int64_t i = 0; i < columns; i += kDoubles) visit(smaller(i, columns - kDoubles));
 }
 
-/// Sums terms(row, column, lanes) over rows, for all columns of a tile of T. A few rows at a time
-/// are read side by side, so that the sums are seldom loaded and stored. The processor does not
-/// foresee that, so fetch(row, column) is called for every line of memory well before, row by row.
+/// Sums terms(row, column) over rows, for all columns of a tile of T. A few rows at a time are read
+/// side by side, so that the sums are seldom loaded and stored. The processor does not foresee
+/// that, so fetch(row, column) is called for every line of memory well before, row by row.
 template <class T, class EachTerms, class Fetch>
 GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileSums* sums,
                                   const EachTerms& terms, const Fetch& fetch) {
   constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t used = columns < kDoubles ? kDoubles : columns;
-  for (std::int64_t i = 0; i < used; ++i) sums->first[i] = sums->second[i] = 0;
-  const auto add = [&](std::int64_t row, std::int64_t group) GLUON_SYNCBN_INLINED {
+  for (std::int64_t i = 0; i < columns; ++i) sums->first[i] = sums->second[i] = 0;
+  const auto add = [&](std::int64_t row, std::int64_t i, Terms* sum) GLUON_SYNCBN_INLINED {
+    const Terms more = terms(row, i);
+    sum->first += more.first;
+    sum->second += more.second;
+  };
+  std::int64_t row = 0;
+  for (; row + kRowGroup <= rows; row += kRowGroup) {
     std::int64_t row_ahead = row + kRowsAhead;
     std::int64_t column_ahead = 0;
-    for_each_vector(columns, [&](std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
-      for (std::int64_t fetched = 0; fetched < group * kDoubles; fetched += kLine) {
+    for (std::int64_t i = 0; i + kDoubles <= columns; i += kDoubles) {
+      for (std::int64_t fetched = 0; fetched < kRowGroup * kDoubles; fetched += kLine) {
         fetch(row_ahead, column_ahead);
         column_ahead += kLine;
         if (column_ahead >= columns) {
@@ -68,20 +70,21 @@ GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileS
           ++row_ahead;
         }
       }
-      Doubles first = load(sums->first + i);
-      Doubles second = load(sums->second + i);
-      for (std::int64_t r = row; r < row + group; ++r) {
-        const Terms more = lanes.count(terms(r, i, lanes));
-        first += more.first;
-        second += more.second;
-      }
-      store(sums->first + i, first);
-      store(sums->second + i, second);
-    });
-  };
-  std::int64_t row = 0;
-  for (; row + kRowGroup <= rows; row += kRowGroup) add(row, kRowGroup);
-  for (; row < rows; ++row) add(row, 1);
+      Terms sum{load(sums->first + i), load(sums->second + i)};
+      for (std::int64_t r = row; r < row + kRowGroup; ++r) add(r, i, &sum);
+      store(sums->first + i, sum.first);
+      store(sums->second + i, sum.second);
+    }
+  }
+  // The rows that are left; and all rows of a last vector, of which the first lanes are counted.
+  for (std::int64_t i = 0; i < columns; i += kDoubles) {
+    const std::int64_t at = smaller(i, columns - kDoubles);
+    Terms sum{};
+    for (std::int64_t r = at == i ? row : 0; r < rows; ++r) add(r, at, &sum);
+    const std::int64_t counted = smaller(columns - i, kDoubles);
+    store(sums->first + at, load(sums->first + at) + last_lanes(sum.first, counted));
+    store(sums->second + at, load(sums->second + at) + last_lanes(sum.second, counted));
+  }
 }
 
 /// The means of a tile as pivots; where there are none yet, those of a few rows at its top, exact
@@ -91,15 +94,25 @@ GLUON_SYNCBN_INLINE void choose_pivots(const T* x, std::int64_t width, std::int6
                                        const double* mean, bool first, std::int64_t columns,
                                        double* pivots) {
   const std::int64_t top = rows < kRowGroup ? 1 : kRowGroup;
-  for_each_vector(columns, [&](std::int64_t i, auto lanes) {
-    Doubles pivot = first ? lanes(x + i) : lanes(mean + i);
+  for_each_vector(columns, [&](std::int64_t i) {
+    Doubles pivot = first ? load_wide(x + i) : load(mean + i);
     if (first && top > 1) {
-      for (std::int64_t row = 1; row < top; ++row) pivot += lanes(x + row * width + i);
+      for (std::int64_t row = 1; row < top; ++row) pivot += load_wide(x + row * width + i);
       pivot /= static_cast<double>(kRowGroup);
     }
     store(pivots + i, pivot);
   });
 }
+
+template <class R>
+struct PaddedNormalization {
+  Padded<R> center, scale, shift;
+
+  PaddedNormalization(const NormalizationArrays<R>& p, std::int64_t number)
+      : center(p.center, number), scale(p.scale, number), shift(p.shift, number) {}
+
+  NormalizationArrays<R> arrays() const { return {center, scale, shift}; }
+};
 
 /// Merges `rows` rows of a tile, `rows_before` rows from the top, into the moments of its columns.
 template <class T>
@@ -112,8 +125,8 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
   const auto look = [&] {
     sum_rows<T>(
         rows, columns, &sums,
-        [&](std::int64_t row, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
-          const Doubles d = lanes(x + row * width + i) - load(pivots + i);
+        [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED {
+          const Doubles d = load_wide(x + row * width + i) - load(pivots + i);
           return Terms{d, d * d};
         },
         [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED { fetch(x + row * width + i); });
@@ -124,10 +137,10 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
   choose_pivots(x, width, rows, mean, rows_before == 0, columns, pivots);
   look();
   bool far = false;
-  for_each_vector(columns, [&](std::int64_t i, auto) { far = far || is_far(seen(i), share); });
+  for_each_vector(columns, [&](std::int64_t i) { far = far || is_far(seen(i), share); });
   if (far) {
     double better[kMostColumns];
-    for_each_vector(columns, [&](std::int64_t i, auto) { store(better + i, seen(i).mean(share)); });
+    for_each_vector(columns, [&](std::int64_t i) { store(better + i, seen(i).mean(share)); });
     __builtin_memcpy(pivots, better, sizeof(pivots));
     look();
   }
@@ -139,6 +152,11 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
 
 template <class T>
 void column_moments(const T* x, Extent extent, double* mean, double* m2) {
+  if (const std::int64_t n = extent.columns; n < kDoubles) {
+    double means[kDoubles], m2s[kDoubles];
+    column_moments<T>(Padded<T>(x, n), {1, kDoubles}, means, m2s);
+    return copy(means, n, mean), copy(m2s, n, m2);
+  }
   for (std::int64_t i = 0; i < extent.columns; ++i) mean[i] = m2[i] = 0;
   for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
     const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
@@ -155,6 +173,13 @@ template <class T>
 void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
                           const NormalizationArrays<double>& p, const Activation& activation,
                           double* sum_dz, double* sum_dz_centered) {
+  if (const std::int64_t n = extent.columns; n < kDoubles) {
+    const PaddedNormalization<double> padded(p, n);
+    double sums[kDoubles], centered[kDoubles];
+    column_gradient_sums<T>(Padded<T>(dy, n), Padded<T>(x, n), Padded<T>(y, n), {1, kDoubles},
+                            padded.arrays(), activation, sums, centered);
+    return copy(sums, n, sum_dz), copy(centered, n, sum_dz_centered);
+  }
   const std::int64_t width = extent.columns;
   for (std::int64_t i = 0; i < width; ++i) sum_dz[i] = sum_dz_centered[i] = 0;
   TileSums sums;
@@ -167,12 +192,15 @@ void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
         const auto of_tile = inputs + (row * width + tile);
         sum_rows<T>(
             rows, columns, &sums,
-            [&](std::int64_t r, std::int64_t i, auto lanes) GLUON_SYNCBN_INLINED {
+            [&](std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
               const auto of_columns = [&](const double* array)
-                                          GLUON_SYNCBN_INLINED { return lanes(array + tile + i); };
+                                          GLUON_SYNCBN_INLINED { return load(array + tile + i); };
               const GradientTerms<decltype(gates.at(of_columns))> terms{of_columns(p.center),
                                                                         gates.at(of_columns)};
-              const Terms t = (of_tile + (r * width + i)).apply(terms, lanes);
+              const Terms t =
+                  (of_tile + (r * width + i)).apply(terms, [](const T* from) GLUON_SYNCBN_INLINED {
+                    return load_wide(from);
+                  });
               return Terms{t.first, t.first * t.second};
             },
             [&](std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
@@ -199,30 +227,30 @@ struct ComputedColumns {
         by.at([i](const Real<T>* array) GLUON_SYNCBN_INLINED { return load(array + i); });
     return Computed<T, kInputs, decltype(f)>{inputs, f}(i);
   }
-  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
-    const auto f =
-        by.at([i, n](const Real<T>* array) GLUON_SYNCBN_INLINED { return load(array + i, n); });
-    return Computed<T, kInputs, decltype(f)>{inputs, f}(i, n);
-  }
 };
 
 template <class T, int kInputs, class By>
 GLUON_SYNCBN_INLINE void write_rows(const Inputs<T, kInputs>& inputs, Extent extent, const By& by,
                                     StoreMode how, T* out) {
-  with_store(how, [&](auto constant) {
-    for (std::int64_t row = 0; row < extent.rows; ++row) {
-      const std::int64_t begin = row * extent.columns;
-      const Inputs<T, kInputs> of_row = inputs + begin;
-      write<decltype(constant)::value>(out + begin, extent.columns,
-                                       ComputedColumns<T, kInputs, By>{of_row, by});
-    }
-  });
+  for (std::int64_t row = 0; row < extent.rows; ++row) {
+    const std::int64_t begin = row * extent.columns;
+    const Inputs<T, kInputs> of_row = inputs + begin;
+    write(out + begin, extent.columns, how, ComputedColumns<T, kInputs, By>{of_row, by});
+  }
+  end_of_stream(how);
 }
 
 template <class T>
 void column_normalize(const T* x, const T* shortcut, Extent extent,
                       const NormalizationArrays<Real<T>>& p, const Activation& activation,
                       StoreMode how, T* y) {
+  if (const std::int64_t n = extent.columns; n < kReals<T>) {
+    const PaddedNormalization<Real<T>> padded(p, n);
+    Padded<T> out(y, n);
+    column_normalize<T>(Padded<T>(x, n), Padded<T>(shortcut, n), {1, kReals<T>}, padded.arrays(),
+                        activation, how, out.elements);
+    return copy(out.elements, n, y);
+  }
   with_normalization(x, shortcut, p, activation,
                      [&](const auto& inputs, const auto& by)
                          GLUON_SYNCBN_INLINED { write_rows(inputs, extent, by, how, y); });
@@ -233,10 +261,20 @@ void column_input_gradient(const T* dy, const T* x, const T* y, Extent extent,
                            const NormalizationArrays<Real<T>>& n,
                            const InputGradientArrays<Real<T>>& p, const Activation& activation,
                            StoreMode how, T* dx) {
+  using R = Real<T>;
+  if (const std::int64_t k = extent.columns; k < kReals<T>) {
+    const PaddedNormalization<R> padded(n, k);
+    const Padded<R> dy_factor(p.dy_factor, k), x_factor(p.x_factor, k), constant(p.constant, k);
+    Padded<T> out(dx, k);
+    column_input_gradient<T>(Padded<T>(dy, k), Padded<T>(x, k), Padded<T>(y, k), {1, kReals<T>},
+                             padded.arrays(), {dy_factor, x_factor, constant}, activation, how,
+                             out.elements);
+    return copy(out.elements, k, dx);
+  }
   with_gates(activation, x, y, n, [&](auto gates) GLUON_SYNCBN_INLINED {
     using Gates = decltype(gates);
-    write_rows(inputs_of<Gates>(dy, x, y), extent,
-               DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);
+    write_rows(inputs_of<Gates>(dy, x, y), extent, DifferentiateBy<R, Gates>{n.center, p, gates},
+               how, dx);
   });
 }
 

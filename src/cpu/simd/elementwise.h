@@ -12,51 +12,29 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Writes value(i), a vector for out[i] and those after it, to out[0, length); value(0, length)
-/// where that is less than a vector. Vectors at both ends may overlap with those between: they are
-/// made before anything is written, since the output may be an input.
-template <StoreMode kStore, class T, class Value>
-GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, const Value& value) {
-  constexpr bool kAdd = kStore == StoreMode::kAdd;
-  if (length < kReals<T>) {
-    const Reals<T> v = value(0, length);
-    store(out, kAdd ? load(out, length) + v : v, length);
-    return;
-  }
-  const auto made = [&](std::int64_t i) { return kAdd ? load(out + i) + value(i) : value(i); };
+/// Writes value(i), a vector for out[i] and those after it, to out[0, length), which is a vector or
+/// more. Vectors at both ends may overlap with those between: they are made before anything is
+/// written, since the output may be an input.
+template <class T, class Value>
+GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how, const Value& value) {
+  const auto made = [&](std::int64_t i) GLUON_SYNCBN_INLINED {
+    Reals<T> v = value(i);
+    if (how == StoreMode::kAdd) v += load(out + i);
+    return v;
+  };
   const std::int64_t last = length - kReals<T>;
   const Reals<T> at_begin = made(0);
   const Reals<T> at_end = made(last);
-  std::int64_t i = kReals<T>;
-  if (kStore == StoreMode::kStream) {
+  if (how == StoreMode::kStream) {
     constexpr std::uintptr_t kSize = kReals<T> * sizeof(T);
     const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(out) % kSize;
-    i = static_cast<std::int64_t>((kSize - past) / sizeof(T));
-  }
-#pragma GCC unroll 4
-  for (; i < last; i += kReals<T>) {
-    kStore == StoreMode::kStream ? stream(out + i, made(i)) : store(out + i, made(i));
+    auto i = static_cast<std::int64_t>((kSize - past) / sizeof(T));
+    for (; i < last; i += kReals<T>) stream(out + i, value(i));
+  } else {
+    for (std::int64_t i = kReals<T>; i < last; i += kReals<T>) store(out + i, made(i));
   }
   store(out, at_begin);
   store(out + last, at_end);
-}
-
-/// Calls visit(constant) with `store` as a constant, so that no loop has to look at it.
-template <StoreMode kValue>
-struct StoreConstant {
-  static constexpr StoreMode value = kValue;
-};
-template <class Visit>
-GLUON_SYNCBN_INLINE void with_store(StoreMode store, const Visit& visit) {
-  switch (store) {
-    case StoreMode::kAdd:
-      return visit(StoreConstant<StoreMode::kAdd>());
-    case StoreMode::kStream:
-      visit(StoreConstant<StoreMode::kStream>());
-      return end_of_stream();
-    default:
-      return visit(StoreConstant<StoreMode::kAssign>());
-  }
 }
 
 /// What is computed of each element, made like gates by at(load) for some channels.
@@ -137,14 +115,12 @@ struct Computed {
   GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
     return (inputs + i).apply(f, [](const T* from) GLUON_SYNCBN_INLINED { return load(from); });
   }
-  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i, std::int64_t n) const {
-    return (inputs + i).apply(f, [n](const T* from) GLUON_SYNCBN_INLINED { return load(from, n); });
-  }
 };
 
 template <class Act>
 struct GateByOutput {
   Act act;
+
   template <class V>
   GLUON_SYNCBN_INLINE V operator()(V dy, V y) const {
     return act.gradient_by_output(dy, y);
@@ -154,14 +130,18 @@ struct GateByOutput {
 template <class T>
 void shortcut_gradient(const T* dy, const T* y, std::int64_t number, const Activation& activation,
                        StoreMode how, T* dz) {
+  if (number < kReals<T>) {
+    Padded<T> out(dz, number);
+    shortcut_gradient<T>(Padded<T>(dy, number), Padded<T>(y, number), kReals<T>, activation, how,
+                         out.elements);
+    return copy(out.elements, number, dz);
+  }
   with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
     const GateByOutput<decltype(act)> f{act};
     const Inputs<T, 2> inputs{{dy, y}};
-    with_store(how, [&](auto constant) {
-      write<decltype(constant)::value>(dz, number,
-                                       Computed<T, 2, GateByOutput<decltype(act)>>{inputs, f});
-    });
+    write(dz, number, how, Computed<T, 2, GateByOutput<decltype(act)>>{inputs, f});
   });
+  end_of_stream(how);
 }
 
 }  // namespace

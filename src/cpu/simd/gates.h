@@ -33,13 +33,13 @@ struct NoGate : OfInput {
   }
 };
 
-template <class V, class Act>
+template <class V>
 struct GateOfInput : OfInput {
   V scale;
   V shift;
-  Act act;
+  Rectifier act;
 
-  GLUON_SYNCBN_INLINE GateOfInput(V with_scale, V with_shift, Act with_act)
+  GLUON_SYNCBN_INLINE GateOfInput(V with_scale, V with_shift, Rectifier with_act)
       : scale(with_scale), shift(with_shift), act(with_act) {}
 
   GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V /*x*/) const {
@@ -47,25 +47,24 @@ struct GateOfInput : OfInput {
   }
 };
 
-template <class R, class Act>
+template <class R>
 struct GatesOfInput {
   static constexpr int kInputs = 2;
   const R* scale;
   const R* shift;
-  Act act;
+  Rectifier act;
 
   template <class Load>
   GLUON_SYNCBN_INLINE auto at(const Load& load) const {
-    return GateOfInput<decltype(load(scale)), Act>(load(scale), load(shift), act);
+    return GateOfInput<decltype(load(scale))>(load(scale), load(shift), act);
   }
 };
 
-template <class Act>
 struct GateOfOutput : OfInput {
   static constexpr int kInputs = 3;  // dy, x and y
-  Act act;
+  Rectifier act;
 
-  GLUON_SYNCBN_INLINE explicit GateOfOutput(Act with_act) : act(with_act) {}
+  GLUON_SYNCBN_INLINE explicit GateOfOutput(Rectifier with_act) : act(with_act) {}
 
   template <class Load>
   GLUON_SYNCBN_INLINE GateOfOutput at(const Load&) const {
@@ -105,6 +104,41 @@ struct Inverses {
   }
 };
 
+/// ELU, by whichever array tells z: its functions take so long that its loops may look that up. In
+/// place the output stands for x; without an output, x stands for it.
+template <class T, class V>
+struct EluGate {
+  V scale;
+  V shift;
+  Elu act;
+  bool in_place;
+  bool by_output;
+
+  GLUON_SYNCBN_INLINE V centered(V x, V center) const {
+    return in_place ? (act.template inverse<T>(x) - shift) * scale : x - center;
+  }
+  GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V /*x*/, V y) const {
+    return by_output ? act.gradient_by_output(dy, y) : act.gradient(dy, centered * scale + shift);
+  }
+};
+
+template <class T, class R>
+struct EluGates {
+  static constexpr int kInputs = 3;
+  const R* scale;
+  const R* shift;
+  Elu act;
+  bool in_place;
+  bool by_output;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    using V = decltype(load(scale));
+    if (!scale) return EluGate<T, V>{V{}, V{}, act, in_place, by_output};
+    return EluGate<T, V>{load(scale), load(shift), act, in_place, by_output};
+  }
+};
+
 /// Calls visit(gates) with those of an activation, told by the output if there is one.
 template <class T, class R, class Visit>
 GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, const T* y,
@@ -113,12 +147,13 @@ GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, co
     if (x) return visit(NoGate());
     return visit(Inverses<T, R, Identity>{p.scale, p.shift, Identity()});
   }
-  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
-    using Act = decltype(act);
-    if (!x) return visit(Inverses<T, R, Act>{p.scale, p.shift, act});
-    if (y) return visit(GateOfOutput<Act>(act));
-    visit(GatesOfInput<R, Act>{p.scale, p.shift, act});
-  });
+  if (activation.type == ActType::kElu) {
+    return visit(EluGates<T, R>{p.scale, p.shift, {activation.slope}, !x, y != nullptr});
+  }
+  const Rectifier act{activation.slope};
+  if (!x) return visit(Inverses<T, R, Rectifier>{p.scale, p.shift, act});
+  if (y) return visit(GateOfOutput(act));
+  visit(GatesOfInput<R>{p.scale, p.shift, act});
 }
 
 /// Arrays of which elements at the same place belong together.
@@ -128,6 +163,7 @@ struct Inputs {
 
   GLUON_SYNCBN_INLINE Inputs operator+(std::int64_t offset) const {
     Inputs moved{};
+#pragma GCC unroll 3
     for (int i = 0; i < kNumber; ++i) moved.arrays[i] = arrays[i] + offset;
     return moved;
   }
@@ -151,7 +187,7 @@ GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x,
   if constexpr (Gates::kInputs == 2) {
     return {{dy, x ? x : y}};
   } else {
-    return {{dy, x, y}};
+    return {{dy, x ? x : y, y ? y : x}};
   }
 }
 

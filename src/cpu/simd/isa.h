@@ -42,14 +42,15 @@ struct ChannelRange {
   std::int64_t end;
 };
 
-/// A row-major matrix without gaps.
+/// A row-major matrix without gaps. One with fewer columns than a vector has lanes has one row.
 struct Extent {
   std::int64_t rows;
   std::int64_t columns;
 };
 
 /// For arrays in which a channel's elements lie in long runs, all elements of some channels; for
-/// others, matrices in which the columns have statistics of their own. Outputs may be inputs.
+/// others, matrices in which the columns have statistics of their own. A run has 16 elements or
+/// more, no fewer than a vector has lanes. Outputs may be inputs.
 ///
 /// y is act(z), or act(z + shortcut) if there is a shortcut. Its gradient with respect to what the
 /// activation is given, dz, is told by y or, if that is null, by z. Without an activation, dz is dy

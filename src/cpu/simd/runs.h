@@ -58,21 +58,24 @@ template <class T>
 GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block, double pivot) {
   Doubles sum[kChains] = {};
   Doubles squares[kChains] = {};
-  const auto add = [&](Doubles d, std::int64_t k) {
+  const auto add = [&](Doubles d, std::int64_t k) GLUON_SYNCBN_INLINED {
     sum[k] += d;
     squares[k] += d * d;
   };
   for (std::int64_t run = 0; run < block.runs; ++run) {
     const T* from = x + block.begin + run * block.distance;
-    const T* last = from + block.length - kDoubles;
     std::int64_t i = 0;
     for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
+#pragma GCC unroll 4
       for (std::int64_t k = 0; k < kChains; ++k) {
         add(load_wide(from + i + k * kDoubles) - pivot, k);
       }
     }
-    for (; i + kDoubles <= block.length; i += kDoubles) add(load_wide(from + i) - pivot, 0);
-    if (i < block.length) add(last_lanes(load_wide(last) - pivot, block.length - i), 1);
+    for (; i < block.length; i += kDoubles) {
+      const std::int64_t at = smaller(i, block.length - kDoubles);
+      const Doubles d = load_wide(from + at) - pivot;
+      add(at == i ? d : last_lanes(d, block.length - i), 0);
+    }
   }
   return {pivot, sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3])),
           sum_of_lanes((squares[0] + squares[1]) + (squares[2] + squares[3]))};
@@ -109,7 +112,7 @@ GLUON_SYNCBN_INLINE Products products(const Inputs<T, kInputs>& inputs, const Bl
                                       const GradientTerms<Gate>& terms) {
   Doubles plain[kChains] = {};
   Doubles centered[kChains] = {};
-  const auto add = [&](const Terms& t, std::int64_t k) {
+  const auto add = [&](const Terms& t, std::int64_t k) GLUON_SYNCBN_INLINED {
     plain[k] += t.first;
     centered[k] += t.first * t.second;
   };
@@ -122,12 +125,15 @@ GLUON_SYNCBN_INLINE Products products(const Inputs<T, kInputs>& inputs, const Bl
     };
     std::int64_t i = 0;
     for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
+#pragma GCC unroll 4
       for (std::int64_t k = 0; k < kChains; ++k) add(terms_at(i + k * kDoubles), k);
     }
-    for (; i + kDoubles <= block.length; i += kDoubles) add(terms_at(i), 0);
-    if (i < block.length) {
-      const LastLanes last(block.length - i);
-      add(last.count(terms_at(block.length - kDoubles)), 1);
+    for (; i < block.length; i += kDoubles) {
+      const std::int64_t at = smaller(i, block.length - kDoubles);
+      Terms t = terms_at(at);
+      if (at != i)
+        t = {last_lanes(t.first, block.length - i), last_lanes(t.second, block.length - i)};
+      add(t, 0);
     }
   }
   return {sum_of_lanes((plain[0] + plain[1]) + (plain[2] + plain[3])),
@@ -172,15 +178,13 @@ GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, ChannelRange channel
 template <class T, int kInputs, class By>
 GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layout& layout,
                                     ChannelRange channels, const By& by, StoreMode how, T* out) {
-  with_store(how, [&](auto constant) {
-    for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) {
-      const auto f =
-          by.at([c](const Real<T>* array) GLUON_SYNCBN_INLINED { return broadcast(array[c]); });
-      const Inputs<T, kInputs> of_run = inputs + begin;
-      write<decltype(constant)::value>(out + begin, layout.inner,
-                                       Computed<T, kInputs, decltype(f)>{of_run, f});
-    });
+  for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) GLUON_SYNCBN_INLINED {
+    const auto f =
+        by.at([c](const Real<T>* array) GLUON_SYNCBN_INLINED { return broadcast(array[c]); });
+    const Inputs<T, kInputs> of_run = inputs + begin;
+    write(out + begin, layout.inner, how, Computed<T, kInputs, decltype(f)>{of_run, f});
   });
+  end_of_stream(how);
 }
 
 template <class T>

@@ -16,6 +16,7 @@
 
 #define GLUON_SYNCBN_INLINED __attribute__((always_inline))  // behind the parameters of a lambda
 #define GLUON_SYNCBN_INLINE inline GLUON_SYNCBN_INLINED
+#define GLUON_SYNCBN_CALLED __attribute__((noinline))
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
@@ -128,7 +129,6 @@ GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) {
 GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return Doubles{from[0], from[1]}; }
 // Only the baseline may use the inline functions of half.h (isa.h). They are long, and so are
 // called rather than copied into every loop.
-#define GLUON_SYNCBN_CALLED __attribute__((noinline))
 GLUON_SYNCBN_CALLED Floats load(const Half* from) {
   Floats v{};
   for (std::int64_t i = 0; i < kReals<Half>; ++i) v[i] = to_float(from[i]);
@@ -153,39 +153,32 @@ GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) { store(to, v); }
 #endif
 
 /// Makes streamed elements visible to whoever synchronizes with this thread afterwards.
-GLUON_SYNCBN_INLINE void end_of_stream() {
+GLUON_SYNCBN_INLINE void end_of_stream(StoreMode how) {
 #ifdef __SSE2__
-  _mm_sfence();
+  if (how == StoreMode::kStream) _mm_sfence();
+#else
+  static_cast<void>(how);
 #endif
 }
 
-/// The first n elements, where there are no more. The other lanes are zero.
-template <class T>
-struct Partial {
-  T elements[kBytes / sizeof(Real<T>)];
+template <class E>
+GLUON_SYNCBN_INLINE void copy(const E* from, std::int64_t number, E* to) {
+  __builtin_memcpy(to, from, static_cast<std::size_t>(number) * sizeof(E));
+}
 
-  GLUON_SYNCBN_INLINE Partial(const T* from, std::int64_t n) : elements{} {
-    __builtin_memcpy(elements, from, static_cast<std::size_t>(n) * sizeof(T));
+/// An array that is shorter than a vector, before zeros; null for null.
+template <class E>
+struct Padded {
+  E elements[kReals<E>] = {};
+  bool is_null;
+
+  Padded(const E* from, std::int64_t number) : is_null(!from) {
+    if (from) copy(from, number, elements);
   }
+  operator const E*() const { return is_null ? nullptr : elements; }
 };
 
-template <class T>
-GLUON_SYNCBN_INLINE Reals<T> load(const T* from, std::int64_t n) {
-  return load(Partial<T>(from, n).elements);
-}
-
-template <class T>
-GLUON_SYNCBN_INLINE Doubles load_wide(const T* from, std::int64_t n) {
-  return load_wide(Partial<T>(from, n).elements);
-}
-
-template <class T>
-GLUON_SYNCBN_INLINE void store(T* to, Reals<T> v, std::int64_t n) {
-  T elements[kBytes / sizeof(Real<T>)];
-  store(elements, v);
-  __builtin_memcpy(to, elements, static_cast<std::size_t>(n) * sizeof(T));
-}
-
+/// The last n lanes of v, and zeros before them.
 GLUON_SYNCBN_INLINE Doubles last_lanes(Doubles v, std::int64_t n) {
   Indices index{};
   for (std::int64_t i = 0; i < kDoubles; ++i) index[i] = i;
@@ -205,31 +198,6 @@ GLUON_SYNCBN_INLINE double sum_of_lanes(Doubles v) {
 struct Terms {
   Doubles first;
   Doubles second;
-};
-
-/// How a vector is read and which of its lanes count: all of them; the last n; or the first n,
-/// where there are no more elements to read.
-struct AllLanes {
-  template <class T>
-  GLUON_SYNCBN_INLINE Doubles operator()(const T* from) const {
-    return load_wide(from);
-  }
-  GLUON_SYNCBN_INLINE Terms count(Terms terms) const { return terms; }
-};
-struct LastLanes : AllLanes {
-  std::int64_t n;
-  GLUON_SYNCBN_INLINE explicit LastLanes(std::int64_t number) : n(number) {}
-  GLUON_SYNCBN_INLINE Terms count(Terms terms) const {
-    return {last_lanes(terms.first, n), last_lanes(terms.second, n)};
-  }
-};
-struct FirstLanes {
-  std::int64_t n;
-  template <class T>
-  GLUON_SYNCBN_INLINE Doubles operator()(const T* from) const {
-    return load_wide(from, n);
-  }
-  GLUON_SYNCBN_INLINE Terms count(Terms terms) const { return terms; }
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "support/activations.h"
 #include "support/arrays.h"
 #include "support/isa_cases.h"
+#include "support/layouts.h"
 #include "support/outputs.h"
 #include "support/values.h"
 #include "support/whole_arrays.h"
@@ -27,50 +28,96 @@ namespace {
 const Layout kLayouts[] = {{5, 6, 1},   {3, 6, 7},   {2, 6, 49},  {40, 6, 1}, {1, 3, 2049},
                            {33, 5, 17}, {300, 1, 1}, {9, 257, 1}, {1, 1, 1}};
 
+/// What tells dz: the input, the output, or, in place, the output alone.
+enum class By { kInput, kOutput, kOutputAlone };
+
 /// Numbers of a case: a normalization, and gradients that are 0 where rounding decides on which
-/// side of its kink an activation is.
+/// side of its kink an activation is. Any output will do; in place it is where ELU is not flat.
 template <class T>
 struct Case {
   Data<T> x;
-  Data<T> shortcut;
+  Data<T> y;  // and the shortcut
   Data<T> dy;
   cpu::Normalization n;
+  By by = By::kInput;
 
-  Case(const Layout& layout, const Activation& activation, std::uint32_t seed)
-      : x(layout, 10, 1, seed),
-        shortcut(layout, 0, 1, seed + 1),
+  Case(const Layout& layout, const Activation& activation, double mean, std::uint32_t seed)
+      : x(layout, mean, 1, seed),
+        y(layout, 0, 1, seed + 1),
         dy(layout, 0.1, 1, seed + 2),
-        n{means_near(layout, 10, seed), parameters(layout, 1, seed + 3),
+        n{means_near(layout, mean, seed), parameters(layout, 1, seed + 3),
           parameters(layout, -0.5, seed + 4), activation} {
     for (std::size_t i = 0; i < x.elements.size(); ++i) {
       if (std::fabs(z(i)) < 1e-3L) dy.elements[i] = T{};
+      if (activation.type != ActType::kElu) continue;
+      const auto least = static_cast<long double>(-0.9 * activation.slope);
+      y.elements[i] = Type<T>::of(static_cast<double>(std::max(y.at(i), least)));
     }
   }
 
-  long double centered(std::size_t i) const { return x.at(i) - n.mean[x.channel(i)]; }
-  long double z(std::size_t i) const {
-    return centered(i) * n.scale[x.channel(i)] + n.shift[x.channel(i)];
+  const Activation& act() const { return n.activation; }
+  bool in_place() const { return by == By::kOutputAlone; }
+  const T* input() const { return in_place() ? nullptr : x.data(); }
+  cpu::Gate<T> gate() const {
+    if (by == By::kInput) return {act(), nullptr, n.scale, n.shift};
+    if (in_place()) return {act(), y.data(), n.scale, n.shift};
+    return {act(), y.data(), {}, {}};
   }
+
+  long double scaled(std::size_t i) const {
+    const std::size_t c = x.channel(i);
+    return (x.at(i) - n.mean[c]) * n.scale[c];
+  }
+  long double z(std::size_t i) const { return scaled(i) + n.shift[x.channel(i)]; }
   /// Sum of the absolute terms of z.
   long double magnitude(std::size_t i) const {
-    const std::size_t c = x.channel(i);
-    return std::fabs(centered(i) * n.scale[c]) + std::fabs(n.shift[c]);
+    return std::fabs(scaled(i)) + std::fabs(n.shift[x.channel(i)]);
   }
-  cpu::Gate<T> gate_of_input() const { return {n.activation, nullptr, n.scale, n.shift}; }
+  long double dz(std::size_t i) const {
+    return dy.at(i) * (by == By::kInput ? steepness(act(), z(i)) : steepness_at(act(), y.at(i)));
+  }
+  /// Of the terms of dz. exp() makes a relative error of an absolute one.
+  long double size_of_dz(std::size_t i) const {
+    if (act().type == ActType::kNone) return std::fabs(dz(i));
+    return std::fabs(dy.at(i)) * (1 + (by == By::kInput ? magnitude(i) : std::fabs(y.at(i))));
+  }
+  long double centered(std::size_t i) const {
+    const std::size_t c = x.channel(i);
+    return in_place() ? (inverse(act(), y.at(i)) - n.shift[c]) * n.scale[c] : x.at(i) - n.mean[c];
+  }
+  /// The logarithm makes an absolute error of a relative one.
+  long double size_of_centered(std::size_t i) const {
+    if (!in_place()) return std::fabs(centered(i));
+    const std::size_t c = x.channel(i);
+    const long double z = std::fabs(inverse(act(), y.at(i)));
+    return (10 + z + std::fabs(n.shift[c])) * std::fabs(n.scale[c]);
+  }
 };
 
+/// Calls try_case(Case) for many layouts, without an activation and with one of them.
 template <class T, class Try>
 void for_each_case(const Try& try_case) {
   std::uint32_t seed = 0;
-  for (const Layout& layout : kLayouts) {
-    for (const Activation& activation : kActivations) {
-      CAPTURE(layout.outer);
-      CAPTURE(layout.channels);
-      CAPTURE(layout.inner);
+  for_each_layout([&](const Layout& layout, double mean) {
+    for (const Activation& activation : {Activation{}, kActivations[seed % 4]}) {
       CAPTURE(static_cast<int>(activation.type));
-      try_case(Case<T>(layout, activation, ++seed));
+      try_case(Case<T>(layout, activation, mean, ++seed));
     }
-  }
+    ++seed;
+  });
+}
+
+/// The same for all that may tell dz.
+template <class T, class Try>
+void for_each_backward(const Try& try_case) {
+  for_each_case<T>([&](Case<T> given) {
+    for (const By by : {By::kInput, By::kOutput, By::kOutputAlone}) {
+      if (by == By::kOutputAlone && given.act().type == ActType::kRelu) continue;
+      CAPTURE(static_cast<int>(by));
+      given.by = by;
+      try_case(given);
+    }
+  });
 }
 
 }  // namespace
@@ -79,188 +126,73 @@ TEST_CASE_TEMPLATE("activations: outputs, with a shortcut and without", Given, G
   using T = typename Given::Type;
   const UseIsa use(Given::kIsa);
   for_each_case<T>([](const Case<T>& given) {
-    const Data<T>& x = given.x;
-    for (const Data<T>* shortcut : {static_cast<const Data<T>*>(nullptr), &given.shortcut}) {
-      const T* added = shortcut ? shortcut->data() : nullptr;
-      const auto z = [&](std::size_t i) { return given.z(i) + (shortcut ? shortcut->at(i) : 0); };
+    for (const bool add : {false, true}) {
+      const auto shortcut = [&](std::size_t i) { return add ? given.y.at(i) : 0; };
       check_output(
-          x,
-          [&](WriteMode write, std::vector<T>* y) {
-            cpu::normalize(x.data(), x.layout, given.n, write, y->data(), added);
+          given.x,
+          [&](WriteMode write, std::vector<T>* out) {
+            cpu::normalize(given.x.data(), given.x.layout, given.n, write, out->data(),
+                           add ? given.y.data() : nullptr);
           },
-          [&](std::size_t i) { return activated(given.n.activation, z(i)); },
-          [&](std::size_t i) {
-            return given.magnitude(i) + (shortcut ? std::fabs(shortcut->at(i)) : 0);
-          });
+          [&](std::size_t i) { return activated(given.act(), given.z(i) + shortcut(i)); },
+          [&](std::size_t i) { return given.magnitude(i) + std::fabs(shortcut(i)); });
     }
   });
 }
 
-TEST_CASE_TEMPLATE("activations: a shortcut alone", Given, GLUON_SYNCBN_CASES) {
+TEST_CASE_TEMPLATE("activations: gradient sums", Given, GLUON_SYNCBN_CASES) {
   using T = typename Given::Type;
   const UseIsa use(Given::kIsa);
-  for (const Layout& layout : kLayouts) {
-    const Case<T> given(layout, {}, 3);
-    check_output(
-        given.x,
-        [&](WriteMode write, std::vector<T>* y) {
-          cpu::normalize(given.x.data(), layout, given.n, write, y->data(), given.shortcut.data());
-        },
-        [&](std::size_t i) { return given.z(i) + given.shortcut.at(i); },
-        [&](std::size_t i) { return given.magnitude(i) + std::fabs(given.shortcut.at(i)); });
-    check_output(
-        given.x,
-        [&](WriteMode write, std::vector<T>* dz) {
-          cpu::shortcut_gradient(given.dy.data(), layout, write, dz->data(), cpu::Gate<T>{});
-        },
-        [&](std::size_t i) { return given.dy.at(i); },
-        [&](std::size_t i) { return std::fabs(given.dy.at(i)); });
-  }
-}
-
-TEST_CASE_TEMPLATE("activations: gradient sums by the input and by the output", Given,
-                   GLUON_SYNCBN_CASES) {
-  using T = typename Given::Type;
-  const UseIsa use(Given::kIsa);
-  for_each_case<T>([](const Case<T>& given) {
-    const auto check = [&](const cpu::Gate<T>& gate, const auto& steep) {
-      const GradientSums sums =
-          cpu::gradient_sums(given.dy.data(), given.x.data(), given.x.layout, given.n.mean, gate);
-      std::vector<long double> plain(given.n.mean.size());
-      std::vector<long double> centered(plain), plain_size(plain), centered_size(plain);
-      for (std::size_t i = 0; i < given.x.elements.size(); ++i) {
-        const std::size_t c = given.x.channel(i);
-        const long double dz = given.dy.at(i) * steep(i);
-        plain[c] += dz;
-        centered[c] += dz * given.centered(i);
-        plain_size[c] += std::fabs(dz);
-        centered_size[c] += std::fabs(dz * given.centered(i));
-      }
-      for (std::size_t c = 0; c < plain.size(); ++c) {
-        REQUIRE(std::fabs(sums.dy[c] - plain[c]) <= 2e-14L * plain_size[c]);
-        REQUIRE(std::fabs(sums.dy_centered[c] - centered[c]) <= 2e-14L * centered_size[c]);
-      }
-    };
-    const Activation& act = given.n.activation;
-    check(given.gate_of_input(), [&](std::size_t i) { return steepness(act, given.z(i)); });
-    check({act, given.shortcut.data(), {}, {}},
-          [&](std::size_t i) { return steepness_at(act, given.shortcut.at(i)); });
+  for_each_backward<T>([](const Case<T>& given) {
+    const GradientSums sums = cpu::gradient_sums(given.dy.data(), given.input(), given.x.layout,
+                                                 given.n.mean, given.gate());
+    std::vector<long double> first(given.n.mean.size()), second(first), first_size(first),
+        second_size(first);
+    for (std::size_t i = 0; i < given.x.elements.size(); ++i) {
+      const std::size_t c = given.x.channel(i);
+      first[c] += given.dz(i);
+      second[c] += given.dz(i) * given.centered(i);
+      first_size[c] += given.size_of_dz(i);
+      second_size[c] += given.size_of_dz(i) * given.size_of_centered(i);
+    }
+    for (std::size_t c = 0; c < first.size(); ++c) {
+      REQUIRE(std::fabs(sums.dy[c] - first[c]) <= 1e-14L * first_size[c]);
+      REQUIRE(std::fabs(sums.dy_centered[c] - second[c]) <= 1e-14L * second_size[c]);
+    }
   });
 }
 
-TEST_CASE_TEMPLATE("activations: input gradient by the input and by the output", Given,
-                   GLUON_SYNCBN_CASES) {
+TEST_CASE_TEMPLATE("activations: gradients of input and shortcut", Given, GLUON_SYNCBN_CASES) {
   using T = typename Given::Type;
   const UseIsa use(Given::kIsa);
-  for_each_case<T>([](const Case<T>& given) {
+  for_each_backward<T>([](const Case<T>& given) {
     const Layout& layout = given.x.layout;
     const cpu::InputGradient g{given.n.mean, parameters(layout, 1, 7), parameters(layout, -0.2, 8),
                                parameters(layout, 0.1, 9)};
-    const auto check = [&](const cpu::Gate<T>& gate, const auto& steep, const auto& spread) {
-      const auto direct = [&](std::size_t i) {
-        return g.dy_factor[given.x.channel(i)] * given.dy.at(i) * steep(i);
-      };
-      const auto centered = [&](std::size_t i) {
-        return g.x_factor[given.x.channel(i)] * given.centered(i);
-      };
-      check_output(
-          given.x,
-          [&](WriteMode write, std::vector<T>* dx) {
-            cpu::input_gradient(given.dy.data(), given.x.data(), layout, g, write, dx->data(),
-                                gate);
-          },
-          [&](std::size_t i) { return direct(i) + centered(i) + g.constant[given.x.channel(i)]; },
-          [&](std::size_t i) {
-            return std::fabs(direct(i)) * spread(i) + std::fabs(centered(i)) +
-                   std::fabs(g.constant[given.x.channel(i)]);
-          });
-    };
-    const Activation& act = given.n.activation;
-    // exp() makes a relative error of an absolute one.
-    check(
-        given.gate_of_input(), [&](std::size_t i) { return steepness(act, given.z(i)); },
-        [&](std::size_t i) { return 1 + given.magnitude(i); });
-    check(
-        {act, given.shortcut.data(), {}, {}},
-        [&](std::size_t i) { return steepness_at(act, given.shortcut.at(i)); },
-        [&](std::size_t i) { return 1 + std::fabs(given.shortcut.at(i)); });
-  });
-}
-
-TEST_CASE_TEMPLATE("activations: gradient of the shortcut", Given, GLUON_SYNCBN_CASES) {
-  using T = typename Given::Type;
-  const UseIsa use(Given::kIsa);
-  for_each_case<T>([](const Case<T>& given) {
-    const Activation& act = given.n.activation;
-    const Data<T>& y = given.shortcut;
+    check_output(
+        given.x,
+        [&](WriteMode write, std::vector<T>* dx) {
+          cpu::input_gradient(given.dy.data(), given.input(), layout, g, write, dx->data(),
+                              given.gate());
+        },
+        [&](std::size_t i) {
+          const std::size_t c = given.x.channel(i);
+          return g.dy_factor[c] * given.dz(i) + g.x_factor[c] * given.centered(i) + g.constant[c];
+        },
+        [&](std::size_t i) {
+          const std::size_t c = given.x.channel(i);
+          return std::fabs(g.dy_factor[c]) * given.size_of_dz(i) +
+                 std::fabs(g.x_factor[c]) * given.size_of_centered(i) + std::fabs(g.constant[c]);
+        });
+    if (given.by != By::kOutput) return;
     check_output(
         given.x,
         [&](WriteMode write, std::vector<T>* dz) {
-          cpu::shortcut_gradient(given.dy.data(), given.x.layout, write, dz->data(),
-                                 cpu::Gate<T>{act, y.data(), {}, {}});
+          cpu::shortcut_gradient(given.dy.data(), layout, write, dz->data(), given.gate());
         },
-        [&](std::size_t i) { return given.dy.at(i) * steepness_at(act, y.at(i)); },
-        [&](std::size_t i) { return std::fabs(given.dy.at(i)) * (1 + std::fabs(y.at(i))); });
+        [&](std::size_t i) { return given.dz(i); },
+        [&](std::size_t i) { return given.size_of_dz(i); });
   });
-}
-
-TEST_CASE_TEMPLATE("activations: in place, the output tells everything", Given,
-                   GLUON_SYNCBN_CASES) {
-  using T = typename Given::Type;
-  const UseIsa use(Given::kIsa);
-  std::uint32_t seed = 100;
-  for (const Layout& layout : kLayouts) {
-    for (const Activation& act : {Activation{}, Activation{ActType::kLeaky, 0.1},
-                                  Activation{ActType::kElu, 1}, Activation{ActType::kElu, 0.4}}) {
-      const Case<T> given(layout, act, ++seed);
-      // Any output will do, if ELU is not flat there.
-      Data<T> y(layout, 0.6, 0.3, seed);
-      for (T& element : y.elements) {
-        const double least = -0.9 * (act.type == ActType::kElu ? act.slope : 10);
-        element = Type<T>::of(std::max(static_cast<double>(Type<T>::value(element)), least));
-      }
-      const cpu::Gate<T> gate{act, y.data(), given.n.scale, given.n.shift};
-      const auto centered = [&](std::size_t i) {
-        const std::size_t c = y.channel(i);
-        return (inverse(act, y.at(i)) - given.n.shift[c]) * given.n.scale[c];
-      };
-      const auto size = [&](std::size_t i) {
-        const std::size_t c = y.channel(i);
-        return (10 + std::fabs(given.n.shift[c])) * std::fabs(given.n.scale[c]);
-      };
-      const auto dz = [&](std::size_t i) { return given.dy.at(i) * steepness_at(act, y.at(i)); };
-      const T* no_input = nullptr;
-      const GradientSums sums =
-          cpu::gradient_sums(given.dy.data(), no_input, layout, given.n.mean, gate);
-      std::vector<long double> plain(given.n.mean.size()), products(plain), error(plain);
-      for (std::size_t i = 0; i < y.elements.size(); ++i) {
-        const std::size_t c = y.channel(i);
-        plain[c] += dz(i);
-        products[c] += dz(i) * centered(i);
-        error[c] += 1e-14L * std::fabs(given.dy.at(i)) * (1 + size(i));
-      }
-      for (std::size_t c = 0; c < plain.size(); ++c) {
-        REQUIRE(std::fabs(sums.dy[c] - plain[c]) <= error[c]);
-        REQUIRE(std::fabs(sums.dy_centered[c] - products[c]) <= error[c]);
-      }
-      const cpu::InputGradient g{given.n.mean, parameters(layout, 1, 7),
-                                 parameters(layout, -0.2, 8), parameters(layout, 0.1, 9)};
-      check_output(
-          given.x,
-          [&](WriteMode write, std::vector<T>* dx) {
-            cpu::input_gradient(given.dy.data(), no_input, layout, g, write, dx->data(), gate);
-          },
-          [&](std::size_t i) {
-            const std::size_t c = y.channel(i);
-            return g.dy_factor[c] * dz(i) + g.x_factor[c] * centered(i) + g.constant[c];
-          },
-          [&](std::size_t i) {
-            const std::size_t c = y.channel(i);
-            return std::fabs(g.dy_factor[c] * dz(i)) + std::fabs(g.x_factor[c]) * size(i) +
-                   std::fabs(g.constant[c]);
-          });
-    }
-  }
 }
 
 TEST_CASE_TEMPLATE("activations: at 0 the slope is that from below", Given, GLUON_SYNCBN_CASES) {
