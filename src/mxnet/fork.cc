@@ -4,13 +4,13 @@
 
 #include <atomic>
 #include <exception>
-#include <iostream>
 #include <memory>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/report.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/error_queue.h"
@@ -84,7 +84,7 @@ void or_print(const Task& task) noexcept {
   try {
     task();
   } catch (const std::exception& error) {
-    std::cerr << "gluon_syncbn: error at a fork: " << error.what() << std::endl;
+    report(std::string("error at a fork: ") + error.what());
   }
 }
 

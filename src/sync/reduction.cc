@@ -1,10 +1,10 @@
 #include "sync/reduction.h"
 
-#include <iostream>
 #include <sstream>
 #include <utility>
 
 #include "common/enforce.h"
+#include "common/report.h"
 
 namespace gluon_syncbn {
 namespace {
@@ -117,12 +117,10 @@ void Reduction::interrupt(const Interruption& interruption) {
 void Reduction::warn(Seconds waited, Seconds limit) {
   const State state = this->state();
   std::ostringstream message;
-  message << "gluon_syncbn: warning: " << name_ << " has waited " << waited.count() << " s for "
-          << awaited(state) << " and fails at " << limit.count()
-          << " s (gluon_syncbn.set_timeout). " << describe(state) << "\n";
-  // In one piece, because other threads may write too. Python's logging would need the lock that a
-  // thread may hold which waits for the watchdog.
-  std::cerr << message.str() << std::flush;
+  message << "warning: " << name_ << " has waited " << waited.count() << " s for " << awaited(state)
+          << " and fails at " << limit.count() << " s (gluon_syncbn.set_timeout). "
+          << describe(state);
+  report(message.str());
 }
 
 void Reduction::give_up(Seconds waited) {
