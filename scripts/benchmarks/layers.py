@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -161,3 +162,8 @@ def measure_accuracy(request: Case) -> dict[str, Any]:
         out = np.concatenate([array.asnumpy() for array in step.outputs])
         errors[method] = float(abs(out - expected).max() / abs(expected).max())
     return {"errors": errors}
+
+
+def peak_mb() -> float:
+    """Largest memory that this process ever had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

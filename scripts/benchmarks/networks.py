@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.layers import Case
-from benchmarks.worker import peak_mb
+from benchmarks.layers import Case, peak_mb
 
 SLOPE = 0.01
 CLASSES = 21

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from benchmarks.layers import peak_mb
 
 SCRIPTS = Path(__file__).parent.parent
 
@@ -111,11 +112,6 @@ class Timer:
                 self._steps[method]()
                 times[method].append(time.perf_counter() - begin)
         return {"times": times, "peak_mb": peak_mb()}
-
-
-def peak_mb() -> float:
-    """Largest memory that this process ever had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
