@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -63,16 +62,23 @@ cudaError_t usual_error(const std::string& point) {
 }
 
 Fault parse(const std::string& text) {
-  static const std::regex form(R"((\w+)(?:@(\d+))?(?:#(\d+)(\+)?)?(?:=(\d+))?)");
-  std::smatch match;
-  if (!std::regex_match(text, match, form)) die("'" + text + "' is no fault");
   Fault fault;
-  fault.point = match[1];
-  if (match[2].matched) fault.device = std::stoi(match[2]);
-  if (match[3].matched) fault.first = std::stol(match[3]);
-  fault.again = match[4].matched;
-  fault.error =
-      match[5].matched ? static_cast<cudaError_t>(std::stoi(match[5])) : usual_error(fault.point);
+  fault.point = text.substr(0, text.find_first_of("@#="));
+  const char* at = text.c_str() + fault.point.size();
+  const auto number = [&](char sign, long otherwise) {
+    if (*at != sign) return otherwise;
+    char* end = nullptr;
+    const long value = std::strtol(at + 1, &end, 10);
+    if (end == at + 1) die("'" + text + "' is no fault");
+    at = end;
+    return value;
+  };
+  fault.device = static_cast<int>(number('@', -1));
+  fault.first = number('#', 1);
+  fault.again = *at == '+';
+  if (fault.again) ++at;
+  fault.error = static_cast<cudaError_t>(number('=', usual_error(fault.point)));
+  if (*at) die("'" + text + "' is no fault");
   return fault;
 }
 
