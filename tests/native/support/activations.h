@@ -10,6 +10,13 @@ namespace gluon_syncbn::tests {
 inline constexpr Activation kActivations[] = {
     {ActType::kRelu, 0}, {ActType::kLeaky, 0.1}, {ActType::kElu, 1}, {ActType::kElu, 0.4}};
 
+inline constexpr Activation kActivationsAndNone[] = {{},
+                                                     {ActType::kRelu, 0},
+                                                     {ActType::kLeaky, 0.1},
+                                                     {ActType::kElu, 1},
+                                                     {ActType::kElu, 0.4},
+                                                     {ActType::kLeaky, 3}};
+
 /// act(z), by definition.
 inline long double activated(const Activation& activation, long double z) {
   if (z > 0 || activation.type == ActType::kNone) return z;
