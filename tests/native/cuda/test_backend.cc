@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
@@ -43,41 +42,33 @@ std::vector<std::string> step(const std::vector<std::unique_ptr<Shard>>& shards,
   return errors;
 }
 
+/// Outputs, gradients and averages are those of one device, and averages the same bits on all.
+void check_one_batch(const std::vector<std::unique_ptr<Shard>>& shards) {
+  const WholeBatch batch(shards);
+  for (const auto& shard : shards) {
+    batch.check(*shard);
+    CHECK(shard->running_mean.download() == shards.front()->running_mean.download());
+    CHECK(shard->running_variance.download() == shards.front()->running_variance.download());
+  }
+}
+
 }  // namespace
 
 TEST_CASE("cuda backend: 1 to 8 contexts compute what one does on the whole batch") {
   GLUON_SYNCBN_NEEDS_GPU();
   const ShareGpus share;
-  for (const std::size_t number : {1, 2, 4, 8}) {
-    for (const std::int64_t inner : {1, 49, 5000}) {
-      CAPTURE(number);
-      CAPTURE(inner);
-      const auto shards = make_shards(number, inner);
-      SyncGroup group("layer", number);
-      CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
-      const WholeBatch batch(shards);
-      for (const auto& shard : shards) {
-        batch.check(*shard);
-        CHECK(shard->running_mean.download() == shards.front()->running_mean.download());
-        CHECK(shard->running_variance.download() == shards.front()->running_variance.download());
+  for (const bool in_place : {false, true}) {
+    for (const std::size_t number : {1, 2, 4, 8}) {
+      for (const std::int64_t inner : {1, 49, 5000}) {
+        CAPTURE(in_place);
+        CAPTURE(number);
+        CAPTURE(inner);
+        const auto shards = make_shards(number, inner);
+        for (const auto& shard : shards) shard->in_place = in_place;
+        SyncGroup group("layer", number);
+        CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
+        check_one_batch(shards);
       }
-    }
-  }
-}
-
-TEST_CASE("cuda backend: in place, by the output and without the input") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  for (const std::size_t number : {1, 2, 4, 8}) {
-    for (const std::int64_t inner : {1, 49, 5000}) {
-      CAPTURE(number);
-      CAPTURE(inner);
-      const auto shards = make_shards(number, inner);
-      for (const auto& shard : shards) shard->in_place = true;
-      SyncGroup group("layer", number);
-      CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
-      const WholeBatch batch(shards);
-      for (const auto& shard : shards) batch.check(*shard);
     }
   }
 }
@@ -139,11 +130,7 @@ TEST_CASE("cuda backend: from four on, each device launches on a thread of its o
     for (std::thread& thread : threads) thread.join();
     // In both directions, but for the device that comes last.
     CHECK(threads.size() == (number < 4 ? 0 : 2 * (number - 1)));
-    const WholeBatch batch(shards);
-    for (const auto& shard : shards) {
-      batch.check(*shard);
-      CHECK(shard->running_mean.download() == shards.front()->running_mean.download());
-    }
+    check_one_batch(shards);
   }
 }
 
@@ -164,50 +151,6 @@ TEST_CASE("cuda backend: a device without a thread of its own fails, and its pee
   auto errors = finishes.wait(4);
   std::sort(errors.begin(), errors.end());
   CHECK(errors == std::vector<std::string>{"", "no thread", "no thread", "no thread"});
-}
-
-TEST_CASE("cuda backend: without a momentum running statistics are averages over all batches") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  const auto shards = make_shards(2, 49);
-  SyncGroup group("layer", 2);
-  for (const auto& shard : shards) shard->momentum.reset();
-  for (int batches = 1; batches <= 3; ++batches) {
-    CHECK(step(shards, &group) == std::vector<std::string>(4));
-    const WholeBatch batch(shards);  // always the same
-    for (const auto& shard : shards) {
-      CHECK(shard->num_batches.download().front() == static_cast<float>(batches));
-      const auto mean = shard->running_mean.download();
-      const auto variance = shard->running_variance.download();
-      for (std::size_t c = 0; c < mean.size(); ++c) {
-        CHECK(std::fabs(mean[c] - batch.mean[c]) <= 1e-6L * std::fabs(batch.mean[c]));
-        CHECK(std::fabs(variance[c] - batch.variance[c]) <= 1e-6L * batch.variance[c]);
-      }
-    }
-  }
-}
-
-TEST_CASE("cuda backend: a device that fails does not stop its peers forever") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  const auto shards = make_shards(2, 49);
-  SyncGroup group("layer", 2);
-  Finishes finishes;
-  const auto round = group.join(shards[0]->device);
-  shards[0]->forward(&round->forward(), &finishes);
-  group.join(shards[1]->device)->fail(shards[1]->device, "no luck");
-  const auto errors = finishes.wait(1);
-  REQUIRE(errors.size() == 1);
-  CHECK(contains(errors.front(), "layer round 0 forward: failed on gpu(1): no luck"));
-  CHECK(step(shards, &group) == std::vector<std::string>(4));
-}
-
-TEST_CASE("cuda backend: contexts of other types do not meet") {
-  SyncGroup group("layer", 2);
-  const auto round = group.join({"gpu", 0});
-  round->agree({"gpu", 0}, {3, "float32", 1e-3, 0.9, "gpu"});
-  CHECK_THROWS_WITH(group.join({"cpu", 0})->agree({"cpu", 0}, {3, "float32", 1e-3, 0.9, "cpu"}),
-                    doctest::Contains("contexts gpu and cpu, which cannot meet"));
 }
 
 TEST_CASE("cuda backend: a context that the machine has not is an error with the GPUs it has") {
@@ -235,8 +178,7 @@ TEST_CASE("cuda backend: by MXNET_ENABLE_GPU_P2P=0 devices meet in memory of the
   CHECK(meetings() == meetings_before);
   CHECK(copies() == copies_before);
 #endif
-  const WholeBatch batch(shards);
-  for (const auto& shard : shards) batch.check(*shard);
+  check_one_batch(shards);
 }
 
 #ifdef GLUON_SYNCBN_FAKE_CUDA
@@ -245,17 +187,14 @@ TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
   const ShareGpus share;
   const auto shards = make_shards(4, 5000);
   SyncGroup group("layer", 4);
-  step(shards, &group);
-  step(shards, &group);
-  long before = allocations();
-  for (int i = 0; i < 10; ++i) CHECK(step(shards, &group) == std::vector<std::string>(8));
-  CHECK(allocations() == before);
-  for (const auto& shard : shards) shard->in_place = true;
-  step(shards, &group);
-  step(shards, &group);
-  before = allocations();
-  for (int i = 0; i < 10; ++i) CHECK(step(shards, &group) == std::vector<std::string>(8));
-  CHECK(allocations() == before);
+  for (const bool in_place : {false, true}) {
+    for (const auto& shard : shards) shard->in_place = in_place;
+    step(shards, &group);
+    step(shards, &group);
+    const long before = allocations();
+    for (int i = 0; i < 10; ++i) CHECK(step(shards, &group) == std::vector<std::string>(8));
+    CHECK(allocations() == before);
+  }
 }
 
 TEST_CASE("cuda backend: two kernels a device in each direction") {
@@ -276,13 +215,12 @@ TEST_CASE("cuda backend: two kernels a device in each direction") {
       }
       SyncGroup group("layer", number);
       step(shards, &group);  // which prepares counters
-      long before = launches();
-      step(shards, &group);
-      CHECK(launches() - before == 4 * devices);
-      for (const auto& shard : shards) shard->wants_y = false;
-      before = launches();
-      step(shards, &group);
-      CHECK(launches() - before == 4 * devices);
+      for (const bool wants_y : {true, false}) {
+        for (const auto& shard : shards) shard->wants_y = wants_y;
+        const long before = launches();
+        step(shards, &group);
+        CHECK(launches() - before == 4 * devices);
+      }
     }
   }
 }
@@ -295,26 +233,23 @@ TEST_CASE("cuda backend: an activation and a shortcut take no kernel more, in pl
     for (const int rank : {0, 1}) shards.push_back(std::make_unique<Shard>(rank, layout, 1u));
     SyncGroup group("layer", 2);
     step(shards, &group);  // which prepares counters
-    for (const ActType type : {ActType::kRelu, ActType::kNone}) {
-      for (const bool adds_itself : {false, true}) {
-        for (const auto& shard : shards) {
-          shard->activation.type = type;
-          shard->adds_itself = adds_itself;
-        }
-        const long before = launches();
-        step(shards, &group);
-        CHECK(launches() - before == 8);
-      }
-    }
-    for (const ActType type : {ActType::kLeaky, ActType::kElu, ActType::kNone}) {
+    const auto launches_of_step = [&](ActType type, bool adds_itself, bool in_place) {
       for (const auto& shard : shards) {
-        shard->activation = {type, 0.5};
-        shard->adds_itself = false;
-        shard->in_place = true;
+        shard->activation = {type, in_place ? 0.5 : 0};
+        shard->adds_itself = adds_itself;
+        shard->in_place = in_place;
       }
       const long before = launches();
       step(shards, &group);
-      CHECK(launches() - before == 10);  // one looks at gamma
+      return launches() - before;
+    };
+    for (const ActType type : {ActType::kRelu, ActType::kNone}) {
+      for (const bool adds_itself : {false, true}) {
+        CHECK(launches_of_step(type, adds_itself, false) == 8);
+      }
+    }
+    for (const ActType type : {ActType::kLeaky, ActType::kElu, ActType::kNone}) {
+      CHECK(launches_of_step(type, false, true) == 10);  // one looks at gamma
     }
   }
 }
@@ -348,9 +283,7 @@ TEST_CASE("cuda backend: where GPUs cannot reach each other, messages come to li
     // The first messages are there already, and are copied.
     if (cuda::device_count() > 1) CHECK((copies() > copies_before) == (i == 0));
     if (cuda::device_count() > 1) CHECK((host_allocations() > on_host_before) == (i == 0));
-    if (i > 0) continue;
-    const WholeBatch batch(shards);
-    for (const auto& shard : shards) batch.check(*shard);
+    if (i == 0) check_one_batch(shards);
   }
 }
 

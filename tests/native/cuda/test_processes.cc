@@ -165,25 +165,6 @@ TEST_CASE(
   CHECK(step({&layer}) == no_errors(6));
 }
 
-TEST_CASE("cuda processes: a process that does not come is reported after the timeout") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  const ScopedTimeout timeout(0.2);
-  Layer layer({2, 1}, 49);
-  Process& here = layer.processes.front();
-  Finishes finishes;
-  for (Shard* shard : here.shards) {
-    shard->forward(&join(here, *shard)->forward(), &finishes);
-  }
-  const auto errors = finishes.wait(2);
-  REQUIRE(errors.size() == 2);
-  for (const auto& error : errors) {
-    CHECK(contains(error, "layer round 0 forward waited 0.2"));
-    CHECK(contains(error, "s for the other processes. All devices of this process came; it is "));
-  }
-  layer.wire->forget();
-}
-
 TEST_CASE("cuda processes: a message whose turn comes after the timeout of its round is sent") {
   GLUON_SYNCBN_NEEDS_GPU();
   const ShareGpus share;

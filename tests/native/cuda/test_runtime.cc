@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -105,7 +104,7 @@ TEST_CASE("cuda runtime: to ask for GPUs makes no context") {
   CHECK(cudaPeekAtLastError() == cudaSuccess);
 }
 
-TEST_CASE("cuda runtime: every thread works on the GPU of its context, and on no other") {
+TEST_CASE("cuda runtime: a thread works on the GPU of its context alone, and keeps its own") {
   for (const long version : {11020, 12000}) {
     const FreshGpus fresh;
     const Setting of_version("VERSION", version);
@@ -117,13 +116,6 @@ TEST_CASE("cuda runtime: every thread works on the GPU of its context, and on no
     CHECK(calls_on(0) == on_first);
     CHECK(fakeCudaHasContext(kGpu));
     CHECK_FALSE(fakeCudaHasContext(kOther));
-  }
-}
-
-TEST_CASE("cuda runtime: a thread keeps the GPU that it had") {
-  for (const long version : {11020, 12000}) {
-    const FreshGpus fresh;
-    const Setting of_version("VERSION", version);
     on_new_thread([] {
       cudaSetDevice(kOther);
       cudaFree(nullptr);  // which makes the context
@@ -259,14 +251,6 @@ TEST_CASE("cuda runtime: out of memory is an error with the sizes, once nothing 
   fakeCudaInject("cudaHostAlloc#1+");
   CHECK(contains(error_of([&] { gpu.host_memory(kHalf); }),
                  "CUDA: allocation of 524288 bytes of pinned host memory on gpu(10) failed: "));
-}
-
-TEST_CASE("cuda runtime: a thread that waits for a GPU sleeps") {
-  const FreshGpus fresh;
-  const long before = fakeCudaCount("spinning wait", -1);
-  use(kIndex, kGpu);
-  CHECK(fakeCudaCount("cudaEventSynchronize", kGpu) > 0);
-  CHECK(fakeCudaCount("spinning wait", -1) == before);
 }
 
 }  // namespace gluon_syncbn::tests

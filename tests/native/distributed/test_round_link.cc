@@ -25,35 +25,43 @@ const Device kA{"cpu", 0};
 const Device kB{"cpu", 1};
 const Signature kSignature{2, "float32", 1e-5, 0.9};
 
-/// A group whose exchanges never end.
-class SilentGroup : public ProcessGroup {
- public:
-  void gather(const std::string&, Words, Then then) override { kept_.push_back(std::move(then)); }
-  int id() const override { return 0; }
-  int size() const override { return 2; }
-  std::string describe() const override { return "process 0 of 2"; }
-  int number() const override { return 0; }
-  std::string missing(const std::string& name) const override {
-    return "Missing: who has no " + name + ".";
-  }
-  const std::vector<Then>& kept() const { return kept_; }
-  /// They refer to the channel, and the channel to this group.
-  void forget() { kept_.clear(); }
-
- private:
-  std::vector<Then> kept_;
-};
-
 SyncGroup::Options linked(const std::shared_ptr<ProcessGroup>& group) {
   SyncGroup::Options options;
   options.link = std::make_shared<ProcessLink>(group, "layer");
   return options;
 }
 
+/// One layer in one of several processes.
 struct Process {
   Process(const std::shared_ptr<Wire>& wire, int number, std::size_t devices)
       : meeting("layer", devices, linked(std::make_shared<WiredGroup>(wire, number))) {}
+
+  /// Joins the next round of `device`.
+  std::shared_ptr<Round> join(const Device& device = kA, const Signature& signature = kSignature) {
+    const auto round = meeting.join(device);
+    round->agree(device, signature);
+    return round;
+  }
+  /// Joins and comes to forward.
+  std::shared_ptr<Round> enter(const Moments& part, const Inbox<Moments>& inbox,
+                               const Device& device = kA, const Signature& signature = kSignature) {
+    const auto round = join(device, signature);
+    arrive(round->forward(), device, part, inbox.then());
+    return round;
+  }
+
   SyncGroup meeting;
+};
+
+/// Two processes with one device each, of which messages that wait refer to the processes.
+struct TwoProcesses {
+  ~TwoProcesses() { wire->forget(); }
+
+  const std::shared_ptr<Wire> wire = std::make_shared<Wire>(2);
+  Process first{wire, 0, 1};
+  Process second{wire, 1, 1};
+  Inbox<Moments> of_first;
+  Inbox<Moments> of_second;
 };
 
 /// A pass whose statistics are there when the test says so.
@@ -140,11 +148,8 @@ TEST_CASE("devices of all processes get the same bits, however they are spread")
         std::vector<std::shared_ptr<Round>> rounds;
         for (std::size_t d = 0; d < devices[p]; ++d) {
           const Device device{"cpu", static_cast<int>(d)};
-          rounds.push_back(all[p]->meeting.join(device));
-          rounds.back()->agree(device, kSignature);
-          arrive(rounds.back()->forward(), device,
-                 some_moments(static_cast<std::uint32_t>(10 * p + d)),
-                 forward[{p, device.index}].then());
+          rounds.push_back(all[p]->enter(some_moments(static_cast<std::uint32_t>(10 * p + d)),
+                                         forward[{p, device.index}], device));
         }
         forward[{p, 0}].wait();
         for (std::size_t d = 0; d < devices[p]; ++d) {
@@ -180,27 +185,21 @@ TEST_CASE("devices of all processes get the same bits, however they are spread")
   }
 }
 
-TEST_CASE("backward passes of several rounds may be under way in any order") {
-  const auto wire = std::make_shared<Wire>(2);
-  Process first(wire, 0, 1);
-  Process second(wire, 1, 1);
+TEST_CASE_FIXTURE(TwoProcesses, "backward passes of several rounds may be under way in any order") {
   constexpr std::size_t kRounds = 70;  // more than there are places
-  std::vector<std::shared_ptr<Round>> of_first;
-  std::vector<std::shared_ptr<Round>> of_second;
+  std::vector<std::shared_ptr<Round>> rounds_of_first;
+  std::vector<std::shared_ptr<Round>> rounds_of_second;
   for (std::size_t r = 0; r < kRounds; ++r) {
-    for (auto* side : {&first, &second}) {
-      const auto round = side->meeting.join(kA);
-      round->agree(kA, kSignature);
-      arrive(round->forward(), kA, some_moments(1), Inbox<Moments>().then());
-      (side == &first ? of_first : of_second).push_back(round);
-    }
+    rounds_of_first.push_back(first.enter(some_moments(1), of_first));
+    rounds_of_second.push_back(second.enter(some_moments(1), of_second));
   }
   std::vector<Inbox<GradientSums>> inboxes(kRounds);
   for (std::size_t r = 0; r < kRounds; ++r) {
-    arrive(*of_first[r]->next_backward(kA), kA, sums(static_cast<double>(r)), inboxes[r].then());
+    arrive(*rounds_of_first[r]->next_backward(kA), kA, sums(static_cast<double>(r)),
+           inboxes[r].then());
   }
   for (std::size_t r = kRounds; r-- > 0;) {
-    arrive(*of_second[r]->next_backward(kA), kA, sums(static_cast<double>(r)),
+    arrive(*rounds_of_second[r]->next_backward(kA), kA, sums(static_cast<double>(r)),
            Inbox<GradientSums>().then());
   }
   for (std::size_t r = 0; r < kRounds; ++r) {
@@ -208,58 +207,38 @@ TEST_CASE("backward passes of several rounds may be under way in any order") {
   }
 }
 
-TEST_CASE("rounds whose messages stand in line get different places") {
-  const auto wire = std::make_shared<Wire>(2);
-  Process first(wire, 0, 1);
-  Process second(wire, 1, 1);
-  const std::vector<Process*> sides{&first, &second};
+TEST_CASE_FIXTURE(TwoProcesses, "rounds whose messages stand in line get different places") {
   std::vector<std::vector<std::shared_ptr<Round>>> rounds(2);
   wire->hold();
-  for (std::size_t side = 0; side < 2; ++side) {
-    for (int i = 0; i < 2; ++i) {
-      const auto round = sides[side]->meeting.join(kA);
-      round->agree(kA, kSignature);
-      arrive(round->forward(), kA, some_moments(1), Inbox<Moments>().then());
-      rounds[side].push_back(round);
-    }
+  for (int i = 0; i < 2; ++i) {
+    rounds[0].push_back(first.enter(some_moments(1), of_first));
+    rounds[1].push_back(second.enter(some_moments(1), of_second));
   }
   wire->release();
   std::vector<Inbox<GradientSums>> inboxes(4);
-  for (const std::size_t r : {0, 1}) {
-    arrive(*rounds[0][r]->next_backward(kA), kA, sums(1.0 + static_cast<double>(r)),
-           inboxes[r].then());
-  }
-  for (const std::size_t r : {1, 0}) {
-    arrive(*rounds[1][r]->next_backward(kA), kA, sums(1.0 + static_cast<double>(r)),
-           inboxes[2 + r].then());
+  // One process goes backward in the order of the rounds, the other in the reverse.
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::size_t round = i < 2 ? i : 3 - i;
+    arrive(*rounds[i / 2][round]->next_backward(kA), kA, sums(1.0 + static_cast<double>(round)),
+           inboxes[i].then());
   }
   for (std::size_t i = 0; i < 4; ++i) {
     const auto outcome = inboxes[i].wait().outcome;
     REQUIRE_MESSAGE(outcome, outcome.error);
-    CHECK(outcome.merged->dy[0] == 2.0 * (1.0 + static_cast<double>(i % 2)));
+    CHECK(outcome.merged->dy[0] == 2.0 * (1.0 + static_cast<double>(i < 2 ? i : 3 - i)));
   }
 }
 
-TEST_CASE("what a process brings late is sent in its turn") {
-  const auto wire = std::make_shared<Wire>(2);
-  Process first(wire, 0, 1);
-  Process second(wire, 1, 1);
+TEST_CASE_FIXTURE(TwoProcesses, "what a process brings late is sent in its turn") {
   std::vector<Inbox<Moments>> inboxes(4);
   const auto late = std::make_shared<LatePass>(some_moments(1), inboxes[0].then());
-  for (auto* side : {&first, &second}) {
-    const std::size_t at = side == &first ? 0 : 2;
-    auto round = side->meeting.join(kA);
-    round->agree(kA, kSignature);
-    if (side == &first) {
-      round->forward().arrive(kA, late);
-    } else {
-      arrive(round->forward(), kA, some_moments(2), inboxes[at].then());
-    }
-    round = side->meeting.join(kA);
-    if (side == &first) round->fail(kA, "no luck");  // before the first round's message is here
-    round->agree(kA, kSignature);
-    arrive(round->forward(), kA, some_moments(3), inboxes[at + 1].then());
-  }
+  first.join()->forward().arrive(kA, late);
+  const auto failing = first.meeting.join(kA);
+  failing->fail(kA, "no luck");  // before the first round's message is here
+  failing->agree(kA, kSignature);
+  arrive(failing->forward(), kA, some_moments(3), inboxes[1].then());
+  second.enter(some_moments(2), inboxes[2]);
+  second.enter(some_moments(3), inboxes[3]);
   CHECK(inboxes[0].calls().empty());
   CHECK(inboxes[2].calls().empty());
   SUBCASE("statistics") {
@@ -278,57 +257,36 @@ TEST_CASE("what a process brings late is sent in its turn") {
   CHECK(contains(error_in(inboxes[3]), "layer round 1 forward: failed on process 0: "));
 }
 
-TEST_CASE("statistics that cannot be had are an error at once, also if other processes are late") {
-  const auto group = std::make_shared<SilentGroup>();
-  SyncGroup meeting("layer", 1, linked(group));
-  Inbox<Moments> inbox;
-  const auto round = meeting.join(kA);
-  round->agree(kA, kSignature);
-  const auto late = std::make_shared<LatePass>(some_moments(1), inbox.then());
-  round->forward().arrive(kA, late);
-  CHECK(group->kept().empty());
+TEST_CASE_FIXTURE(TwoProcesses,
+                  "statistics that cannot be had are an error at once, also if others are late") {
+  const auto late = std::make_shared<LatePass>(some_moments(1), of_first.then());
+  first.join()->forward().arrive(kA, late);
+  CHECK(wire->names().empty());
   late->arrive("device lost");
-  CHECK(group->kept().size() == 1);
-  CHECK(error_in(inbox) == "layer round 0 forward: device lost");
-  group->forget();
+  CHECK(wire->names().size() == 1);
+  CHECK(error_in(of_first) == "layer round 0 forward: device lost");
 }
 
-TEST_CASE("what differs between processes is named on all of them") {
-  Signature other = kSignature;
+TEST_CASE_FIXTURE(TwoProcesses, "what differs between processes is named on all of them") {
   std::string words;
-  SUBCASE("channels") { other.channels = 3, words = "processes 0 and 1 differ: channels 2 and 3"; }
-  SUBCASE("dtype") { other.dtype = "float16", words = "dtype float32 and float16"; }
-  SUBCASE("eps") { other.eps = 0.5, words = "eps 1.0000000000000001e-05 and 0.5"; }
-  SUBCASE("momentum") { other.momentum = 0.25, words = "differ: momentum 0.9"; }
-  const auto wire = std::make_shared<Wire>(2);
-  Process first(wire, 0, 1);
-  Process second(wire, 1, 1);
-  Inbox<Moments> of_first;
-  Inbox<Moments> of_second;
-  for (auto* side : {&first, &second}) {
-    const auto round = side->meeting.join(kA);
-    round->agree(kA, side == &first ? kSignature : other);
-    arrive(round->forward(), kA, some_moments(1), (side == &first ? of_first : of_second).then());
+  SUBCASE("momentum") {
+    words = "momentum 0.9";
+    first.enter(some_moments(1), of_first);
+    second.enter(some_moments(1), of_second, kA, {2, "float32", 1e-5, 0.25});
   }
-  CHECK(contains(error_in(of_first), "layer round 0 forward: processes 0 and 1 differ: "));
-  CHECK(contains(error_in(of_first), words));
-  CHECK(error_in(of_first) == error_in(of_second));
-}
-
-TEST_CASE("processes that are out of step are told so, instead of being paired wrongly") {
-  const auto wire = std::make_shared<Wire>(2);
-  Process first(wire, 0, 1);
-  Process second(wire, 1, 1);
-  Inbox<Moments> of_first;
-  Inbox<Moments> of_second;
-  second.meeting.join(kA);  // a round that the other process does not have
-  for (auto* side : {&first, &second}) {
-    const auto round = side->meeting.join(kA);
-    round->agree(kA, kSignature);
-    arrive(round->forward(), kA, some_moments(1), (side == &first ? of_first : of_second).then());
+  SUBCASE("dtype") {
+    words = "dtype float32 and float16";
+    first.enter(some_moments(1), of_first);
+    second.enter(some_moments(1), of_second, kA, {2, "float16", 1e-5, 0.9});
   }
-  CHECK(contains(error_in(of_first), "processes 0 and 1 differ: round 0 and 1"));
-  CHECK(contains(error_in(of_second), "processes 0 and 1 differ: round 0 and 1"));
+  SUBCASE("round, instead of being paired wrongly") {
+    words = "round 0 and 1";
+    second.meeting.join(kA);  // a round that the other process does not have
+    first.enter(some_moments(1), of_first);
+    second.enter(some_moments(1), of_second);
+  }
+  CHECK(contains(error_in(of_first), "forward: processes 0 and 1 differ: " + words));
+  CHECK(contains(error_in(of_second), "forward: processes 0 and 1 differ: " + words));
 }
 
 TEST_CASE("a process that fails before its devices have met fails the others at once") {
@@ -338,12 +296,8 @@ TEST_CASE("a process that fails before its devices have met fails the others at 
   for (int step = 0; step < 2; ++step) {
     Inbox<Moments> of_first;
     Inbox<Moments> of_second;
-    const auto mine = first.meeting.join(kA);
-    mine->agree(kA, kSignature);
-    arrive(mine->forward(), kA, some_moments(1), of_first.then());
-    const auto theirs = second.meeting.join(kA);
-    theirs->agree(kA, kSignature);
-    arrive(theirs->forward(), kA, some_moments(1), of_second.then());
+    first.enter(some_moments(1), of_first);
+    second.enter(some_moments(1), of_second);
     second.meeting.join(kB)->fail(kB, "out of memory");
     CHECK(contains(error_in(of_first), "failed on process 1: "));
     CHECK(contains(error_in(of_first), "failed on cpu(1): out of memory"));
@@ -353,42 +307,24 @@ TEST_CASE("a process that fails before its devices have met fails the others at 
 
 TEST_CASE("a process that does not come is reported after the timeout, and so are later rounds") {
   const ScopedTimeout timeout(0.1);
-  const auto group = std::make_shared<SilentGroup>();
-  SyncGroup meeting("layer", 2, linked(group));
+  const auto wire = std::make_shared<Wire>(2);
+  Process here(wire, 0, 2);
   for (int step = 0; step < 2; ++step) {
     Inbox<Moments> of_a;
     Inbox<Moments> of_b;
-    for (const auto& [device, inbox] : {std::pair{kA, &of_a}, std::pair{kB, &of_b}}) {
-      const auto round = meeting.join(device);
-      round->agree(device, kSignature);
-      arrive(round->forward(), device, some_moments(1), inbox->then());
-    }
+    here.enter(some_moments(1), of_a, kA);
+    here.enter(some_moments(1), of_b, kB);
     const std::string error = error_in(of_a);
     CHECK(error == error_in(of_b));
     CHECK(contains(error, "layer round " + std::to_string(step) + " forward waited 0.1"));
     CHECK(contains(error,
-                   "s for the other processes. All devices of this process came; it is "
-                   "process 0 of 2. Missing: who has no layer.forward. Usual causes: "));
+                   "s for the other processes. All devices of this process came; it is process 0. "
+                   "Missing: who has no layer.forward. Usual causes: "));
   }
-  // The second message waits in line behind the first.
-  REQUIRE(group->kept().size() == 1);
-  const auto first = group->kept().front();
-  first({{}, "shut down"});  // too late for its round
-  CHECK(group->kept().size() == 2);
-  group->forget();
-}
-
-TEST_CASE("a failure of the group is reported") {
-  const auto group = std::make_shared<SilentGroup>();
-  SyncGroup meeting("layer", 1, linked(group));
-  Inbox<Moments> inbox;
-  const auto round = meeting.join(kA);
-  round->agree(kA, kSignature);
-  arrive(round->forward(), kA, some_moments(1), inbox.then());
-  group->kept().front()({{}, "connection closed"});
-  CHECK(error_in(inbox) ==
-        "layer round 0 forward: the exchange with other processes has failed: connection closed");
-  group->forget();
+  CHECK(wire->names().size() == 1);  // the second message waits in line behind the first
+  wire->put(1, "layer.forward", {}, [](const ProcessGroup::Gathered&) {});  // too late
+  CHECK(wire->names().size() == 3);
+  wire->forget();
 }
 
 }  // namespace gluon_syncbn::tests

@@ -200,8 +200,8 @@ void CustomOp::push(std::size_t callback, std::vector<NDArray> arrays,
       context_, std::move(reads), std::move(writes), mxnet::kAsync);
 }
 
-void CustomOp::forward(const std::vector<NDArray>& inputs, const NDArray& output,
-                       mxnet::OpReq request, bool is_train, bool in_static_graph) {
+void CustomOp::forward(const std::vector<NDArray>& inputs, const NDArray& output, bool is_train,
+                       bool in_static_graph) {
   std::vector<NDArray> arrays;
   std::vector<VariablePtr> reads;
   std::vector<VariablePtr> writes{output.variable()};
@@ -211,7 +211,7 @@ void CustomOp::forward(const std::vector<NDArray>& inputs, const NDArray& output
     arrays.push_back(inputs[i].alias());
     (is_written ? writes : reads).push_back(inputs[i].variable());
   }
-  push(operator_at::kForward, std::move(arrays), {request}, is_train, std::move(reads),
+  push(operator_at::kForward, std::move(arrays), {mxnet::kWrite}, is_train, std::move(reads),
        std::move(writes));
 }
 

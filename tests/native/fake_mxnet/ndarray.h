@@ -17,9 +17,10 @@ using Values = std::vector<long double>;
 class NDArray {
  public:
   NDArray() = default;  // what a custom operator gets for an array that it does not depend on
-  /// Holds NaN before something is written.
+  /// Of kFloat32 or kInt64. Holds NaN before something is written.
   NDArray(Shape shape, int dtype, const mxnet::Context& context);
-  NDArray(Shape shape, int dtype, const mxnet::Context& context, const Values& values);
+  /// Of kFloat32.
+  NDArray(Shape shape, const mxnet::Context& context, const Values& values);
 
   /// Another array of the same memory with a variable of its own, as a custom operator gets it. It
   /// does not keep the memory.
@@ -32,7 +33,7 @@ class NDArray {
   const mxnet::Context& context() const { return context_; }
   std::size_t size() const;
 
-  /// Waits, and throws what operations left in the array.
+  /// Waits, and throws what operations left in the array, which is of kFloat32.
   Values read() const;
 
  private:
@@ -47,9 +48,6 @@ class NDArray {
 void* make_handle(const NDArray& array);
 /// Those that were not given back yet.
 long handles_given_out();
-
-/// `values` as an array of `dtype` holds them.
-Values rounded(const Values& values, int dtype);
 
 }  // namespace gluon_syncbn::fake_mxnet
 

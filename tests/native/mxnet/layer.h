@@ -1,9 +1,7 @@
 #ifndef GLUON_SYNCBN_TESTS_NATIVE_MXNET_LAYER_H_
 #define GLUON_SYNCBN_TESTS_NATIVE_MXNET_LAYER_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,7 +36,7 @@ std::string name_of(int index);
 
 /// Random values of standard deviation 1 about `mean`: shard i is on device i.
 struct Batch {
-  Batch(const std::vector<Shape>& shapes, int dtype, std::uint32_t seed, double mean = 0);
+  Batch(const std::vector<Shape>& shapes, std::uint32_t seed, double mean = 0);
 
   Tensor values;  ///< as the devices hold them
   std::vector<NDArray> arrays;
@@ -64,9 +62,8 @@ struct Call {
 /// A layer with parameters of its own on every device.
 class Layer {
  public:
-  /// `dtype` is that of the data.
-  Layer(const std::string& key, int channels, int dtype, int num_devices,
-        const Options& options = {}, const Attributes& more = {});
+  Layer(const std::string& key, int channels, int num_devices, const Options& options = {},
+        const Attributes& more = {});
 
   std::vector<NDArray> inputs(int index, const NDArray& data) const;
   /// As an imperative call does: with a property and an operator that nothing else keeps.
@@ -76,10 +73,9 @@ class Layer {
                          bool is_train = true) const;
 
   /// Checks the outputs, and expects the running statistics to have moved.
-  Normalized check_outputs(const Tensor& x, const std::vector<Call>& calls, bool is_train = true,
-                           int processes = 1);
-  void check_gradients(const Normalized& forward, const Tensor& dy, const std::vector<Call>& calls,
-                       int processes = 1) const;
+  Normalized check_outputs(const Tensor& x, const std::vector<Call>& calls, bool is_train = true);
+  void check_gradients(const Normalized& forward, const Tensor& dy,
+                       const std::vector<Call>& calls) const;
   /// That they are those expected, and the same bits on all devices.
   void check_running() const;
   /// What a step that failed has left is where the next ones start from.
@@ -96,17 +92,13 @@ struct Step {
   std::vector<int> order;  ///< of the devices
   bool is_train = true;
   Requests requests{};
-  int processes = 1;  ///< that all bring this batch
-  double mean = 0;
 };
 
 /// Forward and backward on all devices, with all checks.
-void run_step(Layer* layer, const std::vector<Shape>& shapes, int dtype, std::uint32_t seed,
+void run_step(Layer* layer, const std::vector<Shape>& shapes, std::uint32_t seed,
               const Step& step = {});
 
-void check_close(const std::string& what, const NDArray& actual, const Values& expected);
 /// That reading throws a message with all of these parts.
-void check_error(const std::function<void()>& read, const std::vector<std::string>& parts);
 void check_error(const NDArray& array, const std::vector<std::string>& parts);
 
 }  // namespace gluon_syncbn::tests

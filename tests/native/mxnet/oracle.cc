@@ -7,54 +7,34 @@ namespace {
 
 /// Calls visit(shard, element, channel) for all elements.
 template <class Visit>
-void for_each(const Tensor& tensor, int axis, const Visit& visit) {
+void for_each(const Tensor& tensor, const Visit& visit) {
   for (std::size_t s = 0; s < tensor.shapes.size(); ++s) {
     const Shape& shape = tensor.shapes[s];
-    const int at = axis < 0 ? axis + static_cast<int>(shape.size()) : axis;
     std::size_t inner = 1;
-    for (std::size_t i = shape.size() - 1; i > static_cast<std::size_t>(at); --i) {
-      inner *= static_cast<std::size_t>(shape[i]);
-    }
-    const auto channels = static_cast<std::size_t>(shape[static_cast<std::size_t>(at)]);
+    for (std::size_t i = 2; i < shape.size(); ++i) inner *= static_cast<std::size_t>(shape[i]);
+    const auto channels = static_cast<std::size_t>(shape[1]);
     for (std::size_t i = 0; i < tensor.values[s].size(); ++i) visit(s, i, i / inner % channels);
   }
 }
 
 }  // namespace
 
-Tensor operator+(Tensor a, const Tensor& b) {
-  for (std::size_t s = 0; s < a.values.size(); ++s) {
-    for (std::size_t i = 0; i < a.values[s].size(); ++i) a.values[s][i] += b.values[s][i];
-  }
-  return a;
-}
-
-Tensor repeated(const Tensor& tensor, int processes) {
-  Tensor all;
-  for (int i = 0; i < processes; ++i) {
-    all.shapes.insert(all.shapes.end(), tensor.shapes.begin(), tensor.shapes.end());
-    all.values.insert(all.values.end(), tensor.values.begin(), tensor.values.end());
-  }
-  return all;
-}
-
 Normalized normalize(const Tensor& x, const Options& options, bool is_train,
                      Parameters* parameters) {
   const std::size_t channels = parameters->gamma.size();
-  Normalized result{x, x, parameters->gamma, parameters->running_mean, {}, false};
-  result.of_batch = is_train && !options.use_global_stats;
+  Normalized result{x, x, parameters->gamma, parameters->running_mean, {}, is_train};
   if (options.fix_gamma) result.gamma.assign(channels, 1);
   Values variance = parameters->running_var;
   if (result.of_batch) {
     Values counts(channels, 0);
     result.mean.assign(channels, 0);
     variance.assign(channels, 0);
-    for_each(x, options.axis, [&](std::size_t s, std::size_t i, std::size_t c) {
+    for_each(x, [&](std::size_t s, std::size_t i, std::size_t c) {
       result.mean[c] += x.values[s][i];
       counts[c] += 1;
     });
     for (std::size_t c = 0; c < channels; ++c) result.mean[c] /= counts[c];
-    for_each(x, options.axis, [&](std::size_t s, std::size_t i, std::size_t c) {
+    for_each(x, [&](std::size_t s, std::size_t i, std::size_t c) {
       const long double deviation = x.values[s][i] - result.mean[c];
       variance[c] += deviation * deviation / counts[c];
     });
@@ -68,9 +48,9 @@ Normalized normalize(const Tensor& x, const Options& options, bool is_train,
     }
   }
   for (const long double value : variance) {
-    result.inv_std.push_back(1 / std::sqrt(value + static_cast<long double>(options.eps)));
+    result.inv_std.push_back(1 / std::sqrt(value + static_cast<long double>(kEps)));
   }
-  for_each(x, options.axis, [&](std::size_t s, std::size_t i, std::size_t c) {
+  for_each(x, [&](std::size_t s, std::size_t i, std::size_t c) {
     result.out.values[s][i] =
         result.gamma[c] * (x.values[s][i] - result.mean[c]) * result.inv_std[c] +
         parameters->beta[c];
@@ -88,7 +68,7 @@ Gradients differentiate(const Normalized& forward, const Tensor& dy, const Optio
   const auto normalized = [&](std::size_t s, std::size_t i, std::size_t c) {
     return (forward.x.values[s][i] - forward.mean[c]) * forward.inv_std[c];
   };
-  for_each(dy, options.axis, [&](std::size_t s, std::size_t i, std::size_t c) {
+  for_each(dy, [&](std::size_t s, std::size_t i, std::size_t c) {
     const long double gradient = dy.values[s][i];
     counts[c] += 1;
     sum[c] += gradient;
@@ -96,7 +76,7 @@ Gradients differentiate(const Normalized& forward, const Tensor& dy, const Optio
     result.beta[s][c] += gradient;
     if (!options.fix_gamma) result.gamma[s][c] += gradient * normalized(s, i, c);
   });
-  for_each(dy, options.axis, [&](std::size_t s, std::size_t i, std::size_t c) {
+  for_each(dy, [&](std::size_t s, std::size_t i, std::size_t c) {
     long double gradient = dy.values[s][i];
     if (forward.of_batch) {
       gradient -= (sum[c] + normalized(s, i, c) * sum_normalized[c]) / counts[c];

@@ -4,7 +4,6 @@
 // Batch normalization of the whole batch in long double, written from its definition (Ioffe and
 // Szegedy 2015, algorithm 1, and the gradients of section 3) and not from the code under test.
 
-#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -15,22 +14,17 @@ namespace gluon_syncbn::tests {
 using fake_mxnet::Shape;
 using fake_mxnet::Values;
 
-/// The shards of a batch, which may differ in size but not in channels.
+/// The shards of a batch, which may differ in size but not in channels, their second dimension.
 struct Tensor {
   std::vector<Shape> shapes;
   std::vector<Values> values;
 };
 
-Tensor operator+(Tensor a, const Tensor& b);
-/// As the devices of so many processes hold it that all have this.
-Tensor repeated(const Tensor& tensor, int processes);
+constexpr double kEps = 1e-3;
 
 struct Options {
-  double eps = 1e-5;
   std::optional<double> momentum = 0.9;
   bool fix_gamma = false;
-  bool use_global_stats = false;
-  int axis = 1;
 };
 
 struct Parameters {

@@ -25,7 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr int kDType = mxnet::kFloat32;
 const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
 
 }  // namespace
@@ -33,8 +32,8 @@ const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
 TEST_CASE_FIXTURE(Library, "end: parent and child of a fork train on") {
   if (device(0).dev_type == mxnet::kGPUContext) return;  // CUDA itself does not work in the child
   const auto results = [] {
-    const Layer layer("bn", 3, kDType, 2);
-    const Batch x(kTwo, kDType, 1);
+    const Layer layer("bn", 3, 2);
+    const Batch x(kTwo, 1);
     auto calls = layer.call(x.arrays);
     Values all;
     for (std::size_t d = 0; d < 2; ++d) calls[d].backward(x.arrays[d]);
@@ -59,8 +58,8 @@ TEST_CASE_FIXTURE(Library, "end: parent and child of a fork train on") {
 
 TEST_CASE_FIXTURE(Library, "end: forks while steps are under way") {
   if (device(0).dev_type == mxnet::kGPUContext) return;
-  const Layer layer("bn", 3, kDType, 2);
-  const Batch x({{2, 3, 4000}, {1, 3, 4000}}, kDType, 1);
+  const Layer layer("bn", 3, 2);
+  const Batch x({{2, 3, 4000}, {1, 3, 4000}}, 1);
   const auto begin_step = [&] {
     auto calls = layer.call(x.arrays);
     for (std::size_t d = 0; d < 2; ++d) calls[d].backward(x.arrays[d]);
@@ -81,8 +80,8 @@ TEST_CASE_FIXTURE(Library, "end: forks while steps are under way") {
 }
 
 TEST_CASE_FIXTURE(Library, "end: what waits for devices is told that the process ends") {
-  const Layer layer("bn", 3, kDType, 2);
-  const Batch x(kTwo, kDType, 1);
+  const Layer layer("bn", 3, 2);
+  const Batch x(kTwo, 1);
   const Call waiting = layer.call(0, x.arrays[0]);
   const std::string reason = gluon_syncbn_retire();
   CHECK(reason == Watchdog::kRetired);
@@ -91,8 +90,8 @@ TEST_CASE_FIXTURE(Library, "end: what waits for devices is told that the process
 }
 
 TEST_CASE_FIXTURE(Library, "end: MXNet shuts down behind what comes after an error") {
-  const Layer layer("bn", 3, kDType, 2);
-  const Batch x(kTwo, kDType, 1);
+  const Layer layer("bn", 3, 2);
+  const Batch x(kTwo, 1);
   gluon_syncbn_wait_for_errors();  // of other tests
   const auto begin = Clock::now();
   auto held = std::make_unique<fake_mxnet::HeldCustomOp>();
@@ -109,8 +108,8 @@ TEST_CASE_FIXTURE(Library, "end: MXNet shuts down behind what comes after an err
 
 TEST_CASE_FIXTURE(Library,
                   "end: an error that MXNet does not take does not keep the next waiting") {
-  const Layer layer("bn", 3, kDType, 2);
-  const Batch x(kTwo, kDType, 1);
+  const Layer layer("bn", 3, 2);
+  const Batch x(kTwo, 1);
   auto held = std::make_unique<fake_mxnet::HeldCustomOp>();
   const Call call = layer.call(0, x.arrays[0]);
   held->wait_until_held();

@@ -1,15 +1,14 @@
 // The layer as one of several processes. In the place of Horovod stands a function that answers as
-// if every other process had sent what this one sends: all have the same batch.
+// if every other process had sent what this one sends: all have the same batch, whose statistics
+// are then those of one of them.
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "mxnet/horovod.h"
@@ -96,34 +95,22 @@ class Processes : public Library {
     mxnet::add_process_set({&Others::allgather, kProcessSet, 0, kProcesses, "0, 1, 2"});
   }
 
-  static Layer make(int dtype) {
-    return Layer("bn", 3, dtype, 2, {}, {{"process_set", std::to_string(kProcessSet)}});
-  }
-  static void check_steps(Layer* layer, int dtype) {
-    layer->expect_running_as_they_are();
+  /// Steps are those of one device with the batch of all.
+  void check_steps() {
+    layer.expect_running_as_they_are();
     std::uint32_t seed = 0;
     for (const auto& order : {std::vector<int>{0, 1}, {1, 0}, {0, 1}}) {
-      Step step;
-      step.order = order;
-      step.processes = kProcesses;
-      run_step(layer, kTwo, dtype, seed += 10, step);
+      run_step(&layer, kTwo, seed += 10, {order});
     }
   }
+
+  Layer layer{"bn", 3, 2, {}, {{"process_set", std::to_string(kProcessSet)}}};
+  const Batch x{kTwo, 1};
 };
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Processes, "processes: steps are those of one device with the batch of all") {
-  for (const int dtype : {mxnet::kFloat32, mxnet::kFloat16, mxnet::kFloat64}) {
-    CAPTURE(dtype);
-    Layer layer = make(dtype);
-    check_steps(&layer, dtype);
-  }
-}
-
 TEST_CASE_FIXTURE(Processes, "processes: an exchange that fails") {
-  Layer layer = make(mxnet::kFloat32);
-  const Batch x(kTwo, mxnet::kFloat32, 1);
   Others::get().fail("connection closed by peer");
   {
     const auto calls = layer.call(x.arrays);
@@ -132,12 +119,10 @@ TEST_CASE_FIXTURE(Processes, "processes: an exchange that fails") {
                              "connection closed by peer"});
     }
   }
-  check_steps(&layer, mxnet::kFloat32);
+  check_steps();
 }
 
 TEST_CASE_FIXTURE(Processes, "processes: others that are late") {
-  Layer layer = make(mxnet::kFloat32);
-  const Batch x(kTwo, mxnet::kFloat32, 1);
   Others::get().hold();
   {
     const ScopedTimeout timeout(0.2);
@@ -148,7 +133,7 @@ TEST_CASE_FIXTURE(Processes, "processes: others that are late") {
     }
   }
   Others::get().let_go();
-  check_steps(&layer, mxnet::kFloat32);
+  check_steps();
 }
 
 }  // namespace gluon_syncbn::tests

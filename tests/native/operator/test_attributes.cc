@@ -150,19 +150,20 @@ TEST_CASE("attributes: garbage is refused with a short message, or means what it
 }
 
 TEST_CASE("attributes: what came and what was expected is named") {
-  struct Refused {
-    const char* attribute;
+  struct Case {
+    std::string name;
     std::vector<std::string> values;
-    const char* expected;
+    std::string expected;
   };
-  const Refused all[] = {
-      {"eps", {"-1"}, "a finite number, 0 or greater"},
-      {"num_devices", {"4097"}, "a whole number from 1 to 4096"},
+  const std::string not_negative = "a finite number, 0 or greater";
+  const Case cases[] = {
+      {"eps", {"-1"}, not_negative},
+      {"num_devices", {"0", "4097"}, "a whole number from 1 to 4096"},
       {"momentum",
        {"none", "", "-0.1", "1.1", "nan", "None "},
        "a number from 0 to 1, or None for the average over all batches"},
       {"act_type", {"gelu"}, "'relu', 'leaky', 'elu' or None"},
-      {"slope", {"-0.1", "nan", "inf", "", "None"}, "a finite number, 0 or greater"},
+      {"slope", {"-0.1", "nan", "inf", "", "None"}, not_negative},
       {"shortcut", {"data"}, "True or False"},
       {"sync_group_size",
        {"0", "-1", "2.0", "two", ""},
@@ -170,12 +171,12 @@ TEST_CASE("attributes: what came and what was expected is named") {
       {"device_ids",
        {"", "()", ",", "0,1,1,3", "0;1;2;3", "0,1,2,-3", "a,b,c,d"},
        "different whole numbers of at least 0, separated by commas"},
-      {"version", {"", "0", "-1", "1.0", "0.1.0", "one"}, "a whole number of at least 1"}};
-  for (const Refused& refused : all) {
-    for (const std::string& value : refused.values) {
-      CHECK(error_of({{"key", "bn"}, {refused.attribute, value}}) ==
-            std::string("SyncBatchNorm 'bn': attribute ") + refused.attribute + "='" + value +
-                "' should be " + refused.expected);
+      {"version", {"", "0", "-1", "1.0", "0.1.0", "one"}, "a whole number of at least 1"},
+  };
+  for (const auto& [name, values, expected] : cases) {
+    for (const std::string& value : values) {
+      CHECK(error_of({{"key", "bn"}, {name, value}}) ==
+            "SyncBatchNorm 'bn': attribute " + name + "='" + value + "' should be " + expected);
     }
   }
   CHECK(error_of({{"key", std::string("a\0b\x1b[31m\xff!\n", 11)}, {"axis", "one"}}) ==
@@ -206,7 +207,6 @@ TEST_CASE("attributes: an activation and a shortcut") {
   CHECK(elu.activation.type == ActType::kElu);
   CHECK(elu.activation.slope == 1);
   CHECK(reads_of(Attributes::parse({{"act_type", "None"}, {"shortcut", "1"}})) == "data");
-
   CHECK(reads_of(Attributes::parse({{"inplace", "True"}})) == "beta output");
   CHECK(reads_of(Attributes::parse({{"inplace", "True"}, {"act_type", "elu"}})) == "beta output");
 }

@@ -5,11 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,11 +31,6 @@ std::shared_ptr<Reduction> make_reduction(std::size_t ranks) {
   return std::make_shared<Reduction>(make_members(ranks), 7, Direction::kForward);
 }
 
-/// The round that a device joins next which was never there.
-std::uint64_t next_of_newcomer(Membership* members) {
-  return members->next({"cpu", 99}, Membership::kJustMade).number;
-}
-
 /// What is written to std::cerr while it lives.
 class CapturedErrors {
  public:
@@ -55,42 +48,27 @@ class CapturedErrors {
 
 Moments part_of(std::size_t rank) { return some_moments(static_cast<std::uint32_t>(rank)); }
 
-/// The parts of all ranks merged in the order of their devices.
-Moments merged_by_device(std::size_t ranks) {
-  std::map<Device, Moments> parts;
-  for (std::size_t rank = 0; rank < ranks; ++rank) parts[device_of(rank)] = part_of(rank);
-  std::vector<Moments> sorted;
-  for (const auto& entry : parts) sorted.push_back(entry.second);
-  return merge_all(sorted);
-}
-
 }  // namespace
 
-TEST_CASE("ranks: all run, all are joined, and the error of one is rethrown") {
-  std::vector<int> ran(4);
-  const auto run = [&](std::size_t rank) {
-    ran[rank] = 1;
-    if (rank == 2) throw std::runtime_error("rank 2");
-  };
-  CHECK_THROWS_WITH_AS(run_ranks(4, run), "rank 2", std::runtime_error);
-  CHECK(std::accumulate(ran.begin(), ran.end(), 0) == 4);
-}
-
 TEST_CASE("reduction: every order of arrival gives every device the same bits, exactly once") {
-  constexpr std::size_t kRanks = 4;
-  const Moments expected = merged_by_device(kRanks);
-  std::vector<std::size_t> order(kRanks);
+  // In the order in which they merge, which is not that of their names.
+  const std::vector<Device> devices = {{"cpu", 2}, {"cpu", 3}, {"cpu", 10}, {"gpu", 1}};
+  std::vector<Moments> parts;
+  for (std::size_t i = 0; i < devices.size(); ++i) parts.push_back(part_of(i));
+  const Moments expected = merge_all(parts);
+  CHECK_FALSE(same_bits(merge_all<Moments>({parts[2], parts[0], parts[1], parts[3]}), expected));
+  std::vector<std::size_t> order(devices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   do {
-    const auto reduction = make_reduction(kRanks);
-    std::vector<Inbox<Moments>> inboxes(kRanks);
-    for (std::size_t i = 0; i < kRanks; ++i) {
+    const auto reduction = make_reduction(devices.size());
+    std::vector<Inbox<Moments>> inboxes(devices.size());
+    for (const std::size_t i : order) {
       for (const auto& inbox : inboxes) REQUIRE(inbox.calls().empty());
-      arrive(*reduction, device_of(order[i]), part_of(order[i]), inboxes[order[i]].then());
+      arrive(*reduction, devices[i], parts[i], inboxes[i].then());
     }
     const auto& merged = inboxes[0].wait().outcome.merged;
-    for (std::size_t rank = 0; rank < kRanks; ++rank) {
-      const auto calls = inboxes[rank].calls();
+    for (const auto& inbox : inboxes) {
+      const auto calls = inbox.calls();
       REQUIRE(calls.size() == 1);
       REQUIRE(calls[0].outcome);
       CHECK(calls[0].outcome.merged == merged);
@@ -100,123 +78,29 @@ TEST_CASE("reduction: every order of arrival gives every device the same bits, e
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST_CASE("reduction: devices on threads of their own meet") {
-  for (std::size_t ranks = 1; ranks <= 8; ++ranks) {
-    const Moments expected = merged_by_device(ranks);
-    for (int repeat = 0; repeat < 20; ++repeat) {
-      const auto reduction = make_reduction(ranks);
-      std::vector<Inbox<Moments>> inboxes(ranks);
-      std::vector<std::thread::id> threads(ranks);
-      run_ranks(ranks, [&](std::size_t rank) {
-        threads[rank] = std::this_thread::get_id();
+TEST_CASE("reduction: fail reaches those who wait and those who come later, unless all have met") {
+  constexpr std::size_t kRanks = 4;
+  for (const std::string message : {"first", ""}) {
+    for (std::size_t waiting = 0; waiting <= kRanks; ++waiting) {
+      CAPTURE(waiting);
+      const auto reduction = make_reduction(kRanks);
+      std::vector<Inbox<Moments>> inboxes(kRanks);
+      const auto come = [&](std::size_t rank) {
         arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
-        inboxes[rank].wait();
-      });
-      std::size_t own = 0;
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const auto calls = inboxes[rank].calls();
-        REQUIRE(calls.size() == 1);
-        REQUIRE(calls[0].outcome);
-        CHECK(same_bits(*calls[0].outcome.merged, expected));
-        own += calls[0].thread == threads[rank] ? 1 : 0;
-        CHECK(calls[0].thread == inboxes[0].calls()[0].thread);
+      };
+      for (std::size_t rank = 0; rank < waiting; ++rank) come(rank);
+      reduction->fail(message);
+      reduction->fail("second");
+      for (std::size_t rank = 0; rank < waiting; ++rank) CHECK(inboxes[rank].calls().size() == 1);
+      for (std::size_t rank = waiting; rank < kRanks; ++rank) come(rank);
+      const bool is_late = waiting == kRanks;
+      for (const auto& inbox : inboxes) {
+        REQUIRE(inbox.calls().size() == 1);
+        CHECK(static_cast<bool>(inbox.calls()[0].outcome) == is_late);
+        const std::string error = is_late ? "" : "layer 'a' round 7 forward: " + message;
+        CHECK(inbox.calls()[0].outcome.error == error);
       }
-      CHECK(own == 1);
     }
-  }
-}
-
-TEST_CASE("reduction: whoever arrives last answers the others before itself") {
-  const auto reduction = make_reduction(3);
-  std::vector<std::size_t> answered;
-  for (const std::size_t rank : {2, 0, 1}) {
-    arrive(*reduction, device_of(rank), part_of(rank),
-           [&answered, rank](const auto&) { answered.push_back(rank); });
-  }
-  REQUIRE(answered.size() == 3);
-  CHECK(answered.back() == 1);
-}
-
-TEST_CASE("reduction: parts merge by device type and then by number, not by name") {
-  const std::vector<Device> devices = {{"cpu", 2}, {"cpu", 3}, {"cpu", 10}, {"gpu", 1}};
-  const auto reduction = make_reduction(4);
-  std::vector<Moments> parts;
-  Inbox<Moments> inbox;
-  for (std::size_t i = 0; i < 4; ++i) parts.push_back(part_of(i));
-  for (const std::size_t i : {3, 1, 0, 2}) {
-    arrive(*reduction, devices[i], parts[i], inbox.then());
-  }
-  REQUIRE(inbox.wait().outcome);
-  CHECK(same_bits(*inbox.wait().outcome.merged, merge_all(parts)));
-  // By name cpu(10) would be the first.
-  CHECK_FALSE(
-      same_bits(merge_all<Moments>({parts[2], parts[0], parts[1], parts[3]}), merge_all(parts)));
-}
-
-TEST_CASE("reduction: fail reaches those who wait and those who come later") {
-  const auto reduction = make_reduction(4);
-  std::vector<Inbox<Moments>> inboxes(4);
-  arrive(*reduction, device_of(0), part_of(0), inboxes[0].then());
-  arrive(*reduction, device_of(1), part_of(1), inboxes[1].then());
-  reduction->fail("first");
-  reduction->fail("second");
-  for (const std::size_t rank : {0, 1}) {
-    REQUIRE(inboxes[rank].calls().size() == 1);
-  }
-  arrive(*reduction, device_of(2), part_of(2), inboxes[2].then());
-  reduction->fail("third");
-  arrive(*reduction, device_of(3), part_of(3), inboxes[3].then());
-  for (const std::size_t rank : {2, 3}) {
-    REQUIRE(inboxes[rank].calls().size() == 1);
-  }
-  for (const auto& inbox : inboxes) {
-    CHECK(inbox.calls().size() == 1);
-    CHECK_FALSE(inbox.calls()[0].outcome);
-    CHECK(inbox.calls()[0].outcome.error == "layer 'a' round 7 forward: first");
-  }
-}
-
-TEST_CASE("reduction: fail before anybody came, and with an empty message, is still a failure") {
-  const auto reduction = make_reduction(2);
-  reduction->fail("");
-  for (const std::size_t rank : {0, 1}) {
-    Inbox<Moments> inbox;
-    arrive(*reduction, device_of(rank), part_of(rank), inbox.then());
-    REQUIRE(inbox.calls().size() == 1);
-    CHECK_FALSE(inbox.calls()[0].outcome);
-  }
-}
-
-TEST_CASE("reduction: fail after all have met changes nothing") {
-  const auto reduction = make_reduction(2);
-  std::vector<Inbox<Moments>> inboxes(2);
-  for (const std::size_t rank : {0, 1}) {
-    arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
-  }
-  reduction->fail("late");
-  for (const auto& inbox : inboxes) {
-    REQUIRE(inbox.calls().size() == 1);
-    CHECK(inbox.calls()[0].outcome);
-  }
-}
-
-TEST_CASE("reduction: a failure that races with the last arrival wins everywhere or nowhere") {
-  for (int repeat = 0; repeat < 200; ++repeat) {
-    const auto reduction = make_reduction(2);
-    std::vector<Inbox<Moments>> inboxes(2);
-    run_ranks(4, [&](std::size_t rank) {
-      // Later in every repetition, so that it comes before, amid and after the arrivals.
-      if (rank >= 2) {
-        for (int i = 0; i < repeat % 20 * 20; ++i) std::this_thread::yield();
-        reduction->fail("rank " + std::to_string(rank));
-      } else {
-        arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
-      }
-    });
-    REQUIRE(inboxes[0].calls().size() == 1);
-    REQUIRE(inboxes[1].calls().size() == 1);
-    CHECK(inboxes[0].wait().outcome.merged == inboxes[1].wait().outcome.merged);
-    CHECK(inboxes[0].wait().outcome.error == inboxes[1].wait().outcome.error);
   }
 }
 
@@ -278,7 +162,8 @@ TEST_CASE("watchdog: it warns once before a reduction fails, and tells of the ti
   {
     const ScopedTimeout timeout(0.5);
     arrive(*reduction, {"cpu", 4}, part_of(0), [&, then = inbox.then()](auto&&... outcome) {
-      next = next_of_newcomer(members.get());
+      // The round of a device that was never there.
+      next = members->next({"cpu", 99}, Membership::kJustMade).number;
       then(outcome...);
     });
     inbox.wait();
@@ -292,13 +177,6 @@ TEST_CASE("watchdog: it warns once before a reduction fails, and tells of the ti
   CHECK(text.find('\n') == text.size() - 1);
 }
 
-TEST_CASE("watchdog: a failure that is no timeout is not told as one") {
-  const auto members = make_members(2);
-  members->next({"cpu", 4}, Membership::kJustMade);
-  std::make_shared<Reduction>(members, 0, Direction::kForward)->fail("reason");
-  CHECK(next_of_newcomer(members.get()) == 0);
-}
-
 TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
   const auto reduction = make_reduction(2);
   Inbox<Moments> inbox;
@@ -308,29 +186,6 @@ TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
   CHECK(inbox.calls().empty());
   const ScopedTimeout timeout(0.01);
   CHECK(contains(inbox.wait().outcome.error, device_of(0).name()));
-}
-
-TEST_CASE("watchdog: many give up together, and those that have met are left alone") {
-  const auto complete = make_reduction(2);
-  std::vector<Inbox<Moments>> met(2);
-  for (const std::size_t rank : {0, 1}) {
-    arrive(*complete, device_of(rank), part_of(rank), met[rank].then());
-  }
-  std::vector<std::shared_ptr<Reduction>> incomplete;
-  std::vector<Inbox<Moments>> waiting(20);
-  for (const auto& inbox : waiting) {
-    incomplete.push_back(make_reduction(2));
-    arrive(*incomplete.back(), device_of(0), part_of(0), inbox.then());
-  }
-  {
-    const ScopedTimeout timeout(0.01);
-    for (const auto& inbox : waiting) CHECK_FALSE(inbox.wait().outcome);
-  }
-  for (const auto& inbox : waiting) CHECK(inbox.calls().size() == 1);
-  for (const auto& inbox : met) {
-    REQUIRE(inbox.calls().size() == 1);
-    CHECK(inbox.calls()[0].outcome);
-  }
 }
 
 TEST_CASE("watchdog: a reduction that everybody has left is forgotten") {
@@ -346,25 +201,6 @@ TEST_CASE("watchdog: a reduction that everybody has left is forgotten") {
   arrive(*reduction, device_of(0), part_of(0), inbox.then());
   CHECK_FALSE(inbox.wait().outcome);
   CHECK(abandoned.calls().empty());
-}
-
-TEST_CASE("watchdog: giving up while devices still arrive answers everybody once") {
-  const ScopedTimeout timeout(0.01);
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    const auto reduction = make_reduction(4);
-    std::vector<Inbox<Moments>> inboxes(4);
-    run_ranks(4, [&](std::size_t rank) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 0 : 9 + rank));
-      arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
-      inboxes[rank].wait();
-    });
-    const auto first = inboxes[0].wait().outcome;
-    for (const auto& inbox : inboxes) {
-      REQUIRE(inbox.calls().size() == 1);
-      CHECK(inbox.calls()[0].outcome.merged == first.merged);
-      CHECK(inbox.calls()[0].outcome.error == first.error);
-    }
-  }
 }
 
 }  // namespace gluon_syncbn::tests
