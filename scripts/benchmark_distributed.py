@@ -11,40 +11,59 @@ messages as long as the layer's; the exchange is the layer less the layer alone.
 MXNet's engine and are taken in random order in the same processes. Processes meet before each, and
 start at a random time of Horovod's cycle: without that, an operation that ends just after the start
 of a cycle always waits for the next.
+
+With --many it needs no launcher, as it starts one for each case: how the time and the memory of a
+step grow with processes, contexts and layers (a forward and a backward pass of layers of 64
+channels, beside MXNet's BatchNorm on the same contexts):
+
+    .venv/bin/python scripts/benchmark_distributed.py --many
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict
 
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
+import psutil
+from mxnet.gluon import nn
 
 from benchmarks.report import cell, format_table, summary
 
 WARM_UP = 20
+# Processes, contexts of each, layers.
+MANY = [
+    *((processes, 1, 10) for processes in (1, 2, 4, 8, 16)),
+    (4, 4, 10),
+    *((1, contexts, 10) for contexts in (8, 16, 32, 64)),
+    *((processes, 2, layers) for processes in (1, 2) for layers in (10, 100, 1000)),
+]
 HEADER = 9  # words of a message in front of its numbers (src/distributed/message.cc)
 
 Calls = Dict[str, Callable[[], Any]]
 
 
-def measure(calls: Calls, repeats: int) -> dict[str, dict[str, Any]]:
+def measure(calls: Calls, repeats: int, warm_up: int = WARM_UP) -> dict[str, dict[str, Any]]:
     """Median and quartiles of each call's time on this process."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     chance = random.Random(0)
     cycle = float(os.environ.get("HOROVOD_CYCLE_TIME", "1")) / 1e3
-    for repeat in range(WARM_UP + repeats):
+    for repeat in range(warm_up + repeats):
         for name in chance.sample(sorted(calls), len(calls)):
             hvd.allreduce(mx.nd.zeros(1), name="meet").wait_to_read()
             time.sleep(chance.random() * 2 * cycle)
             begin = time.perf_counter()
             calls[name]()
-            if repeat >= WARM_UP:
+            if repeat >= warm_up:
                 times[name].append(time.perf_counter() - begin)
     return {name: summary(found) for name, found in times.items()}
 
@@ -78,13 +97,71 @@ def calls_of(channels: int) -> Calls:
     }
 
 
+def step_of(norm: Any, contexts: int, layers: int) -> Callable[[], None]:
+    """Return a step of a chain of layers of 64 channels, forward and backward."""
+    ctx = [mx.cpu(i) for i in range(contexts)]
+    net = nn.HybridSequential()
+    for _ in range(layers):
+        net.add(norm(in_channels=64))
+    net.initialize(ctx=ctx)
+    net.hybridize()
+    data = [mx.nd.random.normal(shape=(2, 64, 1, 1), ctx=c) for c in ctx]
+
+    def call() -> None:
+        with mx.autograd.record():
+            outs = [net(part) for part in data]
+        mx.autograd.backward(outs)
+        mx.nd.waitall()
+
+    return call
+
+
+def resident() -> float:
+    """Memory of this process in MiB."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def one_of_many(contexts: int, layers: int) -> None:
+    """Print the times of a step in ms and what they add to the memory, as cells of a table."""
+    cells = []
+    gluon_syncbn.set_timeout(600)
+    for norm in (nn.BatchNorm, gluon_syncbn.SyncBatchNorm):
+        before = resident()
+        found = measure({"step": step_of(norm, contexts, layers)}, max(5, 200 // layers), 3)
+        cells += [cell(found["step"]), f"{resident() - before:.0f}"]
+    if hvd.rank() == 0:
+        print(json.dumps(cells))
+
+
+def many() -> None:
+    """Print the table of MANY."""
+    lines = []
+    for case in MANY:
+        processes, *rest = map(str, case)
+        command = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", processes]
+        command += [sys.executable, __file__, "--one-of-many", *rest]
+        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        lines.append([processes, *rest, *json.loads(out[out.index("[\"") :].split("\n")[0])])
+        print(*lines[-1], file=sys.stderr)
+    head = ["processes", "contexts", "layers", "BatchNorm, ms", "MiB", "SyncBatchNorm, ms", "MiB"]
+    print(format_table(head, lines))
+
+
 def main() -> None:
-    """Print the table."""
+    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--channels", type=int, nargs="+", default=[64, 256, 1024, 2048])
     parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--many", action="store_true")
+    parser.add_argument("--one-of-many", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.many:
+        return many()
     hvd.init()
+    if options.one_of_many:
+        gluon_syncbn.init()
+        return one_of_many(*options.one_of_many)
     lines = []
     for channels in options.channels:
         found = measure(calls_of(channels), options.repeats)

@@ -6,6 +6,7 @@
 #   scripts/test.sh --sanitizers     the native tests under the thread sanitizer, and under those of
 #                                    addresses and of undefined behaviour
 #   scripts/test.sh --wheel          builds the wheel and imports it
+#   scripts/test.sh --hosts          several processes, on one host and on two (namespaces; as root)
 #   scripts/test.sh --cu112          GPU contexts, on a CUDA runtime without a GPU
 #   scripts/test.sh --cu112 --distributed    the same in several processes (scripts/test_cu112.sh)
 #
@@ -20,6 +21,16 @@ case "${1:-}" in
     part="${1#--}"
     parts=("${part%-only}")
     shift
+    ;;
+  --hosts)
+    shift
+    scripts/setup.sh --test --distributed
+    if [[ ! -x /usr/sbin/sshd ]] && command -v apt-get >/dev/null; then
+      # Without starting it.
+      RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+        iproute2 openssh-server || echo "test: note: without sshd there are no two hosts"
+    fi
+    exec .venv/bin/pytest tests/distributed "$@"
     ;;
   --cu112)
     shift

@@ -82,12 +82,14 @@ def start(
     mpi: bool = False,
     program: Path | None = None,
     timeout: float = 300,
+    on_host: list[str] | None = None,
     **environment: str,
 ) -> Job:
     """Run one of ``workers``, or `program`, in several processes; expect none to be left over.
 
     They start with horovodrun and gloo, or with `mpi` with mpirun. After `timeout` seconds the job
-    is killed and the test fails. In `environment`, ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or
+    is killed and the test fails. With `on_host`, what two_hosts() yields, half of them run on each of
+    two hosts. In `environment`, ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or
     "mixed".
     """
     reason = why_not()
@@ -99,6 +101,9 @@ def start(
         launcher += ["-np", str(processes)]
     else:
         launcher = [str(BIN / "horovodrun"), "--gloo", "-np", str(processes)]
+    if on_host is not None:
+        launcher = [*on_host, *launcher, "-H", f"a:{processes // 2},b:{processes // 2}"]
+        launcher += [] if mpi else ["--disable-cache", "--network-interfaces", "eth0"]
     kind = environment.setdefault("SYNCBN_TEST_CONTEXTS", DEVICE)
     marker = f"{os.getpid()}-{time.monotonic_ns()}"
     added = {
@@ -110,6 +115,9 @@ def start(
         "SYNCBN_TEST_JOB": marker,
         **environment,
     }
+    if mpi and on_host is not None:
+        for name in added:
+            launcher += ["-x", name]
     path = program or WORKERS / f"{worker}.py"
     with subprocess.Popen(
         [*launcher, sys.executable, "-W", "ignore", str(path), *arguments],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -126,14 +127,49 @@ def survives(rank: int, folder: Path) -> dict[str, str]:
     return told
 
 
+def cable(*arguments: str) -> None:
+    """Change this host's end of the cable."""
+    subprocess.run(["ip", "link", "set", "eth0", *arguments], check=True)
+
+
+LOST = {
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "halted": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "cut": lambda: cable("down"),
+}
+
+
+def lost(rank: int, what: str) -> dict[str, str]:
+    """One process, or one host, is lost in the middle of a step."""
+    first, second = layer("first_"), layer("second_")
+    train(first)
+    train(second)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    gluon_syncbn.set_timeout(SHORT)
+    x = mx.nd.array([[rank] * 3, [rank + 1.0] * 3])
+    told = {}
+    with mx.autograd.record():
+        y = first(x)
+        told["first"] = error_of(y.wait_to_read)
+        if rank == hvd.size() - 1:
+            LOST[what]()
+        z = second(y)
+    told["second"] = error_of(z.wait_to_read, pending=True)
+    told["again"] = error_of(lambda: train(second), pending=True)
+    return told
+
+
 def main() -> None:
     folder, what = Path(sys.argv[1]), sys.argv[2]
     rank, _ = init()
     gluon_syncbn.init()
     begin = time.monotonic()
-    told = {"dies": dies, "survives": survives}[what](rank, folder)
+    if what in LOST:
+        told = lost(rank, what)
+    else:
+        told = {"dies": dies, "survives": survives}[what](rank, folder)
     report(str(folder), told=told, seconds=time.monotonic() - begin)
-    if what == "dies":
+    if what != "survives":
         os._exit(1)  # at a normal end Horovod would wait for the dead where MPI goes on without it
 
 

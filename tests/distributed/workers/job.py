@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import zlib
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ def close(what: str, actual: Any, expected: Any, tolerance: float, scale: float 
 def report(folder: str, **facts: Any) -> None:
     """Leave a note of this process for the test."""
     path = Path(folder) / f"{hvd.rank()}.json"
-    path.write_text(json.dumps({"rank": hvd.rank(), **facts}))
+    note = {"rank": hvd.rank(), "host": socket.gethostname(), **facts}
+    path.write_text(json.dumps(note))
 
 
 def init(timeout: float = 60, **options: Any) -> tuple[int, int]:
