@@ -15,9 +15,9 @@ namespace gluon_syncbn::mxnet {
 /// Lets custom operators fail one after the other.
 ///
 /// MXNet keeps all errors in a list without a lock (AddToGlobalExceptions in its
-/// src/engine/threaded_engine.h). A custom operator that fails adds to it on a worker of its
-/// device, after the operation that its callback has pushed (src/operator/custom/custom-inl.h). If
-/// several did so at the same time, as the devices of a round would, the process could crash.
+/// threaded_engine.h). A custom operator that fails adds to it on a worker of its device, after the
+/// operation that its callback has pushed (custom-inl.h). If several did so at the same time, as
+/// the devices of a round would, the process could crash.
 class ErrorQueue {
  public:
   static ErrorQueue& instance();

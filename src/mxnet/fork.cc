@@ -99,11 +99,10 @@ void after() {
 
 }  // namespace
 
-// Before a fork, MXNet ends the threads of custom operators and then waits for all operations (its
-// src/initialize.cc). One
-// that calls a custom operator in between would wait forever, or crash. And an error that it finds
-// then ends the process. MXNet has registered its handlers before these, so that `before` is called
-// before MXNet's and `after` behind.
+// Before a fork, MXNet ends the threads of custom operators and then waits for all operations (in
+// its initialize.cc). One that calls a custom operator in between would wait forever, or crash. And
+// an error that it finds then ends the process. MXNet has registered its handlers before these, so
+// that `before` is called before MXNet's and `after` behind.
 void survive_forks(LiveArrays live_arrays) {
   the_live_arrays = live_arrays;
   static const int status = pthread_atfork(&before, &after, &after);

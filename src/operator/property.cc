@@ -149,9 +149,9 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
 
 GraphUse Property::graph_use(const Device& device) const {
   // Imperative calls need no order of ours: MXNet lets the next one wait for the running
-  // statistics. In a static graph it does not (CreateEngineOp in its src/imperative/
-  // imperative_utils.h only reads auxiliary states), but creates the operators of the whole graph
-  // for one device after another.
+  // statistics. In a static graph it does not (CreateEngineOp in its imperative_utils.h
+  // only reads auxiliary states), but creates the operators of the whole graph for one device after
+  // another.
   if (attributes_.scope == Scope::kKey) return {};
 
   thread_local Device current;

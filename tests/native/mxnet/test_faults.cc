@@ -54,9 +54,10 @@ TEST_CASE_FIXTURE(Library, "faults: what failed before the layer is told there")
   Layer layer("bn", 3, 2);
   const Batch x(kTwo, 1);
   fail(x.arrays[1], "the network before the layer failed");
+  std::vector<Call> calls;  // which keep the group of devices
   {
     const ScopedTimeout timeout(0.2);
-    const auto calls = layer.call(x.arrays);
+    calls = layer.call(x.arrays);
     check_error(calls[0].out, {"forward waited", "Missing: "});
     check_error(calls[1].out, {"the network before the layer failed"});
   }
