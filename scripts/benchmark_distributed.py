@@ -34,7 +34,6 @@ from typing import Any, Callable, Dict
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
-import psutil
 from mxnet.gluon import nn
 
 from benchmarks.report import cell, format_table, summary
@@ -142,7 +141,7 @@ def many() -> None:
         command = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", processes]
         command += [sys.executable, __file__, "--one-of-many", *rest]
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        lines.append([processes, *rest, *json.loads(out[out.index("[\"") :].split("\n")[0])])
+        lines.append([processes, *rest, *json.loads(out[out.index('["') :].split("\n")[0])])
         print(*lines[-1], file=sys.stderr)
     head = ["processes", "contexts", "layers", "BatchNorm, ms", "MiB", "SyncBatchNorm, ms", "MiB"]
     print(format_table(head, lines))
@@ -157,11 +156,13 @@ def main() -> None:
     parser.add_argument("--one-of-many", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.many:
-        return many()
+        many()
+        return
     hvd.init()
     if options.one_of_many:
         gluon_syncbn.init()
-        return one_of_many(*options.one_of_many)
+        one_of_many(*options.one_of_many)
+        return
     lines = []
     for channels in options.channels:
         found = measure(calls_of(channels), options.repeats)
