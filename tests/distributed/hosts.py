@@ -83,8 +83,8 @@ def write_settings(folder: Path) -> None:
 
 
 def children(starter: subprocess.Popen) -> list[int]:
-    found = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text()
-    return [int(number) for number in found.split()]
+    path = Path(f"/proc/{starter.pid}/task/{starter.pid}/children")
+    return [int(number) for number in path.read_text().split()] if starter.poll() is None else []
 
 
 def first_process(name: str, starter: subprocess.Popen, folder: Path) -> int:
@@ -99,8 +99,9 @@ def first_process(name: str, starter: subprocess.Popen, folder: Path) -> int:
 
 def end(starter: subprocess.Popen) -> None:
     """End a host: with its first process, all of its processes end."""
-    for child in children(starter):
-        os.kill(child, signal.SIGKILL)
+    for number in children(starter) or [starter.pid]:
+        if starter.poll() is None:
+            os.kill(number, signal.SIGKILL)
     starter.wait(timeout=30)
 
 

@@ -83,14 +83,15 @@ def start(
     program: Path | None = None,
     timeout: float = 300,
     on_host: list[str] | None = None,
+    leaves: int = 0,
     **environment: str,
 ) -> Job:
     """Run one of ``workers``, or `program`, in several processes; expect none to be left over.
 
     They start with horovodrun and gloo, or with `mpi` with mpirun. After `timeout` seconds the job
-    is killed and the test fails. With `on_host`, what two_hosts() yields, half of them run on each of
-    two hosts. In `environment`, ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or
-    "mixed".
+    is killed and the test fails. With `on_host`, what two_hosts() yields, half of them run on each
+    of two hosts. The launcher may leave processes that it cannot reach, but no more than `leaves`.
+    In `environment`, ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or "mixed".
     """
     reason = why_not()
     if reason is not None:
@@ -135,7 +136,7 @@ def start(
             output, _ = process.communicate()
             pytest.fail(f"{worker} did not end within {timeout:g} s:\n{output}")
     left = wait_for_end(marker)
-    assert not left, f"left over: {left}\n{output}"
+    assert len(left) <= leaves, f"left over: {left}\n{output}"
     return Job(process.returncode, output)
 
 
