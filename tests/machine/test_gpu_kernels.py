@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
+import subprocess
 
 import pytest
 
@@ -66,6 +68,60 @@ def test_kernels_wait_for_no_more_than_they_need(compiled):
             waits = body.index("ld.acquire.gpu.u64")
             sizes = [int(m[1] or 1) * int(m[2]) for m in LOAD.finditer(body, 0, waits)]
             assert 128 in sizes, f"{name}: no load of 16 bytes comes before the wait"
+
+
+@pytest.fixture(scope="module")
+def machine_code(folder, tmp_path_factory):
+    """The instructions of each kernel of floats that writes 16 bytes at a time, for sm_80."""
+    (ptx,) = folder.rglob("float.ptx")
+    cubin = tmp_path_factory.mktemp("cubin") / "float.cubin"
+    subprocess.run([NVCC, "-arch=sm_80", "-cubin", "-o", str(cubin), str(ptx)], check=True)
+    wide = {
+        name: list(struct.iter_unpack("<QQ", code))
+        for name, code in sections(cubin.read_bytes())
+        if name.startswith(".text.") and "Elementwise" in name and WIDE["float"] in name
+    }
+    assert len(wide) == 14
+    return wide
+
+
+def test_loads_of_inputs_do_not_wait_for_each_other(machine_code):
+    """ptxas decides on that: PTX has all loads first."""
+    for name, instructions in machine_code.items():
+        loads = 6 if "ByOutput" in name else 4
+        assert "L" * loads + "u" * loads in loads_and_uses(instructions), name
+
+
+def sections(elf: bytes):
+    """The name and the content of each section of a 64-bit ELF file."""
+    (begin,) = struct.unpack_from("<Q", elf, 0x28)
+    number, names = struct.unpack_from("<HH", elf, 0x3C)
+    headers = [struct.unpack_from("<I20xQQ24x", elf, begin + 64 * i) for i in range(number)]
+    for name, offset, size in headers:
+        start = headers[names][1] + name
+        yield elf[start : elf.index(b"\0", start)].decode(), elf[offset : offset + size]
+
+
+def loads_and_uses(instructions) -> str:
+    """Says L for each load of 16 bytes, and u where the first of its registers is needed.
+
+    The operation is in the lowest 12 bits; registers follow in bits 16 (the result), 24, 32 and 64.
+    """
+    order = ""
+    loaded: dict[int, int] = {}  # the load that fills a register
+    for at, (low, high) in enumerate(instructions):
+        operation = low & 0xFFF
+        sources = [low >> 24 & 0xFF, high & 0xFF]
+        if operation >> 9 == 1:  # the second source is a register as well
+            sources.append(low >> 32 & 0xFF)
+        if operation == 0x981:  # LDG
+            if high >> 9 & 7 == 6:  # 128 bits
+                order += "L"
+                loaded.update(dict.fromkeys(range(low >> 16 & 0xFF, (low >> 16 & 0xFF) + 4), at))
+        elif needed := {loaded[source] for source in sources if source in loaded}:
+            order += "u"
+            loaded = {register: load for register, load in loaded.items() if load not in needed}
+    return order
 
 
 def is_fast(piece: str, in_double: bool) -> bool:

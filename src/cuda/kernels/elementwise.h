@@ -66,25 +66,11 @@ struct Elementwise {
       return true;
     }
     if (!self->task.exists) return true;
-    Visitor visitor{inputs, {}, source, {}};
-    GLUON_SYNCBN_UNROLL
-    for (int k = 0; k < kOutputs; ++k) visitor.out[k] = outputs[k];
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kNumber; ++i) {
-      const std::uint32_t channel = tiling.channel(self->task, static_cast<std::uint32_t>(i));
-      visitor.values[i] = shared->values[channels.index(channel, tiling.channels)];
+    if (adds()) {
+      write_all<true>(self, *shared);
+    } else {
+      write_all<false>(self, *shared);
     }
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
-      const Piece& piece = self->pieces[i];
-      if (piece.end - piece.begin == kVectorIn) {
-        visitor.put(piece.begin, self->packs[i]);
-      } else {
-        for (std::int64_t at = piece.begin; at < piece.end; ++at) visitor.one(at, 0);
-      }
-    }
-    visit(tiling, &self->walk, &visitor);
-    visit_rest(tiling, self->task, &visitor);
     return true;
   }
 
@@ -115,6 +101,38 @@ struct Elementwise {
     self->walk = walk;
   }
 
+  GLUON_SYNCBN_HOST_DEVICE bool adds() const {
+    bool any = false;
+    GLUON_SYNCBN_UNROLL
+    for (int k = 0; k < kOutputs; ++k) any = any || outputs[k].add;
+    return any;
+  }
+
+  /// A loop that may load an output, to add to it, waits for that between its loads of inputs. So
+  /// there is another one, for outputs that nothing is added to.
+  template <bool kMayAdd>
+  GLUON_SYNCBN_HOST_DEVICE void write_all(Thread* self, const Shared& shared) const {
+    Visitor<kMayAdd> visitor{inputs, {}, source, {}};
+    GLUON_SYNCBN_UNROLL
+    for (int k = 0; k < kOutputs; ++k) visitor.out[k] = outputs[k];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kNumber; ++i) {
+      const std::uint32_t channel = tiling.channel(self->task, static_cast<std::uint32_t>(i));
+      visitor.values[i] = shared.values[self->channels.index(channel, tiling.channels)];
+    }
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const Piece& piece = self->pieces[i];
+      if (piece.end - piece.begin == kVectorIn) {
+        visitor.put(piece.begin, self->packs[i]);
+      } else {
+        for (std::int64_t at = piece.begin; at < piece.end; ++at) visitor.one(at, 0);
+      }
+    }
+    visit(tiling, &self->walk, &visitor);
+    visit_rest(tiling, self->task, &visitor);
+  }
+
   /// Each thread for one channel.
   GLUON_SYNCBN_HOST_DEVICE void prepare(int step, std::int64_t channel, bool* has_turn,
                                         Values* values) const {
@@ -132,6 +150,7 @@ struct Elementwise {
   /// Of channels that a thread has to do with at a time.
   static constexpr int kNumber = Tiling::template kChannels<kVectorIn>;
 
+  template <bool kMayAdd>
   struct Visitor {
     static constexpr int kVector = kVectorIn;
     static constexpr int kTogether = Elementwise::kTogether;
@@ -176,7 +195,7 @@ struct Elementwise {
       source.template outputs<N, kOf>(of, elements, results);
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kOutputs; ++k) {
-        if (kOutputs == 1 || out[k].to) store<N>(out[k].to + at, results[k], out[k].add);
+        if (kOutputs == 1 || out[k].to) store<N>(out[k].to + at, results[k], kMayAdd && out[k].add);
       }
     }
   };
