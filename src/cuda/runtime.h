@@ -11,9 +11,9 @@
 
 namespace gluon_syncbn::cuda {
 
-// All that this library asks of the CUDA runtime, in terms of objects. runtime.cc implements it; the
-// tests run that on a CUDA runtime without a GPU (tests/fake_cuda). Everything throws Error, which
-// names the call and the GPU.
+// All that this library asks of the CUDA runtime, in terms of objects. runtime.cc implements it;
+// the tests run that on a CUDA runtime without a GPU (tests/fake_cuda). Everything throws Error,
+// which names the call and the GPU.
 
 /// Number of GPUs: 0 where there is no GPU, no driver or one that is too old. As what follows, it
 /// makes no context on a GPU.
