@@ -77,9 +77,7 @@ class HostPass : public DevicePass {
     }
   }
 
-  void fail(const std::string& error) final {
-    if (const auto call = std::exchange(call_, nullptr)) call->complete(error);
-  }
+  void fail(const std::string& error) final { complete(error); }
 
   Call& call() final { return *call_; }
 
@@ -188,7 +186,12 @@ class HostPass : public DevicePass {
     } catch (const std::exception& caught) {
       error = caught.what();
     }
-    std::exchange(call_, nullptr)->complete(error);
+    complete(error);
+  }
+
+  /// Without effect the second time.
+  void complete(const std::string& error) {
+    if (const auto call = std::exchange(call_, nullptr)) call->complete(error);
   }
 
   const Layout layout_;

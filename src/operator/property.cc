@@ -88,7 +88,7 @@ Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
     throw Error(layer + ": shortcut has shape " + to_string(given[kShortcut]) + " where " +
                 to_string(data) + " is expected, that of data");
   }
-  if (counts_batches()) {
+  if (!attributes_.momentum) {
     const Shape count = state(kNumBatches);
     if (!count.empty() && count.front() >= 0 && count != shapes.count) {
       throw Error(layer + ": num_batches_tracked has shape " + to_string(count) +

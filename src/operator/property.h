@@ -26,9 +26,6 @@ class Property {
     Shape parameter;
     Shape count{1};
   };
-  /// Whether num_batches_tracked is a third auxiliary state.
-  bool counts_batches() const { return !attributes_.momentum; }
-
   /// Positions among what MXNet passes to the callbacks.
   Positions positions() const { return Positions(attributes_); }
 

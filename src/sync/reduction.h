@@ -31,6 +31,9 @@ class Reduction : public Waiting, public std::enable_shared_from_this<Reduction>
             std::shared_ptr<RoundLink> processes = nullptr);
   ~Reduction() override;
 
+  /// "SyncBatchNorm 'bn0' round 3 forward", for messages.
+  const std::string& name() const { return name_; }
+
   /// Lets `pass` sum up on the calling thread, of a device that then arrives with it or fails.
   /// Throws what it throws.
   void sum(DevicePass* pass);
@@ -69,7 +72,7 @@ class Reduction : public Waiting, public std::enable_shared_from_this<Reduction>
   const std::shared_ptr<Membership> members_;
   const std::uint64_t number_;
   const Direction direction_;
-  const std::string name_;  // of the pass, for messages
+  const std::string name_;
   const std::shared_ptr<RoundLink> processes_;
   std::atomic<std::size_t> coming_{0};
   std::mutex mutex_;

@@ -28,7 +28,7 @@ void Round::agree(const Device& device, const Signature& signature) {
         "devices " + signature_->first.name() + " and " + device.name() + " differ: " + *difference;
   }
   fail(error);
-  throw Error(members_->layer() + " round " + std::to_string(number_) + " forward: " + error);
+  throw Error(forward_->name() + ": " + error);
 }
 
 void Round::fail(const Device& device, const std::string& reason) {
