@@ -17,7 +17,14 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("nightly", settings.get_profile("gluon_syncbn"), derandomize=False)
 settings.load_profile("gluon_syncbn")
+
+
+def examples(number: int) -> settings:
+    """So many drawn cases of a test. TEST_CASES takes the place of the number in longer runs."""
+    return settings(max_examples=int(os.environ.get("TEST_CASES", number)))
+
 
 # The type of the contexts of all tests: gpu where scripts/test.sh --cu112 runs them.
 DEVICE = os.environ.get("GLUON_SYNCBN_TEST_DEVICE", "cpu")

@@ -6,11 +6,11 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.conftest import contexts
+from tests.conftest import contexts, examples
 from tests.layer.test_activation import require_same_training
 from tests.layer.test_modes import MODES
 from tests.layer.test_parity import steps
@@ -31,7 +31,7 @@ def keep_gamma_from_zero(batch: Batch) -> None:
     batch.gamma = (sign * np.maximum(np.abs(batch.gamma), 0.5)).astype(batch.gamma.dtype)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(step=steps(inplace=True))
 def test_any_step_matches_the_oracle(step):
     batch, options, dtype = step

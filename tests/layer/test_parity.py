@@ -8,10 +8,10 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import contexts
+from tests.conftest import contexts, examples
 from tests.support.layers import Options, add_shortcut, avoid_kinks, check, make_batch, run
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 1e-5}
@@ -62,7 +62,7 @@ def steps(draw: st.DrawFn, inplace: bool = False):
     return batch, options, dtype
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(step=steps())
 def test_any_step_matches_the_oracle(step):
     batch, options, dtype = step

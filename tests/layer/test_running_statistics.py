@@ -15,12 +15,12 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.conftest import contexts
+from tests.conftest import contexts, examples
 from tests.layer.test_modes import MODES
 
 CHANNELS = 2
@@ -315,7 +315,7 @@ def run_program(mode: str, program: list, folder: Path) -> None:
         each.check()
 
 
-@settings(max_examples=5)
+@examples(5)
 @given(program=st.lists(ACTIONS, min_size=3, max_size=12))
 @pytest.mark.parametrize("mode", MODES)
 def test_any_program(mode, tmp_path_factory, program):

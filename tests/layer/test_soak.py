@@ -74,7 +74,8 @@ def test_nothing_grows(mode):
         "import json, sys; from tests.layer.test_soak import train;"
         "print(json.dumps(train(sys.argv[1], int(sys.argv[2]))))"
     )
-    result = run_python(program, mode, os.environ.get("SOAK_STEPS", "400"))
+    steps = os.environ.get("SOAK_STEPS", "400")
+    result = run_python(program, mode, steps, timeout=300 + int(steps) / 5)
     samples = json.loads(result.stdout.splitlines()[-1])
     found = growth(samples)
     assert all(found[name] <= most for name, most in MOST_GROWTH.items()), found

@@ -205,19 +205,21 @@ def check(batch: Batch, options: Options, tolerance: float, out_tolerance: float
     out_tolerance = out_tolerance or tolerance
     result, expected = run(batch, options), expect(batch, options)
 
+    largest_dz = np.abs(batch.dy).max() * (
+        max(1.0, options.slope) if options.act_type in ("leaky", "elu") else 1.0
+    )
+
     assert result.out.dtype == batch.x.dtype
     assert relative_error(result.out, expected.out) <= out_tolerance
     if result.dx is not None:
         before = options.before_of("data")
         # dx is a difference of terms of this size, which may cancel.
-        size = np.abs(batch.dy).max() * expected.largest_scale + abs(before)
+        size = largest_dz * expected.largest_scale + abs(before)
         assert np.abs(result.dx - (expected.dx + before)).max() <= out_tolerance * size
     if result.dshortcut is not None:
         before = options.before_of("shortcut")
-        size = np.abs(batch.dy).max() + abs(before)
-        assert (
-            np.abs(result.dshortcut - (expected.dshortcut + before)).max() <= out_tolerance * size
-        )
+        error = np.abs(result.dshortcut - (expected.dshortcut + before)).max()
+        assert error <= out_tolerance * (largest_dz + abs(before))
     for name, parts, whole in (
         ("gamma", result.dgamma, expected.dgamma),
         ("beta", result.dbeta, expected.dbeta),

@@ -18,7 +18,12 @@ def clean_environment() -> dict[str, str]:
 
 
 def run_python(
-    program: str, *arguments: str, status: int = 0, stdin: str | None = None, **environment: str
+    program: str,
+    *arguments: str,
+    status: int = 0,
+    stdin: str | None = None,
+    timeout: float = 300,
+    **environment: str,
 ) -> subprocess.CompletedProcess:
     """Run `program` in a clean environment and expect it to exit with `status`."""
     result = subprocess.run(
@@ -28,7 +33,7 @@ def run_python(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
         check=False,
     )
     assert result.returncode == status, result.stdout + result.stderr

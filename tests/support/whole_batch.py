@@ -48,9 +48,9 @@ def norm_layers(net: Any) -> list:
 
 
 def _named(net: Any) -> dict[str, Any]:
-    """Parameters by their place in the network. In a traced graph, their names tell the layer."""
-    parameters = net._collect_params_with_prefix()
-    return {name.replace("syncbatchnorm", "batchnorm"): p for name, p in parameters.items()}
+    """Parameters by their place in the network. In a traced graph, their names tell the place."""
+    parameters = net._collect_params_with_prefix().items()
+    return {n.replace("syncbatchnorm", "batchnorm").replace(".", "_"): p for n, p in parameters}
 
 
 def randomize(net: Any, size: int, loss: Loss) -> dict[str, np.ndarray]:

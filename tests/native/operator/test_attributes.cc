@@ -9,6 +9,7 @@
 
 #include "common/error.h"
 #include "operator/attributes.h"
+#include "support/seeds.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -110,8 +111,8 @@ bool is_printable(const std::string& text) {
 
 TEST_CASE("attributes: garbage is refused with a short message, or means what it says") {
   std::size_t accepted = 0;
-  constexpr std::uint32_t kCases = 60000;
-  for (std::uint32_t seed = 0; seed < kCases; ++seed) {
+  const auto cases = seeds(0, 60000);
+  for (const std::uint32_t seed : cases) {
     CAPTURE(seed);
     const Pairs pairs = Garbage(seed).pairs();
     try {
@@ -145,8 +146,9 @@ TEST_CASE("attributes: garbage is refused with a short message, or means what it
       REQUIRE(is_printable(message));
     }
   }
-  CHECK(accepted > kCases / 20);
-  CHECK(accepted < kCases / 2);
+  if (cases.size() < 1000) return;
+  CHECK(accepted > cases.size() / 20);
+  CHECK(accepted < cases.size() / 2);
 }
 
 TEST_CASE("attributes: what came and what was expected is named") {

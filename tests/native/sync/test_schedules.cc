@@ -16,6 +16,7 @@
 #include "common/error.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
+#include "support/seeds.h"
 #include "support/values.h"
 #include "sync/sync_group.h"
 
@@ -415,16 +416,16 @@ constexpr std::uint32_t kShare = 1;
 #endif
 
 TEST_CASE("schedules: every rank gets one outcome per round, and all of a round get the same") {
-  for (std::uint32_t seed = 0; seed < 3000 / kShare; ++seed) try_schedule(seed, false);
+  for (const std::uint32_t seed : seeds(0, 3000 / kShare)) try_schedule(seed, false);
 }
 
 TEST_CASE("schedules: the same with ranks that stay away and a watchdog that gives up") {
   const ScopedTimeout timeout(0.01);
-  for (std::uint32_t seed = 10000; seed < 10000 + 500 / kShare; ++seed) try_schedule(seed, true);
+  for (const std::uint32_t seed : seeds(10000, 500 / kShare)) try_schedule(seed, true);
 }
 
 TEST_CASE("schedules: whatever happened in a step, the next one without faults works") {
-  for (std::uint32_t seed = 20000; seed < 20000 + 300 / kShare; ++seed) {
+  for (const std::uint32_t seed : seeds(20000, 300 / kShare)) {
     CAPTURE(seed);
     const std::size_t ranks = 2 + seed % 4;
     Loop loop(seed, ranks);

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Runs what the tests draw at random with other seeds and many more cases, trains for long, and trains
+# every network of GluonCV. About an hour on two cores.
+#
+#   scripts/nightly.sh [SEED]    (default: today's date)
+#
+# A part that fails stops no other. Each prints the command that repeats it. Native tests name the seed
+# of the failing case as well: with TEST_SEED=SEED and TEST_CASES=1 they run that alone.
+set -euo pipefail
+case "${1:-}" in
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+    exit 0
+    ;;
+esac
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+seed="${1:-$(date +%Y%m%d)}"
+logs="build/nightly"
+mkdir -p "$logs"
+scripts/setup.sh --test
+export PATH="$PWD/.venv/bin:$PATH"
+
+build() { # SANITIZER TARGET
+  cmake -S . -B "build/native-$1" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Debug \
+    -DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_SANITIZE="$1" >"$logs/build.log" 2>&1 &&
+    cmake --build "build/native-$1" --target "$2" >>"$logs/build.log" 2>&1 ||
+    { cat "$logs/build.log" && return 1; }
+}
+
+rm -f "$logs"/*.failed
+part() { # NAME COMMAND
+  local begin="$SECONDS" result=passed
+  if ! (eval "$2") >"$logs/$1.log" 2>&1; then
+    result=FAILED
+    tail -n 100 "$logs/$1.log" | tee "$logs/$1.failed"
+  fi
+  printf 'nightly: %s %s in %d s: %s\n' "$1" "$result" $((SECONDS - begin)) "$2"
+}
+
+build thread native_tests
+build address mxnet_tests
+drawn="TEST_SEED=$seed TEST_CASES=33334 setarch -R build/native-thread/native_tests"
+for kind in every same whatever; do
+  part "schedules-$kind" "$drawn '--test-case=schedules: *$kind*'" &  # which sleep most of the time
+done
+part attributes "TEST_SEED=$seed TEST_CASES=1000000 build/native-address/mxnet_tests \
+'--test-case=attributes: garbage*'"
+part programs "TEST_CASES=2500 pytest -q --hypothesis-profile=nightly --hypothesis-seed=$seed \
+--numprocesses 2 -k any_ tests/layer tests/networks/test_drawn_networks.py"
+part soak "SOAK_STEPS=50000 pytest -q --numprocesses 2 tests/layer/test_soak.py"
+part networks "pytest -q --numprocesses 2 --all-networks tests/networks"
+wait
+if compgen -G "$logs/*.failed" >/dev/null; then
+  echo "nightly: seed $seed: failed:" "$logs"/*.failed
+  exit 1
+fi
+echo "nightly: seed $seed: all passed"

@@ -1,0 +1,26 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_SEEDS_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_SEEDS_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace gluon_syncbn::tests {
+
+/// `number` seeds from `first` on, each of which a test draws a case from. TEST_SEED and TEST_CASES
+/// in the environment take the place of these two: for the case that failed, or for a longer run.
+inline std::vector<std::uint32_t> seeds(std::uint32_t first, std::uint32_t number) {
+  const auto chosen = [](const char* name, std::uint32_t otherwise) {
+    const char* text = std::getenv(name);
+    return text ? static_cast<std::uint32_t>(std::stoul(text)) : otherwise;
+  };
+  std::vector<std::uint32_t> seeds(chosen("TEST_CASES", number));
+  std::iota(seeds.begin(), seeds.end(), chosen("TEST_SEED", first));
+  return seeds;
+}
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_SEEDS_H_
