@@ -16,7 +16,7 @@ With --many it needs no launcher, as it starts one for each case: how the time a
 step grow with processes, contexts and layers (a forward and a backward pass of layers of 64
 channels, beside MXNet's BatchNorm on the same contexts):
 
-    .venv/bin/python scripts/benchmark_distributed.py --many
+    .venv/bin/python scripts/benchmark_distributed.py --many [--plot growth.png]
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import Any, Callable, Dict
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
+from matplotlib import pyplot as plt
 from mxnet.gluon import nn
 
 from benchmarks.report import cell, format_table, summary
@@ -136,8 +137,30 @@ def one_of_many(contexts: int, layers: int) -> None:
         print(json.dumps(cells))
 
 
-def many() -> None:
-    """Print the table of MANY."""
+def draw(lines: list[list[str]], path: Path) -> None:
+    """Draw how a step grows with one of processes, contexts and layers."""
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True)
+    for ax, vary, fixed, title in (
+        (axes[0], 0, ["1", "10"], "processes, of one context"),
+        (axes[1], 1, ["1", "10"], "contexts of one process"),
+        (axes[2], 2, ["2", "2"], "layers, in two processes of two contexts"),
+    ):
+        chosen = [line for line in lines if line[:vary] + line[vary + 1 : 3] == fixed]
+        counts = [int(line[vary]) for line in chosen]
+        for column, label in ((3, "SyncBatchNorm"), (5, "BatchNorm")):
+            times = [float(line[column].split(" ")[0]) for line in chosen]
+            ax.loglog(counts, times, "o-", label=label)
+        ax.set_xticks(counts, counts)
+        ax.minorticks_off()
+        ax.set_xlabel(title)
+    axes[0].set_ylabel("a step, ms")
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+
+
+def many(plot: Path | None) -> None:
+    """Print the table of MANY, and draw it."""
     lines = []
     for case in MANY:
         processes, *rest = map(str, case)
@@ -149,6 +172,8 @@ def many() -> None:
         print(*lines[-1], file=sys.stderr)
     head = ["processes", "contexts", "layers", "SyncBatchNorm, ms", "MiB", "BatchNorm, ms"]
     print(format_table(head, lines))
+    if plot:
+        draw(lines, plot)
 
 
 def main() -> None:
@@ -157,10 +182,11 @@ def main() -> None:
     parser.add_argument("--channels", type=int, nargs="+", default=[64, 256, 1024, 2048])
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--many", action="store_true")
+    parser.add_argument("--plot", type=Path, help="file for a picture of --many")
     parser.add_argument("--one-of-many", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.many:
-        many()
+        many(options.plot)
         return
     hvd.init()
     if options.one_of_many:
