@@ -225,8 +225,9 @@ void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kern
     const Extent extent = matrix[part];
     for (std::int64_t column = 0; column < extent.columns; ++column) {
       const std::size_t c = channels[index(column)];
-      merge_channel(counts[c], &result->mean[c], &result->m2[c], extent.rows,
-                    sums.first_of(part)[column], sums.second_of(part)[column]);
+      MergeWeight::of(counts[c], extent.rows)
+          .merge(sums.first_of(part)[column], sums.second_of(part)[column], &result->mean[c],
+                 &result->m2[c]);
       counts[c] += extent.rows;
     }
   }

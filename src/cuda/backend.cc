@@ -167,11 +167,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     }
     const auto room = [workspace](std::size_t doubles) { return workspace->doubles(doubles); };
     Messages messages{};
-    for (const auto& each : all) {
-      messages.values[messages.size] = each->read_by(gpu_, room);
-      messages.counts[messages.size] = each->count();
-      ++messages.size;
-    }
+    for (const auto& each : all) messages.add(each->read_by(gpu_, room), each->count());
     return messages;
   }
 

@@ -38,13 +38,13 @@ void Moments::merge(const std::vector<const Moments*>& parts, std::size_t begin,
   std::int64_t count = 0;
   for (const Moments* part : parts) {
     if (part->count == 0) continue;
+    const auto weight = MergeWeight::of(count, part->count);
     for (std::size_t c = begin; c < end; ++c) {
       if (count == 0) {
         merged->mean[c] = part->mean[c];
         merged->m2[c] = part->m2[c];
       } else {
-        merge_channel(count, &merged->mean[c], &merged->m2[c], part->count, part->mean[c],
-                      part->m2[c]);
+        weight.merge(part->mean[c], part->m2[c], &merged->mean[c], &merged->m2[c]);
       }
     }
     count += part->count;

@@ -41,15 +41,23 @@ struct Moments {
   static Moments of(const PartialStatistics& packed);
 };
 
-/// Merges the moments of `count_b` elements into those of `count_a` elements of one channel.
-GLUON_SYNCBN_HOST_DEVICE inline void merge_channel(std::int64_t count_a, double* mean_a,
-                                                   double* m2_a, std::int64_t count_b,
-                                                   double mean_b, double m2_b) {
-  const double delta = mean_b - *mean_a;
-  const double weight_b = static_cast<double>(count_b) / static_cast<double>(count_a + count_b);
-  *mean_a += delta * weight_b;
-  *m2_a += m2_b + delta * delta * weight_b * static_cast<double>(count_a);
-}
+/// How moments merge into those of `count_before` elements, the same for all channels.
+struct MergeWeight {
+  double of_merged;  ///< share of the moments that are merged in all elements so far
+  double count_before;
+
+  static MergeWeight of(std::int64_t count_before, std::int64_t count) {
+    return {static_cast<double>(count) / static_cast<double>(count_before + count),
+            static_cast<double>(count_before)};
+  }
+
+  GLUON_SYNCBN_HOST_DEVICE void merge(double mean, double m2, double* merged_mean,
+                                      double* merged_m2) const {
+    const double delta = mean - *merged_mean;
+    *merged_mean += delta * of_merged;
+    *merged_m2 += m2 + delta * delta * of_merged * count_before;
+  }
+};
 
 /// What the backward pass exchanges, one per channel: the sum of the output gradient and the sum
 /// of its product with the centred input.

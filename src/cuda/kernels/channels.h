@@ -32,10 +32,17 @@ constexpr int kMostDevices = 64;
 
 struct Messages {
   const double* values[kMostDevices];
-  std::int64_t counts[kMostDevices];  // elements per channel
+  MergeWeight weights[kMostDevices];  // of moments; 0 where there are no elements
+  std::int64_t count;                 // elements per channel of all devices
   int size;
 
-  /// Calls visit(count, first, second) with the numbers of a channel, in the order of devices. Of
+  void add(const double* of_device, std::int64_t own_count) {
+    values[size] = of_device;
+    weights[size++] = own_count > 0 ? MergeWeight::of(count, own_count) : MergeWeight{};
+    count += own_count;
+  }
+
+  /// Calls visit(weight, first, second) with the numbers of a channel, in the order of devices. Of
   /// several devices these come over the same way, and together: none is waited for alone.
   template <class Visit>
   GLUON_SYNCBN_HOST_DEVICE void for_each(std::int64_t channels, std::int64_t c,
@@ -52,7 +59,7 @@ struct Messages {
       }
       GLUON_SYNCBN_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
-        if (begin + i < size) visit(counts[begin + i], first[i], second[i]);
+        if (begin + i < size) visit(weights[begin + i], first[i], second[i]);
       }
     }
   }
@@ -124,16 +131,13 @@ struct ForwardSource {
   const R* beta;
 
   GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
-    std::int64_t count = 0;
     double mean = 0;
     double variance = 0;
-    messages.for_each(channels, c, [&](std::int64_t own, double own_mean, double own_m2) {
-      if (own == 0) return;
-      merge_channel(count, &mean, &variance, own, own_mean, own_m2);
-      count += own;
+    messages.for_each(channels, c, [&](const MergeWeight& weight, double own_mean, double own_m2) {
+      if (weight.of_merged > 0) weight.merge(own_mean, own_m2, &mean, &variance);
     });
     if (messages.size > 0) {
-      if (count > 0) variance /= static_cast<double>(count);
+      if (messages.count > 0) variance /= static_cast<double>(messages.count);
     } else {
       mean = static_cast<double>(running_mean[c]);
       variance = static_cast<double>(running_variance[c]);
@@ -233,7 +237,7 @@ struct BackwardSource {
     if (messages.size > 0) {
       double first = 0;
       double second = 0;
-      messages.for_each(channels, c, [&](std::int64_t, double own_first, double own_second) {
+      messages.for_each(channels, c, [&](const MergeWeight&, double own_first, double own_second) {
         first += own_first;
         second += own_second;
       });

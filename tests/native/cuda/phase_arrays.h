@@ -72,9 +72,7 @@ struct ForwardArrays {
         gamma(stream, gamma_in),
         beta(stream, beta_in) {
     const auto channels = static_cast<std::int64_t>(gamma_in.size());
-    source.messages.values[0] = message.data();
-    source.messages.counts[0] = static_cast<std::int64_t>(count);
-    source.messages.size = 1;
+    source.messages.add(message.data(), static_cast<std::int64_t>(count));
     source.channels = channels;
     source.eps = 0.125;
     source.statistics = {statistics.data(), statistics.data() + channels,

@@ -178,8 +178,7 @@ struct Case {
   }
   cuda::BackwardSource<R> source() {
     cuda::BackwardSource<R> source{};
-    source.messages.values[0] = message.data();
-    source.messages.size = of_batch ? 1 : 0;
+    if (of_batch) source.messages.add(message.data(), layout.count());
     source.own = message.data();
     source.channels = layout.channels;
     source.mean = mean.data();
