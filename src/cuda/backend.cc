@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,6 +117,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       : gpu_(gpu), layout_(layout), call_(std::move(call)) {}
 
   void sum(const std::function<bool()>&) final {
+    const OnDevice on_device(gpu_->stream()->ordinal());
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
     StreamWorkspace workspace(gpu_);
     sum_into(own_->values(), &workspace);
@@ -209,9 +211,10 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   void launch_rest(const AllPartialStatistics& all) {
     std::string error;
+    std::optional<OnDevice> on_device;
     read_ = all;
     try {
-      const OnDevice on_device(gpu_->stream()->ordinal());
+      on_device.emplace(gpu_->stream()->ordinal());
       compute(all);
     } catch (const std::exception& caught) {
       error = caught.what();
@@ -407,6 +410,7 @@ class CudaBackend : public Backend {
 
   void inference(const Forward& work, const StatisticsPtr& statistics,
                  std::shared_ptr<Call> call) override {
+    const OnDevice on_device(gpu_->stream()->ordinal());
     StreamWorkspace workspace(gpu_);
     launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, nullptr, &workspace);
     gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });
