@@ -229,7 +229,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       // What was computed from a failed operation is its consequence.
       std::string first = error.empty() ? found : error;
       for (const auto& each : self->read_) {
-        if (first.empty()) first = each->error();
+        if (first.empty() && each != self->own_) first = each->error();
       }
       const std::string fault = self->fault();
       if (first.empty()) first = fault;

@@ -1,7 +1,10 @@
 #include "cuda/gpu.h"
 
+#include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "common/error.h"
@@ -38,6 +41,16 @@ std::size_t rounded(std::size_t doubles) {
   std::size_t size = 32;
   while (size < doubles) size *= 2;
   return size;
+}
+
+/// A thread that sleeps takes longer to wake than many kernels take to end.
+void wait_until_reached(const Event& event) {
+  constexpr std::chrono::microseconds kWithoutSleep{100};
+  const auto end = std::chrono::steady_clock::now() + kWithoutSleep;
+  while (!event.is_reached()) {
+    if (std::chrono::steady_clock::now() > end) return event.synchronize();
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace
@@ -186,12 +199,15 @@ void Gpu::when_done(Done done) {
 void Gpu::when_reached(Event* event, Done done) { wait_for({event, {}, std::move(done)}); }
 
 void Gpu::wait_for(Waiting waiting) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  waiting_.push_back(std::move(waiting));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.push_back(std::move(waiting));
+  }
   wake_.notify_one();
 }
 
 void Gpu::run() {
+  std::optional<OnDevice> on_device;
   for (;;) {
     Waiting next;
     {
@@ -203,7 +219,8 @@ void Gpu::run() {
     }
     std::string error;
     try {
-      next.event ? next.event->synchronize() : stream_.synchronize();
+      if (!on_device) on_device.emplace(ordinal_);
+      next.event ? wait_until_reached(*next.event) : stream_.synchronize();
     } catch (const std::exception& caught) {
       error = caught.what();
     }

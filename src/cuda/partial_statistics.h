@@ -39,7 +39,8 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
 
   /// What went wrong in the kernels that fill them, for a GPU that has waited for these; or "".
-  /// A GPU that fails leaves no numbers, and a peer that has read them hears of it only here.
+  /// A GPU that fails leaves no numbers, and a peer that has read them hears of it only here. To be
+  /// called on the thread of a GPU.
   std::string error() const;
 
   /// As copy_to_host(), this one alone. Those of one device are copied in the order of the calls.

@@ -132,8 +132,16 @@ void Event::record(Stream* stream) {
   const OnDevice on_device(impl_->ordinal);
   check(cudaEventRecord(impl_->event, native(*stream)), "cudaEventRecord", impl_->ordinal);
 }
-void Event::synchronize() {
-  const OnDevice on_device(impl_->ordinal);
+bool Event::is_reached() const {
+  const cudaError_t status = cudaEventQuery(impl_->event);
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check(status, "earlier work", impl_->ordinal);
+  return true;
+}
+void Event::synchronize() const {
   check(cudaEventSynchronize(impl_->event), "earlier work", impl_->ordinal);
 }
 
