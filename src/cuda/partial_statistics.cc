@@ -22,10 +22,17 @@ GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& st
   std::copy(statistics.values.begin(), statistics.values.end(), values());
 }
 
+void GpuPartialStatistics::come_behind(const std::vector<GpuPartialStatisticsPtr>& all) const {
+  for (const auto& each : all) {
+    if (each.get() != this) each->keep_waiting(gpu_->stream());
+  }
+  // Of two, the other one waits for these alone.
+  if (all.size() > 2) written();
+}
+
 const double* GpuPartialStatistics::read_by(Gpu* reader,
                                             const std::function<double*(std::size_t)>& room) const {
   if (message_.written) {
-    if (reader != gpu_) reader->stream()->wait(*message_.written);
     if (is_on_host() || reader->reads(*gpu_)) return values();
     // A copy, which CUDA takes through the host, is slow. The next message should not need one.
     gpu_->keep_messages_on_host();

@@ -73,9 +73,10 @@ assert "failed on gpu(1)" in error and "OutOfResources" in error, error
 
 
 def test_without_an_event_the_whole_stream_is_waited_for():
-    struck, found = struck_by("cudaEventRecord@1#2=701", DEVICES)
+    # Of more devices, the last one records its event a second time when all have come.
+    struck, found = struck_by("cudaEventRecord@1#2=701", [0, 1])
     assert struck == 1
-    assert found == [""] * 3
+    assert found == [""] * 2
 
 
 def test_a_copy_of_a_message_that_fails_fails_its_device():
