@@ -40,8 +40,8 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   void keep_waiting(Stream* stream) const { stream->wait(*message_.written); }
 
   /// Where kernels that come next on the stream of `reader`, behind these, find the values: in
-  /// place, or in memory that `room` gives, if they come from the host, because every block reads
-  /// them, or if these kernels cannot read them in place.
+  /// place, or in memory of the host if they cannot read them there, or in memory that `room` gives
+  /// if they come from the host, because every block reads them. Called for one reader at a time.
   const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
 
   /// What went wrong in the kernels that fill them, for a GPU that has waited for these; or "".
@@ -57,6 +57,7 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
 
   Gpu* const gpu_;
   const Gpu::Message message_;
+  mutable Gpu::Message on_host_;  // a copy, where a GPU cannot read the message
   const std::size_t doubles_;
   const std::int64_t count_;  // elements of a channel
 };

@@ -19,6 +19,7 @@
 #include "cuda/gpu.h"
 #include "cuda/needs_gpu.h"
 #include "cuda/shard.h"
+#include "support/captured_errors.h"
 #include "support/ranks.h"
 #include "sync/sync_group.h"
 
@@ -274,6 +275,25 @@ TEST_CASE("cuda backend: where GPUs cannot reach each other, messages come to li
     if (cuda::device_count() > 1) CHECK((host_allocations() > on_host_before) == (i == 0));
     if (i == 0) check_one_batch(shards);
   }
+}
+
+TEST_CASE("cuda backend: where peers read what is wrong, they meet on the host, with a warning") {
+  const ShareGpus share;
+  const Setting broken("PEERS", 2);
+  const auto shards = make_shards(3, 49, 120);  // contexts of their own
+  SyncGroup group("layer", 3);
+  const CapturedErrors errors;
+  for (int i = 0; i < 3; ++i) {
+    CHECK(step(shards, &group) == std::vector<std::string>(6));
+    if (i == 0) check_one_batch(shards);
+  }
+  if (cuda::device_count() == 1) return;
+  const std::string text = errors.text();
+  CAPTURE(text);
+  const std::string warning =
+      "gluon_syncbn: warning: gpu(121) reads wrong numbers from the memory of gpu(120)";
+  CHECK(contains(text, warning));
+  CHECK(text.find(warning) == text.rfind(warning));
 }
 
 TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages until it is done") {

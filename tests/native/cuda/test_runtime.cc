@@ -165,22 +165,22 @@ TEST_CASE("cuda runtime: a GPU that cannot be had is an error, and the thread ke
 
 TEST_CASE("cuda runtime: a GPU reaches another's memory from the time when they meet") {
   const FreshGpus fresh;
-  const cuda::Gpu owner(kIndex, kGpu);
+  cuda::Gpu owner(kIndex, kGpu);
   cuda::Gpu reader(kIndex + 1, kOther);
   const long before = fakeCudaCount("cudaDeviceEnablePeerAccess", -1);
   SUBCASE("once") {
-    for (int i = 0; i < 3; ++i) CHECK(reader.reads(owner));
+    for (int i = 0; i < 3; ++i) CHECK(reader.reads(&owner));
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 1);
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", kOther) >= 1);
   }
   SUBCASE("also where MXNet was there first") {
     cuda::enable_reading(kOther, kGpu);
-    CHECK(reader.reads(owner));
+    CHECK(reader.reads(&owner));
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 2);
   }
   SUBCASE("not where CUDA promised too much") {
     fakeCudaInject("cudaDeviceEnablePeerAccess");
-    for (int i = 0; i < 3; ++i) CHECK_FALSE(reader.reads(owner));
+    for (int i = 0; i < 3; ++i) CHECK_FALSE(reader.reads(&owner));
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 1);
   }
   CHECK(cudaPeekAtLastError() == cudaSuccess);
