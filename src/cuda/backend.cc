@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,12 +18,12 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-/// In the order of devices or, if other processes have come in, one of all of them.
-using AllPartialStatistics = std::vector<GpuPartialStatisticsPtr>;
-
-/// From so many on, each device launches on a thread of its own: one thread that lets all of them
-/// wait for all others would take longer than it takes to wake the others.
-constexpr std::size_t kManyDevices = 4;
+struct AllPartialStatistics {
+  /// In the order of devices or, if other processes have come in, one of all of them.
+  std::vector<GpuPartialStatisticsPtr> parts;
+  /// Those that come behind all others; null if the host has written them.
+  GpuPartialStatisticsPtr last;
+};
 
 /// Statistics in memory of a GPU, which the kernel of the forward pass fills. Before them is room
 /// for the normalizations that an activation needs in backward.
@@ -116,6 +117,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       : gpu_(gpu), layout_(layout), call_(std::move(call)) {}
 
   void sum(const std::function<bool()>&) final {
+    const OnDevice on_device(gpu_->stream()->ordinal());
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
     StreamWorkspace workspace(gpu_);
     sum_into(own_->values(), &workspace);
@@ -132,15 +134,21 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     AllPartialStatistics all;
+    std::optional<OnDevice> on_device;
     try {
-      all = processes.empty() ? all_of(passes) : to_gpu(processes);
+      on_device.emplace(gpu_->stream()->ordinal());
+      if (processes.empty()) {
+        all = {all_of(passes), own_};
+        own_->come_behind(all.parts);
+      } else {
+        all.parts = {std::make_shared<const GpuPartialStatistics>(gpu_, merge(processes))};
+      }
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
       return;
     }
     for (const auto& pass : passes) {
-      if (pass.get() == this) continue;
-      passes.size() < kManyDevices ? of(pass).launch_rest(all) : of(pass).post_rest(all);
+      if (pass.get() != this) of(pass).launch_rest(all);
     }
     launch_rest(all);
   }
@@ -161,13 +169,14 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   /// For a kernel that comes next, and so after what writes them. They are kept until this pass is
   /// done.
   Messages messages(const AllPartialStatistics& all, StreamWorkspace* workspace) {
-    if (all.size() > static_cast<std::size_t>(kMostDevices)) {
-      throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
+    if (all.parts.size() > static_cast<std::size_t>(kMostDevices)) {
+      throw Error("num_devices=" + std::to_string(all.parts.size()) + " where at most " +
                   std::to_string(kMostDevices) + " GPU contexts can meet");
     }
     const auto room = [workspace](std::size_t doubles) { return workspace->doubles(doubles); };
     Messages messages{};
-    for (const auto& each : all) messages.add(each->read_by(gpu_, room), each->count());
+    if (all.last && all.last != own_) all.last->keep_waiting(gpu_->stream());
+    for (const auto& each : all.parts) messages.add(each->read_by(gpu_, room), each->count());
     return messages;
   }
 
@@ -184,30 +193,18 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     return static_cast<GpuPass&>(*pass);
   }
 
-  static AllPartialStatistics all_of(const DevicePasses& passes) {
-    AllPartialStatistics all;
+  static std::vector<GpuPartialStatisticsPtr> all_of(const DevicePasses& passes) {
+    std::vector<GpuPartialStatisticsPtr> all;
     for (const auto& pass : passes) all.push_back(of(pass).own_);
     return all;
   }
 
-  AllPartialStatistics to_gpu(const std::vector<PartialStatistics>& processes) const {
-    return {std::make_shared<const GpuPartialStatistics>(gpu_, merge(processes))};
-  }
-
-  /// Launches on a thread of the device.
-  void post_rest(const AllPartialStatistics& all) {
-    try {
-      call_->post([self = shared_from_this(), all] { self->launch_rest(all); });
-    } catch (const std::exception& error) {
-      fail(error.what());
-    }
-  }
-
   void launch_rest(const AllPartialStatistics& all) {
     std::string error;
-    read_ = all;
+    std::optional<OnDevice> on_device;
+    read_ = all.parts;
     try {
-      const OnDevice on_device(gpu_->stream()->ordinal());
+      on_device.emplace(gpu_->stream()->ordinal());
       compute(all);
     } catch (const std::exception& caught) {
       error = caught.what();
@@ -222,7 +219,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       // What was computed from a failed operation is its consequence.
       std::string first = error.empty() ? found : error;
       for (const auto& each : self->read_) {
-        if (first.empty()) first = each->error();
+        if (first.empty() && each != self->own_) first = each->error();
       }
       const std::string fault = self->fault();
       if (first.empty()) first = fault;
@@ -236,7 +233,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   const Layout layout_;
   std::shared_ptr<Call> call_;  // until it is complete
   std::shared_ptr<const GpuPartialStatistics> own_;
-  AllPartialStatistics read_;
+  std::vector<GpuPartialStatisticsPtr> read_;
 };
 
 class ForwardPass : public GpuPass {
@@ -259,7 +256,7 @@ class ForwardPass : public GpuPass {
   void compute(const AllPartialStatistics& all) override {
     const auto statistics = std::make_shared<GpuStatistics>(gpu(), work_.data);
     std::int64_t count = 0;
-    for (const auto& each : all) count += each->count();
+    for (const auto& each : all.parts) count += each->count();
     const Update update = call().update(statistics, count);
     if (update.saved) save_or_restore(update.running, update.saved.get());
     // The kernel of the output moves them by this batch, when its turn has come.
@@ -403,6 +400,7 @@ class CudaBackend : public Backend {
 
   void inference(const Forward& work, const StatisticsPtr& statistics,
                  std::shared_ptr<Call> call) override {
+    const OnDevice on_device(gpu_->stream()->ordinal());
     StreamWorkspace workspace(gpu_);
     launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, nullptr, &workspace);
     gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });

@@ -1,11 +1,18 @@
 #include "cuda/gpu.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <numeric>
+#include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "common/error.h"
 #include "common/per_process.h"
+#include "common/report.h"
+#include "cuda/kernels/channels.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -38,6 +45,16 @@ std::size_t rounded(std::size_t doubles) {
   std::size_t size = 32;
   while (size < doubles) size *= 2;
   return size;
+}
+
+/// A thread that sleeps takes longer to wake than many kernels take to end.
+void wait_until_reached(const Event& event) {
+  constexpr std::chrono::microseconds kWithoutSleep{100};
+  const auto end = std::chrono::steady_clock::now() + kWithoutSleep;
+  while (!event.is_reached()) {
+    if (std::chrono::steady_clock::now() > end) return event.synchronize();
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace
@@ -145,14 +162,38 @@ Gpu::Message Gpu::message(std::size_t doubles) {
   return {take(message_place_, doubles), event()};
 }
 
-bool Gpu::reads(const Gpu& owner) {
-  if (owner.ordinal_ == ordinal_) return true;
-  auto& reading = reading_.at(static_cast<std::size_t>(owner.ordinal_));
-  // Two threads that come first do the same.
+bool Gpu::reads(Gpu* owner) {
+  if (owner->ordinal_ == ordinal_) return true;
+  auto& reading = reading_.at(static_cast<std::size_t>(owner->ordinal_));
   if (reading == Reading::kNotTried) {
-    reading = enable_reading(ordinal_, owner.ordinal_) ? Reading::kWorks : Reading::kFails;
+    // Two threads that come first do the same.
+    const bool is_allowed = enable_reading(ordinal_, owner->ordinal_);
+    const bool works = is_allowed && reads_rightly(owner);
+    const Reading before = reading.exchange(works ? Reading::kWorks : Reading::kFails);
+    if (is_allowed && !works && before == Reading::kNotTried) {
+      report("warning: gpu(" + std::to_string(index_) +
+             ") reads wrong numbers from the memory of gpu(" + std::to_string(owner->index_) +
+             "), though CUDA reports peer access. This library reads them from memory of the host "
+             "now; set MXNET_ENABLE_GPU_P2P=0 for MXNet");
+    }
   }
   return reading == Reading::kWorks;
+}
+
+bool Gpu::reads_rightly(Gpu* owner) {
+  std::vector<double> numbers(1024);
+  std::iota(numbers.begin(), numbers.end(), 1 + owner->ordinal_);
+  const auto there = owner->memory(numbers.size());
+  owner->stream_.copy(there->data(), numbers.data(), numbers.size() * sizeof(double));
+  owner->stream_.synchronize();
+  const auto here = host_memory(numbers.size());
+  auto* read = static_cast<double*>(here->data());
+  std::fill_n(read, numbers.size(), 0.0);
+  const Channels<ReadNumbers> body{{static_cast<const double*>(there->data()), read},
+                                   static_cast<std::int64_t>(numbers.size())};
+  launch(body, body.blocks(), &stream_);
+  stream_.synchronize();
+  return std::equal(numbers.begin(), numbers.end(), read);
 }
 
 std::uint32_t* Gpu::counters(std::size_t number) {
@@ -186,12 +227,15 @@ void Gpu::when_done(Done done) {
 void Gpu::when_reached(Event* event, Done done) { wait_for({event, {}, std::move(done)}); }
 
 void Gpu::wait_for(Waiting waiting) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  waiting_.push_back(std::move(waiting));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.push_back(std::move(waiting));
+  }
   wake_.notify_one();
 }
 
 void Gpu::run() {
+  std::optional<OnDevice> on_device;
   for (;;) {
     Waiting next;
     {
@@ -203,7 +247,8 @@ void Gpu::run() {
     }
     std::string error;
     try {
-      next.event ? next.event->synchronize() : stream_.synchronize();
+      if (!on_device) on_device.emplace(ordinal_);
+      next.event ? wait_until_reached(*next.event) : stream_.synchronize();
     } catch (const std::exception& caught) {
       error = caught.what();
     }

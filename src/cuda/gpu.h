@@ -112,8 +112,8 @@ class Gpu {
   Message message(std::size_t doubles);
 
   /// Whether kernels of this GPU can read what `owner` keeps in its own memory. Asked for a GPU for
-  /// the first time, lets them where that is possible.
-  bool reads(const Gpu& owner);
+  /// the first time, lets them where that is possible, and sees what they read.
+  bool reads(Gpu* owner);
   /// Messages to come lie in memory of the host: somebody cannot read them where they are now.
   void keep_messages_on_host() { message_place_ = Memory::Place::kHost; }
 
@@ -138,6 +138,7 @@ class Gpu {
   Pool<Memory>::Lease take(Memory::Place place, std::size_t doubles);
   std::unique_ptr<Memory> allocate(Memory::Place place, std::size_t bytes);
   void give_back_free(Memory::Place place);
+  bool reads_rightly(Gpu* owner);
   void require_no_capture() const;
   Pool<Event>::Lease event();
   void wait_for(Waiting waiting);

@@ -22,13 +22,29 @@ GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& st
   std::copy(statistics.values.begin(), statistics.values.end(), values());
 }
 
+void GpuPartialStatistics::come_behind(const std::vector<GpuPartialStatisticsPtr>& all) const {
+  for (const auto& each : all) {
+    if (each.get() != this) each->keep_waiting(gpu_->stream());
+  }
+  // Of two, the other one waits for these alone.
+  if (all.size() > 2) written();
+}
+
 const double* GpuPartialStatistics::read_by(Gpu* reader,
                                             const std::function<double*(std::size_t)>& room) const {
   if (message_.written) {
-    if (reader != gpu_) reader->stream()->wait(*message_.written);
-    if (is_on_host() || reader->reads(*gpu_)) return values();
-    // A copy, which CUDA takes through the host, is slow. The next message should not need one.
-    gpu_->keep_messages_on_host();
+    if (is_on_host() || reader->reads(gpu_)) return values();
+    // The GPU itself leaves a copy on the host, and the next messages at once. One between GPUs
+    // might be made by the same broken way.
+    if (!on_host_.memory) {
+      gpu_->keep_messages_on_host();
+      Gpu::Message copy = gpu_->message(doubles_);
+      gpu_->stream()->copy(copy.values(), values(), doubles_ * sizeof(double));
+      copy.written->record(gpu_->stream());
+      on_host_ = std::move(copy);
+    }
+    reader->stream()->wait(*on_host_.written);
+    return on_host_.values();
   }
   double* copy = room(doubles_);
   reader->stream()->copy(copy, values(), doubles_ * sizeof(double));

@@ -33,13 +33,20 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   /// What fills the values is on the stream of the GPU now.
   void written() const { message_.written->record(gpu_->stream()); }
 
-  /// Where kernels that come next on the stream of `reader` find the values: in place, or in memory
-  /// that `room` gives, if they come from the host, because every block reads them, or if these
-  /// kernels cannot read them in place.
+  /// What comes next on the stream of the GPU comes behind all of `all`, of which these are one,
+  /// and behind them comes who waits for these from now on.
+  void come_behind(const std::vector<std::shared_ptr<const GpuPartialStatistics>>& all) const;
+  /// What comes next on `stream` comes behind these.
+  void keep_waiting(Stream* stream) const { stream->wait(*message_.written); }
+
+  /// Where kernels that come next on the stream of `reader`, behind these, find the values: in
+  /// place, or in memory of the host if they cannot read them there, or in memory that `room` gives
+  /// if they come from the host, because every block reads them. Called for one reader at a time.
   const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
 
   /// What went wrong in the kernels that fill them, for a GPU that has waited for these; or "".
-  /// A GPU that fails leaves no numbers, and a peer that has read them hears of it only here.
+  /// A GPU that fails leaves no numbers, and a peer that has read them hears of it only here. To be
+  /// called on the thread of a GPU.
   std::string error() const;
 
   /// As copy_to_host(), this one alone. Those of one device are copied in the order of the calls.
@@ -50,6 +57,7 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
 
   Gpu* const gpu_;
   const Gpu::Message message_;
+  mutable Gpu::Message on_host_;  // a copy, where a GPU cannot read the message
   const std::size_t doubles_;
   const std::int64_t count_;  // elements of a channel
 };

@@ -52,11 +52,15 @@ void check(cudaError_t status, const std::string& what, int ordinal) {
 }
 
 OnDevice::OnDevice(int ordinal) : before_(thread_context()) {
-  if (before_ && before_ == context_of(ordinal)) return;
+  void* const context = context_of(ordinal);
+  if (before_ && before_ == context) return;
+  changed_ = true;
+  // cudaSetDevice alone would leave the thread without a context before CUDA 12, until a call needs
+  // one, so that scopes within this one would change it again.
+  if (context && set_thread_context(context)) return;
   const cudaError_t status = cudaSetDevice(ordinal);
   if (status != cudaSuccess) set_thread_context(before_);
   check(status, "cudaSetDevice", ordinal);
-  changed_ = true;
 }
 OnDevice::~OnDevice() {
   if (changed_) set_thread_context(before_);
@@ -128,8 +132,16 @@ void Event::record(Stream* stream) {
   const OnDevice on_device(impl_->ordinal);
   check(cudaEventRecord(impl_->event, native(*stream)), "cudaEventRecord", impl_->ordinal);
 }
-void Event::synchronize() {
-  const OnDevice on_device(impl_->ordinal);
+bool Event::is_reached() const {
+  const cudaError_t status = cudaEventQuery(impl_->event);
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check(status, "earlier work", impl_->ordinal);
+  return true;
+}
+void Event::synchronize() const {
   check(cudaEventSynchronize(impl_->event), "earlier work", impl_->ordinal);
 }
 

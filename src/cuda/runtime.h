@@ -55,9 +55,12 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(Stream* stream);
-  /// Keeps the calling thread until all work before the point is done. Throws what went wrong in
-  /// it.
-  void synchronize();
+  // For a thread that has a GPU, whichever. They throw what went wrong in the work before the
+  // point.
+  /// Whether all of it is done.
+  bool is_reached() const;
+  /// Keeps the calling thread until all of it is done.
+  void synchronize() const;
 
   struct Impl;
   Impl& impl() const { return *impl_; }

@@ -34,8 +34,9 @@ void* thread_context() {
   return get && get(&context) == 0 ? context : nullptr;
 }
 
-void set_thread_context(void* context) {
-  if (const auto set = driver().set) set(context);
+bool set_thread_context(void* context) {
+  const auto set = driver().set;
+  return set && set(context) == 0;
 }
 
 }  // namespace gluon_syncbn::cuda

@@ -8,7 +8,8 @@ namespace gluon_syncbn::cuda {
 // context where there is none (from CUDA 12 on). These two make none.
 
 void* thread_context();
-void set_thread_context(void* context);
+/// Whether the driver has done so.
+bool set_thread_context(void* context);
 
 }  // namespace gluon_syncbn::cuda
 

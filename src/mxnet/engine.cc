@@ -50,6 +50,8 @@ void destroy(void* operation) { std::unique_ptr<Operation>(static_cast<Operation
 void push_to(const Context& context, std::vector<NDArrayHandle> inputs,
              std::vector<NDArrayHandle> outputs, const char* name, EngineProperty property,
              bool always, Operation operation) {
+  // MXNet makes the GPU of an operation that it runs at once that of the thread.
+  const KeepsGpu keeps_gpu;
   auto owned = std::make_unique<Operation>(std::move(operation));
   // The engine owns the operation from here on, also where the push fails.
   check(api().EnginePushAsyncND(&run, owned.release(), &destroy, &context, inputs.data(),

@@ -28,8 +28,8 @@ class Completion {
 bool is_engine(const char* type);
 
 /// Runs `operation` once all that writes `inputs` or uses `outputs` has finished: on a worker of
-/// `device`, or, with kAsync, on the thread that finds it ready. The engine holds back whoever uses
-/// `outputs` until the completion is called. `operation` must not throw.
+/// `device`, or, with kAsync, before this returns if there is nothing to wait for. The engine holds
+/// back whoever uses `outputs` until the completion is called. `operation` must not throw.
 void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
           const std::vector<NDArrayHandle>& outputs, const char* name, EngineProperty property,
           std::function<void(Completion)> operation);

@@ -47,12 +47,15 @@ class Operator::EngineCall : public Call, public std::enable_shared_from_this<En
              std::vector<std::size_t> outputs)
       : op_(std::move(op)), arrays_(std::move(arrays)), outputs_(std::move(outputs)) {}
 
-  /// Lets a worker of the device run it once the arrays are ready. Profilers show `name`.
+  /// Lets it run once the arrays are ready. Profilers show `name`. MXNet calls custom operators on
+  /// threads of their own. They may as well put work on a GPU, which takes less time than to wake a
+  /// worker; what computes on the CPU belongs on the worker of its context.
   void push(const char* name) {
     std::vector<NDArrayHandle> handles;
     for (const std::size_t position : outputs_) handles.push_back(arrays_[position].handle());
+    const EngineProperty property = op_->device_.type == "gpu" ? kAsync : kNormal;
     const auto self = shared_from_this();
-    mxnet::push(op_->device_, {}, handles, name, kNormal, [self](const Completion& completion) {
+    mxnet::push(op_->device_, {}, handles, name, property, [self](const Completion& completion) {
       self->completion_ = completion;
       try {
         self->run();

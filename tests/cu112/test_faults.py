@@ -73,18 +73,20 @@ assert "failed on gpu(1)" in error and "OutOfResources" in error, error
 
 
 def test_without_an_event_the_whole_stream_is_waited_for():
-    struck, found = struck_by("cudaEventRecord@1#2=701", DEVICES)
+    # Of more devices, the last one records its event a second time when all have come.
+    struck, found = struck_by("cudaEventRecord@1#2=701", [0, 1])
     assert struck == 1
-    assert found == [""] * 3
+    assert found == [""] * 2
 
 
-def test_a_copy_of_a_message_that_fails_fails_its_device():
+def test_a_copy_of_a_message_that_fails_fails_who_wants_to_read_it():
     program = """
 from tests.cu112.faults import *
 struck, found = struck_by("cudaMemcpyAsync@1=701", [0, 1, 2])
 assert struck == 1
-assert "cudaMemcpyAsync on gpu(1) failed" in found[1]
-assert not found[0] and not found[2]
+assert not found[1]
+[error] = filter(None, found)  # the next one makes the copy
+assert "cudaMemcpyAsync on gpu(1) failed" in error
 require_that_it_works([0, 1, 2])
 """
     run_python(program, FAKE_CUDA_PEERS="0")

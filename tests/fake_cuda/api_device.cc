@@ -127,9 +127,13 @@ int cuCtxGetCurrent(void** context) {
 }
 
 int cuCtxSetCurrent(void* context) {
+  fake_cuda::count("cuCtxSetCurrent", -1);
+  auto* const of = static_cast<fake_cuda::Device*>(context);
+  constexpr int kInvalidContext = 201;
+  if (of && !of->has_context()) return kInvalidContext;
   works_in_context() = context != nullptr;
   // A thread without a context is to the runtime one that works on the first device.
-  current_device() = context ? static_cast<fake_cuda::Device*>(context)->ordinal() : 0;
+  current_device() = of ? of->ordinal() : 0;
   return 0;
 }
 

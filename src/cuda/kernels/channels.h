@@ -363,6 +363,16 @@ struct MoveAverages {
   }
 };
 
+/// Reads what another GPU has, to see whether that works.
+struct ReadNumbers {
+  static constexpr const char* kName = "check of peer access";
+
+  const double* from;
+  double* to;
+
+  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t i) const { to[i] = from[i]; }
+};
+
 /// A channel whose output does not tell its input.
 struct NotInvertible {
   double channel = -1;  // none

@@ -42,6 +42,7 @@
   VISIT(Channels<BackwardSource<double>>)       \
   VISIT(Channels<MoveAverages<float>>)          \
   VISIT(Channels<MoveAverages<double>>)         \
+  VISIT(Channels<ReadNumbers>)                  \
   VISIT(FindNotInvertible<float>)               \
   VISIT(FindNotInvertible<double>)
 

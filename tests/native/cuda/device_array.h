@@ -21,7 +21,7 @@ class DeviceArray {
         memory_(cuda::Memory::Place::kDevice, stream->ordinal(),
                 (values.size() + offset + 1) * sizeof(T)) {
     stream->copy(data(), values.data(), size_ * sizeof(T));
-    synchronize();
+    stream_->synchronize();
   }
 
   T* data() const { return static_cast<T*>(memory_.data()) + offset_; }
@@ -29,17 +29,11 @@ class DeviceArray {
   std::vector<T> download() const {
     std::vector<T> values(size_);
     stream_->copy(values.data(), data(), size_ * sizeof(T));
-    synchronize();
+    stream_->synchronize();
     return values;
   }
 
  private:
-  void synchronize() const {
-    cuda::Event event(stream_->ordinal());
-    event.record(stream_);
-    event.synchronize();
-  }
-
   cuda::Stream* stream_;
   std::size_t size_;
   std::size_t offset_;

@@ -95,9 +95,6 @@ struct Shard {
   bool adds_itself = false;  ///< x is the shortcut as well
   bool in_place = false;     ///< backward has no x
   std::string fault;         ///< with which forward fails when its devices have met
-  std::function<void(const std::function<void()>&)> post = [](const std::function<void()>& task) {
-    task();
-  };
 
   void set_gamma(std::size_t channel, float value) {
     std::vector<float> values = gamma.download();
@@ -123,7 +120,6 @@ struct Shard {
       if (batch) update.batches = {batch};
       return update;
     };
-    call->on_post = post;
     call->on_complete = finishes->one();
     return call;
   }

@@ -19,6 +19,7 @@
 #include "cuda/gpu.h"
 #include "cuda/needs_gpu.h"
 #include "cuda/shard.h"
+#include "support/captured_errors.h"
 #include "support/ranks.h"
 #include "sync/sync_group.h"
 
@@ -111,48 +112,6 @@ TEST_CASE("cuda backend: in place, a gamma that is too small is the error of eve
   }
 }
 
-TEST_CASE("cuda backend: from four on, each device launches on a thread of its own") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  for (const std::size_t number : {3, 4, 8}) {
-    CAPTURE(number);
-    const auto shards = make_shards(number, 49);
-    std::mutex mutex;
-    std::vector<std::thread> threads;
-    for (const auto& shard : shards) {
-      shard->post = [&](const std::function<void()>& task) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        threads.emplace_back(task);
-      };
-    }
-    SyncGroup group("layer", number);
-    CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
-    for (std::thread& thread : threads) thread.join();
-    // In both directions, but for the device that comes last.
-    CHECK(threads.size() == (number < 4 ? 0 : 2 * (number - 1)));
-    check_one_batch(shards);
-  }
-}
-
-TEST_CASE("cuda backend: a device without a thread of its own fails, and its peers go on") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  const auto shards = make_shards(4, 49);
-  for (const auto& shard : shards) {
-    shard->post = [](const std::function<void()>&) { throw Error("no thread"); };
-  }
-  SyncGroup group("layer", 4);
-  Finishes finishes;
-  std::vector<std::shared_ptr<Round>> rounds;
-  for (const auto& shard : shards) {
-    rounds.push_back(group.join(shard->device));
-    shard->forward(&rounds.back()->forward(), &finishes);
-  }
-  auto errors = finishes.wait(4);
-  std::sort(errors.begin(), errors.end());
-  CHECK(errors == std::vector<std::string>{"", "no thread", "no thread", "no thread"});
-}
-
 TEST_CASE("cuda backend: a context that the machine has not is an error with the GPUs it has") {
   // Not one that another test has made, where contexts may share GPUs.
   const int missing = 1000;
@@ -199,7 +158,6 @@ TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
 
 TEST_CASE("cuda backend: two kernels a device in each direction") {
   const ShareGpus share;
-  // From four devices on each launches on a thread of its own.
   for (const std::size_t number : {1u, 2u, 3u, 4u, 8u}) {
     // Channel-last and first, small arrays and large ones, odd sizes.
     for (const Layout& layout : {Layout{2, 5, 1}, Layout{1000, 64, 1}, Layout{2, 5, 49},
@@ -222,6 +180,38 @@ TEST_CASE("cuda backend: two kernels a device in each direction") {
         CHECK(launches() - before == 4 * devices);
       }
     }
+  }
+}
+
+TEST_CASE("cuda backend: what a round asks of CUDA beside kernels grows with the devices") {
+  const ShareGpus share;
+  const auto count = [](const std::string& call) { return fakeCudaCount(call.c_str(), -1); };
+  for (const std::size_t number : {1u, 2u, 4u, 8u}) {
+    CAPTURE(number);
+    const auto devices = static_cast<long>(number);
+    const auto shards = make_shards(number, 49);
+    SyncGroup group("layer", number);
+    step(shards, &group);
+    const long waits = count("cudaStreamWaitEvent");
+    const long records = count("cudaEventRecord");
+    const long captures = count("cudaStreamIsCapturing");
+    const long changes = count("cuCtxSetCurrent");
+    const long switches = count("cudaSetDevice");
+    const long sleeps = count("cudaEventSynchronize");
+    const long questions = count("cudaEventQuery");
+    CHECK(step(shards, &group) == std::vector<std::string>(2 * number));
+    // In each direction the last device waits for all others, and they for it.
+    CHECK(count("cudaStreamWaitEvent") - waits == 4 * (devices - 1));
+    CHECK(count("cudaEventRecord") - records == 4 * devices + (number > 2 ? 2 : 0));
+    CHECK(count("cudaStreamIsCapturing") - captures == 4 * devices);
+    // To and fro, for the sum and for the output; fewer where contexts share GPUs.
+    CHECK(count("cuCtxSetCurrent") - changes <= 8 * devices);
+    CHECK(count("cudaSetDevice") == switches);
+    // For its own work if that is long, and for the error of each peer.
+    const long slept = count("cudaEventSynchronize") - sleeps;
+    CHECK(slept >= 2 * devices * (devices - 1));
+    CHECK(slept <= 2 * devices * devices);
+    CHECK(count("cudaEventQuery") - questions >= 2 * devices);
   }
 }
 
@@ -285,6 +275,25 @@ TEST_CASE("cuda backend: where GPUs cannot reach each other, messages come to li
     if (cuda::device_count() > 1) CHECK((host_allocations() > on_host_before) == (i == 0));
     if (i == 0) check_one_batch(shards);
   }
+}
+
+TEST_CASE("cuda backend: where peers read what is wrong, they meet on the host, with a warning") {
+  const ShareGpus share;
+  const Setting broken("PEERS", 2);
+  const auto shards = make_shards(3, 49, 120);  // contexts of their own
+  SyncGroup group("layer", 3);
+  const CapturedErrors errors;
+  for (int i = 0; i < 3; ++i) {
+    CHECK(step(shards, &group) == std::vector<std::string>(6));
+    if (i == 0) check_one_batch(shards);
+  }
+  if (cuda::device_count() == 1) return;
+  const std::string text = errors.text();
+  CAPTURE(text);
+  const std::string warning =
+      "gluon_syncbn: warning: gpu(121) reads wrong numbers from the memory of gpu(120)";
+  CHECK(contains(text, warning));
+  CHECK(text.find(warning) == text.rfind(warning));
 }
 
 TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages until it is done") {

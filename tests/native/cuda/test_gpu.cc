@@ -126,6 +126,24 @@ TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {
   CHECK(finishes.wait(1) == std::vector<std::string>{""});
 }
 
+TEST_CASE("cuda gpu: the thread sleeps until work is done only if that takes long") {
+  cuda::Gpu gpu(kIndex, 0);
+  const auto memory = gpu.memory(1);
+  const auto message = gpu.message(1);
+  const auto sleeps = [&] {
+    const long before = fakeCudaCount("cudaEventSynchronize", -1);
+    Finishes finishes;
+    gpu.when_reached(message.written.get(), finishes.one());
+    CHECK(finishes.wait(1) == std::vector<std::string>{""});
+    return fakeCudaCount("cudaEventSynchronize", -1) - before;
+  };
+  CHECK(sleeps() == 0);
+  const Setting slow("DELAY", 2000);
+  for (int i = 0; i < 20; ++i) gpu.stream()->zero(memory->data(), sizeof(double));
+  message.written->record(gpu.stream());
+  CHECK(sleeps() == 1);
+}
+
 TEST_CASE("cuda gpu: without an event the thread waits for all work there is") {
   const Setting slow("DELAY", 2000);
   cuda::Gpu gpu(kIndex, 0);

@@ -75,7 +75,11 @@ void use(int index, int ordinal) {
   Finishes finishes;
   gpu.when_done(finishes.one());
   CHECK(finishes.wait(1) == std::vector<std::string>{""});
-  message.written->synchronize();
+  {
+    const cuda::OnDevice on_device(ordinal);
+    message.written->synchronize();
+    CHECK(message.written->is_reached());
+  }
   gpu.stream()->synchronize();
 }
 
@@ -135,10 +139,13 @@ TEST_CASE("cuda runtime: a thread that is on the right GPU is not sent there aga
     const cuda::Stream stream(kGpu);
     cudaSetDevice(kGpu);
     cudaFree(nullptr);
-    const long before = fakeCudaCount("cudaSetDevice", -1);
+    const auto changes = [] {
+      return fakeCudaCount("cudaSetDevice", -1) + fakeCudaCount("cuCtxSetCurrent", -1);
+    };
+    const long before = changes();
     use(kIndex, kGpu);
-    // By the thread of its own, which has none.
-    CHECK(fakeCudaCount("cudaSetDevice", -1) - before <= 1);
+    // By the thread of its own, which has none, at its begin and at its end.
+    CHECK(changes() - before == 2);
   });
 }
 
@@ -158,22 +165,22 @@ TEST_CASE("cuda runtime: a GPU that cannot be had is an error, and the thread ke
 
 TEST_CASE("cuda runtime: a GPU reaches another's memory from the time when they meet") {
   const FreshGpus fresh;
-  const cuda::Gpu owner(kIndex, kGpu);
+  cuda::Gpu owner(kIndex, kGpu);
   cuda::Gpu reader(kIndex + 1, kOther);
   const long before = fakeCudaCount("cudaDeviceEnablePeerAccess", -1);
   SUBCASE("once") {
-    for (int i = 0; i < 3; ++i) CHECK(reader.reads(owner));
+    for (int i = 0; i < 3; ++i) CHECK(reader.reads(&owner));
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 1);
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", kOther) >= 1);
   }
   SUBCASE("also where MXNet was there first") {
     cuda::enable_reading(kOther, kGpu);
-    CHECK(reader.reads(owner));
+    CHECK(reader.reads(&owner));
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 2);
   }
   SUBCASE("not where CUDA promised too much") {
     fakeCudaInject("cudaDeviceEnablePeerAccess");
-    for (int i = 0; i < 3; ++i) CHECK_FALSE(reader.reads(owner));
+    for (int i = 0; i < 3; ++i) CHECK_FALSE(reader.reads(&owner));
     CHECK(fakeCudaCount("cudaDeviceEnablePeerAccess", -1) == before + 1);
   }
   CHECK(cudaPeekAtLastError() == cudaSuccess);
@@ -185,13 +192,20 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
   cuda::Event event(kGpu);
   cuda::Memory memory(cuda::Memory::Place::kDevice, kGpu, 64);
   using cuda::Memory;
+  const auto on_gpu = [](const std::function<void()>& call) {
+    return [call] {
+      const cuda::OnDevice on_device(kGpu);
+      call();
+    };
+  };
   const std::vector<std::pair<std::string, std::function<void()>>> calls{
       {"cudaMalloc", [] { Memory(Memory::Place::kDevice, kGpu, 64); }},
       {"cudaHostAlloc", [] { Memory(Memory::Place::kHost, kGpu, 64); }},
       {"cudaStreamCreateWithFlags", [] { cuda::Stream(kGpu).ordinal(); }},
       {"cudaEventCreateWithFlags", [] { cuda::Event(kGpu).impl(); }},
       {"cudaEventRecord", [&] { event.record(&stream); }},
-      {"cudaEventSynchronize", [&] { event.synchronize(); }},
+      {"cudaEventSynchronize", on_gpu([&] { event.synchronize(); })},
+      {"cudaEventQuery", on_gpu([&] { event.is_reached(); })},
       {"cudaStreamSynchronize", [&] { stream.synchronize(); }},
       {"cudaStreamWaitEvent", [&] { stream.wait(event); }},
       {"cudaStreamIsCapturing", [&] { stream.is_capturing(); }},

@@ -2,9 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <future>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "mxnet/layer.h"
@@ -99,6 +103,39 @@ TEST_CASE_FIXTURE(Library, "networks: outputs and inputs go while operations wai
   }
   layer.check_running();
   run_step(&layer, kTwo, 20);
+}
+
+TEST_CASE_FIXTURE(Library, "networks: on GPUs, passes do without the workers of MXNet") {
+  if (device(0).dev_type != mxnet::kGPUContext) return;
+  constexpr int kWorkers = 2;  // of each GPU
+  Layer layer("bn", 3, 2);
+  const Batch x(kTwo, 1);
+  fake_mxnet::Engine::get().wait_for_all();
+  std::promise<void> go_on;
+  const auto held = go_on.get_future().share();
+  for (int i = 0; i < 2 * kWorkers; ++i) {
+    fake_mxnet::Engine::get().push(
+        [held](const mxnet::OnComplete& on_complete) {
+          held.wait();
+          fake_mxnet::complete(on_complete);
+        },
+        device(i % 2), {}, {});
+  }
+  // A pass has arrays until it is done, and the first cannot be before the second has come.
+  const long handles_before = fake_mxnet::handles_given_out();
+  const auto wait_for = [&](bool arrays) {
+    for (int i = 0; i < 10000; ++i) {
+      if ((fake_mxnet::handles_given_out() > handles_before) == arrays) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+  };
+  std::vector<Call> calls{layer.call(0, x.arrays[0])};
+  CHECK(wait_for(true));
+  calls.push_back(layer.call(1, x.arrays[1]));
+  CHECK(wait_for(false));
+  go_on.set_value();
+  layer.check_outputs(x.values, calls);
 }
 
 TEST_CASE_FIXTURE(Library, "networks: a thread of the user's for every device") {

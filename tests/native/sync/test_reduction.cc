@@ -4,10 +4,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <iostream>
 #include <memory>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "common/device.h"
 #include "common/watchdog.h"
 #include "norm/moments.h"
+#include "support/captured_errors.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
@@ -30,21 +29,6 @@ std::shared_ptr<Membership> make_members(std::size_t ranks) {
 std::shared_ptr<Reduction> make_reduction(std::size_t ranks) {
   return std::make_shared<Reduction>(make_members(ranks), 7, Direction::kForward);
 }
-
-/// What is written to std::cerr while it lives.
-class CapturedErrors {
- public:
-  CapturedErrors() : before_(std::cerr.rdbuf(stream_.rdbuf())) {}
-  ~CapturedErrors() { std::cerr.rdbuf(before_); }
-  CapturedErrors(const CapturedErrors&) = delete;
-  CapturedErrors& operator=(const CapturedErrors&) = delete;
-
-  std::string text() const { return stream_.str(); }
-
- private:
-  std::ostringstream stream_;
-  std::streambuf* const before_;
-};
 
 Moments part_of(std::size_t rank) { return some_moments(static_cast<std::uint32_t>(rank)); }
 

@@ -181,7 +181,6 @@ class Tasks {
   /// One whose tasks are run here.
   std::shared_ptr<TestCall> call() {
     const auto call = std::make_shared<TestCall>();
-    call->on_post = [this](const std::function<void()>& task) { add(task); };
     call->on_complete = [this](const std::string& error) {
       add([this, error] {
         ++ended_;

@@ -1,0 +1,27 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_CAPTURED_ERRORS_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_CAPTURED_ERRORS_H_
+
+#include <iostream>
+#include <sstream>
+#include <string>
+
+namespace gluon_syncbn::tests {
+
+/// What is written to std::cerr while it lives.
+class CapturedErrors {
+ public:
+  CapturedErrors() : before_(std::cerr.rdbuf(stream_.rdbuf())) {}
+  ~CapturedErrors() { std::cerr.rdbuf(before_); }
+  CapturedErrors(const CapturedErrors&) = delete;
+  CapturedErrors& operator=(const CapturedErrors&) = delete;
+
+  std::string text() const { return stream_.str(); }
+
+ private:
+  std::ostringstream stream_;
+  std::streambuf* const before_;
+};
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_CAPTURED_ERRORS_H_
