@@ -46,8 +46,8 @@ done
 part attributes "TEST_SEED=$seed TEST_CASES=1000000 build/native-address/mxnet_tests \
 '--test-case=attributes: garbage*'"
 part programs "TEST_CASES=2500 pytest -q --hypothesis-profile=nightly --hypothesis-seed=$seed \
---numprocesses 2 -k any_ tests/layer tests/networks/test_drawn_networks.py"
-part soak "SOAK_STEPS=50000 pytest -q --numprocesses 2 tests/layer/test_soak.py"
+--numprocesses 2 --timeout=0 -k any_ tests/layer tests/networks/test_drawn_networks.py"
+part soak "SOAK_STEPS=50000 pytest -q --numprocesses 2 --timeout=0 tests/layer/test_soak.py"
 part networks "pytest -q --numprocesses 2 --all-networks tests/networks"
 wait
 if compgen -G "$logs/*.failed" >/dev/null; then

@@ -114,23 +114,25 @@ Pool<Memory>::Lease Gpu::take(Memory::Place place, std::size_t doubles) {
 }
 
 std::unique_ptr<Memory> Gpu::allocate(Memory::Place place, std::size_t bytes) {
-  const auto from_cuda = [&] { return std::make_unique<Memory>(place, ordinal_, bytes); };
+  const auto get = [&] {
+    // MXNet allocates under a lock that it also holds while it launches kernels of NCCL
+    // (kvstore_nccl.h): an allocation between two of these can wait for the first, which waits for
+    // the second.
+    if (const Lender lender = place == Memory::Place::kDevice ? the_lender.load() : nullptr) {
+      const OnDevice on_device(ordinal_);
+      if (auto lent = lender(index_, bytes)) {
+        return std::make_unique<Memory>(std::move(lent), ordinal_, bytes);
+      }
+      forget_last_error();
+    }
+    return std::make_unique<Memory>(place, ordinal_, bytes);
+  };
   try {
-    return from_cuda();
+    return get();
   } catch (const OutOfMemory&) {
     give_back_free(place);
   }
-  try {
-    return from_cuda();
-  } catch (const OutOfMemory&) {
-    const Lender lender = the_lender;
-    auto lent = lender && place == Memory::Place::kDevice ? lender(index_, bytes) : nullptr;
-    if (!lent) {
-      forget_last_error();  // the lender may have asked CUDA too, in vain
-      throw;
-    }
-    return std::make_unique<Memory>(std::move(lent), ordinal_, bytes);
-  }
+  return get();
 }
 
 void Gpu::give_back_free(Memory::Place place) {

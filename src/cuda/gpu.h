@@ -69,8 +69,8 @@ class ZeroedMemory {
   std::vector<std::unique_ptr<Memory>> memories_;
 };
 
-/// Memory of the context gpu(index) from a pool of the host program, which keeps what is free there
-/// for itself; null where it has none. Called where CUDA has none left.
+/// Memory of the context gpu(index) from the pool of the host program; null if that has none left.
+/// Asked before CUDA.
 using Lender = std::shared_ptr<void> (*)(int index, std::size_t bytes);
 void set_lender(Lender lender);
 

@@ -13,8 +13,8 @@ namespace gluon_syncbn::cuda {
 
 template <class T>
 struct Output {
-  T* to;  // null: not wanted, where there is another one
-  bool add;
+  T* to;           // null: not wanted, where there is another one
+  const T* added;  // `to`, or null if its values are written over
 };
 
 /// Output arrays of which every element depends on those at the same place of the inputs, and on
@@ -104,7 +104,7 @@ struct Elementwise {
   GLUON_SYNCBN_HOST_DEVICE bool adds() const {
     bool any = false;
     GLUON_SYNCBN_UNROLL
-    for (int k = 0; k < kOutputs; ++k) any = any || outputs[k].add;
+    for (int k = 0; k < kOutputs; ++k) any = any || outputs[k].added;
     return any;
   }
 
@@ -195,7 +195,8 @@ struct Elementwise {
       source.template outputs<N, kOf>(of, elements, results);
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kOutputs; ++k) {
-        if (kOutputs == 1 || out[k].to) store<N>(out[k].to + at, results[k], kMayAdd && out[k].add);
+        if (kOutputs == 1 || out[k].to)
+          store<N>(out[k].to + at, results[k], kMayAdd && out[k].added);
       }
     }
   };

@@ -114,7 +114,7 @@ using Outputs = std::array<Output<T>, 2>;
 
 template <class T>
 Output<T> output_of(WriteMode write, T* to) {
-  return {to, write == WriteMode::kAdd};
+  return {to, write == WriteMode::kAdd ? to : nullptr};
 }
 
 /// What `source` computes, and output arrays from inputs of the same shape where they are not null.

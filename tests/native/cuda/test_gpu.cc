@@ -66,7 +66,8 @@ std::shared_ptr<void> lend(int index, std::size_t bytes) {
 
 }  // namespace
 
-TEST_CASE("cuda gpu: out of memory, what is kept goes first, then the host program lends") {
+TEST_CASE(
+    "cuda gpu: the host program lends before CUDA is asked; out of memory, what is kept goes") {
   cuda::Gpu gpu(kIndex, 0);
   const std::size_t large = 1 << 12;
   const auto own = std::make_shared<cuda::Memory>(cuda::Memory::Place::kDevice, 0, 2 * large * 8);
@@ -96,6 +97,9 @@ TEST_CASE("cuda gpu: out of memory, what is kept goes first, then the host progr
   CHECK_THROWS_AS(gpu.host_memory(2 * large), cuda::OutOfMemory);
   CHECK(gpu.claims(100).states != nullptr);
   CHECK(borrowed.size() == 2);
+  to_lend = nullptr;
+  CHECK_THROWS_AS(gpu.memory(2 * large), cuda::OutOfMemory);
+  CHECK(borrowed.size() == 4);
   cuda::set_lender(nullptr);
   CHECK(finish(&gpu) == std::vector<std::string>{""});
 }
