@@ -146,6 +146,7 @@ def draw(lines: list[list[str]], path: Path) -> None:
         (axes[2], 2, ["2", "2"], "layers, in two processes of two contexts"),
     ):
         chosen = [line for line in lines if line[:vary] + line[vary + 1 : 3] == fixed]
+        chosen.sort(key=lambda line: int(line[vary]))
         counts = [int(line[vary]) for line in chosen]
         for column, label in ((3, "SyncBatchNorm"), (5, "BatchNorm")):
             times = [float(line[column].split(" ")[0]) for line in chosen]
