@@ -24,6 +24,11 @@ inline std::vector<double> parameters(const Layout& layout, double centre, std::
   return values;
 }
 
+template <class R>
+std::vector<R> as(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
 /// Means that double holds and float does not.
 inline std::vector<double> means_near(const Layout& layout, double mean, std::uint32_t seed) {
   Normal normal(seed);
