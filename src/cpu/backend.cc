@@ -250,9 +250,8 @@ class ForwardPass : public HostPass {
 
   void write_outputs(ChannelRange channels) override {
     if (!y_) return;
-    const auto normalization = normalization_of(work_.data, channels, *statistics_, work_.gamma,
-                                                work_.beta, work_.activation);
-    cpu::normalize(x_, layout(), channels, normalization, store_, y_, shortcut_);
+    cpu::normalize(x_, layout(), channels, affine_of<T>(*statistics_, work_.gamma, work_.beta),
+                   work_.activation, store_, y_, shortcut_);
   }
 
   void write_channel_results() override {
@@ -279,14 +278,15 @@ class BackwardPass : public HostPass {
         statistics_(HostStatistics::of(*work_.statistics)),
         dy_(static_cast<const T*>(work_.dy)),
         x_(static_cast<const T*>(work_.x)),
-        gate_(gate_of<T>(work_)),
+        normalization_(affine_of<T>(statistics_, work_.gamma, work_.beta)),
+        gate_{work_.activation, static_cast<const T*>(work_.y)},
         dx_(static_cast<T*>(work_.gradients.data)),
         dshortcut_(static_cast<T*>(work_.gradients.shortcut)),
         own_{zeros(), zeros()} {}
 
  private:
   void sum_channels(ChannelRange channels) override {
-    cpu::gradient_sums(dy_, x_, layout(), channels, statistics_.mean, &own_, gate_);
+    cpu::gradient_sums(dy_, x_, layout(), channels, normalization_, gate_, &own_);
   }
 
   void share_merged(const DevicePasses& passes) override {
@@ -317,13 +317,12 @@ class BackwardPass : public HostPass {
 
   void write_outputs(ChannelRange channels) override {
     if (dshortcut_) {
-      cpu::shortcut_gradient(dy_, layout(), channels, store_shortcut_, dshortcut_, gate_);
+      cpu::shortcut_gradient(dy_, layout(), channels, gate_, store_shortcut_, dshortcut_);
     }
     if (!dx_) return;
-    const auto gradient =
-        input_gradient_of(work_.data, channels, statistics_,
-                          work_.of_batch ? merged_.get() : nullptr, work_.count, work_.gamma);
-    cpu::input_gradient(dy_, x_, layout(), channels, gradient, store_, dx_, gate_);
+    cpu::input_gradient(dy_, x_, layout(), channels, normalization_, gate_,
+                        work_.of_batch ? merged_.get() : nullptr, static_cast<double>(work_.count),
+                        store_, dx_);
   }
 
   void write_channel_results() override {
@@ -334,6 +333,7 @@ class BackwardPass : public HostPass {
   const HostStatistics& statistics_;
   const T* const dy_;
   const T* const x_;
+  const cpu::Affine<T> normalization_;
   const cpu::Gate<T> gate_;
   T* const dx_;
   T* const dshortcut_;
@@ -381,10 +381,9 @@ class CpuBackend : public Backend {
     T* const y = static_cast<T*>(work.y);
     const auto store = cpu::prepare_output(work.write, layout, y);
     ChannelParts(layout).for_each_backwards([&](ChannelRange channels) {
-      cpu::normalize(
-          static_cast<const T*>(work.x), layout, channels,
-          normalization_of(work.data, channels, statistics, work.gamma, work.beta, work.activation),
-          store, y, static_cast<const T*>(work.shortcut));
+      cpu::normalize(static_cast<const T*>(work.x), layout, channels,
+                     affine_of<T>(statistics, work.gamma, work.beta), work.activation, store, y,
+                     static_cast<const T*>(work.shortcut));
     });
   }
 };

@@ -22,25 +22,22 @@ class CpuPhases {
  public:
   explicit CpuPhases(const LayerCase<T>& given)
       : given_(given),
-        normalization_{given.means,
-                       per_channel([&](std::size_t c) { return given.factor(c); }),
-                       {given.beta.begin(), given.beta.end()},
-                       given.activation},
-        gradient_{given.means, normalization_.scale,
-                  per_channel([&](std::size_t c) { return given.slope(c); }),
-                  per_channel([&](std::size_t c) { return given.constant(c); })} {}
+        numbers_{given.means, given.inv_stds(), given.beta,
+                 given.fix_gamma ? std::vector<Real<T>>() : given.gamma},
+        sums_{given.sum_dz, given.sum_dz_centered} {}
 
   void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) const {
-    cpu::normalize(given_.x.data(), given_.layout, normalization_, write, y->data(),
+    cpu::normalize(given_.x.data(), given_.layout, numbers_, write, y->data(), given_.activation,
                    adds_shortcut ? given_.y.data() : nullptr);
   }
   std::vector<double> gradient_sums() const {
-    return cpu::gradient_sums(given_.dy.data(), input(), given_.layout, given_.means, gate())
+    return cpu::gradient_sums(given_.dy.data(), input(), given_.layout, numbers_, gate())
         .packed()
         .values;
   }
   void input_gradient(WriteMode write, std::vector<T>* dx) const {
-    cpu::input_gradient(given_.dy.data(), input(), given_.layout, gradient_, write, dx->data(),
+    cpu::input_gradient(given_.dy.data(), input(), given_.layout, numbers_,
+                        given_.of_batch ? &sums_ : nullptr, given_.kCount, write, dx->data(),
                         gate());
   }
   void shortcut_gradient(WriteMode write, std::vector<T>* dz) const {
@@ -48,26 +45,14 @@ class CpuPhases {
   }
 
  private:
-  template <class Value>
-  std::vector<double> per_channel(const Value& value) const {
-    std::vector<double> values;
-    for (std::size_t c = 0; c < given_.channels(); ++c) {
-      values.push_back(static_cast<double>(value(c)));
-    }
-    return values;
-  }
   const T* input() const { return given_.in_place() ? nullptr : given_.x.data(); }
   cpu::Gate<T> gate() const {
-    const auto& [mean, scale, shift, activation] = normalization_;
-    if (given_.by == By::kInput) return {activation, nullptr, scale, shift};
-    if (given_.by == By::kOutput) return {activation, given_.y.data(), {}, {}};
-    return {activation, given_.y.data(),
-            per_channel([&](std::size_t c) { return 1 / given_.factor(c); }), shift};
+    return {given_.activation, given_.by == By::kInput ? nullptr : given_.y.data()};
   }
 
   const LayerCase<T>& given_;
-  const cpu::Normalization normalization_;
-  const cpu::InputGradient gradient_;
+  const cpu::Numbers<T> numbers_;
+  const GradientSums sums_;
 };
 
 /// Sums are in double.

@@ -44,7 +44,7 @@ class GpuPhases {
         gamma_gradient_(stream, given.gamma),
         beta_gradient_(stream, given.gamma),
         merged_sums_(stream, std::vector<double>(2 * given.channels())),
-        inv_std_(stream, inv_stds()),
+        inv_std_(stream, given.inv_stds()),
         mean_(stream, given.means),
         message_(stream, message_of(given.sum_dz, given.sum_dz_centered)) {
     forward_.source.eps = given.kEps;
@@ -94,13 +94,6 @@ class GpuPhases {
   std::vector<R> beta_gradient() const { return beta_gradient_.download(); }
 
  private:
-  std::vector<double> inv_stds() const {
-    std::vector<double> values;
-    for (std::size_t c = 0; c < given_.channels(); ++c) {
-      values.push_back(static_cast<double>(given_.inv_std(c)));
-    }
-    return values;
-  }
   /// Calls run(dy, x, gate) with what is on the GPU.
   template <class Run>
   void on_gpu(const Run& run) {

@@ -63,6 +63,11 @@ struct LayerCase {
   long double inv_std(std::size_t c) const {
     return 1 / std::sqrt(static_cast<long double>(m2[c]) / kCount + kEps);
   }
+  std::vector<double> inv_stds() const {
+    std::vector<double> values;
+    for (std::size_t c = 0; c < channels(); ++c) values.push_back(static_cast<double>(inv_std(c)));
+    return values;
+  }
   long double factor(std::size_t c) const {
     return (fix_gamma ? 1 : static_cast<long double>(gamma[c])) * inv_std(c);
   }
