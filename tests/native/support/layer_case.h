@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "common/layout.h"
@@ -122,8 +123,10 @@ struct LayerCase {
   }
   long double size_of_dx(std::size_t i) const {
     const std::size_t c = x.channel(i);
-    return std::fabs(factor(c)) * size_of_dz(i) + std::fabs(slope(c)) * size_of_centered(i) +
-           std::fabs(constant(c));
+    // The numbers of a channel are in double: of data in double they are rounded as much.
+    const long double rounded = std::is_same_v<T, double> ? 2 : 1;
+    return rounded * (std::fabs(factor(c)) * size_of_dz(i) +
+                      std::fabs(slope(c)) * size_of_centered(i) + std::fabs(constant(c)));
   }
 
   Layout layout;

@@ -46,7 +46,8 @@ void for_each_layout(const std::vector<Layout>& layouts, const Try& try_layout) 
     CAPTURE(layout.outer);
     CAPTURE(layout.channels);
     CAPTURE(layout.inner);
-    CAPTURE(++number);
+    ++number;
+    CAPTURE(number);
     try_layout(layout, number);
   }
 }
