@@ -176,34 +176,6 @@ TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", Gi
   }
 }
 
-TEST_CASE_TEMPLATE("kernels: finite statistics let a NaN or infinite element through alone", Given,
-                   GLUON_SYNCBN_CASES) {
-  using T = typename Given::Type;
-  const UseIsa use(Given::kIsa);
-  for (const Layout& layout : kSpoiledLayouts) {
-    const Data<T> clean(layout, 10, 1, 5);
-    const Data<T> x = spoiled(clean);
-    const cpu::Numbers<T> n{means_near(layout, 10, 6), std::vector<double>(6, 2),
-                            std::vector<Real<T>>(6, 1)};
-    std::vector<T> y(x.elements.size());
-    std::vector<T> clean_y(x.elements.size());
-    cpu::normalize(x.data(), layout, n, WriteMode::kAssign, y.data());
-    cpu::normalize(clean.data(), layout, n, WriteMode::kAssign, clean_y.data());
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      const long double value = Type<T>::value(y[i]);
-      if (std::isnan(x.at(i))) {
-        if (!std::isnan(value)) ++wrong;
-      } else if (std::isinf(x.at(i))) {
-        if (value != x.at(i)) ++wrong;
-      } else if (value != Type<T>::value(clean_y[i])) {
-        ++wrong;
-      }
-    }
-    CHECK(wrong == 0);
-  }
-}
-
 TEST_CASE_TEMPLATE("kernels: empty arrays", Given, GLUON_SYNCBN_CASES) {
   using T = typename Given::Type;
   const UseIsa use(Given::kIsa);

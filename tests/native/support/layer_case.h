@@ -248,12 +248,12 @@ LayerCase<T> case_at_kink(const Layout& layout, const Activation& activation) {
   return given;
 }
 
-/// An infinity, a negative one and what is not a number among outputs and, where ReLU cuts all off,
-/// among gradients. make_phases(given) computes.
+/// An infinity, a negative one and what is not a number among outputs, which are alone in that,
+/// and, where ReLU cuts all off, among gradients. make_phases(given) computes.
 template <class T, class MakePhases>
 void check_not_finite(const Layout& layout, const MakePhases& make_phases) {
   const double infinity = std::numeric_limits<double>::infinity();
-  for (const Activation& activation : kActivations) {
+  for (const Activation& activation : kActivationsAndNone) {
     LayerCase<T> given(layout, activation, 3);  // with a gamma above 0
     std::vector<T>& x = given.x.elements;
     x[0] = Type<T>::of(infinity);
@@ -265,6 +265,9 @@ void check_not_finite(const Layout& layout, const MakePhases& make_phases) {
     CHECK(Type<T>::value(y[20]) ==
           Type<T>::value(Type<T>::of(static_cast<double>(activated(activation, -infinity)))));
     CHECK(std::isnan(Type<T>::value(y.back())));
+    for (std::size_t i = 1; i + 1 < y.size(); ++i) {
+      if (i != 20) CHECK(std::isfinite(Type<T>::value(y[i])));
+    }
     if (activation.type != ActType::kRelu) continue;
     given.by = By::kOutput;
     given.dy = given.x;
@@ -282,10 +285,11 @@ template <class T, class MakePhases>
 void check_flat(const Layout& layout, const MakePhases& make_phases) {
   LayerCase<T> given(layout, {ActType::kElu, 0.5}, 1);  // of a batch, with its gamma
   given.by = By::kOutputAlone;
-  given.dy.elements.assign(given.dy.elements.size(), T{});
   std::vector<T>& y = given.y.elements;
   y.assign(y.size(), Type<T>::of(-0.5));
   y[3] = Type<T>::of(-0.501);
+  for (const double sum : make_phases(given).gradient_sums()) CHECK(std::isfinite(sum));
+  given.dy.elements.assign(given.dy.elements.size(), T{});
   y[20] = Type<T>::of(std::numeric_limits<double>::quiet_NaN());
   y[21] = Type<T>::of(std::numeric_limits<double>::infinity());
   std::vector<T> dx(y.size());
