@@ -130,7 +130,7 @@ class Parameters {
 
   template <class Value>
   void add(const Value& value) {
-    R* const begin = lines_[added_++ * lines_of_one()].numbers;
+    R* const begin = reinterpret_cast<R*>(lines_.data() + added_++ * lines_of_one());
     R* end = begin;
     for (auto c = channels_.begin; c < channels_.end; ++c) {
       end = std::fill_n(end, repeat_, static_cast<R>(value(index(c))));
@@ -164,7 +164,7 @@ class Parameters {
 
   std::size_t lines_of_one() const { return (size_ * sizeof(R) + sizeof(Line) - 1) / sizeof(Line); }
   const R* at(std::size_t i) const {
-    return i < added_ ? lines_[i * lines_of_one()].numbers : nullptr;
+    return i < added_ ? reinterpret_cast<const R*>(lines_.data() + i * lines_of_one()) : nullptr;
   }
 
   const ChannelRange channels_;
