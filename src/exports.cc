@@ -6,7 +6,6 @@
 #include <string>
 
 #include "common/error.h"
-#include "common/error_of.h"
 #include "common/watchdog.h"
 #include "mxnet/blas.h"
 #include "mxnet/cpu_contexts.h"

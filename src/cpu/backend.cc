@@ -27,11 +27,14 @@ constexpr std::int64_t kManyOfAll = 1 << 21;
 /// Elements of all devices up to which to wake a thread takes longer than their outputs.
 constexpr std::int64_t kFewOfAll = 1 << 16;
 
-/// Of one device; the merged statistics of all devices are with the pass that merges them.
+/// Of one device, with partial statistics of the type `Part`. `Merged` is that of all devices, or
+/// has more.
+template <class Part, class Merged>
 class HostPass : public DevicePass {
  public:
-  HostPass(Layout layout, std::shared_ptr<Call> call)
+  HostPass(Layout layout, std::shared_ptr<Call> call, Part zeros)
       : layout_(layout),
+        own_(std::move(zeros)),
         call_(std::move(call)),
         summed_(static_cast<std::size_t>(layout.channels), layout.count() == 0) {}
 
@@ -51,7 +54,7 @@ class HostPass : public DevicePass {
       for (const auto& pass : passes) static_cast<HostPass&>(*pass).sum_rest();
       share_merged(passes);
       merge(all_channels());
-      merged = packed();
+      merged = merged_->packed();
     } catch (const std::exception& error) {
       return then({}, error.what());
     }
@@ -69,7 +72,8 @@ class HostPass : public DevicePass {
         share_merged(passes);
         finish_devices(own_last);
       } else {
-        replace_merged(processes);
+        static_cast<Part&>(*merged_) = merge_packed<Part>(processes);
+        have_merged(all_channels());
         for (const auto& pass : own_last) post_outputs(pass);
       }
     } catch (const std::exception& error) {
@@ -82,30 +86,45 @@ class HostPass : public DevicePass {
   Call& call() final { return *call_; }
 
  protected:
-  template <class Kind>
-  static std::vector<Kind*> all_of(const DevicePasses& passes) {
-    std::vector<Kind*> all;
-    for (const auto& pass : passes) all.push_back(static_cast<Kind*>(pass.get()));
-    return all;
+  static std::vector<double> zeros(const Layout& layout) {
+    return std::vector<double>(static_cast<std::size_t>(layout.channels));
   }
 
   const Layout& layout() const { return layout_; }
-  std::vector<double> zeros() const { return std::vector<double>(summed_.size()); }
-  ChannelRange all_channels() const { return {0, layout_.channels}; }
+  Part& own() { return own_; }
+  /// Null before the devices have met.
+  const std::shared_ptr<Merged>& merged() const { return merged_; }
 
  private:
   virtual void sum_channels(ChannelRange channels) = 0;
-  /// Makes room for what this pass merges, and lets all others know where it is.
-  virtual void share_merged(const DevicePasses& passes) = 0;
-  virtual void merge(ChannelRange channels) = 0;
-  /// What is merged of this process.
-  virtual PartialStatistics packed() const = 0;
-  /// Puts what is merged of all processes in its place.
-  virtual void replace_merged(const std::vector<PartialStatistics>& processes) = 0;
+  /// Zeros, for devices with so many elements in each channel.
+  virtual std::shared_ptr<Merged> make_merged(std::int64_t count) const = 0;
+  /// The numbers of these channels are there.
+  virtual void have_merged(ChannelRange /*channels*/) {}
   virtual void prepare_outputs() = 0;
   virtual void write_outputs(ChannelRange channels) = 0;
   /// What is left for this device after the outputs.
   virtual void write_channel_results() = 0;
+
+  ChannelRange all_channels() const { return {0, layout_.channels}; }
+
+  /// Makes room for what this pass merges, and lets all others know where it is.
+  void share_merged(const DevicePasses& passes) {
+    std::int64_t count = 0;
+    for (const auto& pass : passes) {
+      const auto& each = static_cast<HostPass&>(*pass);
+      parts_.push_back(&each.own_);
+      count += each.layout_.count();
+    }
+    const auto merged = make_merged(count);
+    for (const auto& pass : passes) static_cast<HostPass&>(*pass).merged_ = merged;
+  }
+
+  void merge(ChannelRange channels) {
+    Part::merge(parts_, static_cast<std::size_t>(channels.begin),
+                static_cast<std::size_t>(channels.end), merged_.get());
+    have_merged(channels);
+  }
 
   void finish_devices(const std::vector<std::shared_ptr<HostPass>>& own_last) {
     std::int64_t elements = 0;
@@ -195,52 +214,44 @@ class HostPass : public DevicePass {
   }
 
   const Layout layout_;
-  std::shared_ptr<Call> call_;  // until it is complete
-  std::vector<char> summed_;    // by channel
+  Part own_;
+  std::shared_ptr<Merged> merged_;
+  std::vector<const Part*> parts_;  // of the pass that merges
+  std::shared_ptr<Call> call_;      // until it is complete
+  std::vector<char> summed_;        // by channel
+};
+
+struct BatchStatistics : Moments {
+  BatchStatistics(std::int64_t count, const std::vector<double>& zeros)
+      : Moments{count, zeros, zeros}, statistics(zeros.size()) {}
+
+  HostStatistics statistics;  // from the moments
 };
 
 template <class T>
-class ForwardPass : public HostPass {
+class ForwardPass : public HostPass<Moments, BatchStatistics> {
  public:
   ForwardPass(const Backend::Forward& work, std::shared_ptr<Call> call)
-      : HostPass(work.data.layout, std::move(call)),
+      : HostPass(work.data.layout, std::move(call),
+                 {work.data.layout.count(), zeros(work.data.layout), zeros(work.data.layout)}),
         work_(work),
         x_(static_cast<const T*>(work_.x)),
         shortcut_(static_cast<const T*>(work_.shortcut)),
-        y_(static_cast<T*>(work_.y)),
-        own_{layout().count(), zeros(), zeros()} {}
+        y_(static_cast<T*>(work_.y)) {}
 
  private:
-  void sum_channels(ChannelRange channels) override { cpu::moments(x_, layout(), channels, &own_); }
-
-  void share_merged(const DevicePasses& passes) override {
-    merged_ = std::make_shared<Moments>(Moments{0, zeros(), zeros()});
-    statistics_ = std::make_shared<HostStatistics>(merged_->mean.size());
-    for (ForwardPass* pass : all_of<ForwardPass>(passes)) {
-      parts_.push_back(&pass->own_);
-      merged_->count += pass->own_.count;
-      pass->merged_ = merged_;
-      pass->statistics_ = statistics_;
-    }
+  void sum_channels(ChannelRange channels) override {
+    cpu::moments(x_, layout(), channels, &own());
   }
 
-  void merge(ChannelRange channels) override {
-    Moments::merge(parts_, static_cast<std::size_t>(channels.begin),
-                   static_cast<std::size_t>(channels.end), merged_.get());
-    set_statistics(channels);
+  std::shared_ptr<BatchStatistics> make_merged(std::int64_t count) const override {
+    return std::make_shared<BatchStatistics>(count, zeros(layout()));
   }
 
-  PartialStatistics packed() const override { return merged_->packed(); }
-
-  void replace_merged(const std::vector<PartialStatistics>& processes) override {
-    *merged_ = merge_packed<Moments>(processes);
-    set_statistics(all_channels());
-  }
-
-  void set_statistics(ChannelRange channels) {
+  void have_merged(ChannelRange channels) override {
     const auto end = static_cast<std::size_t>(channels.end);
     for (auto c = static_cast<std::size_t>(channels.begin); c < end; ++c) {
-      statistics_->set(c, merged_->mean[c], merged_->variance(c), work_.eps);
+      merged()->statistics.set(c, merged()->mean[c], merged()->variance(c), work_.eps);
     }
   }
 
@@ -250,13 +261,14 @@ class ForwardPass : public HostPass {
 
   void write_outputs(ChannelRange channels) override {
     if (!y_) return;
-    const auto normalization = normalization_of(work_.data, channels, *statistics_, work_.gamma,
-                                                work_.beta, work_.activation);
-    cpu::normalize(x_, layout(), channels, normalization, store_, y_, shortcut_);
+    cpu::normalize(x_, layout(), channels,
+                   affine_of<T>(merged()->statistics, work_.gamma, work_.beta), work_.activation,
+                   store_, y_, shortcut_);
   }
 
   void write_channel_results() override {
-    move_averages_on_host(work_.data, call().update(statistics_, merged_->count));
+    const StatisticsPtr statistics(merged(), &merged()->statistics);
+    move_averages_on_host(work_.data, call().update(statistics, merged()->count));
   }
 
   const Backend::Forward work_;
@@ -264,48 +276,30 @@ class ForwardPass : public HostPass {
   const T* const shortcut_;
   T* const y_;
   cpu::StoreMode store_ = cpu::StoreMode::kAssign;
-  Moments own_;
-  std::shared_ptr<Moments> merged_;             // of all devices
-  std::shared_ptr<HostStatistics> statistics_;  // from them
-  std::vector<const Moments*> parts_;           // of the pass that merges
 };
 
 template <class T>
-class BackwardPass : public HostPass {
+class BackwardPass : public HostPass<GradientSums, GradientSums> {
  public:
   BackwardPass(const Backend::Backward& work, std::shared_ptr<Call> call)
-      : HostPass(work.data.layout, std::move(call)),
+      : HostPass(work.data.layout, std::move(call),
+                 {zeros(work.data.layout), zeros(work.data.layout)}),
         work_(work),
         statistics_(HostStatistics::of(*work_.statistics)),
         dy_(static_cast<const T*>(work_.dy)),
         x_(static_cast<const T*>(work_.x)),
-        gate_(gate_of<T>(work_)),
+        normalization_(affine_of<T>(statistics_, work_.gamma, work_.beta)),
+        gate_{work_.activation, static_cast<const T*>(work_.y)},
         dx_(static_cast<T*>(work_.gradients.data)),
-        dshortcut_(static_cast<T*>(work_.gradients.shortcut)),
-        own_{zeros(), zeros()} {}
+        dshortcut_(static_cast<T*>(work_.gradients.shortcut)) {}
 
  private:
   void sum_channels(ChannelRange channels) override {
-    cpu::gradient_sums(dy_, x_, layout(), channels, statistics_.mean, &own_, gate_);
+    cpu::gradient_sums(dy_, x_, layout(), channels, normalization_, gate_, &own());
   }
 
-  void share_merged(const DevicePasses& passes) override {
-    merged_ = std::make_shared<GradientSums>(GradientSums{zeros(), zeros()});
-    for (BackwardPass* pass : all_of<BackwardPass>(passes)) {
-      parts_.push_back(&pass->own_);
-      pass->merged_ = merged_;
-    }
-  }
-
-  void merge(ChannelRange channels) override {
-    GradientSums::merge(parts_, static_cast<std::size_t>(channels.begin),
-                        static_cast<std::size_t>(channels.end), merged_.get());
-  }
-
-  PartialStatistics packed() const override { return merged_->packed(); }
-
-  void replace_merged(const std::vector<PartialStatistics>& processes) override {
-    *merged_ = merge_packed<GradientSums>(processes);
+  std::shared_ptr<GradientSums> make_merged(std::int64_t /*count*/) const override {
+    return std::make_shared<GradientSums>(GradientSums{zeros(layout()), zeros(layout())});
   }
 
   void prepare_outputs() override {
@@ -317,31 +311,28 @@ class BackwardPass : public HostPass {
 
   void write_outputs(ChannelRange channels) override {
     if (dshortcut_) {
-      cpu::shortcut_gradient(dy_, layout(), channels, store_shortcut_, dshortcut_, gate_);
+      cpu::shortcut_gradient(dy_, layout(), channels, gate_, store_shortcut_, dshortcut_);
     }
     if (!dx_) return;
-    const auto gradient =
-        input_gradient_of(work_.data, channels, statistics_,
-                          work_.of_batch ? merged_.get() : nullptr, work_.count, work_.gamma);
-    cpu::input_gradient(dy_, x_, layout(), channels, gradient, store_, dx_, gate_);
+    cpu::input_gradient(dy_, x_, layout(), channels, normalization_, gate_,
+                        work_.of_batch ? merged().get() : nullptr, static_cast<double>(work_.count),
+                        store_, dx_);
   }
 
   void write_channel_results() override {
-    write_parameter_gradients(work_.data, own_, statistics_, work_.gradients);
+    write_parameter_gradients(work_.data, own(), statistics_, work_.gradients);
   }
 
   const Backend::Backward work_;
   const HostStatistics& statistics_;
   const T* const dy_;
   const T* const x_;
+  const cpu::Affine<T> normalization_;
   const cpu::Gate<T> gate_;
   T* const dx_;
   T* const dshortcut_;
   cpu::StoreMode store_ = cpu::StoreMode::kAssign;
   cpu::StoreMode store_shortcut_ = cpu::StoreMode::kAssign;
-  GradientSums own_;
-  std::shared_ptr<GradientSums> merged_;    // of all devices
-  std::vector<const GradientSums*> parts_;  // of the pass that merges
 };
 
 class CpuBackend : public Backend {
@@ -381,10 +372,9 @@ class CpuBackend : public Backend {
     T* const y = static_cast<T*>(work.y);
     const auto store = cpu::prepare_output(work.write, layout, y);
     ChannelParts(layout).for_each_backwards([&](ChannelRange channels) {
-      cpu::normalize(
-          static_cast<const T*>(work.x), layout, channels,
-          normalization_of(work.data, channels, statistics, work.gamma, work.beta, work.activation),
-          store, y, static_cast<const T*>(work.shortcut));
+      cpu::normalize(static_cast<const T*>(work.x), layout, channels,
+                     affine_of<T>(statistics, work.gamma, work.beta), work.activation, store, y,
+                     static_cast<const T*>(work.shortcut));
     });
   }
 };

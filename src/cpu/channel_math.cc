@@ -13,25 +13,10 @@
 namespace gluon_syncbn {
 namespace {
 
-using cpu::ChannelRange;
-
-std::size_t size_of(ChannelRange channels) {
-  return static_cast<std::size_t>(channels.end - channels.begin);
-}
-
-std::vector<double> some(const std::vector<double>& values, ChannelRange channels) {
-  return std::vector<double>(values.begin() + channels.begin, values.begin() + channels.end);
-}
-
-template <class P>
-std::vector<double> to_doubles(const void* array, ChannelRange channels) {
-  const P* values = static_cast<const P*>(array);
-  return std::vector<double>(values + channels.begin, values + channels.end);
-}
-
-template <class P>
-std::vector<double> gamma_of(const void* gamma, ChannelRange channels) {
-  return gamma ? to_doubles<P>(gamma, channels) : std::vector<double>(size_of(channels), 1.0);
+/// Of a channel, in an array of P.
+template <class P, class Index>
+double number(const void* array, Index c) {
+  return static_cast<double>(static_cast<const P*>(array)[c]);
 }
 
 template <class P>
@@ -95,16 +80,15 @@ void HostStatistics::set(std::size_t channel, double mean_in, double variance_in
   inv_std[channel] = 1.0 / std::sqrt(variance_in + eps);
 }
 
-ChannelRange all_channels(const Backend::Data& data) { return {0, data.layout.channels}; }
-
 StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
                                          const void* running_variance, double eps) {
   return with_parameter_type(data, [&](auto parameter) {
     using P = decltype(parameter);
-    const auto mean = to_doubles<P>(running_mean, all_channels(data));
-    const auto variance = to_doubles<P>(running_variance, all_channels(data));
-    auto statistics = std::make_shared<HostStatistics>(mean.size());
-    for (std::size_t c = 0; c < mean.size(); ++c) statistics->set(c, mean[c], variance[c], eps);
+    const auto channels = static_cast<std::size_t>(data.layout.channels);
+    auto statistics = std::make_shared<HostStatistics>(channels);
+    for (std::size_t c = 0; c < channels; ++c) {
+      statistics->set(c, number<P>(running_mean, c), number<P>(running_variance, c), eps);
+    }
     return statistics;
   });
 }
@@ -124,52 +108,16 @@ void move_averages_on_host(const Backend::Data& data, const Update& update) {
   });
 }
 
-cpu::Normalization normalization_of(const Backend::Data& data, ChannelRange channels,
-                                    const HostStatistics& statistics, const void* gamma,
-                                    const void* beta, const Activation& activation) {
-  return with_parameter_type(data, [&](auto parameter) {
-    using P = decltype(parameter);
-    cpu::Normalization normalization{some(statistics.mean, channels), gamma_of<P>(gamma, channels),
-                                     to_doubles<P>(beta, channels), activation};
-    const double* inv_std = statistics.inv_std.data() + channels.begin;
-    for (double& scale : normalization.scale) scale *= *inv_std++;
-    return normalization;
-  });
-}
-
 void require_invertible(const Backend::Backward& pass) {
   const Invertible invertible = Invertible::of(pass.data.dtype, pass.activation);
   with_parameter_type(pass.data, [&](auto parameter) {
     using P = decltype(parameter);
-    const auto gamma = gamma_of<P>(pass.gamma, all_channels(pass.data));
-    const auto beta = to_doubles<P>(pass.beta, all_channels(pass.data));
-    for (std::size_t c = 0; c < gamma.size(); ++c) {
-      if (invertible.holds(gamma[c], beta[c])) continue;
-      throw Error(invertible.error(static_cast<std::int64_t>(c), gamma[c], beta[c]));
+    for (std::int64_t c = 0; c < pass.data.layout.channels; ++c) {
+      const double gamma = pass.gamma ? number<P>(pass.gamma, c) : 1;
+      const double beta = number<P>(pass.beta, c);
+      if (!invertible.holds(gamma, beta)) throw Error(invertible.error(c, gamma, beta));
     }
   });
-}
-
-cpu::InputGradient input_gradient_of(const Backend::Data& data, ChannelRange channels,
-                                     const HostStatistics& statistics,
-                                     const GradientSums* all_devices, std::int64_t count,
-                                     const void* gamma) {
-  const std::size_t size = size_of(channels);
-  const auto begin = static_cast<std::size_t>(channels.begin);
-  cpu::InputGradient gradient{
-      some(statistics.mean, channels),
-      with_parameter_type(
-          data, [&](auto parameter) { return gamma_of<decltype(parameter)>(gamma, channels); }),
-      std::vector<double>(size), std::vector<double>(size)};
-  for (std::size_t i = 0; i < size; ++i) {
-    const double inv_std = statistics.inv_std[begin + i];
-    gradient.dy_factor[i] *= inv_std;
-    if (!all_devices) continue;
-    const double factor = gradient.dy_factor[i] / static_cast<double>(count);
-    gradient.x_factor[i] = -factor * all_devices->dy_centered[begin + i] * inv_std * inv_std;
-    gradient.constant[i] = -factor * all_devices->dy[begin + i];
-  }
-  return gradient;
 }
 
 void write_parameter_gradients(const Backend::Data& data, const GradientSums& own,

@@ -2,10 +2,9 @@
 #define GLUON_SYNCBN_CPU_CHANNEL_MATH_H_
 
 #include <cstddef>
-#include <cstdint>
-#include <utility>
 #include <vector>
 
+#include "common/real.h"
 #include "cpu/kernels.h"
 #include "norm/backend.h"
 #include "norm/moments.h"
@@ -29,42 +28,19 @@ struct HostStatistics : Statistics {
   }
 };
 
-/// All channels of `data`.
-cpu::ChannelRange all_channels(const Backend::Data& data);
-
 StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
                                          const void* running_variance, double eps);
 void move_averages_on_host(const Backend::Data& data, const Update& update);
 
-/// For some channels. `gamma` may be null: 1.
-cpu::Normalization normalization_of(const Backend::Data& data, cpu::ChannelRange channels,
-                                    const HostStatistics& statistics, const void* gamma,
-                                    const void* beta, const Activation& activation);
-
-/// What the backward pass reads of an activation.
+/// For data of T. `gamma` may be null, and so may `beta` where nothing looks at z.
 template <class T>
-cpu::Gate<T> gate_of(const Backend::Backward& pass) {
-  cpu::Gate<T> gate{pass.activation, static_cast<const T*>(pass.y), {}, {}};
-  if (!pass.beta || (pass.activation.type == ActType::kNone && !pass.inplace)) return gate;
-  auto normalization =
-      normalization_of(pass.data, all_channels(pass.data), HostStatistics::of(*pass.statistics),
-                       pass.gamma, pass.beta, pass.activation);
-  gate.scale = std::move(normalization.scale);
-  gate.shift = std::move(normalization.shift);
-  if (!pass.inplace) return gate;
-  for (double& scale : gate.scale) scale = 1 / scale;
-  return gate;
+cpu::Affine<T> affine_of(const HostStatistics& statistics, const void* gamma, const void* beta) {
+  return {statistics.mean.data(), statistics.inv_std.data(), static_cast<const Real<T>*>(gamma),
+          static_cast<const Real<T>*>(beta)};
 }
 
 /// Throws Error unless the output tells the input in every channel.
 void require_invertible(const Backend::Backward& pass);
-
-/// For some channels. `all_devices` is null, and `count` without meaning, if the statistics are not
-/// those of the batch (Backend::Backward::of_batch).
-cpu::InputGradient input_gradient_of(const Backend::Data& data, cpu::ChannelRange channels,
-                                     const HostStatistics& statistics,
-                                     const GradientSums* all_devices, std::int64_t count,
-                                     const void* gamma);
 
 void write_parameter_gradients(const Backend::Data& data, const GradientSums& own,
                                const HostStatistics& statistics,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"
@@ -115,80 +116,94 @@ void prefer_huge_pages(void* begin, std::int64_t bytes) {
 #endif
 }
 
-/// Numbers per channel in the precision of the arithmetic, repeated for every column of a matrix.
+/// Numbers of some channels in the precision of the arithmetic, repeated for every column of a
+/// matrix.
 template <class R>
 class Parameters {
  public:
-  /// Room for `number` of them for `channels` channels.
-  Parameters(std::size_t channels, const Layout& layout, const Matrix* matrix, std::size_t number)
+  /// Room for `number` of them for each channel.
+  Parameters(ChannelRange channels, const Layout& layout, const Matrix* matrix, std::size_t number)
       : channels_(channels),
         repeat_(matrix ? index(layout.inner) : 1),
-        size_(matrix ? index(matrix->columns()) : channels_) {
-    values_.reserve(size_ * number);
-  }
+        size_(index(matrix ? matrix->columns() : channels.end - channels.begin)),
+        lines_(number * lines_of_one()) {}
 
   template <class Value>
   void add(const Value& value) {
-    const std::size_t begin = values_.size();
-    for (std::size_t c = 0; c < channels_; ++c) {
-      values_.insert(values_.end(), repeat_, static_cast<R>(value(c)));
+    R* const begin = reinterpret_cast<R*>(lines_.data() + added_++ * lines_of_one());
+    R* end = begin;
+    for (auto c = channels_.begin; c < channels_.end; ++c) {
+      end = std::fill_n(end, repeat_, static_cast<R>(value(index(c))));
     }
-    // In place, so that nothing moves: the constructor has reserved it.
-    for (std::size_t i = begin; values_.size() < begin + size_; ++i) values_.push_back(values_[i]);
+    for (const R* from = begin; end < begin + size_; ++from) *end++ = *from;
+  }
+  /// Those of z if it is looked at. In place there is no x whose distance from a rounded mean would
+  /// leave a rest.
+  template <class T>
+  void add_normalization(const Affine<T>& n, bool looks_at_z, bool in_place) {
+    add([&](std::size_t c) { return n.mean[c]; });
+    if (!looks_at_z) return;
+    add([&](std::size_t c) { return in_place ? 1 / n.scale(c) : n.scale(c); });
+    add([&](std::size_t c) {
+      const auto shift = static_cast<double>(n.beta[c]);
+      return in_place ? shift : shift - rest_of<R>(n.mean[c]) * n.scale(c);
+    });
   }
 
-  /// Null if that has not been added.
-  const R* operator[](std::size_t i) const {
-    return i * size_ < values_.size() ? values_.data() + i * size_ : nullptr;
+  /// Those added as the first ones and after that; null if they have not been added.
+  NormalizationArrays<R> normalization(std::size_t first = 0) const {
+    return {at(first), at(first + 1), at(first + 2)};
   }
+  InputGradientArrays<R> gradient() const { return {at(0), at(1), at(2)}; }
 
  private:
-  const std::size_t channels_;
+  /// Where a vector would lie across two lines of the cache, it takes longer to load.
+  struct alignas(64) Line {
+    R numbers[64 / sizeof(R)];
+  };
+
+  std::size_t lines_of_one() const { return (size_ * sizeof(R) + sizeof(Line) - 1) / sizeof(Line); }
+  const R* at(std::size_t i) const {
+    return i < added_ ? reinterpret_cast<const R*>(lines_.data() + i * lines_of_one()) : nullptr;
+  }
+
+  const ChannelRange channels_;
   const std::size_t repeat_;
   const std::size_t size_;
-  std::vector<R> values_;
+  std::vector<Line> lines_;
+  std::size_t added_ = 0;
 };
 
-template <class R>
-Parameters<R> parameters_of(const Normalization& n, const Layout& layout, const Matrix* matrix) {
-  Parameters<R> values(n.mean.size(), layout, matrix, 3);
-  values.add([&](std::size_t c) { return n.mean[c]; });
-  values.add([&](std::size_t c) { return n.scale[c]; });
-  values.add([&](std::size_t c) { return n.shift[c] - rest_of<R>(n.mean[c]) * n.scale[c]; });
+template <class T>
+bool looks_at_z(const T* x, const Gate<T>& gate) {
+  return !x || (gate.activation.type != ActType::kNone && !gate.y);
+}
+
+template <class R, class T>
+Parameters<R> parameters_of(const Affine<T>& n, bool looks_at_z, bool in_place,
+                            ChannelRange channels, const Layout& layout, const Matrix* matrix) {
+  Parameters<R> values(channels, layout, matrix, 3);
+  values.add_normalization(n, looks_at_z, in_place);
   return values;
 }
 
-template <class R>
-NormalizationArrays<R> arrays_of_normalization(const Parameters<R>& values) {
-  return {values[0], values[1], values[2]};
-}
-
-/// Of the gradient, and of the normalization if the gate looks at that; its first channel is
-/// `first`. In place there is no x whose distance from a rounded mean would leave a rest.
 template <class T, class R = Real<T>>
-Parameters<R> parameters_of(const InputGradient& g, const Gate<T>& gate, bool in_place,
-                            std::size_t first, const Layout& layout, const Matrix* matrix) {
-  const auto rest = [&](std::size_t c) { return in_place ? 0 : rest_of<R>(g.mean[c]); };
-  Parameters<R> values(g.mean.size(), layout, matrix, 6);
-  values.add([&](std::size_t c) { return g.mean[c]; });
-  values.add([&](std::size_t c) { return g.dy_factor[c]; });
-  values.add([&](std::size_t c) { return g.x_factor[c]; });
-  values.add([&](std::size_t c) { return g.constant[c] - rest(c) * g.x_factor[c]; });
-  if (gate.scale.empty()) return values;
-  values.add([&](std::size_t c) { return gate.scale[first + c]; });
-  values.add(
-      [&](std::size_t c) { return gate.shift[first + c] - rest(c) * gate.scale[first + c]; });
+Parameters<R> parameters_of_gradient(const Affine<T>& n, const Gate<T>& gate, const T* x,
+                                     const GradientSums* sums, double count, ChannelRange channels,
+                                     const Layout& layout, const Matrix* matrix) {
+  const auto share = [&](std::size_t c) { return -n.scale(c) / count; };
+  const auto x_factor = [&](std::size_t c) {
+    return sums ? share(c) * sums->dy_centered[c] * n.inv_std[c] * n.inv_std[c] : 0;
+  };
+  Parameters<R> values(channels, layout, matrix, 6);
+  values.add([&](std::size_t c) { return n.scale(c); });
+  values.add(x_factor);
+  values.add([&](std::size_t c) {
+    const double constant = sums ? share(c) * sums->dy[c] : 0;
+    return x ? constant - rest_of<R>(n.mean[c]) * x_factor(c) : constant;
+  });
+  values.add_normalization(n, looks_at_z(x, gate), !x);
   return values;
-}
-
-template <class R>
-NormalizationArrays<R> arrays_of_gate(const Parameters<R>& values) {
-  return {values[0], values[4], values[5]};
-}
-
-template <class R>
-InputGradientArrays<R> arrays_of_gradient(const Parameters<R>& values) {
-  return {values[1], values[2], values[3]};
 }
 
 /// An array that may be missing, moved like the others; null stays null.
@@ -235,25 +250,16 @@ void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kern
 
 template <class T>
 void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
-                              const Kernels<T>& kernels, const std::vector<double>& mean,
+                              const Kernels<T>& kernels, const Parameters<double>& values,
                               const Gate<T>& gate, GradientSums* result) {
   ColumnSums sums(matrix);
-  const std::vector<std::size_t> channels = matrix.channels();
-  const auto of_columns = [&](const std::vector<double>& numbers) {
-    std::vector<double> values;
-    if (numbers.empty()) return values;
-    values.reserve(channels.size());
-    for (const std::size_t c : channels) values.push_back(numbers[c]);
-    return values;
-  };
-  const auto center = of_columns(mean), scale = of_columns(gate.scale),
-             shift = of_columns(gate.shift);
-  const NormalizationArrays<double> arrays{center.data(), scale.data(), shift.data()};
   parallel_for(matrix.number(), [&](std::int64_t i) {
     const std::int64_t begin = matrix.begin(i);
     kernels.column_gradient_sums(dy + begin, moved(x, begin), moved(gate.y, begin), matrix[i],
-                                 arrays, gate.activation, sums.first_of(i), sums.second_of(i));
+                                 values.normalization(), gate.activation, sums.first_of(i),
+                                 sums.second_of(i));
   });
+  const std::vector<std::size_t> channels = matrix.channels();
   for (std::int64_t part = 0; part < matrix.number(); ++part) {
     for (std::int64_t column = 0; column < matrix[part].columns; ++column) {
       const std::size_t c = channels[index(column)];
@@ -320,65 +326,72 @@ void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* r
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, ChannelRange channels, const Normalization& n,
-               StoreMode store, T* y, const T* shortcut) {
+void normalize(const T* x, const Layout& layout, ChannelRange channels, const Affine<T>& n,
+               const Activation& activation, StoreMode store, T* y, const T* shortcut) {
   if (is_empty(layout)) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (has_runs(layout)) {
-    const auto values = parameters_of<Real<T>>(n, layout, nullptr);
+    const auto values = parameters_of<Real<T>>(n, true, false, channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_normalize(x + first, moved(shortcut, first), layout, first_channels(channels),
-                          arrays_of_normalization(values), n.activation, store, y + first);
+                          values.normalization(), activation, store, y + first);
     return;
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
-  const auto values = parameters_of<Real<T>>(n, layout, &matrix);
+  const auto values = parameters_of<Real<T>>(n, true, false, channels, layout, &matrix);
   for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
-    kernels.column_normalize(x + begin, moved(shortcut, begin), extent,
-                             arrays_of_normalization(values), n.activation, store, y + begin);
+    kernels.column_normalize(x + begin, moved(shortcut, begin), extent, values.normalization(),
+                             activation, store, y + begin);
   });
 }
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                   const std::vector<double>& mean, GradientSums* result, const Gate<T>& gate) {
+                   const Affine<T>& n, const Gate<T>& gate, GradientSums* result) {
   if (is_empty(layout)) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
+  const bool with_z = looks_at_z(x, gate);
   if (has_runs(layout)) {
-    kernels.run_gradient_sums(dy, x, gate.y, layout, channels,
-                              {mean.data(), gate.scale.data(), gate.shift.data()}, gate.activation,
-                              result->dy.data(), result->dy_centered.data());
-  } else {
-    gradient_sums_of_columns(dy, x, Matrix(layout, kSumColumns, kSlab), kernels, mean, gate,
-                             result);
+    const auto values = parameters_of<double>(n, with_z, !x, channels, layout, nullptr);
+    const std::int64_t first = channels.begin * layout.inner;
+    kernels.run_gradient_sums(dy + first, moved(x, first), moved(gate.y, first), layout,
+                              first_channels(channels), values.normalization(), gate.activation,
+                              result->dy.data() + channels.begin,
+                              result->dy_centered.data() + channels.begin);
+    return;
   }
+  const Matrix matrix(layout, kSumColumns, kSlab);
+  const auto values = parameters_of<double>(n, with_z, !x, channels, layout, &matrix);
+  gradient_sums_of_columns(dy, x, matrix, kernels, values, gate, result);
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                    const InputGradient& g, StoreMode store, T* dx, const Gate<T>& gate) {
+                    const Affine<T>& n, const Gate<T>& gate, const GradientSums* sums, double count,
+                    StoreMode store, T* dx) {
   if (is_empty(layout)) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
+  constexpr std::size_t kBehindGradient = 3;
   if (has_runs(layout)) {
-    const auto values = parameters_of(g, gate, !x, index(channels.begin), layout, nullptr);
+    const auto values = parameters_of_gradient(n, gate, x, sums, count, channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_input_gradient(dy + first, moved(x, first), moved(gate.y, first), layout,
-                               first_channels(channels), arrays_of_gate(values),
-                               arrays_of_gradient(values), gate.activation, store, dx + first);
+                               first_channels(channels), values.normalization(kBehindGradient),
+                               values.gradient(), gate.activation, store, dx + first);
     return;
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
-  const auto values = parameters_of(g, gate, !x, 0, layout, &matrix);
+  const auto values = parameters_of_gradient(n, gate, x, sums, count, channels, layout, &matrix);
   for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
     kernels.column_input_gradient(dy + begin, moved(x, begin), moved(gate.y, begin), extent,
-                                  arrays_of_gate(values), arrays_of_gradient(values),
+                                  values.normalization(kBehindGradient), values.gradient(),
                                   gate.activation, store, dx + begin);
   });
 }
 
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels, StoreMode store,
-                       T* dz, const Gate<T>& gate) {
+void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels,
+                       const Gate<T>& gate, StoreMode store, T* dz) {
   if (is_empty(layout)) return;
   const T* y = gate.y ? gate.y : dy;  // without an activation it tells nothing
   const auto compute = [&](std::int64_t begin, std::int64_t number) {
@@ -399,17 +412,18 @@ void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels,
   });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                          \
-  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                        \
-  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                 \
-  template void normalize<T>(const T*, const Layout&, ChannelRange, const Normalization&,    \
-                             StoreMode, T*, const T*);                                       \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,            \
-                                 const std::vector<double>&, GradientSums*, const Gate<T>&); \
-  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,           \
-                                  const InputGradient&, StoreMode, T*, const Gate<T>&);      \
-  template void shortcut_gradient<T>(const T*, const Layout&, ChannelRange, StoreMode, T*,   \
-                                     const Gate<T>&);
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                              \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                            \
+  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                     \
+  template void normalize<T>(const T*, const Layout&, ChannelRange, const Affine<T>&,            \
+                             const Activation&, StoreMode, T*, const T*);                        \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,                \
+                                 const Affine<T>&, const Gate<T>&, GradientSums*);               \
+  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,               \
+                                  const Affine<T>&, const Gate<T>&, const GradientSums*, double, \
+                                  StoreMode, T*);                                                \
+  template void shortcut_gradient<T>(const T*, const Layout&, ChannelRange, const Gate<T>&,      \
+                                     StoreMode, T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 

@@ -1,12 +1,13 @@
 #ifndef GLUON_SYNCBN_CPU_KERNELS_H_
 #define GLUON_SYNCBN_CPU_KERNELS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "common/half.h"
 #include "common/layout.h"
+#include "common/real.h"
 #include "common/write_mode.h"
 #include "cpu/simd/isa.h"
 #include "norm/activation.h"
@@ -21,31 +22,25 @@ namespace gluon_syncbn {
 /// Internal Covariate Shift", 2015, algorithm 1 and section 3.
 namespace cpu {
 
-/// Per channel: z = (x - mean) * scale + shift. Then y = act(z), or act(z + shortcut).
-struct Normalization {
-  std::vector<double> mean;
-  std::vector<double> scale;
-  std::vector<double> shift;
-  Activation activation = {};
+/// z = (x - mean) * inv_std * gamma + beta, by the numbers of all channels.
+template <class T>
+struct Affine {
+  const double* mean;
+  const double* inv_std;
+  const Real<T>* gamma;  ///< null: 1
+  const Real<T>* beta;   ///< null where nothing looks at z
+
+  double scale(std::size_t c) const {
+    return gamma ? static_cast<double>(gamma[c]) * inv_std[c] : inv_std[c];
+  }
 };
 
 /// What makes dz of dy, the gradient with respect to what the activation was given: the output or,
-/// where that is not at hand, z of all channels as above. In place, with x null, the output tells x
-/// too: `scale` is then the inverse of that above.
+/// where that is not at hand, z. In place, with x null, the output tells x too.
 template <class T>
 struct Gate {
   Activation activation = {};
   const T* y = nullptr;
-  std::vector<double> scale = {};
-  std::vector<double> shift = {};
-};
-
-/// Per channel: dx = dy_factor * dz + x_factor * (x - mean) + constant.
-struct InputGradient {
-  std::vector<double> mean;
-  std::vector<double> dy_factor;
-  std::vector<double> x_factor;
-  std::vector<double> constant;
 };
 
 /// Whether some channels can be taken without the others: their elements lie in long runs. Of
@@ -79,27 +74,28 @@ StoreMode prepare_output(WriteMode write, const Layout& layout, T* out);
 template <class T>
 void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result);
 
-/// `normalization` has the numbers of these channels only.
+/// y = act(z), or act(z + shortcut).
 template <class T>
 void normalize(const T* x, const Layout& layout, ChannelRange channels,
-               const Normalization& normalization, StoreMode store, T* y,
+               const Affine<T>& normalization, const Activation& activation, StoreMode store, T* y,
                const T* shortcut = nullptr);
 
 /// Sums of dz, like moments(). `x` may be null; see Gate.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                   const std::vector<double>& mean, GradientSums* result, const Gate<T>& gate = {});
+                   const Affine<T>& normalization, const Gate<T>& gate, GradientSums* result);
 
-/// `gradient` has the numbers of these channels only.
+/// `sums` are those of all devices, whose channels have `count` elements; null if the statistics
+/// are not those of the batch.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
-                    const InputGradient& gradient, StoreMode store, T* dx,
-                    const Gate<T>& gate = {});
+                    const Affine<T>& normalization, const Gate<T>& gate, const GradientSums* sums,
+                    double count, StoreMode store, T* dx);
 
 /// dz itself. The gate has an output or no activation.
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels, StoreMode store,
-                       T* dz, const Gate<T>& gate);
+void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels,
+                       const Gate<T>& gate, StoreMode store, T* dz);
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

@@ -11,28 +11,20 @@
 namespace gluon_syncbn {
 namespace {
 
-class NamedProcessLinks {
- public:
-  static NamedProcessLinks& instance() { return PerProcess<NamedProcessLinks>::instance(); }
-
-  std::shared_ptr<ProcessLink> find_or_create(const std::shared_ptr<ProcessGroup>& group,
-                                              const std::string& name) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    auto& link = links_[{group->id(), name}];
-    if (!link || link->group() != group) link = std::make_shared<ProcessLink>(group, name);
-    return link;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::pair<int, std::string>, std::shared_ptr<ProcessLink>> links_;
+struct Links {
+  std::mutex mutex;
+  std::map<std::pair<int, std::string>, std::shared_ptr<ProcessLink>> named;
 };
 
 }  // namespace
 
 std::shared_ptr<ProcessLink> ProcessLink::named(const std::shared_ptr<ProcessGroup>& group,
                                                 const std::string& name) {
-  return NamedProcessLinks::instance().find_or_create(group, name);
+  auto& links = PerProcess<Links>::instance();
+  const std::lock_guard<std::mutex> lock(links.mutex);
+  auto& link = links.named[{group->id(), name}];
+  if (!link || link->group() != group) link = std::make_shared<ProcessLink>(group, name);
+  return link;
 }
 
 std::uint64_t ProcessLink::next_round() {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/per_process.h"
+#include "common/weak_registry.h"
 
 namespace gluon_syncbn::op {
 namespace {
@@ -14,11 +15,7 @@ constexpr std::uint64_t kPassesUnderWay = 2;
 /// Updates of other graphs that may be under way beside them.
 constexpr std::size_t kOthers = 16;
 
-struct Registry {
-  std::mutex mutex;
-  std::map<std::pair<Device, const void*>, std::weak_ptr<UpdateOrder>> orders;
-  std::size_t size_after_pruning = 0;
-};
+using Orders = PerProcess<WeakRegistry<std::pair<Device, const void*>, UpdateOrder>>;
 
 }  // namespace
 
@@ -79,19 +76,8 @@ class UpdateOrder::Entry {
 };
 
 std::shared_ptr<UpdateOrder> UpdateOrder::of(const Device& device, const void* running_mean) {
-  Registry& registry = PerProcess<Registry>::instance();
-  const std::lock_guard<std::mutex> lock(registry.mutex);
-  auto& orders = registry.orders;
-  if (orders.size() > 2 * registry.size_after_pruning) {
-    for (auto at = orders.begin(); at != orders.end();) {
-      at = at->second.expired() ? orders.erase(at) : std::next(at);
-    }
-    registry.size_after_pruning = orders.size();
-  }
-  auto& known = orders[{device, running_mean}];
-  auto order = known.lock();
-  if (!order) known = order = std::make_shared<UpdateOrder>();
-  return order;
+  return Orders::instance().find_or_make({device, running_mean},
+                                         [] { return std::make_shared<UpdateOrder>(); });
 }
 
 std::shared_ptr<UpdateOrder::Entry> UpdateOrder::reserve(Place place) {

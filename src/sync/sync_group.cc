@@ -4,81 +4,35 @@
 #include <utility>
 
 #include "common/per_process.h"
+#include "common/weak_registry.h"
 
 namespace gluon_syncbn {
 namespace {
 
-class NamedSyncGroups {
- public:
-  static NamedSyncGroups& instance() { return PerProcess<NamedSyncGroups>::instance(); }
+constexpr int kNoProcesses = -1;
+using Id = std::tuple<std::string, std::size_t, int>;  // key, number of devices, process group
+using NamedSyncGroups = PerProcess<WeakRegistry<Id, SyncGroup>>;
 
-  std::shared_ptr<SyncGroup> find_or_create(const std::string& layer, std::size_t num_devices,
-                                            const SyncGroup::Options& options) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto id = std::make_tuple(options.key, num_devices,
-                                    options.link ? options.link->group()->id() : kNoProcesses);
-    if (const auto found = groups_.find(id); found != groups_.end()) {
-      if (auto group = found->second.lock()) return group;
+/// Who waits under `key` for another number of devices, in whole sentences.
+std::string waiting_for_others(const std::string& key, std::size_t num_devices) {
+  std::string text;
+  for (const auto& [id, other] : NamedSyncGroups::instance().held()) {
+    if (std::get<0>(id) != key || std::get<1>(id) == num_devices) continue;
+    if (const auto waiting = other->waiting(); !waiting.empty()) {
+      text +=
+          "Under the same key these wait with num_devices=" + std::to_string(other->num_devices()) +
+          ": " + waiting + "; all devices should give the same number. ";
     }
-    const auto release = [id](SyncGroup* group) {
-      delete group;
-      instance().forget(id);
-    };
-    std::shared_ptr<SyncGroup> group(new SyncGroup(layer, num_devices, options), release);
-    groups_[id] = group;
-    return group;
   }
-
-  /// Who waits under `key` for another number of devices, in whole sentences.
-  std::string waiting_for_others(const std::string& key, std::size_t num_devices) {
-    std::string text;
-    for (const auto& other : others(key, num_devices)) {
-      if (const auto waiting = other->waiting(); !waiting.empty()) {
-        text += "Under the same key these wait with num_devices=" +
-                std::to_string(other->num_devices()) + ": " + waiting +
-                "; all devices should give the same number. ";
-      }
-    }
-    return text;
-  }
-
-  std::size_t size() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return groups_.size();
-  }
-
- private:
-  static constexpr int kNoProcesses = -1;
-  using Id = std::tuple<std::string, std::size_t, int>;  // key, number of devices, process group
-
-  std::vector<std::shared_ptr<SyncGroup>> others(const std::string& key, std::size_t num_devices) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<std::shared_ptr<SyncGroup>> found;
-    for (auto at = groups_.lower_bound({key, 0, kNoProcesses});
-         at != groups_.end() && std::get<0>(at->first) == key; ++at) {
-      if (std::get<1>(at->first) == num_devices) continue;
-      if (auto group = at->second.lock()) found.push_back(std::move(group));
-    }
-    return found;
-  }
-
-  void forget(const Id& id) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    // A successor may have taken the place since the last release.
-    const auto found = groups_.find(id);
-    if (found != groups_.end() && found->second.expired()) groups_.erase(found);
-  }
-
-  std::mutex mutex_;
-  std::map<Id, std::weak_ptr<SyncGroup>> groups_;
-};
+  return text;
+}
 
 }  // namespace
 
 SyncGroup::SyncGroup(std::string layer, std::size_t num_devices, const Options& options)
     : link_(options.link) {
   const auto elsewhere = [key = options.key, num_devices] {
-    return key.empty() ? "" : NamedSyncGroups::instance().waiting_for_others(key, num_devices);
+    return key.empty() ? "" : waiting_for_others(key, num_devices);
   };
   members_ = std::make_shared<Membership>(
       std::move(layer), num_devices,
@@ -115,9 +69,12 @@ std::string SyncGroup::waiting() const {
 
 std::shared_ptr<SyncGroup> SyncGroup::named(const std::string& layer, std::size_t num_devices,
                                             const Options& options) {
-  return NamedSyncGroups::instance().find_or_create(layer, num_devices, options);
+  const int processes = options.link ? options.link->group()->id() : kNoProcesses;
+  return NamedSyncGroups::instance().find_or_make({options.key, num_devices, processes}, [&] {
+    return std::make_shared<SyncGroup>(layer, num_devices, options);
+  });
 }
 
-std::size_t SyncGroup::count_named() { return NamedSyncGroups::instance().size(); }
+std::size_t SyncGroup::count_named() { return NamedSyncGroups::instance().held().size(); }
 
 }  // namespace gluon_syncbn

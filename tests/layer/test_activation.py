@@ -14,8 +14,6 @@ from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.layer.test_modes import MODES
-from tests.support.layers import Options, add_shortcut, make_batch, run
-from tests.support.oracle import activate
 from tests.support.whole_batch import compare, load, randomize, train_step, weighted_loss
 
 SIZE = 5  # of images
@@ -92,29 +90,6 @@ def test_training_equals_layers_behind_the_norm(kind, mode):
 def test_options_of_the_layer(options):
     one, many = (Residual(fused, "elu", **options) for fused in (False, True))
     require_same_training(one, many, "static_alloc")
-
-
-@pytest.mark.parametrize("kind", ACTIVATIONS)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("axis", [1, -1])
-@pytest.mark.parametrize("with_shortcut", [False, True])
-def test_at_the_kink_the_slope_is_that_from_below(kind, dtype, axis, with_shortcut):
-    """Constant channels with beta 0 are normalized to 0 everywhere."""
-    _, act_type, slope = ACTIVATIONS[kind]
-    batch = make_batch(np.random.default_rng(1), (4, 18, 18), (1, 3), axis, dtype)
-    batch.x[:] = np.arange(18, dtype=dtype).reshape((18, 1) if axis == 1 else (18,))
-    batch.dy[:] = 1
-    batch.beta[:] = 0
-    if with_shortcut:
-        add_shortcut(np.random.default_rng(2), batch)
-        batch.shortcut[:] = 0
-    result = run(batch, Options(act_type=act_type, slope=slope))
-    steepness = activate(np.zeros(1), act_type, slope)[1]
-    assert np.abs(result.out).max() == 0
-    np.testing.assert_allclose(sum(result.dbeta), np.full(18, 72 * steepness), rtol=1e-6)
-    assert np.abs(result.dx).max() <= 1e-3  # nothing is left of a constant dz
-    if with_shortcut:
-        np.testing.assert_allclose(result.dshortcut, np.full(batch.x.shape, steepness, dtype))
 
 
 def test_the_same_array_as_data_and_shortcut():

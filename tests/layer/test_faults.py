@@ -29,11 +29,6 @@ def make_layer(mode: str = "imperative", number: int = 2) -> gluon_syncbn.SyncBa
     return layer
 
 
-@pytest.fixture
-def layer() -> gluon_syncbn.SyncBatchNorm:
-    return make_layer()
-
-
 def normal(shape, device: int) -> mx.nd.NDArray:
     values = np.random.default_rng(device).standard_normal(shape)
     return mx.nd.array(values, ctx=mx.Context(DEVICE, device))
@@ -180,19 +175,6 @@ def test_training_on_one_device_and_inference_on_the_other(mode):
     check_step(layer, [0, 1])
 
 
-def test_unequal_numbers_of_calls(layer):
-    gluon_syncbn.set_timeout(0.3)
-    outs = train(layer, [0, 1, 0, 1, 0])
-    message = error_of(outs[-1].asnumpy)
-    assert (
-        f"Came: {DEVICE}(0) (3 training forwards). Missing: {DEVICE}(1) (2 training forwards)."
-        in message
-    )
-    assert "more often on one than on another" in message
-    assert all(np.isfinite(out.asnumpy()).all() for out in outs[:-1])
-    check_step(layer, [0, 1])
-
-
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
@@ -214,14 +196,6 @@ def test_devices_that_differ(other, difference):
     mx.nd.waitall()
     outs = [custom(0), custom(1)]
     assert all(np.isfinite(out.asnumpy()).all() for out in outs)
-
-
-def test_devices_that_name_different_num_devices():
-    custom = Custom("differs in num_devices")
-    gluon_syncbn.set_timeout(0.3)
-    outs = [custom(0), custom(1, num_devices=3)]
-    messages = [error_of(out.asnumpy) for out in outs]
-    assert any("wait with num_devices=" in message for message in messages), messages
 
 
 def test_a_device_that_fails_fails_its_peer_at_once():

@@ -50,18 +50,6 @@ def step(net, number: int) -> list[np.ndarray]:
     return values
 
 
-@pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
-def test_training_forwards_without_backward(mode):
-    net = small_network(mode)
-    net.initialize(ctx=contexts(2))
-    kept = []
-    for _ in range(20):
-        with autograd.record():
-            kept.append([net(mx.nd.random.normal(shape=(2, 3), ctx=c)) for c in contexts(2)])
-    assert all(np.isfinite(out.asnumpy()).all() for outs in kept for out in outs)
-    step(net, 2)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_other_contexts_and_numbers_of_devices(mode):
     net = small_network(mode)

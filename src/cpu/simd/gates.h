@@ -11,108 +11,21 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Gates turn dy into dz = dy * act'(z), and know x - center. Each is made by at(load), where
-/// load(array) gives the numbers of the channels in question.
-
-struct OfInput {
-  template <class V>
-  GLUON_SYNCBN_INLINE V centered(V x, V center) const {
-    return x - center;
-  }
+/// A flag that a loop need not look up.
+template <bool kValue>
+struct Always {
+  constexpr operator bool() const { return kValue; }
 };
 
-struct NoGate : OfInput {
-  static constexpr int kInputs = 2;  // dy and x
-  template <class Load>
-  GLUON_SYNCBN_INLINE NoGate at(const Load&) const {
-    return {};
-  }
-  template <class V>
-  GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/, V /*x*/) const {
-    return dy;
-  }
-};
-
-template <class V>
-struct GateOfInput : OfInput {
-  V scale;
-  V shift;
-  Rectifier act;
-
-  GLUON_SYNCBN_INLINE GateOfInput(V with_scale, V with_shift, Rectifier with_act)
-      : scale(with_scale), shift(with_shift), act(with_act) {}
-
-  GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V /*x*/) const {
-    return act.gradient(dy, centered * scale + shift);
-  }
-};
-
-template <class R>
-struct GatesOfInput {
-  static constexpr int kInputs = 2;
-  const R* scale;
-  const R* shift;
-  Rectifier act;
-
-  template <class Load>
-  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
-    return GateOfInput<decltype(load(scale))>(load(scale), load(shift), act);
-  }
-};
-
-struct GateOfOutput : OfInput {
-  static constexpr int kInputs = 3;  // dy, x and y
-  Rectifier act;
-
-  GLUON_SYNCBN_INLINE explicit GateOfOutput(Rectifier with_act) : act(with_act) {}
-
-  template <class Load>
-  GLUON_SYNCBN_INLINE GateOfOutput at(const Load&) const {
-    return *this;
-  }
-  template <class V>
-  GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/, V /*x*/, V y) const {
-    return act.gradient_by_output(dy, y);
-  }
-};
-
-/// In place: the output tells everything.
-template <class T, class V, class Act>
-struct Inverse {
+/// Turns dy into dz = dy * act'(z), and knows x - center. In place the output stands for x, and
+/// tells both.
+template <class T, class V, class Act, class InPlace, class ByOutput>
+struct Gate {
   V scale;
   V shift;
   Act act;
-
-  GLUON_SYNCBN_INLINE V centered(V y, V /*center*/) const {
-    return (act.template inverse<T>(y) - shift) * scale;
-  }
-  GLUON_SYNCBN_INLINE V operator()(V dy, V /*centered*/, V y) const {
-    return act.gradient_by_output(dy, y);
-  }
-};
-
-template <class T, class R, class Act>
-struct Inverses {
-  static constexpr int kInputs = 2;  // dy and y
-  const R* scale;
-  const R* shift;
-  Act act;
-
-  template <class Load>
-  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
-    return Inverse<T, decltype(load(scale)), Act>{load(scale), load(shift), act};
-  }
-};
-
-/// ELU, by whichever array tells z: its functions take so long that its loops may look that up. In
-/// place the output stands for x; without an output, x stands for it.
-template <class T, class V>
-struct EluGate {
-  V scale;
-  V shift;
-  Elu act;
-  bool in_place;
-  bool by_output;
+  InPlace in_place;
+  ByOutput by_output;
 
   GLUON_SYNCBN_INLINE V centered(V x, V center) const {
     return in_place ? (act.template inverse<T>(x) - shift) * scale : x - center;
@@ -120,22 +33,27 @@ struct EluGate {
   GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V /*x*/, V y) const {
     return by_output ? act.gradient_by_output(dy, y) : act.gradient(dy, centered * scale + shift);
   }
+  GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V x) const {
+    return (*this)(dy, centered, x, x);
+  }
 };
 
-template <class T, class R>
-struct EluGates {
-  static constexpr int kInputs = 3;
+/// Of all channels; those in question are made by at(load), where load(array) gives their numbers.
+template <class T, class R, int kArrays, class Act, class InPlace, class ByOutput>
+struct Gates {
+  static constexpr int kInputs = kArrays;  // dy, x or what stands for it, and y
   const R* scale;
   const R* shift;
-  Elu act;
-  bool in_place;
-  bool by_output;
+  Act act;
+  InPlace in_place;
+  ByOutput by_output;
 
   template <class Load>
   GLUON_SYNCBN_INLINE auto at(const Load& load) const {
     using V = decltype(load(scale));
-    if (!scale) return EluGate<T, V>{V{}, V{}, act, in_place, by_output};
-    return EluGate<T, V>{load(scale), load(shift), act, in_place, by_output};
+    const bool looks_at_z = in_place || !by_output;
+    return Gate<T, V, Act, InPlace, ByOutput>{
+        looks_at_z ? load(scale) : V{}, looks_at_z ? load(shift) : V{}, act, in_place, by_output};
   }
 };
 
@@ -143,17 +61,21 @@ struct EluGates {
 template <class T, class R, class Visit>
 GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, const T* y,
                                     const NormalizationArrays<R>& p, const Visit& visit) {
+  using Yes = Always<true>;
+  using No = Always<false>;
   if (activation.type == ActType::kNone) {
-    if (x) return visit(NoGate());
-    return visit(Inverses<T, R, Identity>{p.scale, p.shift, Identity()});
+    if (!x) return visit(Gates<T, R, 2, Identity, Yes, Yes>{p.scale, p.shift, {}, {}, {}});
+    return visit(Gates<T, R, 2, Identity, No, Yes>{p.scale, p.shift, {}, {}, {}});
   }
+  // Its functions take so long that its loops may look up what tells z.
   if (activation.type == ActType::kElu) {
-    return visit(EluGates<T, R>{p.scale, p.shift, {activation.slope}, !x, y != nullptr});
+    return visit(
+        Gates<T, R, 3, Elu, bool, bool>{p.scale, p.shift, {activation.slope}, !x, y != nullptr});
   }
   const Rectifier act{activation.slope};
-  if (!x) return visit(Inverses<T, R, Rectifier>{p.scale, p.shift, act});
-  if (y) return visit(GateOfOutput(act));
-  visit(GatesOfInput<R>{p.scale, p.shift, act});
+  if (!x) return visit(Gates<T, R, 2, Rectifier, Yes, Yes>{p.scale, p.shift, act, {}, {}});
+  if (y) return visit(Gates<T, R, 3, Rectifier, No, Yes>{p.scale, p.shift, act, {}, {}});
+  visit(Gates<T, R, 2, Rectifier, No, No>{p.scale, p.shift, act, {}, {}});
 }
 
 /// Arrays of which elements at the same place belong together.

@@ -51,20 +51,16 @@ bool spoils_its_channels(const std::vector<double>& values, const std::vector<do
 }
 
 template <class T>
-void check_moments(const Data<T>& x) {
+std::vector<double> moments_of(const Data<T>& x) {
   const Moments moments = cpu::moments(x.data(), x.layout);
-  const Reference exact(x);
-  const auto count = static_cast<long double>(x.layout.count());
   REQUIRE(moments.count == x.layout.count());
-  REQUIRE(moments.mean.size() == exact.mean.size());
-  REQUIRE(moments.m2.size() == exact.m2.size());
-  for (std::size_t c = 0; c < exact.mean.size(); ++c) {
-    const long double deviation = std::sqrt(exact.m2[c] / count);
-    const long double tolerance = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
-    REQUIRE(std::fabs(moments.mean[c] - exact.mean[c]) <= tolerance);
-    // Half data of a large mean may have no deviations at all.
-    REQUIRE(std::fabs(moments.m2[c] - exact.m2[c]) <= count * tolerance * (deviation + tolerance));
-  }
+  return moments.packed().values;
+}
+
+/// With deviations of 1.
+template <class T>
+cpu::Numbers<T> numbers_of(const std::vector<double>& mean) {
+  return {mean, std::vector<double>(mean.size(), 1), std::vector<Real<T>>(mean.size(), 1)};
 }
 
 const Layout kSpoiledLayouts[] = {{5, 6, 1}, {3, 6, 7}, {2, 6, 49}, {40, 6, 1}, {1, 6, 2049}};
@@ -74,31 +70,14 @@ const Layout kSpoiledLayouts[] = {{5, 6, 1}, {3, 6, 7}, {2, 6, 49}, {40, 6, 1}, 
 TEST_CASE_TEMPLATE("kernels: moments", Given, GLUON_SYNCBN_CASES) {
   using T = typename Given::Type;
   const UseIsa use(Given::kIsa);
-  for_each_layout([](const Layout& layout, double mean) {
-    const Data<T> x(layout, mean, 1, 3);
-    check_moments(x);
-  });
-}
-
-TEST_CASE_TEMPLATE("kernels: moments of constant channels have no deviations", Given,
-                   GLUON_SYNCBN_CASES) {
-  using T = typename Given::Type;
-  const UseIsa use(Given::kIsa);
-  for_each_layout([](const Layout& layout, double mean) {
-    const Data<T> x(layout, mean, 0, 3);
-    const Moments moments = cpu::moments(x.data(), layout);
-    for (std::size_t c = 0; c < moments.mean.size(); ++c) {
-      const auto value =
-          static_cast<double>(x.at(c * static_cast<std::size_t>(layout.inner)));  // outer 0
-      if constexpr (std::is_same_v<T, double>) {
-        const double tolerance = 4e-15 * std::fabs(value);
-        REQUIRE(std::fabs(moments.mean[c] - value) <= tolerance);
-        REQUIRE(moments.m2[c] >= 0);
-        REQUIRE(moments.m2[c] <= static_cast<double>(moments.count) * tolerance * tolerance);
-      } else {
-        REQUIRE(moments.mean[c] == value);
-        REQUIRE(moments.m2[c] == 0);
-      }
+  for_each_layout(cpu_layouts(), [](const Layout& layout, std::uint32_t number) {
+    const Data<T> x(layout, mean_of(number), 1, 3);
+    check_moments(x, moments_of(x), 0);
+    const Data<T> constant(layout, mean_of(number), 0, 3);
+    if constexpr (std::is_same_v<T, double>) {
+      check_moments(constant, moments_of(constant), 0);
+    } else {
+      check_constant(constant, moments_of(constant));
     }
   });
 }
@@ -109,15 +88,15 @@ TEST_CASE_TEMPLATE("kernels: moments and sums do not depend on where arrays lie"
   const UseIsa use(Given::kIsa);
   for (const Layout& layout : kSpoiledLayouts) {
     const Data<T> x(layout, 100, 1, 5);
-    const std::vector<double> mean = means_near(layout, 100, 6);
+    const auto n = numbers_of<T>(means_near(layout, 100, 6));
     const Moments moments = cpu::moments(x.data(), layout);
-    const GradientSums sums = cpu::gradient_sums(x.data(), x.data(), layout, mean);
+    const GradientSums sums = cpu::gradient_sums(x.data(), x.data(), layout, n);
     for (std::size_t offset = 1; offset < 8; ++offset) {
       std::vector<T> moved(offset);
       moved.insert(moved.end(), x.elements.begin(), x.elements.end());
       const T* data = moved.data() + offset;
       CHECK(same_bits(cpu::moments(data, layout), moments));
-      CHECK(same_bits(cpu::gradient_sums(data, data, layout, mean), sums));
+      CHECK(same_bits(cpu::gradient_sums(data, data, layout, n), sums));
     }
   }
 }
@@ -127,8 +106,8 @@ TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", Given, GLUON_SYNC
   const UseIsa use(Given::kIsa);
   for (const Layout& layout : kSpoiledLayouts) {
     const Data<T> x(layout, 10, 1, 5);
-    const cpu::Normalization n{means_near(layout, 10, 6), parameters(layout, 1, 7),
-                               parameters(layout, 0, 8)};
+    const cpu::Numbers<T> n{means_near(layout, 10, 6), parameters(layout, 1, 7),
+                            as<Real<T>>(parameters(layout, 0, 8))};
     std::vector<T> expected(x.elements.size());
     cpu::normalize(x.data(), layout, n, WriteMode::kAssign, expected.data());
     std::vector<T> in_place = x.elements;
@@ -136,10 +115,12 @@ TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", Given, GLUON_SYNC
     CHECK(same_bits(in_place, expected));
 
     const Data<T> dy(layout, 0, 1, 9);
-    const cpu::InputGradient g{n.mean, n.scale, n.shift, n.shift};
-    cpu::input_gradient(dy.data(), x.data(), layout, g, WriteMode::kAssign, expected.data());
+    const GradientSums sums{n.inv_std, n.mean};
+    cpu::input_gradient(dy.data(), x.data(), layout, n, &sums, 7, WriteMode::kAssign,
+                        expected.data());
     in_place = dy.elements;
-    cpu::input_gradient(in_place.data(), x.data(), layout, g, WriteMode::kAssign, in_place.data());
+    cpu::input_gradient(in_place.data(), x.data(), layout, n, &sums, 7, WriteMode::kAssign,
+                        in_place.data());
     CHECK(same_bits(in_place, expected));
   }
 }
@@ -163,62 +144,32 @@ TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", Gi
     CHECK(spoils_its_channels(merged.m2, clean_merged.m2));
 
     const Data<T> dy(layout, 0, 1, 9);
-    const GradientSums clean_sums =
-        cpu::gradient_sums(dy.data(), clean.data(), layout, clean_moments.mean);
-    const GradientSums x_sums = cpu::gradient_sums(dy.data(), x.data(), layout, moments.mean);
+    const auto clean_n = numbers_of<T>(clean_moments.mean);
+    const auto n = numbers_of<T>(moments.mean);
+    const GradientSums clean_sums = cpu::gradient_sums(dy.data(), clean.data(), layout, clean_n);
+    const GradientSums x_sums = cpu::gradient_sums(dy.data(), x.data(), layout, n);
     CHECK(same_bits(x_sums.dy, clean_sums.dy));
     CHECK(spoils_its_channels(x_sums.dy_centered, clean_sums.dy_centered));
     const GradientSums dy_sums =
-        cpu::gradient_sums(spoiled(dy).data(), clean.data(), layout, clean_moments.mean);
+        cpu::gradient_sums(spoiled(dy).data(), clean.data(), layout, clean_n);
     CHECK(spoils_its_channels(dy_sums.dy, clean_sums.dy));
     CHECK(spoils_its_channels(dy_sums.dy_centered, clean_sums.dy_centered));
 
-    const auto ones = std::vector<double>(6, 1);
-    std::vector<T> y(x.elements.size());
-    std::vector<T> dx(x.elements.size());
-    std::vector<T> clean_y(x.elements.size());
-    std::vector<T> clean_dx(x.elements.size());
-    cpu::normalize(x.data(), layout, {moments.mean, ones, ones}, WriteMode::kAssign, y.data());
-    cpu::normalize(clean.data(), layout, {clean_moments.mean, ones, ones}, WriteMode::kAssign,
-                   clean_y.data());
-    cpu::input_gradient(dy.data(), x.data(), layout, {moments.mean, ones, ones, ones},
-                        WriteMode::kAssign, dx.data());
-    cpu::input_gradient(dy.data(), clean.data(), layout, {clean_moments.mean, ones, ones, ones},
-                        WriteMode::kAssign, clean_dx.data());
+    std::vector<T> y(x.elements.size()), dx(y), clean_y(y), clean_dx(y);
+    const auto compute = [&](const Data<T>& from, const cpu::Numbers<T>& numbers,
+                             const GradientSums& sums, std::vector<T>* out, std::vector<T>* d) {
+      cpu::normalize(from.data(), layout, numbers, WriteMode::kAssign, out->data());
+      cpu::input_gradient(dy.data(), from.data(), layout, numbers, &sums, 7, WriteMode::kAssign,
+                          d->data());
+    };
+    compute(x, n, x_sums, &y, &dx);
+    compute(clean, clean_n, clean_sums, &clean_y, &clean_dx);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < y.size(); ++i) {
       const long double now[] = {Type<T>::value(y[i]), Type<T>::value(dx[i])};
       const long double before[] = {Type<T>::value(clean_y[i]), Type<T>::value(clean_dx[i])};
       for (int k = 0; k < 2; ++k) {
         if (is_spoiled(x.channel(i)) ? std::isfinite(now[k]) : now[k] != before[k]) ++wrong;
-      }
-    }
-    CHECK(wrong == 0);
-  }
-}
-
-TEST_CASE_TEMPLATE("kernels: finite statistics let a NaN or infinite element through alone", Given,
-                   GLUON_SYNCBN_CASES) {
-  using T = typename Given::Type;
-  const UseIsa use(Given::kIsa);
-  for (const Layout& layout : kSpoiledLayouts) {
-    const Data<T> clean(layout, 10, 1, 5);
-    const Data<T> x = spoiled(clean);
-    const cpu::Normalization n{means_near(layout, 10, 6), std::vector<double>(6, 2),
-                               std::vector<double>(6, 1)};
-    std::vector<T> y(x.elements.size());
-    std::vector<T> clean_y(x.elements.size());
-    cpu::normalize(x.data(), layout, n, WriteMode::kAssign, y.data());
-    cpu::normalize(clean.data(), layout, n, WriteMode::kAssign, clean_y.data());
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      const long double value = Type<T>::value(y[i]);
-      if (std::isnan(x.at(i))) {
-        if (!std::isnan(value)) ++wrong;
-      } else if (std::isinf(x.at(i))) {
-        if (value != x.at(i)) ++wrong;
-      } else if (value != Type<T>::value(clean_y[i])) {
-        ++wrong;
       }
     }
     CHECK(wrong == 0);
@@ -236,12 +187,13 @@ TEST_CASE_TEMPLATE("kernels: empty arrays", Given, GLUON_SYNCBN_CASES) {
     CHECK(moments.count == layout.count());
     CHECK(same_bits(moments.mean, zeros));
     CHECK(same_bits(moments.m2, zeros));
-    const GradientSums sums = cpu::gradient_sums(none, none, layout, zeros);
+    const auto n = numbers_of<T>(zeros);
+    const GradientSums sums = cpu::gradient_sums(none, none, layout, n);
     CHECK(same_bits(sums.dy, zeros));
     CHECK(same_bits(sums.dy_centered, zeros));
     T* nowhere = nullptr;
-    cpu::normalize(none, layout, {zeros, zeros, zeros}, WriteMode::kAssign, nowhere);
-    cpu::input_gradient(none, none, layout, {zeros, zeros, zeros, zeros}, WriteMode::kAdd, nowhere);
+    cpu::normalize(none, layout, n, WriteMode::kAssign, nowhere);
+    cpu::input_gradient(none, none, layout, n, &sums, 0, WriteMode::kAdd, nowhere);
   }
 }
 
@@ -266,7 +218,7 @@ TEST_CASE_TEMPLATE("kernels: far outliers first, and a mean that moves", Given,
         x.elements[i] = Type<T>::of(static_cast<double>(x.at(i)) + climb);
       }
     }
-    check_moments(x);
+    check_moments(x, moments_of(x), 0);
   }
 }
 
@@ -281,14 +233,11 @@ TEST_CASE_TEMPLATE("kernels: the same bits with any number of threads", Given, G
     const auto run = [&](int threads) {
       set_num_threads(threads);
       const Moments moments = cpu::moments(x.data(), layout);
-      const GradientSums sums = cpu::gradient_sums(dy.data(), x.data(), layout, moments.mean);
-      std::vector<T> y(x.elements.size());
-      std::vector<T> dx(x.elements.size());
-      cpu::normalize(x.data(), layout, {moments.mean, moments.mean, moments.mean},
-                     WriteMode::kAssign, y.data());
-      cpu::input_gradient(dy.data(), x.data(), layout,
-                          {moments.mean, moments.mean, moments.mean, moments.mean},
-                          WriteMode::kAssign, dx.data());
+      const auto n = numbers_of<T>(moments.mean);
+      const GradientSums sums = cpu::gradient_sums(dy.data(), x.data(), layout, n);
+      std::vector<T> y(x.elements.size()), dx(y);
+      cpu::normalize(x.data(), layout, n, WriteMode::kAssign, y.data());
+      cpu::input_gradient(dy.data(), x.data(), layout, n, &sums, 7, WriteMode::kAssign, dx.data());
       return std::make_tuple(moments, sums, y, dx);
     };
     const auto [moments, sums, y, dx] = run(1);
@@ -310,9 +259,9 @@ TEST_CASE_TEMPLATE("kernels: large outputs, which are written past the caches", 
   for (const Layout& layout : {Layout{1, 3, 1000003}, Layout{1500001, 3, 1}}) {
     const Data<T> x(layout, 10, 1, 5);
     const Data<T> dy(layout, 0, 1, 6);
-    const cpu::Normalization n{means_near(layout, 10, 6), parameters(layout, 1, 7),
-                               parameters(layout, 0, 8)};
-    const cpu::InputGradient g{n.mean, n.scale, n.shift, n.shift};
+    const cpu::Numbers<T> n{means_near(layout, 10, 6), parameters(layout, 1, 7),
+                            as<Real<T>>(parameters(layout, 0, 8))};
+    const GradientSums sums{n.inv_std, n.mean};
     for (const std::size_t offset : {0, 1, 3}) {
       // Adding to zero gives the same numbers by ordinary stores.
       std::vector<T> expected(x.elements.size());
@@ -323,8 +272,10 @@ TEST_CASE_TEMPLATE("kernels: large outputs, which are written past the caches", 
       cpu::normalize(x.data(), layout, n, WriteMode::kAssign, out.data() + offset);
       CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
       expected.assign(expected.size(), T{});
-      cpu::input_gradient(dy.data(), x.data(), layout, g, WriteMode::kAdd, expected.data());
-      cpu::input_gradient(dy.data(), x.data(), layout, g, WriteMode::kAssign, out.data() + offset);
+      cpu::input_gradient(dy.data(), x.data(), layout, n, &sums, 7, WriteMode::kAdd,
+                          expected.data());
+      cpu::input_gradient(dy.data(), x.data(), layout, n, &sums, 7, WriteMode::kAssign,
+                          out.data() + offset);
       CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
       CHECK(std::memcmp(&out.back(), &past, sizeof(T)) == 0);
     }

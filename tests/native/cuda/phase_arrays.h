@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "common/layout.h"
@@ -14,6 +15,8 @@
 #include "cuda/gpu.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/needs_gpu.h"
+#include "support/layouts.h"
+#include "support/values.h"
 
 namespace gluon_syncbn::tests {
 
@@ -47,10 +50,8 @@ class Workspace : public cuda::Workspace {
   cuda::Claims::State last_claim_ = 0;
 };
 
-template <class R>
-std::vector<R> as(const std::vector<double>& values) {
-  return {values.begin(), values.end()};
-}
+/// Some arrays do not begin at a multiple of 16 bytes.
+inline std::size_t offset_of(std::uint32_t number) { return number % 3 ? 0 : number / 3 % 8; }
 
 /// kernel(write, out) for an array on the GPU that begins as `out` and comes back in it.
 template <class T, class Kernel>
@@ -88,35 +89,33 @@ struct ForwardArrays {
   cuda::ForwardSource<R> source{};
 };
 
-inline std::vector<Layout> layouts() {
-  std::vector<Layout> layouts;
-  for (const std::int64_t inner : {1, 3, 7, 15, 16, 17, 49, 225, 3600}) {
-    for (const std::int64_t channels : {1, 3, 65, 257}) {
-      for (const std::int64_t outer : {1, 2, 5, 33}) {
-        if (outer > 1 && outer * channels * inner > kMostElements) continue;
-        layouts.push_back({outer, channels, inner});
-      }
-    }
+/// That run() returns a tuple of arrays with the same bits in every order of the threads.
+template <class Run>
+void check_same_in_all_orders(const Run& run) {
+  const auto before = run();
+  for (const auto order : kOtherOrders) {
+    const InOrder in_order(order);
+    std::apply(
+        [&](const auto&... arrays) {
+          std::apply([&](const auto&... others) { CHECK((same_bits(arrays, others) && ...)); },
+                     before);
+        },
+        run());
   }
+}
+
+/// Some of them where that takes long.
+inline std::vector<Layout> gpu_layouts() {
+  auto all = layouts_of({1, 3, 7, 15, 16, 17, 49, 225, 3600}, {1, 2, 5, 33}, kMostElements);
   // Several chunks, blocks that are full and not, columns that vectors do not divide.
   for (const Layout& large :
        {Layout{2, 1, 45000}, Layout{3, 2, 9973}, Layout{20000, 3, 1}, Layout{3000, 65, 1},
         Layout{1500, 64, 1}, Layout{700, 9, 5}, Layout{230000, 1, 1}}) {
-    if (large.count() * large.channels <= 8 * kMostElements) layouts.push_back(large);
+    if (large.count() * large.channels <= 8 * kMostElements) all.push_back(large);
   }
-  return layouts;
-}
-
-/// Calls try_layout(layout) for these, or for some where that takes long.
-template <class Try>
-void for_each_layout(const Try& try_layout) {
-  const std::vector<Layout> all = layouts();
-  for (std::size_t i = 0; i < all.size(); i += kEvery) {
-    CAPTURE(all[i].outer);
-    CAPTURE(all[i].channels);
-    CAPTURE(all[i].inner);
-    try_layout(all[i]);
-  }
+  std::vector<Layout> some;
+  for (std::size_t i = 0; i < all.size(); i += kEvery) some.push_back(all[i]);
+  return some;
 }
 
 }  // namespace gluon_syncbn::tests

@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/error.h"
@@ -24,6 +26,7 @@
 #include "cuda/gpu.h"
 #include "norm/activation.h"
 #include "support/arrays.h"
+#include "support/oracle.h"
 #include "support/test_call.h"
 #include "sync/sync_group.h"
 
@@ -177,61 +180,54 @@ struct Shard {
             momentum ? nullptr : num_batches.data()};
   }
 
-  static constexpr double kEps = 1e-3;
+  static constexpr double kEps = tests::kEps;
 };
 
-/// A layer on all shards by its definition, in long double.
-struct WholeBatch {
+/// What a layer on all shards should have computed in its first step.
+class WholeBatch {
+ public:
   explicit WholeBatch(const std::vector<std::unique_ptr<Shard>>& shards) {
-    const auto channels = shards.front()->zeros.size();
-    for (auto* values : {&mean, &variance, &sum, &sum_centered}) values->assign(channels, 0);
+    Tensor x, dy;
     for (const auto& shard : shards) {
-      count += static_cast<long double>(shard->x.layout.count());
-      for_elements(*shard, [&](std::size_t i, std::size_t c) { mean[c] += shard->x.at(i); });
+      places_[shard.get()] = places_.size();
+      for (const auto& [tensor, data] : {std::pair(&x, &shard->x), std::pair(&dy, &shard->dy)}) {
+        tensor->layouts.push_back(data->layout);
+        tensor->shards.emplace_back(data->elements.begin(), data->elements.end());
+      }
     }
-    for (long double& value : mean) value /= count;
-    for (const auto& shard : shards) {
-      for_elements(*shard, [&](std::size_t i, std::size_t c) {
-        const long double deviation = shard->x.at(i) - mean[c];
-        variance[c] += deviation * deviation / count;
-        sum[c] += shard->dy.at(i);
-        sum_centered[c] += shard->dy.at(i) * deviation;
-      });
-    }
-  }
-
-  template <class Visit>
-  static void for_elements(const Shard& shard, const Visit& visit) {
-    for (std::size_t i = 0; i < shard.x.elements.size(); ++i) visit(i, shard.x.channel(i));
-  }
-  long double inv_std(std::size_t c) const {
-    return 1 / std::sqrt(variance[c] + static_cast<long double>(Shard::kEps));
+    const Values ones(shards.front()->ones.size(), 1), zeros(ones.size());
+    running_ = {ones, zeros, zeros, ones};
+    forward_ = normalize(x, {}, true, &running_);
+    gradients_ = differentiate(forward_, dy, {});
   }
 
   void check(const Shard& shard) const {
+    const std::size_t at = places_.at(&shard);
     const auto y = shard.y.download();
     const auto dx = shard.dx.download();
     long double worst_y = 0;
     long double worst_dx = 0;
-    for_elements(shard, [&](std::size_t i, std::size_t c) {
-      const long double normalized = (shard.x.at(i) - mean[c]) * inv_std(c);
-      const long double gradient = inv_std(c) * (shard.dy.at(i) - sum[c] / count -
-                                                 normalized * inv_std(c) * sum_centered[c] / count);
-      worst_y = std::max(worst_y, std::fabs(y[i] - normalized) / (1 + inv_std(c)));
-      worst_dx = std::max(worst_dx, std::fabs(dx[i] - gradient) / (1 + inv_std(c)));
-    });
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const long double size = 1 + forward_.inv_std[shard.x.channel(i)];
+      worst_y = std::max(worst_y, std::fabs(y[i] - forward_.out.shards[at][i]) / size);
+      worst_dx = std::max(worst_dx, std::fabs(dx[i] - gradients_.x.shards[at][i]) / size);
+    }
     CHECK(worst_y <= 1e-6L);
     CHECK(worst_dx <= 1e-6L);
     const auto running_mean = shard.running_mean.download();
     const auto running_variance = shard.running_variance.download();
-    for (std::size_t c = 0; c < mean.size(); ++c) {
-      CHECK(std::fabs(running_mean[c] - 0.1L * mean[c]) <= 2e-6L * std::fabs(mean[c]));
-      CHECK(std::fabs(running_variance[c] - (0.9L + 0.1L * variance[c])) <= 1e-6L);
+    for (std::size_t c = 0; c < running_mean.size(); ++c) {
+      const long double mean = running_.running_mean[c];
+      CHECK(std::fabs(running_mean[c] - mean) <= 2e-5L * std::fabs(mean));
+      CHECK(std::fabs(running_variance[c] - running_.running_var[c]) <= 1e-6L);
     }
   }
 
-  std::vector<long double> mean, variance, sum, sum_centered;
-  long double count = 0;
+ private:
+  std::map<const Shard*, std::size_t> places_;
+  Parameters running_;
+  Normalized forward_;
+  Gradients gradients_;
 };
 
 /// The contexts of the tests may outnumber the GPUs.

@@ -21,19 +21,6 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-template <class Try>
-void for_each_case(const Try& try_case) {
-  const double means[] = {0, 1, -37, 1e3, 1e4};
-  std::size_t number = 0;
-  for_each_layout([&](const Layout& layout) {
-    const double mean = means[++number % 5];
-    const std::size_t offset = number % 3 == 0 ? number / 3 % 8 : 0;
-    CAPTURE(mean);
-    CAPTURE(offset);
-    try_case(layout, mean, offset);
-  });
-}
-
 template <class T>
 std::vector<double> moments_of(cuda::Stream* stream, const Data<T>& x, std::size_t offset = 0) {
   Workspace workspace(stream);
@@ -62,37 +49,19 @@ std::vector<double> sums_of(cuda::Stream* stream, const Data<T>& dy, const Data<
 TEST_CASE_TEMPLATE("cuda phases: moments", T, float, double, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
   cuda::Stream stream(0);
-  for_each_case([&](const Layout& layout, double mean, std::size_t offset) {
-    const Data<T> x(layout, mean, 1, 3);
-    const std::vector<double> message = moments_of(&stream, x, offset);
-    const Reference exact(x);
-    const auto count = static_cast<long double>(layout.count());
-    for (std::size_t c = 0; c < exact.mean.size(); ++c) {
-      const long double deviation = std::sqrt(exact.m2[c] / count);
-      // The rounding of sums of up to 32 deviations from a pivot, and of Chan's merge in double.
-      const long double unit = Type<T>::kUnit;
-      const long double in_double = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
-      const long double mean_tolerance = 4 * unit * deviation + in_double;
-      const long double m2_tolerance =
-          count * deviation * (8 * unit * deviation + in_double) + count * in_double * in_double;
-      REQUIRE(std::fabs(message[c] - exact.mean[c]) <= mean_tolerance);
-      REQUIRE(std::fabs(message[exact.mean.size() + c] - exact.m2[c]) <= m2_tolerance);
-    }
+  for_each_layout(gpu_layouts(), [&](const Layout& layout, std::uint32_t number) {
+    const Data<T> x(layout, mean_of(number), 1, 3);
+    // Sums of up to 32 deviations from a pivot are rounded.
+    check_moments(x, moments_of(&stream, x, offset_of(number)), Type<T>::kUnit);
   });
 }
 
 TEST_CASE_TEMPLATE("cuda phases: constant channels have no deviations", T, float, double, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
   cuda::Stream stream(0);
-  for_each_case([&](const Layout& layout, double mean, std::size_t offset) {
-    const Data<T> x(layout, mean, 0, 3);
-    const std::vector<double> message = moments_of(&stream, x, offset);
-    const auto channels = static_cast<std::size_t>(layout.channels);
-    for (std::size_t c = 0; c < channels; ++c) {
-      const auto value = static_cast<double>(x.at(c * static_cast<std::size_t>(layout.inner)));
-      REQUIRE(message[c] == value);
-      REQUIRE(message[channels + c] == 0);
-    }
+  for_each_layout(gpu_layouts(), [&](const Layout& layout, std::uint32_t number) {
+    const Data<T> x(layout, mean_of(number), 0, 3);
+    check_constant(x, moments_of(&stream, x, offset_of(number)));
   });
 }
 
@@ -151,16 +120,7 @@ TEST_CASE_TEMPLATE("cuda phases: the same bits every time", T, float, Half) {
       return std::make_tuple(moments, sums_of(&stream, dy, x, means), arrays.statistics.download(),
                              running.download(), y.download());
     };
-    const auto before = run();
-    for (const auto order : kOtherOrders) {
-      const InOrder in_order(order);
-      const auto after = run();
-      CHECK(same_bits(std::get<0>(after), std::get<0>(before)));
-      CHECK(same_bits(std::get<1>(after), std::get<1>(before)));
-      CHECK(same_bits(std::get<2>(after), std::get<2>(before)));
-      CHECK(std::get<3>(after) == std::get<3>(before));
-      CHECK(same_bits(std::get<4>(after), std::get<4>(before)));
-    }
+    check_same_in_all_orders(run);
   }
 }
 

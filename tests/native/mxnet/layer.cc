@@ -78,14 +78,14 @@ std::string name_of(int index) {
   return (gpu ? "gpu(" : "cpu(") + std::to_string(index) + ")";
 }
 
-Batch::Batch(const std::vector<Shape>& shapes, std::uint32_t seed, double mean)
-    : values{shapes, {}} {
+Batch::Batch(const std::vector<Shape>& shapes, std::uint32_t seed, double mean) {
   for (std::size_t d = 0; d < shapes.size(); ++d) {
-    std::size_t size = 1;
-    for (const int dim : shapes[d]) size *= static_cast<std::size_t>(dim);
     const auto shard = static_cast<std::uint32_t>(d);
-    values.values.push_back(random_values(size, seed * 16 + shard, mean));
-    arrays.emplace_back(shapes[d], device(static_cast<int>(d)), values.values.back());
+    const Layout layout = Layout::of({shapes[d].begin(), shapes[d].end()}, 1);
+    const auto size = static_cast<std::size_t>(layout.count() * layout.channels);
+    values.layouts.push_back(layout);
+    values.shards.push_back(random_values(size, seed * 16 + shard, mean));
+    arrays.emplace_back(shapes[d], device(static_cast<int>(d)), values.shards.back());
   }
 }
 
@@ -155,7 +155,7 @@ std::vector<Call> Layer::call(const std::vector<NDArray>& data, std::vector<int>
 Normalized Layer::check_outputs(const Tensor& x, const std::vector<Call>& calls, bool is_train) {
   auto forward = normalize(x, options, is_train, &expected);
   for (std::size_t d = 0; d < calls.size(); ++d) {
-    check_close("output", calls[d].out, forward.out.values[d]);
+    check_close("output", calls[d].out, forward.out.shards[d]);
   }
   return forward;
 }
@@ -172,7 +172,7 @@ void Layer::check_gradients(const Normalized& forward, const Tensor& dy,
   };
   for (std::size_t d = 0; d < calls.size(); ++d) {
     const Call& call = calls[d];
-    check("the data", call.gradients[0], call.requests.data, gradients.x.values[d]);
+    check("the data", call.gradients[0], call.requests.data, gradients.x.shards[d]);
     check("gamma", call.gradients[1], call.requests.gamma, gradients.gamma[d]);
     check("beta", call.gradients[2], call.requests.beta, gradients.beta[d]);
   }

@@ -9,13 +9,14 @@
 #include "fake_mxnet/custom_op.h"
 #include "fake_mxnet/ndarray.h"
 #include "mxnet/c_api.h"
-#include "mxnet/oracle.h"
+#include "support/oracle.h"
 #include "support/ranks.h"
 
 namespace gluon_syncbn::tests {
 
 using fake_mxnet::Attributes;
 using fake_mxnet::NDArray;
+using fake_mxnet::Shape;
 
 /// For TEST_CASE_FIXTURE: the library on the fake MXNet, which gets back all that it gives to it.
 class Library {

@@ -107,19 +107,6 @@ TEST_CASE("moments: where no part has elements the result has the same channels 
   CHECK(Moments::merge({}).count == 0);
 }
 
-TEST_CASE("moments: the same parts in the same order give the same bits") {
-  std::vector<Moments> parts;
-  for (std::uint32_t i = 0; i < 8; ++i) parts.push_back(some_moments(i));
-  const std::vector<Moments> before = parts;
-  const Moments merged = merge_all(parts);
-  CHECK(same_bits(merge_all(parts), merged));
-  CHECK(same_bits(merge_all(std::vector<Moments>(parts)), merged));
-  for (std::size_t i = 0; i < parts.size(); ++i) CHECK(same_bits(parts[i], before[i]));
-  // The tests of the exchange rely on this: another order gives other bits.
-  std::reverse(parts.begin(), parts.end());
-  CHECK_FALSE(same_bits(merge_all(parts), merged));
-}
-
 TEST_CASE("moments: counts that no float, and none that 32 bits, can hold") {
   const std::int64_t beyond_float = (std::int64_t{1} << 24) + 1;
   const std::int64_t beyond_32_bits = (std::int64_t{1} << 32) + 3;

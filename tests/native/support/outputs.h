@@ -24,6 +24,11 @@ inline std::vector<double> parameters(const Layout& layout, double centre, std::
   return values;
 }
 
+template <class R>
+std::vector<R> as(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
 /// Means that double holds and float does not.
 inline std::vector<double> means_near(const Layout& layout, double mean, std::uint32_t seed) {
   Normal normal(seed);
@@ -55,6 +60,36 @@ void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference
     }
     CAPTURE((write == WriteMode::kAdd));
     CHECK(wrong == 0);
+  }
+}
+
+/// Mean and M2 of all channels in `found`, merged in double of sums in which deviations have the
+/// relative error `unit`.
+template <class T>
+void check_moments(const Data<T>& x, const std::vector<double>& found, long double unit) {
+  const Reference exact(x);
+  const auto count = static_cast<long double>(x.layout.count());
+  REQUIRE(found.size() == 2 * exact.mean.size());
+  for (std::size_t c = 0; c < exact.mean.size(); ++c) {
+    // Half data of a large mean may have no deviations at all.
+    const long double deviation = std::sqrt(exact.m2[c] / count);
+    const long double in_double = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
+    const long double mean_tolerance = 4 * unit * deviation + in_double;
+    const long double m2_tolerance =
+        count * deviation * (8 * unit * deviation + in_double) + count * in_double * in_double;
+    REQUIRE(std::fabs(found[c] - exact.mean[c]) <= mean_tolerance);
+    REQUIRE(std::fabs(found[exact.mean.size() + c] - exact.m2[c]) <= m2_tolerance);
+  }
+}
+
+/// The moments of constant channels.
+template <class T>
+void check_constant(const Data<T>& x, const std::vector<double>& found) {
+  const auto channels = static_cast<std::size_t>(x.layout.channels);
+  REQUIRE(found.size() == 2 * channels);
+  for (std::size_t c = 0; c < channels; ++c) {
+    REQUIRE(found[c] == x.at(c * static_cast<std::size_t>(x.layout.inner)));
+    REQUIRE(found[channels + c] == 0);
   }
 }
 

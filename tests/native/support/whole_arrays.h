@@ -4,18 +4,27 @@
 #include <cstddef>
 #include <vector>
 
+#include "common/real.h"
 #include "cpu/kernels.h"
 
 // The phases on all channels of an array, as a backend puts them together.
 namespace gluon_syncbn::cpu {
 
+/// What a layer has of each channel.
+template <class T>
+struct Numbers {
+  std::vector<double> mean;
+  std::vector<double> inv_std;
+  std::vector<Real<T>> beta;
+  std::vector<Real<T>> gamma = {};  ///< none: 1
+
+  Affine<T> affine() const {
+    return {mean.data(), inv_std.data(), gamma.empty() ? nullptr : gamma.data(), beta.data()};
+  }
+};
+
 inline std::vector<double> zeros(const Layout& layout) {
   return std::vector<double>(static_cast<std::size_t>(layout.channels));
-}
-
-/// Of some channels out of those of all.
-inline std::vector<double> part(const std::vector<double>& all, ChannelRange channels) {
-  return {all.begin() + channels.begin, all.begin() + channels.end};
 }
 
 template <class T>
@@ -26,33 +35,30 @@ Moments moments(const T* x, const Layout& layout) {
 }
 
 template <class T>
-GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout,
-                           const std::vector<double>& mean, const Gate<T>& gate = {}) {
+GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
+                           const Gate<T>& gate = {}) {
   GradientSums result{zeros(layout), zeros(layout)};
   ChannelParts(layout).for_each(
-      [&](ChannelRange part) { gradient_sums(dy, x, layout, part, mean, &result, gate); });
+      [&](ChannelRange part) { gradient_sums(dy, x, layout, part, n.affine(), gate, &result); });
   return result;
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const Normalization& n, WriteMode write, T* y,
-               const T* shortcut = nullptr) {
+void normalize(const T* x, const Layout& layout, const Numbers<T>& n, WriteMode write, T* y,
+               const Activation& activation = {}, const T* shortcut = nullptr) {
   const StoreMode store = prepare_output(write, layout, y);
-  ChannelParts(layout).for_each_backwards([&](ChannelRange channels) {
-    const Normalization own{part(n.mean, channels), part(n.scale, channels),
-                            part(n.shift, channels), n.activation};
-    normalize(x, layout, channels, own, store, y, shortcut);
+  ChannelParts(layout).for_each_backwards([&](ChannelRange part) {
+    normalize(x, layout, part, n.affine(), activation, store, y, shortcut);
   });
 }
 
 template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, const InputGradient& g,
-                    WriteMode write, T* dx, const Gate<T>& gate = {}) {
+void input_gradient(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
+                    const GradientSums* sums, double count, WriteMode write, T* dx,
+                    const Gate<T>& gate = {}) {
   const StoreMode store = prepare_output(write, layout, dx);
-  ChannelParts(layout).for_each_backwards([&](ChannelRange channels) {
-    const InputGradient own{part(g.mean, channels), part(g.dy_factor, channels),
-                            part(g.x_factor, channels), part(g.constant, channels)};
-    input_gradient(dy, x, layout, channels, own, store, dx, gate);
+  ChannelParts(layout).for_each_backwards([&](ChannelRange part) {
+    input_gradient(dy, x, layout, part, n.affine(), gate, sums, count, store, dx);
   });
 }
 
@@ -61,7 +67,7 @@ void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz
                        const Gate<T>& gate) {
   const StoreMode store = prepare_output(write, layout, dz);
   ChannelParts(layout).for_each_backwards(
-      [&](ChannelRange part) { shortcut_gradient(dy, layout, part, store, dz, gate); });
+      [&](ChannelRange part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
 }
 
 }  // namespace gluon_syncbn::cpu

@@ -1,0 +1,53 @@
+#ifndef GLUON_SYNCBN_COMMON_WEAK_REGISTRY_H_
+#define GLUON_SYNCBN_COMMON_WEAK_REGISTRY_H_
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace gluon_syncbn {
+
+/// Objects that all who name the same key share, for as long as one of them holds it.
+template <class Key, class T>
+class WeakRegistry {
+ public:
+  /// make() is called under the lock of the registry.
+  template <class Make>
+  std::shared_ptr<T> find_or_make(const Key& key, const Make& make) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (objects_.size() > 2 * size_after_pruning_) prune();
+    auto& known = objects_[key];
+    auto object = known.lock();
+    if (!object) known = object = make();
+    return object;
+  }
+
+  /// Those that somebody holds, in the order of their keys.
+  std::vector<std::pair<Key, std::shared_ptr<T>>> held() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::pair<Key, std::shared_ptr<T>>> held;
+    for (const auto& [key, known] : objects_) {
+      if (auto object = known.lock()) held.emplace_back(key, std::move(object));
+    }
+    return held;
+  }
+
+ private:
+  void prune() {
+    for (auto at = objects_.begin(); at != objects_.end();) {
+      at = at->second.expired() ? objects_.erase(at) : std::next(at);
+    }
+    size_after_pruning_ = objects_.size();
+  }
+
+  std::mutex mutex_;
+  std::map<Key, std::weak_ptr<T>> objects_;
+  std::size_t size_after_pruning_ = 0;
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_COMMON_WEAK_REGISTRY_H_
