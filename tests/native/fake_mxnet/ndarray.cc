@@ -35,7 +35,7 @@ void copy(const mxnet::Context& context, void* to, const void* from, std::size_t
 }
 
 std::size_t size_of(int dtype) {
-  return dtype == mxnet::kInt64 ? sizeof(std::int64_t) : sizeof(float);
+  return dtype == mxnet::kInt64 || dtype == mxnet::kFloat64 ? 8 : 4;
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class NDArray {
 
 /// A handle for the library under test, which gives it back by MXNDArrayFree.
 void* make_handle(const NDArray& array);
-/// Those that were not given back yet.
+/// Those that were not given back yet, but for memory that was lent.
 long handles_given_out();
 
 }  // namespace gluon_syncbn::fake_mxnet
