@@ -126,11 +126,12 @@ class Parameters {
       : channels_(channels),
         repeat_(matrix ? index(layout.inner) : 1),
         size_(index(matrix ? matrix->columns() : channels.end - channels.begin)),
-        lines_(number * lines_of_one()) {}
+        numbers_(number * size_of_one() + kLine) {}
+  Parameters(Parameters&&) = default;  // a copy would lie elsewhere within lines
 
   template <class Value>
   void add(const Value& value) {
-    R* const begin = reinterpret_cast<R*>(lines_.data() + added_++ * lines_of_one());
+    R* const begin = numbers_.data() + offset() + added_++ * size_of_one();
     R* end = begin;
     for (auto c = channels_.begin; c < channels_.end; ++c) {
       end = std::fill_n(end, repeat_, static_cast<R>(value(index(c))));
@@ -158,19 +159,23 @@ class Parameters {
 
  private:
   /// Where a vector would lie across two lines of the cache, it takes longer to load.
-  struct alignas(64) Line {
-    R numbers[64 / sizeof(R)];
-  };
+  static constexpr std::size_t kLine = 64 / sizeof(R);
 
-  std::size_t lines_of_one() const { return (size_ * sizeof(R) + sizeof(Line) - 1) / sizeof(Line); }
+  /// In whole lines.
+  std::size_t size_of_one() const { return (size_ + kLine - 1) / kLine * kLine; }
+  /// Older C++ libraries have no allocation that is aligned to lines.
+  std::size_t offset() const {
+    const auto address = reinterpret_cast<std::uintptr_t>(numbers_.data()) / sizeof(R);
+    return (kLine - address % kLine) % kLine;
+  }
   const R* at(std::size_t i) const {
-    return i < added_ ? reinterpret_cast<const R*>(lines_.data() + i * lines_of_one()) : nullptr;
+    return i < added_ ? numbers_.data() + offset() + i * size_of_one() : nullptr;
   }
 
   const ChannelRange channels_;
   const std::size_t repeat_;
   const std::size_t size_;
-  std::vector<Line> lines_;
+  std::vector<R> numbers_;
   std::size_t added_ = 0;
 };
 
