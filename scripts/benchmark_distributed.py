@@ -34,7 +34,6 @@ from typing import Any, Callable, Dict
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
-from matplotlib import pyplot as plt
 from mxnet.gluon import nn
 
 from benchmarks.report import cell, format_table, summary
@@ -139,6 +138,8 @@ def one_of_many(contexts: int, layers: int) -> None:
 
 def draw(lines: list[list[str]], path: Path) -> None:
     """Draw how a step grows with one of processes, contexts and layers."""
+    from matplotlib import pyplot as plt  # not in the processes that are measured
+
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True)
     for ax, vary, fixed, title in (
         (axes[0], 0, ["1", "10"], "processes, of one context"),

@@ -2,6 +2,7 @@
 #define GLUON_SYNCBN_COMMON_WEAK_REGISTRY_H_
 
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
