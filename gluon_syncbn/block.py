@@ -28,7 +28,7 @@ class _Identity:
     """A token that no copy shares, so that a copied block does not join its original.
 
     `place` counts the blocks of one prefix. Unlike the token, it is the same in all processes that
-    run the same program.
+    run the same program, which may destroy their blocks at different times: so counts are kept.
     """
 
     _counters: ClassVar[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
