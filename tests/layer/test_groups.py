@@ -178,6 +178,7 @@ def test_converted_into_groups_and_back():
         gluon_syncbn.convert_sync_batchnorm(net, num_devices=4, sync_group_size=3)
     assert type(net[0]) is nn.BatchNorm
     gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=2)
+    net[0].hybridize()  # whose graph has the size in it
     check_groups(net[0], contexts(4), 2)
     net.initialize(ctx=contexts(4), force_reinit=True)  # each group had its own statistics
     net[0].sync_group_size = None
