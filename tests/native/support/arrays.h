@@ -62,6 +62,35 @@ struct Data {
   long double at(std::size_t i) const { return Type<T>::value(elements[i]); }
 };
 
+/// Numbers per channel, about `centre`.
+inline std::vector<double> parameters(const Layout& layout, double centre, std::uint32_t seed) {
+  Normal normal(seed);
+  std::vector<double> values;
+  for (std::int64_t c = 0; c < layout.channels; ++c) values.push_back(normal(centre, 0.3));
+  return values;
+}
+
+template <class R>
+std::vector<R> as(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+/// Means that double holds and float does not.
+inline std::vector<double> means_near(const Layout& layout, double mean, std::uint32_t seed) {
+  Normal normal(seed);
+  std::vector<double> values;
+  for (std::int64_t c = 0; c < layout.channels; ++c) {
+    values.push_back(mean * (1 - static_cast<double>(c) / 512) + normal(0, 0.01));
+  }
+  return values;
+}
+
+/// Of the data of the case with this number.
+inline double mean_of(std::uint32_t number) {
+  const double all[] = {0, 1, -37, 1e3, 1e4};
+  return all[number % 5];
+}
+
 /// Channel by channel in long double, by definition.
 struct Reference {
   std::vector<long double> mean;
