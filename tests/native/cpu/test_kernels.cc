@@ -61,15 +61,6 @@ TEST_CASE_TEMPLATE("kernels: empty arrays", Kernels, GLUON_SYNCBN_CPU_KERNELS) {
   test_empty_arrays<Kernels>();
 }
 
-TEST_CASE_TEMPLATE("kernels: arrays without channels", Kernels, GLUON_SYNCBN_CPU_KERNELS) {
-  using T = typename Kernels::Element;
-  const Kernels kernels;
-  for (const Layout& layout : {Layout{2, 0, 1}, Layout{2, 0, 49}}) {
-    const LayerCase<T> given(layout, {}, 1);
-    CHECK(std::get<3>(everything(given, 0, &kernels)).empty());
-  }
-}
-
 TEST_CASE_TEMPLATE("kernels: the same bits with any number of threads", Kernels,
                    GLUON_SYNCBN_CPU_KERNELS) {
   // Parts of runs depend on the number of threads.

@@ -32,12 +32,6 @@ namespace {
 constexpr double kEps = 1e-3;
 constexpr double kMomentum = 0.8;
 
-template <class T>
-DType dtype_of_type() {
-  if (std::is_same_v<T, double>) return DType::kFloat64;
-  return std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat16;
-}
-
 /// One device with all that a step of it reads and writes.
 template <class T>
 struct Worker {
@@ -54,7 +48,7 @@ struct Worker {
     mean = variance = gamma_gradient = beta_gradient = beta;
   }
 
-  Backend::Data data() const { return {dtype_of_type<T>(), x.layout}; }
+  Backend::Data data() const { return {Type<T>::kDType, x.layout}; }
   Backend::Gradients gradients() {
     return {false,
             write,

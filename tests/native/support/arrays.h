@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/half.h"
 #include "common/layout.h"
 #include "support/values.h"
@@ -16,6 +17,7 @@ namespace gluon_syncbn::tests {
 /// How numbers get into and out of arrays of T, and how exact arithmetic on them should be.
 template <class T>
 struct Type {
+  static constexpr DType kDType = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
   static T of(double value) { return static_cast<T>(value); }
   static long double value(T element) { return element; }
   /// Greatest relative error of one arithmetic operation.
@@ -26,6 +28,7 @@ struct Type {
 
 template <>
 struct Type<Half> {
+  static constexpr DType kDType = DType::kFloat16;
   static Half of(double value) { return to_half(static_cast<float>(value)); }
   static long double value(Half element) { return to_float(element); }
   static constexpr long double kUnit = 0x1p-24L;

@@ -315,20 +315,6 @@ TEST_CASE("signature: the first value that differs is named") {
   CHECK(difference({9, "float16", 1e-3, 0.99}) == "channels 8 and 9");
 }
 
-TEST_CASE("sync group: a device that does not agree fails the round for all, but not the next") {
-  SyncGroup group("layer 'x'", 3);
-  std::vector<Inbox<Moments>> inboxes(3);
-  enter(group, kA, 0, inboxes[0]);
-  const std::string error =
-      "layer 'x' round 0 forward: devices cpu(0) and cpu(1) differ: channels 8 and 9";
-  CHECK_THROWS_WITH_AS(group.join(kB)->agree(kB, {9, "float32", 1e-5, 0.9}), error.c_str(), Error);
-  CHECK(error_in(inboxes[0]) == error);
-  // The one that agrees with the first gets the error too.
-  enter(group, kC, 0, inboxes[2]);
-  CHECK(error_in(inboxes[2]) == error);
-  check_all_meet(group, 1);
-}
-
 TEST_CASE("named sync groups: who names the same key and number of devices shares a group") {
   const std::size_t before = SyncGroup::count_named();
   {
