@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,10 +25,13 @@
 #include "cuda/backend.h"
 #include "cuda/device_array.h"
 #include "cuda/gpu.h"
+#include "distributed/process_link.h"
 #include "norm/activation.h"
 #include "support/arrays.h"
 #include "support/oracle.h"
+#include "support/ranks.h"
 #include "support/test_call.h"
+#include "support/wire.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
@@ -183,53 +187,6 @@ struct Shard {
   static constexpr double kEps = tests::kEps;
 };
 
-/// What a layer on all shards should have computed in its first step.
-class WholeBatch {
- public:
-  explicit WholeBatch(const std::vector<std::unique_ptr<Shard>>& shards) {
-    Tensor x, dy;
-    for (const auto& shard : shards) {
-      places_[shard.get()] = places_.size();
-      for (const auto& [tensor, data] : {std::pair(&x, &shard->x), std::pair(&dy, &shard->dy)}) {
-        tensor->layouts.push_back(data->layout);
-        tensor->shards.emplace_back(data->elements.begin(), data->elements.end());
-      }
-    }
-    const Values ones(shards.front()->ones.size(), 1), zeros(ones.size());
-    running_ = {ones, zeros, zeros, ones};
-    forward_ = normalize(x, {}, true, &running_);
-    gradients_ = differentiate(forward_, dy, {});
-  }
-
-  void check(const Shard& shard) const {
-    const std::size_t at = places_.at(&shard);
-    const auto y = shard.y.download();
-    const auto dx = shard.dx.download();
-    long double worst_y = 0;
-    long double worst_dx = 0;
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      const long double size = 1 + forward_.inv_std[shard.x.channel(i)];
-      worst_y = std::max(worst_y, std::fabs(y[i] - forward_.out.shards[at][i]) / size);
-      worst_dx = std::max(worst_dx, std::fabs(dx[i] - gradients_.x.shards[at][i]) / size);
-    }
-    CHECK(worst_y <= 1e-6L);
-    CHECK(worst_dx <= 1e-6L);
-    const auto running_mean = shard.running_mean.download();
-    const auto running_variance = shard.running_variance.download();
-    for (std::size_t c = 0; c < running_mean.size(); ++c) {
-      const long double mean = running_.running_mean[c];
-      CHECK(std::fabs(running_mean[c] - mean) <= 2e-5L * std::fabs(mean));
-      CHECK(std::fabs(running_variance[c] - running_.running_var[c]) <= 1e-6L);
-    }
-  }
-
- private:
-  std::map<const Shard*, std::size_t> places_;
-  Parameters running_;
-  Normalized forward_;
-  Gradients gradients_;
-};
-
 /// The contexts of the tests may outnumber the GPUs.
 class ShareGpus {
  public:
@@ -248,15 +205,141 @@ class NoPeerAccess {
   NoPeerAccess& operator=(const NoPeerAccess&) = delete;
 };
 
-inline std::vector<std::unique_ptr<Shard>> make_shards(std::size_t number, std::int64_t inner,
-                                                       int first_context = 0) {
-  std::vector<std::unique_ptr<Shard>> shards;
-  for (std::size_t rank = 0; rank < number; ++rank) {
-    const Layout layout{1 + static_cast<std::int64_t>(rank % 3), 5, inner};
-    shards.push_back(std::make_unique<Shard>(first_context + static_cast<int>(rank), layout,
-                                             static_cast<std::uint32_t>(10 * rank)));
+/// One layer on the devices of one process or of several, which all live in this one.
+class Layer {
+ public:
+  /// `devices` of each process, which have a shard each.
+  Layer(const std::vector<std::size_t>& devices, const std::vector<Layout>& layouts,
+        int first_context = 0, const std::string& name = "layer") {
+    if (devices.size() > 1) wire = std::make_shared<Wire>(static_cast<int>(devices.size()));
+    for (std::size_t process = 0; process < devices.size(); ++process) {
+      SyncGroup::Options options;
+      if (wire) {
+        options.link = std::make_shared<ProcessLink>(
+            std::make_shared<WiredGroup>(wire, static_cast<int>(process)), name);
+      }
+      const auto group = std::make_shared<SyncGroup>(name, devices[process], options);
+      groups_.insert(groups_.end(), devices[process], group);
+    }
+    for (const Layout& layout : layouts) {
+      const int number = static_cast<int>(shards.size());
+      shards.push_back(std::make_unique<Shard>(first_context + number, layout, 10 * number));
+    }
   }
-  return shards;
+  Layer(const std::vector<std::size_t>& devices, std::int64_t inner, int first_context = 0,
+        const std::string& name = "layer")
+      : Layer(devices,
+              uneven(std::accumulate(devices.begin(), devices.end(), std::size_t{0}), inner),
+              first_context, name) {}
+
+  /// The next round of a shard.
+  std::shared_ptr<Round> join(std::size_t number) {
+    const Shard& shard = *shards[number];
+    auto round = groups_[number]->join(shard.device);
+    if (!wire) return round;
+    round->agree(shard.device, {shard.data.layout.channels, "float32", Shard::kEps, shard.momentum,
+                                shard.device.type});
+    return round;
+  }
+
+  std::vector<std::string> step() { return step({this}); }
+
+  /// One training step of all layers, on a thread for each context; every second context takes the
+  /// layers in reverse order. Errors of both passes, or of forward where no backward can follow.
+  static std::vector<std::string> step(std::vector<Layer*> layers) {
+    const std::size_t contexts = layers.front()->shards.size();
+    const auto on_all = [&](const auto& run) {
+      Finishes finishes;
+      run_ranks(contexts, [&](std::size_t context) {
+        auto ordered = layers;
+        if (context % 2 == 1) std::reverse(ordered.begin(), ordered.end());
+        for (Layer* layer : ordered) run(layer, context, layer->shards[context].get(), &finishes);
+      });
+      return finishes.wait(contexts * layers.size());
+    };
+    std::map<Layer*, std::vector<std::shared_ptr<Round>>> rounds;
+    for (Layer* layer : layers) rounds[layer].resize(contexts);
+    auto errors = on_all([&](Layer* layer, std::size_t context, Shard* shard, Finishes* finishes) {
+      auto& round = rounds.at(layer)[context];
+      round = layer->join(context);
+      shard->forward(&round->forward(), finishes);
+    });
+    for (const Layer* layer : layers) {
+      for (const auto& shard : layer->shards) {
+        if (!shard->statistics) return errors;
+      }
+    }
+    const auto more =
+        on_all([&](Layer* layer, std::size_t context, Shard* shard, Finishes* finishes) {
+          const auto& round = rounds.at(layer)[context];
+          shard->backward(round->next_backward(shard->device).get(), finishes);
+        });
+    errors.insert(errors.end(), more.begin(), more.end());
+    return errors;
+  }
+
+  /// After the first step: outputs, gradients and averages are those of one device with the whole
+  /// batch, and averages the same bits on all.
+  void check_one_batch() const {
+    Tensor x, dy;
+    for (const auto& shard : shards) {
+      for (const auto& [tensor, data] : {std::pair(&x, &shard->x), std::pair(&dy, &shard->dy)}) {
+        tensor->layouts.push_back(data->layout);
+        tensor->shards.emplace_back(data->elements.begin(), data->elements.end());
+      }
+    }
+    const Values ones(shards.front()->ones.size(), 1), zeros(ones.size());
+    Parameters running{ones, zeros, zeros, ones};
+    const Normalized forward = normalize(x, {}, true, &running);
+    const Gradients gradients = differentiate(forward, dy, {});
+    for (std::size_t s = 0; s < shards.size(); ++s) {
+      const Shard& shard = *shards[s];
+      const auto y = shard.y.download();
+      const auto dx = shard.dx.download();
+      long double worst_y = 0;
+      long double worst_dx = 0;
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const long double size = 1 + forward.inv_std[shard.x.channel(i)];
+        worst_y = std::max(worst_y, std::fabs(y[i] - forward.out.shards[s][i]) / size);
+        worst_dx = std::max(worst_dx, std::fabs(dx[i] - gradients.x.shards[s][i]) / size);
+      }
+      CHECK(worst_y <= 1e-6L);
+      CHECK(worst_dx <= 1e-6L);
+    }
+    const auto running_mean = shards.front()->running_mean.download();
+    const auto running_variance = shards.front()->running_variance.download();
+    for (std::size_t c = 0; c < running_mean.size(); ++c) {
+      const long double mean = running.running_mean[c];
+      CHECK(std::fabs(running_mean[c] - mean) <= 2e-5L * std::fabs(mean));
+      CHECK(std::fabs(running_variance[c] - running.running_var[c]) <= 1e-6L);
+    }
+    check_same_averages();
+  }
+  void check_same_averages() const {
+    for (const auto& shard : shards) {
+      CHECK(shard->running_mean.download() == shards.front()->running_mean.download());
+      CHECK(shard->running_variance.download() == shards.front()->running_variance.download());
+    }
+  }
+
+  std::shared_ptr<Wire> wire;  ///< between processes, if there are several
+  std::vector<std::unique_ptr<Shard>> shards;
+
+ private:
+  static std::vector<Layout> uneven(std::size_t number, std::int64_t inner) {
+    std::vector<Layout> layouts;
+    for (std::size_t i = 0; i < number; ++i) {
+      layouts.push_back({1 + static_cast<std::int64_t>(i % 3), 5, inner});
+    }
+    return layouts;
+  }
+
+  std::vector<std::shared_ptr<SyncGroup>> groups_;  // of the shards
+};
+
+/// What a step returns that has no errors.
+inline std::vector<std::string> no_errors(std::size_t number) {
+  return std::vector<std::string>(number);
 }
 
 }  // namespace gluon_syncbn::tests

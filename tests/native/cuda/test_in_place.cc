@@ -5,10 +5,8 @@
 #include <cstddef>
 #include <limits>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include "common/dtype.h"
 #include "common/error.h"
 #include "common/real.h"
 #include "cpu/channel_math.h"
@@ -19,6 +17,7 @@
 #include "cuda/shard.h"
 #include "norm/activation.h"
 #include "norm/backend.h"
+#include "support/arrays.h"
 #include "support/ranks.h"
 
 namespace gluon_syncbn::tests {
@@ -27,13 +26,13 @@ namespace {
 /// What the check on a GPU says of parameters in its memory, or "".
 template <class T>
 std::string error_on_gpu(const Activation& activation, const std::vector<Real<T>>& gamma,
-                         const std::vector<Real<T>>& beta, DType dtype) {
+                         const std::vector<Real<T>>& beta) {
   const ShareGpus share;
   auto& gpu = cuda::Gpu::of(0);
   const DeviceArray<Real<T>> on_device_gamma(gpu.stream(), gamma);
   const DeviceArray<Real<T>> on_device_beta(gpu.stream(), beta);
   Backend::Backward pass;
-  pass.data = {dtype, {2, static_cast<std::int64_t>(beta.size()), 3}};
+  pass.data = {Type<T>::kDType, {2, static_cast<std::int64_t>(beta.size()), 3}};
   pass.activation = activation;
   pass.gamma = gamma.empty() ? nullptr : on_device_gamma.data();
   pass.beta = on_device_beta.data();
@@ -45,9 +44,9 @@ std::string error_on_gpu(const Activation& activation, const std::vector<Real<T>
 /// The same by that of CPU contexts, which throws it.
 template <class T>
 std::string error_on_cpu(const Activation& activation, const std::vector<Real<T>>& gamma,
-                         const std::vector<Real<T>>& beta, DType dtype) {
+                         const std::vector<Real<T>>& beta) {
   Backend::Backward pass;
-  pass.data = {dtype, {2, static_cast<std::int64_t>(beta.size()), 3}};
+  pass.data = {Type<T>::kDType, {2, static_cast<std::int64_t>(beta.size()), 3}};
   pass.activation = activation;
   pass.gamma = gamma.empty() ? nullptr : gamma.data();
   pass.beta = beta.data();
@@ -58,11 +57,6 @@ std::string error_on_cpu(const Activation& activation, const std::vector<Real<T>
   }
   return "";
 }
-
-template <class T>
-constexpr DType kDType = std::is_same_v<T, double>  ? DType::kFloat64
-                         : std::is_same_v<T, float> ? DType::kFloat32
-                                                    : DType::kFloat16;
 
 }  // namespace
 
@@ -80,8 +74,8 @@ TEST_CASE_TEMPLATE("cuda in place: the check says what that of CPU contexts says
     for (const double beta : {0.0, 1.0, -1.0, 5000.0, infinity, nan}) {
       for (const Activation& activation : {Activation{}, Activation{ActType::kLeaky, 1e-3}}) {
         const std::vector<R> all_gamma{R(1), R(gamma), R(1)}, all_beta{R(0.5), R(beta), R(-2)};
-        const auto found = error_on_gpu<T>(activation, all_gamma, all_beta, kDType<T>);
-        CHECK(found == error_on_cpu<T>(activation, all_gamma, all_beta, kDType<T>));
+        const auto found = error_on_gpu<T>(activation, all_gamma, all_beta);
+        CHECK(found == error_on_cpu<T>(activation, all_gamma, all_beta));
         if (!found.empty()) CHECK(contains(found, "channel 1 has gamma "));
         errors += !found.empty();
         ++tried;
@@ -93,8 +87,8 @@ TEST_CASE_TEMPLATE("cuda in place: the check says what that of CPU contexts says
   // A gamma that is fixed is 1.
   for (const double beta : {0.5, 1e9, 1e20}) {
     const std::vector<R> all_beta{R(0), R(0), R(beta)};
-    const auto found = error_on_gpu<T>({}, {}, all_beta, kDType<T>);
-    CHECK(found == error_on_cpu<T>({}, {}, all_beta, kDType<T>));
+    const auto found = error_on_gpu<T>({}, {}, all_beta);
+    CHECK(found == error_on_cpu<T>({}, {}, all_beta));
     CHECK(found.empty() == (beta < 1 || (beta < 1e8 && std::is_same_v<T, double>)));
   }
 }
@@ -105,7 +99,7 @@ TEST_CASE("cuda in place: of channels that are not invertible the first is named
   for (const std::size_t c : {699, 500, 271, 262, 650}) gamma[c] = 0;
   for (const auto order : kOtherOrders) {
     const InOrder in_order(order);
-    CHECK(contains(error_on_gpu<float>({}, gamma, beta, DType::kFloat32), "channel 262 has"));
+    CHECK(contains(error_on_gpu<float>({}, gamma, beta), "channel 262 has"));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/half.h"
 #include "common/layout.h"
 #include "support/values.h"
@@ -16,6 +17,7 @@ namespace gluon_syncbn::tests {
 /// How numbers get into and out of arrays of T, and how exact arithmetic on them should be.
 template <class T>
 struct Type {
+  static constexpr DType kDType = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
   static T of(double value) { return static_cast<T>(value); }
   static long double value(T element) { return element; }
   /// Greatest relative error of one arithmetic operation.
@@ -26,6 +28,7 @@ struct Type {
 
 template <>
 struct Type<Half> {
+  static constexpr DType kDType = DType::kFloat16;
   static Half of(double value) { return to_half(static_cast<float>(value)); }
   static long double value(Half element) { return to_float(element); }
   static constexpr long double kUnit = 0x1p-24L;
@@ -61,6 +64,35 @@ struct Data {
   }
   long double at(std::size_t i) const { return Type<T>::value(elements[i]); }
 };
+
+/// Numbers per channel, about `centre`.
+inline std::vector<double> parameters(const Layout& layout, double centre, std::uint32_t seed) {
+  Normal normal(seed);
+  std::vector<double> values;
+  for (std::int64_t c = 0; c < layout.channels; ++c) values.push_back(normal(centre, 0.3));
+  return values;
+}
+
+template <class R>
+std::vector<R> as(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+/// Means that double holds and float does not.
+inline std::vector<double> means_near(const Layout& layout, double mean, std::uint32_t seed) {
+  Normal normal(seed);
+  std::vector<double> values;
+  for (std::int64_t c = 0; c < layout.channels; ++c) {
+    values.push_back(mean * (1 - static_cast<double>(c) / 512) + normal(0, 0.01));
+  }
+  return values;
+}
+
+/// Of the data of the case with this number.
+inline double mean_of(std::uint32_t number) {
+  const double all[] = {0, 1, -37, 1e3, 1e4};
+  return all[number % 5];
+}
 
 /// Channel by channel in long double, by definition.
 struct Reference {

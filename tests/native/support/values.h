@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "norm/moments.h"
@@ -33,6 +34,16 @@ template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+template <class... Arrays>
+bool same_bits(const std::tuple<Arrays...>& a, const std::tuple<Arrays...>& b) {
+  return std::apply(
+      [&](const auto&... arrays) {
+        return std::apply([&](const auto&... others) { return (same_bits(arrays, others) && ...); },
+                          b);
+      },
+      a);
 }
 
 inline bool same_bits(const Moments& a, const Moments& b) {

@@ -1,11 +1,9 @@
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,34 +31,6 @@ std::shared_ptr<Reduction> make_reduction(std::size_t ranks) {
 Moments part_of(std::size_t rank) { return some_moments(static_cast<std::uint32_t>(rank)); }
 
 }  // namespace
-
-TEST_CASE("reduction: every order of arrival gives every device the same bits, exactly once") {
-  // In the order in which they merge, which is not that of their names.
-  const std::vector<Device> devices = {{"cpu", 2}, {"cpu", 3}, {"cpu", 10}, {"gpu", 1}};
-  std::vector<Moments> parts;
-  for (std::size_t i = 0; i < devices.size(); ++i) parts.push_back(part_of(i));
-  const Moments expected = merge_all(parts);
-  CHECK_FALSE(same_bits(merge_all<Moments>({parts[2], parts[0], parts[1], parts[3]}), expected));
-  std::vector<std::size_t> order(devices.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  do {
-    const auto reduction = make_reduction(devices.size());
-    std::vector<Inbox<Moments>> inboxes(devices.size());
-    for (const std::size_t i : order) {
-      for (const auto& inbox : inboxes) REQUIRE(inbox.calls().empty());
-      arrive(*reduction, devices[i], parts[i], inboxes[i].then());
-    }
-    const auto& merged = inboxes[0].wait().outcome.merged;
-    for (const auto& inbox : inboxes) {
-      const auto calls = inbox.calls();
-      REQUIRE(calls.size() == 1);
-      REQUIRE(calls[0].outcome);
-      CHECK(calls[0].outcome.merged == merged);
-      CHECK(same_bits(*calls[0].outcome.merged, expected));
-      CHECK(calls[0].outcome.error.empty());
-    }
-  } while (std::next_permutation(order.begin(), order.end()));
-}
 
 TEST_CASE("reduction: fail reaches those who wait and those who come later, unless all have met") {
   constexpr std::size_t kRanks = 4;

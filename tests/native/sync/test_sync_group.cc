@@ -115,58 +115,6 @@ TEST_CASE("membership: devices that never came are named if all that should come
   CHECK(missing(4, {0, 2, 3}) == "3 devices never called in training");
 }
 
-TEST_CASE("membership: after a timeout a late call gets the error, then all meet again") {
-  SyncGroup group("layer", 2);
-  Inbox<Moments> of_a;
-  const Membership::Ticket late = group.announce(kB);
-  {
-    const ScopedTimeout timeout(0.01);
-    enter(group, kA, 0, of_a, group.announce(kA));
-    of_a.wait();
-  }
-  const std::string error = error_in(of_a);
-  CAPTURE(error);
-  CHECK(contains(error, "layer round 0 forward waited "));
-  CHECK(contains(error, "Came: cpu(0) (1 training forward). Missing: 1 device never called"));
-  Inbox<Moments> of_b;
-  enter(group, kB, 0, of_b, late);
-  CHECK(error_in(of_b) == error);
-  check_works(group, 1);
-}
-
-TEST_CASE(
-    "membership: after a timeout a device that was not called at all meets its peers' next call") {
-  for (const bool absent_first : {false, true}) {
-    for (const bool known : {false, true}) {
-      for (const bool reused : {false, true}) {  // operators that do not say when a call was made
-        SyncGroup group("layer", 2);
-        if (known) check_works(group, 0);
-        const std::size_t failed = known ? 1 : 0;
-        Inbox<Moments> waiting;
-        {
-          const ScopedTimeout timeout(0.01);
-          enter(group, kA, failed, waiting);
-          waiting.wait();
-        }
-        CHECK(contains(error_in(waiting), known ? "Missing: cpu(1) (1 training forward)."
-                                                : "Missing: 1 device never called"));
-        const Device& first = absent_first ? kB : kA;
-        const Device& second = absent_first ? kA : kB;
-        Inbox<Moments> of_first;
-        Inbox<Moments> of_second;
-        const auto ticket = [&](const Device& device) {
-          return reused ? Membership::kJustMade : group.announce(device);
-        };
-        enter(group, first, failed + 1, of_first, ticket(first));
-        enter(group, second, failed + 1, of_second, ticket(second));
-        CHECK(has_met(of_first, failed + 1));
-        CHECK(has_met(of_second, failed + 1));
-        check_works(group, failed + 2);
-      }
-    }
-  }
-}
-
 TEST_CASE("membership: a device that stayed away for long is brought up to date at once") {
   SyncGroup group("layer", 3);
   {
@@ -313,20 +261,6 @@ TEST_CASE("signature: the first value that differs is named") {
   CHECK(contains(difference({8, "float32", 1e-5, 0.9, "gpu"}),
                  "contexts cpu and gpu, which cannot meet"));
   CHECK(difference({9, "float16", 1e-3, 0.99}) == "channels 8 and 9");
-}
-
-TEST_CASE("sync group: a device that does not agree fails the round for all, but not the next") {
-  SyncGroup group("layer 'x'", 3);
-  std::vector<Inbox<Moments>> inboxes(3);
-  enter(group, kA, 0, inboxes[0]);
-  const std::string error =
-      "layer 'x' round 0 forward: devices cpu(0) and cpu(1) differ: channels 8 and 9";
-  CHECK_THROWS_WITH_AS(group.join(kB)->agree(kB, {9, "float32", 1e-5, 0.9}), error.c_str(), Error);
-  CHECK(error_in(inboxes[0]) == error);
-  // The one that agrees with the first gets the error too.
-  enter(group, kC, 0, inboxes[2]);
-  CHECK(error_in(inboxes[2]) == error);
-  check_all_meet(group, 1);
 }
 
 TEST_CASE("named sync groups: who names the same key and number of devices shares a group") {

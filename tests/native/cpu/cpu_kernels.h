@@ -1,0 +1,222 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_CPU_CPU_KERNELS_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_CPU_CPU_KERNELS_H_
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "common/half.h"
+#include "common/real.h"
+#include "cpu/kernels.h"
+#include "cpu/simd/isa.h"
+#include "cpu/thread_pool.h"
+#include "norm/moments.h"
+#include "support/arrays.h"
+#include "support/kernel_tests.h"
+#include "support/layer_case.h"
+
+// The phases on all channels of an array, as a backend puts them together.
+namespace gluon_syncbn::cpu {
+
+/// What a layer has of each channel.
+template <class T>
+struct Numbers {
+  std::vector<double> mean;
+  std::vector<double> inv_std;
+  std::vector<Real<T>> beta;
+  std::vector<Real<T>> gamma = {};  ///< none: 1
+
+  Affine<T> affine() const {
+    return {mean.data(), inv_std.data(), gamma.empty() ? nullptr : gamma.data(), beta.data()};
+  }
+};
+
+inline std::vector<double> zeros(const Layout& layout) {
+  return std::vector<double>(static_cast<std::size_t>(layout.channels));
+}
+
+template <class T>
+Moments moments(const T* x, const Layout& layout) {
+  Moments result{layout.count(), zeros(layout), zeros(layout)};
+  ChannelParts(layout).for_each([&](ChannelRange part) { moments(x, layout, part, &result); });
+  return result;
+}
+
+template <class T>
+GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
+                           const Gate<T>& gate = {}) {
+  GradientSums result{zeros(layout), zeros(layout)};
+  ChannelParts(layout).for_each(
+      [&](ChannelRange part) { gradient_sums(dy, x, layout, part, n.affine(), gate, &result); });
+  return result;
+}
+
+template <class T>
+void normalize(const T* x, const Layout& layout, const Numbers<T>& n, WriteMode write, T* y,
+               const Activation& activation = {}, const T* shortcut = nullptr) {
+  const StoreMode store = prepare_output(write, layout, y);
+  ChannelParts(layout).for_each_backwards([&](ChannelRange part) {
+    normalize(x, layout, part, n.affine(), activation, store, y, shortcut);
+  });
+}
+
+template <class T>
+void input_gradient(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
+                    const GradientSums* sums, double count, WriteMode write, T* dx,
+                    const Gate<T>& gate = {}) {
+  const StoreMode store = prepare_output(write, layout, dx);
+  ChannelParts(layout).for_each_backwards([&](ChannelRange part) {
+    input_gradient(dy, x, layout, part, n.affine(), gate, sums, count, store, dx);
+  });
+}
+
+template <class T>
+void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
+                       const Gate<T>& gate) {
+  const StoreMode store = prepare_output(write, layout, dz);
+  ChannelParts(layout).for_each_backwards(
+      [&](ChannelRange part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
+}
+
+}  // namespace gluon_syncbn::cpu
+
+namespace gluon_syncbn::tests {
+
+/// An array that begins some elements behind where memory is aligned.
+template <class T>
+class Moved {
+ public:
+  Moved(const std::vector<T>& elements, std::size_t offset) : offset_(offset), elements_(offset) {
+    elements_.insert(elements_.end(), elements.begin(), elements.end());
+  }
+  T* data() { return elements_.data() + offset_; }
+  const T* data() const { return elements_.data() + offset_; }
+  std::vector<T> elements() const { return {elements_.begin() + offset_, elements_.end()}; }
+
+ private:
+  std::ptrdiff_t offset_;
+  std::vector<T> elements_;
+};
+
+/// What the kernels compute for a case; see kernel_tests.h.
+template <class T>
+class CpuPhases {
+ public:
+  CpuPhases(const LayerCase<T>& given, std::size_t offset)
+      : given_(given),
+        offset_(offset),
+        x_(given.x.elements, offset),
+        y_(given.y.elements, offset),
+        dy_(given.dy.elements, offset),
+        numbers_{given.means, given.inv_stds(), given.beta,
+                 given.fix_gamma ? std::vector<Real<T>>() : given.gamma},
+        sums_{given.sum_dz, given.sum_dz_centered} {}
+
+  void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) const {
+    write_to(y, [&](T* out) {
+      cpu::normalize(x_.data(), given_.layout, numbers_, write, out, given_.activation,
+                     adds_shortcut ? y_.data() : nullptr);
+    });
+  }
+  std::vector<double> gradient_sums() const {
+    return cpu::gradient_sums(dy_.data(), input(), given_.layout, numbers_, gate()).packed().values;
+  }
+  void input_gradient(WriteMode write, std::vector<T>* dx) const {
+    write_to(dx, [&](T* out) {
+      cpu::input_gradient(dy_.data(), input(), given_.layout, numbers_,
+                          given_.of_batch ? &sums_ : nullptr, given_.kCount, write, out, gate());
+    });
+  }
+  void shortcut_gradient(WriteMode write, std::vector<T>* dz) const {
+    write_to(
+        dz, [&](T* out) { cpu::shortcut_gradient(dy_.data(), given_.layout, write, out, gate()); });
+  }
+  std::vector<double> kept() const { return {}; }
+
+ private:
+  template <class Kernel>
+  void write_to(std::vector<T>* output, const Kernel& kernel) const {
+    Moved<T> out(*output, offset_);
+    kernel(out.data());
+    *output = out.elements();
+  }
+  const T* input() const { return given_.in_place() ? nullptr : x_.data(); }
+  cpu::Gate<T> gate() const {
+    return {given_.activation, given_.by == By::kInput ? nullptr : y_.data()};
+  }
+
+  const LayerCase<T>& given_;
+  const std::size_t offset_;
+  const Moved<T> x_, y_, dy_;
+  const cpu::Numbers<T> numbers_;
+  const GradientSums sums_;
+};
+
+/// The kernels of an instruction set, or of the best where the machine lacks it.
+template <class T, cpu::Isa kIsa>
+class CpuKernels {
+ public:
+  using Element = T;
+  // Sums are in double.
+  static constexpr long double kUnitOfMoments = 0;
+  static constexpr long double kUnitOfSums = 1e-14L;
+  static constexpr bool kExactMeans = !std::is_same_v<T, double>;
+  static constexpr std::int64_t kMostElements = std::numeric_limits<std::int64_t>::max() / 2;
+
+  CpuKernels() {
+    cpu::use_isa(kIsa);
+    if (!cpu::has_isa(kIsa)) MESSAGE("not on this machine: " << cpu::isa_name(kIsa));
+  }
+  ~CpuKernels() { cpu::use_isa(before_); }
+  CpuKernels(const CpuKernels&) = delete;
+  CpuKernels& operator=(const CpuKernels&) = delete;
+
+  /// Vectors do not divide some of them.
+  static std::vector<Layout> layouts() {
+    return layouts_of({1, 3, 15, 16, 17, 49, 2049, 4100}, {1, 2, 16, 33}, 30000);
+  }
+  std::vector<double> moments(const Data<T>& x, std::uint32_t number) const {
+    const Moved<T> moved(x.elements, number % 8);
+    const Moments moments = cpu::moments(moved.data(), x.layout);
+    REQUIRE(moments.count == x.layout.count());
+    return moments.packed().values;
+  }
+  CpuPhases<T> phases(const LayerCase<T>& given, std::uint32_t number = 0) const {
+    return {given, number % 8};
+  }
+  template <class Check>
+  static void in_all_orders(const Check& check) {
+    const int before = num_threads();
+    for (const int threads : {1, 2, 3, 7}) {
+      set_num_threads(threads);
+      check();
+    }
+    set_num_threads(before);
+  }
+
+ private:
+  const cpu::Isa before_ = cpu::isa();
+};
+
+template <class T>
+using Baseline = CpuKernels<T, cpu::Isa::kBaseline>;
+template <class T>
+using Avx2 = CpuKernels<T, cpu::Isa::kAvx2>;
+template <class T>
+using Avx512 = CpuKernels<T, cpu::Isa::kAvx512>;
+
+#ifdef __SANITIZE_THREAD__  // which is slow, and cannot tell these apart
+#define GLUON_SYNCBN_CPU_KERNELS Avx512<float>
+#else
+#define GLUON_SYNCBN_CPU_KERNELS                                                               \
+  Baseline<float>, Avx2<float>, Avx512<float>, Baseline<double>, Avx2<double>, Avx512<double>, \
+      Baseline<Half>, Avx2<Half>, Avx512<Half>
+#endif
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_CPU_CPU_KERNELS_H_

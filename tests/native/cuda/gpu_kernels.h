@@ -1,0 +1,257 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_GPU_KERNELS_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_GPU_KERNELS_H_
+
+// The kernels on a GPU (cuda_tests) or run in lockstep on the CPU (native_tests).
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/layout.h"
+#include "common/write_mode.h"
+#include "cuda/device_array.h"
+#include "cuda/gpu.h"
+#include "cuda/kernels/phases.h"
+#include "cuda/needs_gpu.h"
+#include "norm/activation.h"
+#include "support/arrays.h"
+#include "support/kernel_tests.h"
+#include "support/layer_case.h"
+
+namespace gluon_syncbn::tests {
+
+/// For kernels that one stream runs.
+class Workspace : public cuda::Workspace {
+ public:
+  explicit Workspace(cuda::Stream* stream) : stream_(stream) {}
+
+  double* doubles(std::size_t number) override {
+    rooms_.push_back(std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice,
+                                                    stream_->ordinal(), number * sizeof(double)));
+    return static_cast<double*>(rooms_.back()->data());
+  }
+  std::uint32_t* counters(std::size_t number) override {
+    return static_cast<std::uint32_t*>(
+        counters_.at_least(number * sizeof(std::uint32_t), stream_, allocate_));
+  }
+  cuda::Claims claims(std::size_t number) override {
+    void* states = claims_.at_least(number * sizeof(cuda::Claims::State), stream_, allocate_);
+    return {static_cast<cuda::Claims::State*>(states), ++last_claim_};
+  }
+
+ private:
+  cuda::Stream* stream_;
+  const cuda::ZeroedMemory::Allocate allocate_ = [this](std::size_t bytes) {
+    return std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, stream_->ordinal(), bytes);
+  };
+  std::vector<std::unique_ptr<cuda::Memory>> rooms_;
+  cuda::ZeroedMemory counters_;
+  cuda::ZeroedMemory claims_;
+  cuda::Claims::State last_claim_ = 0;
+};
+
+/// Some arrays do not begin at a multiple of 16 bytes.
+inline std::size_t offset_of(std::uint32_t number) { return number % 3 ? 0 : number / 3 % 8; }
+
+inline std::vector<double> message_of(std::vector<double> first,
+                                      const std::vector<double>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+/// What the kernels compute for a case on one device; see kernel_tests.h.
+template <class T>
+class GpuPhases {
+ public:
+  using R = Real<T>;
+
+  GpuPhases(cuda::Stream* stream, const LayerCase<T>& given, std::uint32_t number)
+      : given_(given),
+        offset_(offset_of(number)),
+        // Some arrays lie alike within 16 bytes, others do not.
+        other_offset_(number % 5 == 1 ? 1 : offset_),
+        stream_(stream),
+        workspace_(stream),
+        moments_(stream, message_of(given.means, given.m2)),
+        statistics_(stream, std::vector<double>(3 * given.channels(), -1)),
+        gamma_(stream, given.gamma),
+        beta_(stream, given.beta),
+        averages_(stream, std::vector<R>(2 * given.channels() + 1)),
+        counter_(stream, {0}),
+        normalizations_(stream, std::vector<cuda::StoredAffine<R>>(given.channels())),
+        gamma_gradient_(stream, given.gamma),
+        beta_gradient_(stream, given.gamma),
+        merged_sums_(stream, std::vector<double>(2 * given.channels())),
+        inv_std_(stream, given.inv_stds()),
+        mean_(stream, given.means),
+        message_(stream, message_of(given.sum_dz, given.sum_dz_centered)) {
+    std::vector<T> y(given.x.elements.size());
+    normalize(WriteMode::kAssign, false, &y);  // leaves what By::kInput needs
+  }
+
+  void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) {
+    const DeviceArray<T> input(stream_, given_.x.elements, offset_), output(stream_, *y, offset_);
+    const DeviceArray<T> shortcut(stream_, given_.y.elements, other_offset_);
+    cuda::normalize(
+        input.data(), given_.layout, forward_source(), write, output.data(), &workspace_, stream_,
+        {given_.activation, adds_shortcut ? shortcut.data() : nullptr, normalizations_.data()});
+    *y = output.download();
+  }
+  std::vector<double> gradient_sums() {
+    const DeviceArray<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
+    on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
+      cuda::gradient_sums(dy, x, given_.layout, mean_.data(), &workspace_, found.data(), stream_,
+                          gate);
+    });
+    return found.download();
+  }
+  void input_gradient(WriteMode write, std::vector<T>* dx) {
+    const DeviceArray<T> array(stream_, *dx, offset_);
+    gradients(write, array.data());
+    *dx = array.download();
+  }
+  void shortcut_gradient(WriteMode write, std::vector<T>* dz) {
+    const DeviceArray<T> array(stream_, *dz, other_offset_);
+    gradients(WriteMode::kAssign, nullptr, write, array.data());
+    *dz = array.download();
+  }
+  /// Both, in arrays on the GPU.
+  void gradients(WriteMode write, T* dx, WriteMode write_shortcut = WriteMode::kAssign,
+                 T* dshortcut = nullptr) {
+    on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
+      cuda::input_gradient(dy, x, given_.layout, backward_source(), write, dx, &workspace_, stream_,
+                           gate, write_shortcut, dshortcut);
+    });
+  }
+
+  /// Mean, variance and inverse deviation; running mean and variance, which are averages over all
+  /// batches, and the number of these.
+  std::vector<double> kept() const {
+    const auto averages = averages_.download();
+    return message_of(statistics_.download(), {averages.begin(), averages.end()});
+  }
+  std::vector<R> gamma_gradient() const { return gamma_gradient_.download(); }
+  std::vector<R> beta_gradient() const { return beta_gradient_.download(); }
+
+ private:
+  /// Calls run(dy, x, gate) with what is on the GPU.
+  template <class Run>
+  void on_gpu(const Run& run) {
+    const bool in_place = given_.in_place();
+    const DeviceArray<T> gradient(stream_, given_.dy.elements, offset_);
+    const DeviceArray<T> input(stream_, given_.x.elements, offset_);
+    const DeviceArray<T> output(stream_, given_.y.elements, in_place ? offset_ : other_offset_);
+    cuda::Gate<T> gate{};
+    gate.activation = given_.activation;
+    if (gate.activation.type != ActType::kNone || in_place) {
+      if (given_.by == By::kInput) gate.normalizations = normalizations_.data();
+      if (given_.by != By::kInput) gate.y = output.data();
+    }
+    if (in_place) {
+      gate.inplace = true;
+      gate.inv_std = inv_std_.data();
+      gate.gamma = gamma();
+      gate.beta = beta_.data();
+    }
+    run(gradient.data(), in_place ? nullptr : input.data(), gate);
+    stream_->synchronize();
+  }
+  const R* gamma() const { return given_.fix_gamma ? nullptr : gamma_.data(); }
+  cuda::ForwardSource<R> forward_source() const {
+    const auto channels = given_.layout.channels;
+    cuda::ForwardSource<R> source{};
+    source.messages.add(moments_.data(), static_cast<std::int64_t>(given_.kCount));
+    source.channels = channels;
+    source.eps = given_.kEps;
+    source.statistics = {statistics_.data(), statistics_.data() + channels,
+                         statistics_.data() + 2 * channels};
+    source.averages = {averages_.data(),
+                       averages_.data() + channels,
+                       0,
+                       averages_.data() + 2 * channels,
+                       counter_.data(),
+                       channels};
+    source.gamma = gamma();
+    source.beta = beta_.data();
+    return source;
+  }
+  cuda::BackwardSource<R> backward_source() {
+    cuda::BackwardSource<R> source{};
+    if (given_.of_batch) source.messages.add(message_.data(), given_.layout.count());
+    source.own = message_.data();
+    source.channels = given_.layout.channels;
+    source.mean = mean_.data();
+    source.inv_std = inv_std_.data();
+    source.gamma = gamma();
+    source.count = given_.kCount;
+    source.sums = merged_sums_.data();
+    source.gamma_gradient = {gamma_gradient_.data(), false};
+    source.beta_gradient = {beta_gradient_.data(), true};
+    return source;
+  }
+
+  const LayerCase<T>& given_;
+  const std::size_t offset_, other_offset_;
+  cuda::Stream* const stream_;
+  Workspace workspace_;
+  const DeviceArray<double> moments_, statistics_;
+  const DeviceArray<R> gamma_, beta_, averages_;
+  const DeviceArray<std::uint32_t> counter_;
+  const DeviceArray<cuda::StoredAffine<R>> normalizations_;
+  const DeviceArray<R> gamma_gradient_, beta_gradient_;
+  const DeviceArray<double> merged_sums_, inv_std_, mean_, message_;
+};
+
+/// The kernels on one stream.
+template <class T>
+class GpuKernels {
+ public:
+  using Element = T;
+  // Sums of up to 32 deviations from a pivot are rounded.
+  static constexpr long double kUnitOfMoments = Type<T>::kUnit;
+  static constexpr long double kUnitOfSums = 4 * Type<T>::kUnit;
+  static constexpr bool kExactMeans = true;
+  static constexpr std::int64_t kMostElements = tests::kMostElements;
+
+  /// Some of them where that takes long.
+  static std::vector<Layout> layouts() {
+    auto all = layouts_of({1, 3, 7, 15, 16, 17, 49, 225, 3600}, {1, 2, 5, 33}, kMostElements);
+    // Several chunks, blocks that are full and not, columns that vectors do not divide.
+    for (const Layout& large :
+         {Layout{2, 1, 45000}, Layout{3, 2, 9973}, Layout{20000, 3, 1}, Layout{3000, 65, 1},
+          Layout{1500, 64, 1}, Layout{700, 9, 5}, Layout{230000, 1, 1}}) {
+      if (large.count() * large.channels <= 8 * kMostElements) all.push_back(large);
+    }
+    std::vector<Layout> some;
+    for (std::size_t i = 0; i < all.size(); i += kEvery) some.push_back(all[i]);
+    return some;
+  }
+  std::vector<double> moments(const Data<T>& x, std::uint32_t number) {
+    Workspace workspace(&stream_);
+    const DeviceArray<T> on_device(&stream_, x.elements, offset_of(number));
+    const auto channels = static_cast<std::size_t>(x.layout.channels);
+    const DeviceArray<double> message(&stream_, std::vector<double>(2 * channels, -1));
+    cuda::moments(on_device.data(), x.layout, &workspace, message.data(), &stream_);
+    return message.download();
+  }
+  GpuPhases<T> phases(const LayerCase<T>& given, std::uint32_t number = 1) {
+    return {&stream_, given, number};
+  }
+  template <class Check>
+  static void in_all_orders(const Check& check) {
+    for (const auto order : kOtherOrders) {
+      const InOrder in_order(order);
+      check();
+    }
+  }
+
+  cuda::Stream* stream() { return &stream_; }
+
+ private:
+  cuda::Stream stream_{0};
+};
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_GPU_KERNELS_H_

@@ -1,0 +1,126 @@
+// The kernels on a GPU (cuda_tests) or run in lockstep on the CPU (native_tests).
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/device_array.h"
+#include "cuda/gpu_kernels.h"
+#include "cuda/needs_gpu.h"
+#include "support/arrays.h"
+#include "support/kernel_tests.h"
+#include "support/layer_case.h"
+
+namespace gluon_syncbn::tests {
+
+TEST_CASE_TEMPLATE("cuda phases: moments", T, float, double, Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_moments<GpuKernels<T>>();
+}
+
+TEST_CASE("cuda phases: a pivot that is an outlier does no harm") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_outliers<GpuKernels<float>>();
+}
+
+TEST_CASE_TEMPLATE("cuda activations: outputs, with a shortcut and without", T, float, double,
+                   Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_outputs<GpuKernels<T>>();
+}
+
+TEST_CASE_TEMPLATE("cuda activations: gradients and their sums", T, float, double, Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_gradients<GpuKernels<T>>();
+}
+
+TEST_CASE_TEMPLATE("cuda activations: at 0 the slope is that from below", T, float, double, Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_kinks<GpuKernels<T>>();
+}
+
+TEST_CASE_TEMPLATE("cuda activations: what is not finite, and where ELU is flat", T, float, double,
+                   Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_not_finite<GpuKernels<T>>();
+}
+
+TEST_CASE_TEMPLATE("cuda phases: what is not a number stays in its channel", T, float, double,
+                   Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_spoiled_channels<GpuKernels<T>>();
+}
+
+TEST_CASE_TEMPLATE("cuda phases: arrays without elements", T, float, double, Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_empty_arrays<GpuKernels<T>>();
+}
+
+TEST_CASE_TEMPLATE("cuda phases: the same bits every time", T, float, Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  // One chunk and several; groups of chunks; channels in one column, and in several of many tiles.
+  std::vector<Layout> layouts;
+  for (const Layout& layout :
+       {Layout{3, 65, 49}, Layout{3000, 65, 1}, Layout{2, 2, 9973}, Layout{2, 3, 7},
+        Layout{40000, 3, 1}, Layout{700, 64, 5}, Layout{230000, 1, 1}}) {
+    if (layout.count() * layout.channels <= 8 * kMostElements) layouts.push_back(layout);
+  }
+  test_same_bits<GpuKernels<T>>(layouts, {{}, {ActType::kElu, 1}});
+}
+
+TEST_CASE_TEMPLATE("cuda activations: gradients of parameters and of both inputs; statistics", T,
+                   float, double, Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  using R = Real<T>;
+  GpuKernels<T> kernels;
+  for_each_case<T>(kernels.layouts(), [&](LayerCase<T>* given, std::uint32_t number) {
+    GpuPhases<T> phases = kernels.phases(*given, number);
+    const std::size_t channels = given->channels();
+    const std::vector<double> kept = phases.kept();
+    for (std::size_t c = 0; c < channels; ++c) {
+      const double variance = given->m2[c] / given->kCount;
+      REQUIRE(kept[c] == given->means[c]);
+      REQUIRE(kept[channels + c] == variance);
+      REQUIRE(kept[2 * channels + c] ==
+              doctest::Approx(static_cast<double>(given->inv_std(c))).epsilon(1e-15));
+      // The average over one batch.
+      REQUIRE(kept[3 * channels + c] == static_cast<double>(static_cast<R>(given->means[c])));
+      REQUIRE(kept[4 * channels + c] == static_cast<double>(static_cast<R>(variance)));
+    }
+    REQUIRE(kept[5 * channels] == 1);
+    for_each_by(given, [&] {
+      // That of beta is added to.
+      const auto before = phases.beta_gradient();
+      std::vector<T> ignored(given->x.elements.size());
+      phases.input_gradient(WriteMode::kAssign, &ignored);
+      const std::vector<R> of_gamma = phases.gamma_gradient(), of_beta = phases.beta_gradient();
+      for (std::size_t c = 0; c < channels; ++c) {
+        const double product = given->sum_dz_centered[c] * static_cast<double>(given->inv_std(c));
+        REQUIRE(of_gamma[c] == static_cast<R>(product));
+        REQUIRE(of_beta[c] == static_cast<R>(static_cast<double>(before[c]) + given->sum_dz[c]));
+      }
+      if (given->by != By::kOutput) return;
+      // That of the input together with that of the shortcut, one of which is added to.
+      const DeviceArray<T> other(kernels.stream(), given->x.elements);
+      const auto check = [&](const auto& check_output, const auto& kernel) {
+        check_output(*given, [&](WriteMode write, std::vector<T>* out) {
+          const DeviceArray<T> array(kernels.stream(), *out, number % 2);
+          kernel(write, array.data());
+          *out = array.download();
+        });
+      };
+      check([](const auto&... all) { check_dx(all...); },
+            [&](WriteMode write, T* dx) {
+              phases.gradients(write, dx, WriteMode::kAssign, other.data());
+            });
+      check([](const auto&... all) { check_dshortcut(all...); },
+            [&](WriteMode write, T* dz) {
+              phases.gradients(WriteMode::kAdd, other.data(), write, dz);
+            });
+    });
+  });
+}
+
+}  // namespace gluon_syncbn::tests

@@ -1,0 +1,474 @@
+#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_KERNEL_TESTS_H_
+#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_KERNEL_TESTS_H_
+
+// What kernels are to compute, on CPUs and on GPUs. `Kernels` has
+//
+//   Element                    the type of data
+//   kUnitOfMoments             greatest relative error of a deviation in moments
+//   kUnitOfSums                and of a term of gradient_sums(), or of adding it
+//   kExactMeans                of constant channels
+//   layouts()                  to try
+//   kMostElements              of others
+//   moments(x, number)         means, and behind them M2, of arrays that lie as `number` says
+//   phases(given, number)      the phases of a LayerCase:
+//     normalize(write, adds_shortcut, &y)
+//     gradient_sums()          those of dz, and behind them those of dz * (x - mean)
+//     input_gradient(write, &dx)
+//     shortcut_gradient(write, &dz), where the output tells dz
+//     kept()                   what else they leave
+//   in_all_orders(check)       calls check() for each order in which threads may run
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "common/layout.h"
+#include "common/write_mode.h"
+#include "norm/activation.h"
+#include "support/activations.h"
+#include "support/arrays.h"
+#include "support/layer_case.h"
+#include "support/values.h"
+
+namespace gluon_syncbn::tests {
+
+/// Runs and columns of few channels and many. Those of several images have `most` elements at most:
+/// large arrays of many long runs try nothing that smaller ones do not.
+inline std::vector<Layout> layouts_of(const std::vector<std::int64_t>& inners,
+                                      const std::vector<std::int64_t>& outers, std::int64_t most) {
+  std::vector<Layout> layouts;
+  for (const std::int64_t inner : inners) {
+    for (const std::int64_t channels : {1, 3, 65, 257}) {
+      for (const std::int64_t outer : outers) {
+        if (outer == 1 || outer * channels * inner <= most) {
+          layouts.push_back({outer, channels, inner});
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+/// Calls try_layout(layout, number) for all, counted from 1.
+template <class Try>
+void for_each_layout(const std::vector<Layout>& layouts, const Try& try_layout) {
+  std::uint32_t number = 0;
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.outer);
+    CAPTURE(layout.channels);
+    CAPTURE(layout.inner);
+    ++number;
+    CAPTURE(number);
+    try_layout(layout, number);
+  }
+}
+
+/// Lets kernel(write, &out) change the array `out` in both ways of writing, and counts the elements
+/// that are further from reference(i) than magnitude(i), the sum of its absolute terms, allows.
+template <class T, class Kernel, class Value, class Magnitude>
+void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference,
+                  const Magnitude& magnitude) {
+  const Data<T> before(x.layout, 2, 1, 77);
+  // A mean in two floats is exact to twice their bits.
+  const long double split = std::is_same_v<T, double> ? 0 : 2e4L * 0x1p-48L;
+  for (const WriteMode write : {WriteMode::kAssign, WriteMode::kAdd}) {
+    std::vector<T> out = before.elements;
+    kernel(write, &out);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const long double added = write == WriteMode::kAdd ? before.at(i) : 0;
+      const long double expected = reference(i) + added;
+      const long double tolerance = 6 * Type<T>::kUnit * (magnitude(i) + std::fabs(added)) + split +
+                                    Type<T>::storing(expected);
+      if (!(std::fabs(Type<T>::value(out[i]) - expected) <= tolerance)) ++wrong;
+    }
+    CAPTURE((write == WriteMode::kAdd));
+    CHECK(wrong == 0);
+  }
+}
+
+/// Mean and M2 of all channels in `found`, merged in double of sums in which deviations have the
+/// relative error `unit`.
+template <class T>
+void check_moments(const Data<T>& x, const std::vector<double>& found, long double unit) {
+  const Reference exact(x);
+  const auto count = static_cast<long double>(x.layout.count());
+  REQUIRE(found.size() == 2 * exact.mean.size());
+  for (std::size_t c = 0; c < exact.mean.size(); ++c) {
+    // Half data of a large mean may have no deviations at all.
+    const long double deviation = std::sqrt(exact.m2[c] / count);
+    const long double in_double = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
+    const long double mean_tolerance = 4 * unit * deviation + in_double;
+    const long double m2_tolerance =
+        count * deviation * (8 * unit * deviation + in_double) + count * in_double * in_double;
+    REQUIRE(std::fabs(found[c] - exact.mean[c]) <= mean_tolerance);
+    REQUIRE(std::fabs(found[exact.mean.size() + c] - exact.m2[c]) <= m2_tolerance);
+  }
+}
+
+/// The moments of constant channels.
+template <class T>
+void check_constant(const Data<T>& x, const std::vector<double>& found) {
+  const auto channels = static_cast<std::size_t>(x.layout.channels);
+  REQUIRE(found.size() == 2 * channels);
+  for (std::size_t c = 0; c < channels; ++c) {
+    REQUIRE(found[c] == x.at(c * static_cast<std::size_t>(x.layout.inner)));
+    REQUIRE(found[channels + c] == 0);
+  }
+}
+
+/// Calls try_case(LayerCase*, number) for an activation on every layout, in turn.
+template <class T, class Try>
+void for_each_case(const std::vector<Layout>& layouts, const Try& try_case) {
+  for_each_layout(layouts, [&](const Layout& layout, std::uint32_t number) {
+    const Activation& activation = kActivationsAndNone[number * 5 / 3 % 6];
+    CAPTURE(static_cast<int>(activation.type));
+    CAPTURE(activation.slope);
+    LayerCase<T> given(layout, activation, number);
+    try_case(&given, number);
+  });
+}
+
+/// Calls check() for all that may tell dz.
+template <class T, class Check>
+void for_each_by(LayerCase<T>* given, const Check& check) {
+  for (const By by : {By::kInput, By::kOutput, By::kOutputAlone}) {
+    if (by == By::kOutputAlone && given->activation.type == ActType::kRelu) continue;
+    CAPTURE(static_cast<int>(by));
+    given->by = by;
+    check();
+  }
+}
+
+template <class T, class Phases>
+void check_outputs(const LayerCase<T>& given, Phases* phases) {
+  for (const bool add : {false, true}) {
+    const auto shortcut = [&](std::size_t i) { return add ? given.y.at(i) : 0; };
+    check_output(
+        given.x, [&](WriteMode write, std::vector<T>* y) { phases->normalize(write, add, y); },
+        [&](std::size_t i) { return given.out(i, shortcut(i)); },
+        [&](std::size_t i) { return given.size_of_out(i, shortcut(i)); });
+  }
+}
+
+/// `unit` is the greatest relative error of a term, or of adding it.
+template <class T, class Phases>
+void check_gradient_sums(const LayerCase<T>& given, Phases* phases, long double unit) {
+  const std::vector<double> found = phases->gradient_sums();
+  std::vector<long double> first(given.channels()), second(first), first_size(first),
+      second_size(first);
+  for (std::size_t i = 0; i < given.x.elements.size(); ++i) {
+    const std::size_t c = given.x.channel(i);
+    first[c] += given.dz(i);
+    second[c] += given.dz(i) * given.centered(i);
+    first_size[c] += given.size_of_dz(i);
+    // The rest of the mean is taken off in the end, exactly.
+    second_size[c] += given.size_of_dz(i) * given.size_of_centered(i) +
+                      0x1p-24L * std::fabs(given.means[c] * given.dz(i));
+  }
+  for (std::size_t c = 0; c < given.channels(); ++c) {
+    REQUIRE(std::fabs(found[c] - first[c]) <= unit * first_size[c]);
+    REQUIRE(std::fabs(found[given.channels() + c] - second[c]) <= unit * second_size[c]);
+  }
+}
+
+/// `input_gradient` is that of phases, or another that should give the same, like what follows.
+template <class T, class Kernel>
+void check_dx(const LayerCase<T>& given, const Kernel& input_gradient) {
+  check_output(
+      given.x, input_gradient, [&](std::size_t i) { return given.dx(i); },
+      [&](std::size_t i) { return given.size_of_dx(i); });
+}
+template <class T, class Kernel>
+void check_dshortcut(const LayerCase<T>& given, const Kernel& shortcut_gradient) {
+  check_output(
+      given.x, shortcut_gradient, [&](std::size_t i) { return given.dz(i); },
+      [&](std::size_t i) { return given.size_of_dz(i); });
+}
+
+template <class T, class Phases>
+void check_gradients(const LayerCase<T>& given, Phases* phases) {
+  check_dx(given, [&](WriteMode write, std::vector<T>* dx) { phases->input_gradient(write, dx); });
+  if (given.by != By::kOutput) return;
+  check_dshortcut(
+      given, [&](WriteMode write, std::vector<T>* dz) { phases->shortcut_gradient(write, dz); });
+}
+
+/// Constant channels that are normalized to 0, where the slope is that from below; dx is dz.
+template <class T>
+LayerCase<T> case_at_kink(const Layout& layout, const Activation& activation) {
+  LayerCase<T> given(layout, activation, 1);
+  given.x = Data<T>(layout, 3, 0, 1);
+  given.fix_gamma = true;
+  given.of_batch = false;
+  for (std::size_t c = 0; c < given.channels(); ++c) {
+    given.means[c] = static_cast<double>(given.x.at(c * static_cast<std::size_t>(layout.inner)));
+    given.m2[c] = given.kCount * (1 - given.kEps);
+    given.beta[c] = 0;
+  }
+  given.y.elements.assign(given.x.elements.size(), T{});
+  given.dy.elements.assign(given.x.elements.size(), Type<T>::of(1));
+  return given;
+}
+
+/// An infinity, a negative one and what is not a number among outputs, which are alone in that,
+/// and, where ReLU cuts all off, among gradients.
+template <class T, class Kernels>
+void check_not_finite(const Layout& layout, Kernels* kernels) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Activation& activation : kActivationsAndNone) {
+    LayerCase<T> given(layout, activation, 3);  // with a gamma above 0
+    std::vector<T>& x = given.x.elements;
+    x[0] = Type<T>::of(infinity);
+    x[20] = Type<T>::of(-infinity);
+    x.back() = Type<T>::of(std::numeric_limits<double>::quiet_NaN());
+    std::vector<T> y(x.size());
+    kernels->phases(given).normalize(WriteMode::kAssign, false, &y);
+    CHECK(Type<T>::value(y[0]) == infinity);
+    CHECK(Type<T>::value(y[20]) ==
+          Type<T>::value(Type<T>::of(static_cast<double>(activated(activation, -infinity)))));
+    CHECK(std::isnan(Type<T>::value(y.back())));
+    for (std::size_t i = 1; i + 1 < y.size(); ++i) {
+      if (i != 20) CHECK(std::isfinite(Type<T>::value(y[i])));
+    }
+    if (activation.type != ActType::kRelu) continue;
+    given.by = By::kOutput;
+    given.dy = given.x;
+    given.x = given.y = Data<T>(layout, -50, 1, 1);
+    auto phases = kernels->phases(given);
+    phases.shortcut_gradient(WriteMode::kAssign, &y);
+    for (const T& element : y) CHECK(Type<T>::value(element) == 0);
+    phases.input_gradient(WriteMode::kAssign, &y);
+    for (const T& element : y) CHECK(std::isfinite(Type<T>::value(element)));
+  }
+}
+
+/// In place, where ELU is flat, also by rounding, and what is not finite.
+template <class T, class Kernels>
+void check_flat(const Layout& layout, Kernels* kernels) {
+  LayerCase<T> given(layout, {ActType::kElu, 0.5}, 1);  // of a batch, with its gamma
+  given.by = By::kOutputAlone;
+  std::vector<T>& y = given.y.elements;
+  y.assign(y.size(), Type<T>::of(-0.5));
+  y[3] = Type<T>::of(-0.501);
+  for (const double sum : kernels->phases(given).gradient_sums()) CHECK(std::isfinite(sum));
+  given.dy.elements.assign(given.dy.elements.size(), T{});
+  y[20] = Type<T>::of(std::numeric_limits<double>::quiet_NaN());
+  y[21] = Type<T>::of(std::numeric_limits<double>::infinity());
+  std::vector<T> dx(y.size());
+  kernels->phases(given).input_gradient(WriteMode::kAssign, &dx);
+  // No further below 0 than the dtype tells.
+  const auto expected = static_cast<double>(
+      given.constant(0) + given.slope(0) * (kSaturation<T> - given.beta[0]) / given.factor(0));
+  for (std::size_t i = 0; i < dx.size(); ++i) {
+    CAPTURE(i);
+    const auto found = static_cast<double>(Type<T>::value(dx[i]));
+    if (i == 20 || i == 21) {
+      CHECK((i == 20 ? std::isnan(found) : std::isinf(found)));
+    } else {
+      CHECK(found == doctest::Approx(expected).epsilon(1e-3));
+    }
+  }
+}
+
+// The tests, whose cases are in cpu/test_kernels.cc and in cuda.
+
+template <class Kernels>
+void test_moments() {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for_each_layout(kernels.layouts(), [&](const Layout& layout, std::uint32_t number) {
+    const Data<T> x(layout, mean_of(number), 1, 3);
+    check_moments(x, kernels.moments(x, number), Kernels::kUnitOfMoments);
+    const Data<T> constant(layout, mean_of(number), 0, 3);
+    if (Kernels::kExactMeans) {
+      check_constant(constant, kernels.moments(constant, number));
+    } else {
+      check_moments(constant, kernels.moments(constant, number), 0);
+    }
+  });
+}
+
+/// Of what comes first, which kernels take for a guess at the mean, and where the mean moves.
+template <class Kernels>
+void test_outliers() {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for (const Layout& layout :
+       {Layout{6, 3, 5000}, Layout{2, 3, 5000}, Layout{2, 3, 4999}, Layout{40, 3, 49},
+        Layout{9000, 3, 1}, Layout{700, 131, 1}, Layout{200, 3, 7}, Layout{500, 5, 3}}) {
+    if (layout.count() * layout.channels > Kernels::kMostElements) continue;
+    CAPTURE(layout.outer);
+    CAPTURE(layout.inner);
+    const auto inner = static_cast<std::size_t>(layout.inner);
+    const Data<T> plain(layout, 3, 1, 11);
+    const std::size_t row = plain.elements.size() / static_cast<std::size_t>(layout.outer);
+    // Channel 0 begins with values that are no guess at its mean; channel 1 climbs.
+    Data<T> moving = plain;
+    // One alone, or a ninth of channel 1.
+    Data<T> one = plain;
+    for (std::size_t c = 0; c < 3; ++c) one.elements[c * inner] = Type<T>::of(1e4);
+    Data<T> many = one;
+    for (std::size_t i = 0; i < plain.elements.size(); ++i) {
+      const std::size_t c = plain.channel(i);
+      if (c == 0 && i < 8 * row && i % inner < 8) moving.elements[i] = Type<T>::of(1000);
+      const double part = static_cast<double>(i / row) / static_cast<double>(layout.outer);
+      if (c == 1) moving.elements[i] = Type<T>::of(static_cast<double>(plain.at(i)) + 40 * part);
+      if (c == 1 && i < plain.elements.size() / 9) {
+        many.elements[i] = Type<T>::of(i % 2 ? 1e4 : -1e4);
+      }
+    }
+    for (const Data<T>* x : {&moving, &one, &many}) {
+      check_moments(*x, kernels.moments(*x, 0), 2 * Kernels::kUnitOfMoments + 0x1p-50L);
+    }
+  }
+}
+
+template <class Kernels>
+void test_outputs() {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for_each_case<T>(kernels.layouts(), [&](const LayerCase<T>* given, std::uint32_t number) {
+    auto phases = kernels.phases(*given, number);
+    check_outputs(*given, &phases);
+  });
+}
+
+template <class Kernels>
+void test_gradients() {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for_each_case<T>(kernels.layouts(), [&](LayerCase<T>* given, std::uint32_t number) {
+    auto phases = kernels.phases(*given, number);
+    for_each_by(given, [&] {
+      check_gradient_sums(*given, &phases, Kernels::kUnitOfSums);
+      check_gradients(*given, &phases);
+    });
+  });
+}
+
+template <class Kernels>
+void test_kinks() {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for (const Layout& layout :
+       {Layout{5, 6, 1}, Layout{2, 6, 49}, Layout{300, 1, 1}, Layout{1, 1, 1}, Layout{33, 5, 17},
+        Layout{1, 3, 2049}, Layout{700, 9, 5}}) {
+    if (layout.count() * layout.channels > 2 * Kernels::kMostElements) continue;
+    for (const Activation& activation : kActivations) {
+      auto given = case_at_kink<T>(layout, activation);
+      auto phases = kernels.phases(given);
+      check_outputs(given, &phases);
+      for_each_by(&given, [&] {
+        check_gradient_sums(given, &phases, 2 * Kernels::kUnitOfSums);  // errors are all alike
+        check_gradients(given, &phases);
+      });
+    }
+  }
+}
+
+template <class Kernels>
+void test_not_finite() {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for (const Layout& layout : {Layout{1, 1, 64}, Layout{64, 1, 1}}) {
+    check_not_finite<T>(layout, &kernels);
+    check_flat<T>(layout, &kernels);
+  }
+}
+
+/// What is not finite in channels 1 to 3 of 6 changes no moments and no sums of others.
+template <class Kernels>
+void test_spoiled_channels() {
+  using T = typename Kernels::Element;
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double values[] = {std::numeric_limits<double>::quiet_NaN(), infinity, -infinity};
+  Kernels kernels;
+  for (const Layout& layout : {Layout{5, 6, 1}, Layout{3, 6, 7}, Layout{2, 6, 49}, Layout{40, 6, 1},
+                               Layout{1, 6, 2049}, Layout{3, 6, 2049}}) {
+    CAPTURE(layout.outer);
+    CAPTURE(layout.inner);
+    const auto spoil = [&](Data<T>* data) {
+      for (std::int64_t c = 1; c <= 3; ++c) {  // in the last place
+        const std::int64_t run = (layout.outer - 1) * layout.channels + c;
+        const auto at = static_cast<std::size_t>((run + 1) * layout.inner - 1);
+        data->elements[at] = Type<T>::of(values[c - 1]);
+      }
+    };
+    const auto check = [](const std::vector<double>& found, const std::vector<double>& clean,
+                          std::size_t first_spoiled = 0) {
+      REQUIRE(found.size() == clean.size());
+      for (std::size_t i = 0; i < clean.size(); ++i) {
+        const bool is_spoiled = i >= first_spoiled && i % 6 >= 1 && i % 6 <= 3;
+        CHECK((is_spoiled ? !std::isfinite(found[i]) : found[i] == clean[i]));
+      }
+    };
+    const LayerCase<T> clean(layout, {}, 5);
+    LayerCase<T> spoiled_x = clean, spoiled_dy = clean;
+    spoil(&spoiled_x.x);
+    spoil(&spoiled_dy.dy);
+    check(kernels.moments(spoiled_x.x, 0), kernels.moments(clean.x, 0));
+    const auto sums = kernels.phases(clean).gradient_sums();
+    check(kernels.phases(spoiled_x).gradient_sums(), sums, 6);
+    check(kernels.phases(spoiled_dy).gradient_sums(), sums);
+  }
+}
+
+template <class Kernels>
+void test_empty_arrays() {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for (const Layout& layout :
+       {Layout{0, 3, 1}, Layout{0, 3, 49}, Layout{2, 3, 0}, Layout{2, 0, 1}, Layout{2, 0, 49}}) {
+    const LayerCase<T> given(layout, {}, 1);
+    auto phases = kernels.phases(given);
+    const std::vector<double> zeros(2 * given.channels(), 0.0);
+    CHECK(kernels.moments(given.x, 0) == zeros);
+    CHECK(phases.gradient_sums() == zeros);
+    std::vector<T> none;
+    phases.normalize(WriteMode::kAssign, false, &none);
+    phases.input_gradient(WriteMode::kAdd, &none);
+  }
+}
+
+/// All that is computed for a case whose arrays lie as `number` says.
+template <class T, class Kernels>
+auto everything(const LayerCase<T>& given, std::uint32_t number, Kernels* kernels) {
+  auto phases = kernels->phases(given, number);
+  std::vector<T> y(given.x.elements.size()), dx(y), dz(y);
+  phases.normalize(WriteMode::kAssign, given.by == By::kOutput, &y);
+  phases.input_gradient(WriteMode::kAssign, &dx);
+  if (given.by == By::kOutput) phases.shortcut_gradient(WriteMode::kAssign, &dz);
+  return std::make_tuple(y, dx, dz, kernels->moments(given.x, number), phases.gradient_sums(),
+                         phases.kept());
+}
+
+template <class Kernels>
+void test_same_bits(const std::vector<Layout>& layouts,
+                    const std::vector<Activation>& activations) {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.outer);
+    CAPTURE(layout.inner);
+    for (const Activation& activation : activations) {
+      LayerCase<T> given(layout, activation, 5);
+      for_each_by(&given, [&] {
+        if (activation.type == ActType::kNone && given.by != By::kInput) return;
+        const auto expected = everything(given, 5, &kernels);
+        kernels.in_all_orders([&] { CHECK(same_bits(everything(given, 5, &kernels), expected)); });
+      });
+    }
+  }
+}
+
+}  // namespace gluon_syncbn::tests
+
+#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_KERNEL_TESTS_H_
