@@ -20,12 +20,7 @@ mkdir -p "$logs"
 scripts/setup.sh --test
 export PATH="$PWD/.venv/bin:$PATH"
 
-build() { # SANITIZER TARGET
-  cmake -S . -B "build/native-$1" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Debug \
-    -DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_SANITIZE="$1" >"$logs/build.log" 2>&1 &&
-    cmake --build "build/native-$1" --target "$2" >>"$logs/build.log" 2>&1 ||
-    { cat "$logs/build.log" && return 1; }
-}
+source scripts/native_tests.sh
 
 rm -f "$logs"/*.failed
 part() { # NAME COMMAND
@@ -37,9 +32,9 @@ part() { # NAME COMMAND
   printf 'nightly: %s %s in %d s: %s\n' "$1" "$result" $((SECONDS - begin)) "$2"
 }
 
-build thread native_tests
-build address mxnet_tests
-drawn="TEST_SEED=$seed TEST_CASES=33334 setarch -R build/native-thread/native_tests"
+build_native_tests thread Debug thread native_tests "$logs/build.log"
+build_native_tests address Debug address mxnet_tests "$logs/build.log"
+drawn="TEST_SEED=$seed TEST_CASES=33334 ${fixed_addresses[*]-} build/native-thread/native_tests"
 for kind in every same whatever; do
   part "schedules-$kind" "$drawn '--test-case=schedules: *$kind*'" &  # which sleep most of the time
 done
