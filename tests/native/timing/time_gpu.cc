@@ -157,44 +157,31 @@ class Layer {
   std::int64_t count_ = 0;
 };
 
-/// Tasks of a thread, which other threads give it: such as MXNet's engine has for each device.
-class Tasks {
+/// The calls of a thread, which other threads complete.
+class Calls {
  public:
-  void add(std::function<void()> task) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.push_back(std::move(task));
-    added_.notify_one();
-  }
-  /// Runs tasks until `number` passes have ended. Throws the error of one that failed.
-  void run_until_ended(std::size_t number) {
-    while (ended_ < number) {
-      std::unique_lock<std::mutex> lock(mutex_);
-      added_.wait(lock, [&] { return !tasks_.empty(); });
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-    }
-    ended_ = 0;
-    if (!error_.empty()) throw Error(error_);
-  }
-  /// One whose tasks are run here.
-  std::shared_ptr<TestCall> call() {
+  std::shared_ptr<TestCall> make() {
     const auto call = std::make_shared<TestCall>();
     call->on_complete = [this](const std::string& error) {
-      add([this, error] {
-        ++ended_;
-        if (!error.empty()) error_ = error;
-      });
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++completed_;
+      if (!error.empty()) error_ = error;
+      changed_.notify_one();
     };
     return call;
+  }
+  /// Returns when `number` more calls are complete. Throws the error of one that failed.
+  void wait(std::size_t number) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return completed_ >= number; });
+    completed_ -= number;
+    if (!error_.empty()) throw Error(error_);
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable added_;
-  std::deque<std::function<void()>> tasks_;
-  std::size_t ended_ = 0;  // on the thread
+  std::condition_variable changed_;
+  std::size_t completed_ = 0;
   std::string error_;
 };
 
@@ -298,7 +285,7 @@ void time_phases(const Case& given, bool small) {
     bytes += layers.back()->bytes();
   }
   Stopwatch stopwatch(small);
-  Tasks tasks;
+  Calls calls;
   std::array<std::vector<double>, 5> times;  // of the phases and of copies
   const auto keep = [&](std::size_t first, const std::vector<double>& found) {
     for (std::size_t i = 0; i < found.size(); ++i) {
@@ -310,13 +297,13 @@ void time_phases(const Case& given, bool small) {
       const auto launch = [&](const auto& lap) {
         DevicePasses passes;
         for (const auto& layer : layers) {
-          passes.push_back(forward ? layer->forward(tasks.call()) : layer->backward(tasks.call()));
+          passes.push_back(forward ? layer->forward(calls.make()) : layer->backward(calls.make()));
           passes.back()->sum(nullptr);
         }
         lap();
         for (const auto& pass : passes) pass->finish({pass}, {});
       };
-      keep(forward ? 0 : 2, stopwatch.time(launch, [&] { tasks.run_until_ended(layers.size()); }));
+      keep(forward ? 0 : 2, stopwatch.time(launch, [&] { calls.wait(layers.size()); }));
     }
     const auto copy = [&](const auto&) {
       for (const auto& layer : layers) layer->copy(stopwatch.stream());
@@ -346,18 +333,18 @@ void time_rounds(bool small) {
     std::clock_t cpu = 0;
     run_ranks(contexts, [&](std::size_t rank) {
       Layer layer(static_cast<int>(rank), {2, 64, 8});
-      Tasks tasks;
+      Calls calls;
       const auto pass = [&](Reduction* reduction, const std::shared_ptr<DevicePass>& own) {
         reduction->sum(own.get());
         reduction->arrive(layer.device(), own);
-        tasks.run_until_ended(1);
+        calls.wait(1);
       };
       for (std::size_t i = 0; i < 2 * steps; ++i) {  // half of them to warm up
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 0 && i == steps) cpu = std::clock();
         const auto round = group.join(layer.device());
-        pass(&round->forward(), layer.forward(tasks.call()));
-        pass(round->next_backward(layer.device()).get(), layer.backward(tasks.call()));
+        pass(&round->forward(), layer.forward(calls.make()));
+        pass(round->next_backward(layer.device()).get(), layer.backward(calls.make()));
         if (rank == 0 && i >= steps) times.push_back(since(begin));
       }
       if (rank == 0) cpu = std::clock() - cpu;
