@@ -7,12 +7,7 @@
 # A part that fails stops no other. Each prints the command that repeats it. Native tests name the seed
 # of the failing case as well: with TEST_SEED=SEED and TEST_CASES=1 they run that alone.
 set -euo pipefail
-case "${1:-}" in
-  -h | --help)
-    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seed="${1:-$(date +%Y%m%d)}"
 logs="build/nightly"

@@ -23,6 +23,7 @@
 #                       be used, knows it (nvidia-cuda-toolkit in non-free), and would install no
 #                       driver with it
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root="$PWD"
 venv="$root/.venv"
@@ -41,10 +42,6 @@ for option in "$@"; do
   case "$option" in
     --test) want_test=1 ;;
     --distributed) want_distributed=1 ;;
-    -h | --help)
-      sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-      exit 0
-      ;;
     *) die "unknown option $option (try --help)" ;;
   esac
 done

@@ -13,6 +13,7 @@
 # An option for pytest: --all-networks trains every network of docs/gluoncv.md instead of a few of
 # every kind (10 minutes more), and --write-gluoncv-table with it writes the table there.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 parts=(native python)
@@ -35,10 +36,6 @@ case "${1:-}" in
   --cu112)
     shift
     exec scripts/test_cu112.sh "$@"
-    ;;
-  -h | --help)
-    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-    exit 0
     ;;
 esac
 
