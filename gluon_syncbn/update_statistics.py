@@ -130,8 +130,7 @@ def _shown(batches: Iterator[Any], loader: Iterable[Any], progress: bool) -> Ite
     except ImportError:
         return batches
     total = len(loader) if isinstance(loader, Sized) else None
-    shown: Iterable[Any] = tqdm(batches, "running statistics", total, disable=not progress)
-    return shown
+    return tqdm(batches, "running statistics", total, disable=not progress)
 
 
 class _Seen:

@@ -1,7 +1,7 @@
 """Time gluon_syncbn.SyncBatchNorm beside MXNet's layers, plain copies of memory and PyTorch.
 
 Everything is timed in turns on the same machine, so that ratios mean something where times do not.
-Prints a table of medians and quartiles, and writes JSON to runs/benchmark-COMMAND.json.
+Prints a table of medians and quartiles.
 
   op        forward and backward of one layer, shapes of segmentation networks
   fused     the same with the ReLU after it, and with a sum in between: in one pass, or one by one
@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import importlib.util
 import itertools
-from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from tqdm import tqdm
 
 from benchmarks import layers, networks
 from benchmarks.layers import Case
-from benchmarks.report import format_table, write_json
+from benchmarks.report import format_table
 from benchmarks.worker import (
     ONE_WORKSPACE,
     Worker,
@@ -234,11 +233,7 @@ def main() -> None:
     )
     group.add_argument("--rounds", type=int, help="runs of each (default: 12, inplace: 3)")
     options = parser.parse_args()
-    head, lines = COMMANDS[options.command](options)
-    print(f"\n{format_table(head, lines)}\n")
-    file = Path("runs") / f"benchmark-{options.command}.json"
-    write_json(file, head, lines)
-    print(f"results: {file}")
+    print("\n" + format_table(*COMMANDS[options.command](options)))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,15 @@
-"""What a benchmark leaves behind: a table for people, and a JSON file."""
+"""Tables of what was measured, for people and for Markdown."""
 
 from __future__ import annotations
 
-import datetime
-import json
-import os
-import platform
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 
 def cell(value: Any) -> str:
-    """Write a value of a table: ratios, and times in ms as their median and quartiles."""
+    """Write a value: times in ms as their median and quartiles, and ratios with two digits."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -28,7 +22,7 @@ def cell(value: Any) -> str:
 
 
 def format_table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Lay out a table for people and for Markdown."""
+    """Lay out a table, with columns under each other."""
     texts = [list(head), *([cell(value) for value in line] for line in lines)]
     widths = [max(map(len, column)) for column in zip(*texts)]
     texts.insert(1, ["-" * width for width in widths])
@@ -36,25 +30,3 @@ def format_table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
         "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths)) + " |"
         for line in texts
     )
-
-
-def write_json(path: Path, head: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
-    """Write the table, with all times in ms, and what is needed to repeat it."""
-    processors = [
-        line.split(":", 1)[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    content = {
-        "command": " ".join(sys.argv),
-        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": {
-            "processor": processors[0] if processors else platform.machine(),
-            "cores": len(os.sched_getaffinity(0)),
-        },
-        "python": platform.python_version(),
-        "head": head,
-        "lines": lines,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
