@@ -24,13 +24,7 @@ from tqdm import tqdm
 from benchmarks import layers, networks
 from benchmarks.layers import Case
 from benchmarks.report import format_table
-from benchmarks.worker import (
-    ONE_WORKSPACE,
-    Worker,
-    peak_mb,
-    settings_of,
-    take_turns,
-)
+from benchmarks.worker import ONE_WORKSPACE, Worker, peak_mb, settings_of, take_turns
 
 # In the order of the columns.
 TITLES = {
@@ -187,13 +181,12 @@ def run_inplace(options: argparse.Namespace) -> Table:
         "the same before the first step, MB": [before for _, before in peaks],
         "side of a crop that fits BatchNorm's plan": [side, *sides],
     }
-    head = [
-        "FCN-ResNet50, leaky ReLU",
-        *(TITLES[method] for method in methods),
-        "in place / BatchNorm",
-    ]
-    title = f"{case.images} x {side}x{side}"
-    return head, [[f"{title}, {kind}", *v, v[-1] / v[0]] for kind, v in kinds.items()]
+    titles = [TITLES[method] for method in methods]
+    case_title = f"{case.images} x {side}x{side}"
+    return (
+        ["FCN-ResNet50, leaky ReLU", *titles, "in place / BatchNorm"],
+        [[f"{case_title}, {kind}", *v, v[-1] / v[0]] for kind, v in kinds.items()],
+    )
 
 
 def run_accuracy(options: argparse.Namespace) -> Table:

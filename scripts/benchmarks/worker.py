@@ -6,6 +6,7 @@ each setting has a process, and the benchmark asks them in turns.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import resource
@@ -40,22 +41,15 @@ def settings_of(method: str) -> dict[str, str]:
     return MANY_WORKSPACES if method in ("batchnorm", "builtin") else WITHOUT_ONEDNN
 
 
-class Worker:
+class Worker(ProcessPoolExecutor):
     """A process to ask; leave the ``with`` block to end it."""
 
     def __init__(self, settings: dict[str, str]) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, spawn, _prepare, (settings,))
+        super().__init__(1, multiprocessing.get_context("spawn"), _prepare, (settings,))
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of a module in the process."""
-        return self._pool.submit(function, *arguments).result()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
+        return self.submit(function, *arguments).result()
 
 
 def _prepare(settings: dict[str, str]) -> None:
@@ -63,24 +57,23 @@ def _prepare(settings: dict[str, str]) -> None:
     warnings.simplefilter("ignore")
 
 
-_steps: dict[Any, Callable[[], object]] = {}  # of the worker, by case and method
+@functools.lru_cache(maxsize=4)  # the methods of the last case
+def _warm_step(make: Any, method: str, case: Any) -> Callable[[], object]:
+    step: Callable[[], object] = make(method, case)
+    step()
+    return step
 
 
 def time_methods(make: Any, case: Any, methods: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Time methods in turns, in ms. Keeps what it has built for the last case."""
-    for key in [key for key in _steps if key[0] != case]:
-        del _steps[key]
-    for method in methods:
-        if (case, method) not in _steps:
-            step = _steps[case, method] = make(method, case)
-            step()  # which warms up
+    """Time methods in turns, in ms."""
+    steps = {method: _warm_step(make, method, case) for method in methods}
     times: dict[str, list[float]] = {method: [] for method in methods}
     for turn in range(rounds):
         for i in range(len(methods)):
             method = methods[(turn + i) % len(methods)]
             time.sleep(PAUSE)
             begin = time.perf_counter()
-            _steps[case, method]()
+            steps[method]()
             times[method].append(1e3 * (time.perf_counter() - begin))
     return times
 
