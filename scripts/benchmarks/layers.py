@@ -30,12 +30,14 @@ class Case:
     @property
     def title(self) -> str:
         """The case in a table."""
-        parts = [f"{self.contexts} x {self.shape}"]
-        parts += [self.dtype] * (self.dtype != "float32")
-        parts += ["channel last"] * (self.axis == -1)
-        parts += ["inference"] * (not self.training)
-        parts += [f"norm, {self.tail}"] * bool(self.tail)
-        return ", ".join(parts)
+        parts = {
+            f"{self.contexts} x {self.shape}": True,
+            self.dtype: self.dtype != "float32",
+            "channel last": self.axis == -1,
+            "inference": not self.training,
+            f"norm, {self.tail}": self.tail,
+        }
+        return ", ".join(part for part, applies in parts.items() if applies)
 
     def arrays(self, seed: int, mean: float = 0) -> list[NDArray[Any]]:
         """Make an array for every context, of deviation 1."""
@@ -94,8 +96,9 @@ def mxnet_step(method: str, case: Case) -> Callable[[], list[Any]]:
         pairs = zip(case.arrays(seed, mean), contexts)
         return [mx.nd.array(x, ctx, case.dtype) for x, ctx in pairs]
 
-    shards = [arrays(0, case.mean)] + [arrays(2)] * (case.tail == "add and ReLU")
-    heads = arrays(1)
+    shards, heads = [arrays(0, case.mean)], arrays(1)
+    if case.tail == "add and ReLU":
+        shards.append(arrays(2))
     for shard in shards:
         for array in shard:
             array.attach_grad()
