@@ -10,7 +10,7 @@ import numbers
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
@@ -62,7 +62,12 @@ def _load_library() -> ctypes.CDLL:
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, f"gluon_syncbn_{name}")
         function.restype, function.argtypes = result, arguments
+        function.errcheck = _decoded
     return library
+
+
+def _decoded(value: Any, *_: object) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 @_CpuContextCheck
@@ -111,7 +116,7 @@ def set_timeout(seconds: float) -> None:
 
 def get_timeout() -> float:
     """Return how many seconds a device waits for the others; 0 means forever."""
-    return float(_LIBRARY.gluon_syncbn_timeout())
+    return _LIBRARY.gluon_syncbn_timeout()
 
 
 def drop_step() -> None:
@@ -129,12 +134,12 @@ def drop_step() -> None:
     """
     error = _LIBRARY.gluon_syncbn_drop_step()
     if error is not None:
-        raise mx.base.MXNetError(error.decode())
+        raise mx.base.MXNetError(error)
 
 
 def num_keys() -> int:
     """Count the keys under which imperative operators synchronize now."""
-    return int(_LIBRARY.gluon_syncbn_num_keys())
+    return _LIBRARY.gluon_syncbn_num_keys()
 
 
 def add_process_set(
@@ -145,16 +150,15 @@ def add_process_set(
     `allgather` is ``horovod_mxnet_allgather_async``. `rank` and `size` are this process's number in
     the set and the size of the set, and `ranks` has the ranks in the whole job, for messages.
     """
-    error = _LIBRARY.gluon_syncbn_add_process_set(
-        allgather, process_set, rank, size, ranks.encode()
-    )
+    words = ranks.encode()
+    error = _LIBRARY.gluon_syncbn_add_process_set(allgather, process_set, rank, size, words)
     if error is not None:
-        raise RuntimeError(f"process set {process_set} could not be added: {error.decode()}")
+        raise RuntimeError(f"process set {process_set} could not be added: {error}")
 
 
 def leave_processes() -> None:
     """Start no more exchanges with other processes, because Horovod shuts down."""
-    _EXPECTED_AT_EXIT.append(_LIBRARY.gluon_syncbn_leave_processes().decode())
+    _EXPECTED_AT_EXIT.append(_LIBRARY.gluon_syncbn_leave_processes())
 
 
 def _use_openblas() -> str | None:
@@ -173,33 +177,33 @@ def _use_openblas() -> str | None:
     else:
         path = os.fsencode(Path(package.origin).with_name("lib") / "libscipy_openblas.so")
     error = _LIBRARY.gluon_syncbn_use_openblas(mx.base._LIB._name.encode(), path)
-    return problem if error is None else str(error.decode())
+    return problem if error is None else error
 
 
 def blas() -> str:
     """Name the library of MXNet's matrix products; if not scipy-openblas32, say why."""
-    found = _LIBRARY.gluon_syncbn_blas().decode()
+    found = _LIBRARY.gluon_syncbn_blas()
     return found if _no_openblas is None else f"{found}; not scipy-openblas32: {_no_openblas}"
 
 
 def build_info() -> str:
     """Version and compiler of the native library."""
-    return str(_LIBRARY.gluon_syncbn_build_info().decode())
+    return _LIBRARY.gluon_syncbn_build_info()
 
 
 def gpu_build() -> str:
     """CUDA version and architectures of the native library, or how to build it with CUDA."""
-    return str(_LIBRARY.gluon_syncbn_gpu_build().decode())
+    return _LIBRARY.gluon_syncbn_gpu_build()
 
 
 def gpu_devices() -> str:
     """Names of the GPUs that the native library finds, or why it finds none."""
-    return str(_LIBRARY.gluon_syncbn_gpu_devices().decode())
+    return _LIBRARY.gluon_syncbn_gpu_devices()
 
 
 def _at_exit() -> None:
     """End all waiting at the end of the process, because MXNet would wait for it."""
-    _EXPECTED_AT_EXIT.append(_LIBRARY.gluon_syncbn_retire().decode())
+    _EXPECTED_AT_EXIT.append(_LIBRARY.gluon_syncbn_retire())
     try:
         mx.nd.waitall()
     except mx.base.MXNetError as error:
@@ -241,7 +245,7 @@ _error = _LIBRARY.gluon_syncbn_register(
     mx.base._LIB._name.encode(), _check_cpu_contexts, _visit_live_arrays
 )
 if _error is not None:
-    raise ImportError(f"gluon_syncbn could not register its operator: {_error.decode()}")
+    raise ImportError(f"gluon_syncbn could not register its operator: {_error}")
 if mx.runtime.Features().is_enabled("CUDA"):
     missing_gpus.refuse()
 atexit.register(_at_exit)  # behind MXNet's own handler, and so called before it

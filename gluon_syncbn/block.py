@@ -278,8 +278,7 @@ class SyncBatchNorm(nn.BatchNorm):
 
         After a change, call ``hybridize()`` of a hybridized network again.
         """
-        size: int | None = self._kwargs["sync_group_size"]
-        return size
+        return self._kwargs["sync_group_size"]
 
     @sync_group_size.setter
     def sync_group_size(self, value: int | None) -> None:
@@ -358,8 +357,7 @@ class SyncBatchNorm(nn.BatchNorm):
         If you set None, a count of batches starts at 0, and the next batch replaces the statistics.
         If you set a number, the count ends. Call ``hybridize()`` of a hybridized network again.
         """
-        momentum: float | None = self._kwargs["momentum"]
-        return momentum
+        return self._kwargs["momentum"]
 
     @momentum.setter
     def momentum(self, value: float | None) -> None:
@@ -522,10 +520,9 @@ def _is_real(value: Any, most: float) -> bool:
 def contexts_of(parameter: Any) -> list | None:
     """Present or future contexts of `parameter`, or None before ``initialize``."""
     try:
-        contexts: list = parameter.list_ctx()
+        return parameter.list_ctx()
     except RuntimeError:
         return None
-    return contexts
 
 
 def device_ids(contexts: list, num_devices: int) -> str | None:

@@ -66,27 +66,24 @@ def convert_sync_batchnorm(
             SyncBatchNorm._convert_in_place(layer, num_devices, sync_group_size)
             converted.append(layer.name)
         elif not isinstance(layer, SyncBatchNorm):
-            warnings.warn(
-                f"{layer.name} is left as it is: {type(layer).__name__} is no plain BatchNorm",
-                UserWarning,
-                stacklevel=2,
-            )
+            _warn_of_left(layer, f"{type(layer).__name__} is no plain BatchNorm")
     for block in blocks_of(net):
         if isinstance(block, gluon.SymbolBlock):
             meet_on_contexts(block, num_devices, sync_group_size)
             kinds = [node["op"] for node in Graph(block._cached_graph[1]).nodes]
             number = kinds.count("BatchNorm") + kinds.count("_contrib_SyncBatchNorm")
-            if number == 0:
-                continue
-            warnings.warn(
-                f"{block.name} is left as it is: {number} BatchNorm nodes of a SymbolBlock, which "
-                "has no layers. Convert the network before it becomes a symbol, or make it with "
-                "SyncBatchNorm",
-                UserWarning,
-                stacklevel=2,
-            )
+            if number:
+                _warn_of_left(
+                    block,
+                    f"{number} BatchNorm nodes of a SymbolBlock, which has no layers. Convert the "
+                    "network before it becomes a symbol, or make it with SyncBatchNorm",
+                )
     _report("converted to SyncBatchNorm", net, converted)
     return net
+
+
+def _warn_of_left(block: gluon.Block, why: str) -> None:
+    warnings.warn(f"{block.name} is left as it is: {why}", UserWarning, stacklevel=3)
 
 
 def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:

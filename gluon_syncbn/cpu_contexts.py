@@ -43,8 +43,7 @@ def prepare(library: ctypes.CDLL) -> None:
     global _pools_error  # noqa: PLW0603
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    error = library.gluon_syncbn_give_cpu_contexts_pools(mx.base._LIB._name.encode())
-    _pools_error = error.decode() if error is not None else None
+    _pools_error = library.gluon_syncbn_give_cpu_contexts_pools(mx.base._LIB._name.encode())
 
 
 def find_problem(several: bool) -> str | None:

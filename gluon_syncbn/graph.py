@@ -69,8 +69,7 @@ class Graph:
 
     def running_mean(self, index: int) -> int:
         """Return the node of a SyncBatchNorm's running mean, which identifies the layer."""
-        mean: int = self.nodes[index]["inputs"][SHORTCUT + self.flag(index, "shortcut")][0]
-        return mean
+        return self.nodes[index]["inputs"][SHORTCUT + self.flag(index, "shortcut")][0]
 
     def consumers(self, index: int) -> list[tuple[int, int]]:
         """(node, output) of all readers of a node's outputs; -1 stands for a head."""

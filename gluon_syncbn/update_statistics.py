@@ -130,15 +130,14 @@ def _shown(batches: Iterator[Any], loader: Iterable[Any], progress: bool) -> Ite
     except ImportError:
         return batches
     total = len(loader) if isinstance(loader, Sized) else None
-    shown: Iterable[Any] = tqdm(batches, "running statistics", total, disable=not progress)
-    return shown
+    return tqdm(batches, "running statistics", total, disable=not progress)
 
 
 class _Seen:
     """Gathers what a layer sees: with momentum 0 its running statistics are those of one use."""
 
     def __init__(self, layer: SyncBatchNorm) -> None:
-        self._layer = layer
+        self.layer = layer
         self._parameters = [layer.running_mean, layer.running_var]
         self._before = [[array.copy() for array in p.list_data()] for p in self._parameters]
         self._momentum = layer._kwargs["momentum"]
@@ -149,11 +148,6 @@ class _Seen:
         layer._kwargs["momentum"] = 0.0
         self._set(self._parameters, [0.0, 0.0])  # NaN would stay NaN
         self._hook = layer.register_forward_hook(self._note)
-
-    @property
-    def processes(self) -> int | None:
-        """Horovod's number of the set of processes that the layer synchronizes with."""
-        return self._layer._processes()
 
     def _note(self, layer: SyncBatchNorm, inputs: tuple, _output: Any) -> None:
         x = inputs[0]
@@ -180,9 +174,9 @@ class _Seen:
     def leave(self, done: bool) -> None:
         """Restore the layer, and set its new statistics if all is done."""
         self._hook.detach()
-        self._layer._kwargs["momentum"] = self._momentum
+        self.layer._kwargs["momentum"] = self._momentum
         if self._counter is not None:
-            self._layer._reg_params["num_batches_tracked"] = self._counter
+            self.layer._reg_params["num_batches_tracked"] = self._counter
         count, mean, m2 = self.moments
         if not done or not count.all():
             for parameter, arrays in zip(self._parameters, self._before):
@@ -204,8 +198,9 @@ def _merge_processes(seen: list[_Seen]) -> None:
     """Add what the other processes have seen, in one exchange for each set of processes."""
     sets: dict[int, list[_Seen]] = defaultdict(list)
     for each in seen:
-        if each.processes is not None:
-            sets[each.processes].append(each)
+        number = each.layer._processes()
+        if number is not None:
+            sets[number].append(each)
     for number, members in sorted(sets.items()):
         every = horovod.gather(np.concatenate([each.moments for each in members], axis=1), number)
         for each in members:

@@ -1,7 +1,7 @@
 """Time gluon_syncbn.SyncBatchNorm beside MXNet's layers, plain copies of memory and PyTorch.
 
 Everything is timed in turns on the same machine, so that ratios mean something where times do not.
-Prints a table of medians and quartiles, and writes JSON.
+Prints a table of medians and quartiles.
 
   op        forward and backward of one layer, shapes of segmentation networks
   fused     the same with the ReLU after it, and with a sum in between: in one pass, or one by one
@@ -16,32 +16,35 @@ import argparse
 import contextlib
 import importlib.util
 import itertools
-import sys
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Dict, List, Tuple
 
+import numpy as np
 from tqdm import tqdm
 
-from benchmarks.report import (
-    TITLES,
-    Row,
-    cell,
-    format_table,
-    ratio,
-    summary,
-    time_table,
-    write_json,
-)
-from benchmarks.worker import ONE_WORKSPACE, WITH_ONEDNN, WITHOUT_ONEDNN, Worker, settings_of
+from benchmarks import layers, networks
+from benchmarks.layers import Case
+from benchmarks.report import format_table
+from benchmarks.worker import ONE_WORKSPACE, Worker, peak_mb, settings_of, take_turns
 
-BETWEEN_WORKERS = 0.05  # seconds in which threads of one process stop looking for work
+# In the order of the columns.
+TITLES = {
+    "ours": "gluon_syncbn",
+    "fused": "gluon_syncbn, fused",
+    "inplace": "gluon_syncbn, in place",
+    "ours_whole": "gluon_syncbn",
+    "batchnorm": "BatchNorm",
+    "batchnorm_onednn": "BatchNorm, oneDNN",
+    "batchnorm_whole_onednn": "BatchNorm, oneDNN",
+    "builtin": "contrib SyncBatchNorm",
+    "copies": "8 copies",
+    "torch": "PyTorch",
+}
 
 MAIN_SHAPES = ((4, 64, 64, 64), (2, 256, 60, 60), (8, 64, 128, 128))
 # Further activations of networks on ResNet: the first layer and the last, at a crop of 480.
 NETWORK_SHAPES = ((2, 64, 240, 240), (2, 2048, 60, 60), (4, 2048, 7, 7))
 TINY = (2, 4, 2, 2)  # takes no time itself, so that the fixed cost of a round is left
+SMALL = (2, 8, 16, 16)
 
 # Norms of whole networks, with the contexts that share the batch. BatchNorm is MXNet as it comes.
 NETWORK_BASE = "batchnorm_whole_onednn"
@@ -54,243 +57,177 @@ NETWORKS = (
     ("builtin", 2),
 )
 
-
-def case_title(case: Mapping[str, Any]) -> str:
-    """Name a case."""
-    parts = [f"{case['contexts']} x {tuple(case['shape'])}"]
-    if "dtype" in case:
-        parts.append(case["dtype"])
-    if "axis" in case:
-        parts.append("channel last")
-    if "mode" in case:
-        parts.append(case["mode"])
-    if "tail" in case:
-        parts.append(f"norm, {case['tail']}")
-    return ", ".join(parts)
+Times = Dict[str, List[float]]
+Table = Tuple[List[str], List[List[Any]]]  # the head, and the lines
 
 
-def op_cases(quick: bool) -> list[dict[str, Any]]:
-    """List the cases of `op`, the goals' shapes first."""
-    if quick:
-        small = {"shape": (2, 8, 16, 16), "contexts": 2}
-        return [small, {**small, "shape": (2, 16, 16, 8), "axis": -1, "mode": "inference"}]
-    cases: list[dict[str, Any]] = [
-        {"shape": s, "contexts": k} for k in (2, 4, 1) for s in MAIN_SHAPES
-    ]
-    cases += [{"shape": s, "contexts": 2} for s in NETWORK_SHAPES]
-    cases += [{"shape": TINY, "contexts": k} for k in (1, 2, 4, 8)]
-    cases += [{"shape": (n, h, w, c), "contexts": 2, "axis": -1} for n, c, h, w in MAIN_SHAPES]
-    cases += [{"shape": s, "contexts": 2, "dtype": "float16"} for s in MAIN_SHAPES]
-    cases += [{"shape": MAIN_SHAPES[1], "contexts": 2, "dtype": "float64"}]
-    cases += [{"shape": s, "contexts": 2, "mode": "inference"} for s in MAIN_SHAPES]
-    return cases
+def ratio(times: Times, method: str, *others: str) -> float | None:
+    """Median of a method over the least median of others; None if one is missing."""
+    medians = [float(np.median(times[other])) for other in others if other in times]
+    return float(np.median(times[method])) / min(medians) if method in times and medians else None
 
 
-def op_methods(case: Mapping[str, Any]) -> dict[str, list[str]]:
+def methods_of(case: Case) -> dict[str, list[str]]:
     """List what each worker times for a case: not what a peer cannot do."""
+    if case.tail:
+        return {"plain": ["fused", "ours", "batchnorm"], "onednn": ["batchnorm_onednn"]}
     methods = {"plain": ["ours", "batchnorm", "copies"]}
-    if "axis" not in case and "dtype" not in case:
+    if case.axis == 1 and case.dtype == "float32":
         methods["onednn"] = ["batchnorm_onednn"]
-        if "mode" not in case:  # in inference it is BatchNorm
+        if case.training:  # in inference it is BatchNorm
             methods["plain"].append("builtin")
-    if importlib.util.find_spec("torch") and case.get("dtype") != "float16":
+    if importlib.util.find_spec("torch") and case.dtype != "float16":
         methods["torch"] = ["torch"]
     return methods
 
 
-def fused_methods(_: Mapping[str, Any]) -> dict[str, list[str]]:
-    """List what each worker times of a norm with what follows it."""
-    return {"plain": ["fused", "ours", "batchnorm"], "onednn": ["batchnorm_onednn"]}
-
-
-def time_layers(cases: Sequence[dict[str, Any]], list_methods: Any, quick: bool) -> list[Row]:
-    """Time the cases of one layer on all workers in turns."""
+def time_layers(cases: list[Case], ratios: dict[str, tuple[str, ...]], quick: bool) -> Table:
+    """Time the cases of one layer on all workers in turns, and add ratios."""
     turns, rounds = (1, 3) if quick else (3, 5)
-    rows: list[Row] = []
+    found: list[Times] = []
     with contextlib.ExitStack() as stack:
         workers = {
             name: stack.enter_context(Worker(settings_of(name)))
-            for name in sorted({name for case in cases for name in list_methods(case)})
+            for name in sorted({name for case in cases for name in methods_of(case)})
         }
         for case in tqdm(cases, unit="case"):
-            times: dict[str, list[float]] = {}
-            for _ in range(turns):
-                for name, methods in list_methods(case).items():
-                    time.sleep(BETWEEN_WORKERS)
-                    request = {"case": case, "methods": methods, "warm_up": 2, "rounds": rounds}
-                    for method, found in workers[name].ask("op", **request)["times"].items():
-                        times.setdefault(method, []).extend(found)
-            results = {method: summary(found) for method, found in times.items()}
-            rows.append({"title": case_title(case), "case": case, "results": results})
-    for row in rows:
-        best = "fused" if "fused" in row["results"] else "ours"
-        row["ratios"] = {
-            f"{best} / BatchNorm": ratio(row, best, "batchnorm", "batchnorm_onednn"),
-            "fused / ours": ratio(row, "fused", "ours"),
-            "contrib / ours": ratio(row, "builtin", "ours"),
-            "ours / copies": ratio(row, "ours", "copies"),
-        }
-        row["ratios"] = {name: value for name, value in row["ratios"].items() if value is not None}
-    return rows
+            tasks = [(workers[name], case, methods) for name, methods in methods_of(case).items()]
+            found.append(take_turns(layers.make_step, tasks, range(turns), rounds))
+    methods = [method for method in TITLES if any(method in times for times in found)]
+    lines = []
+    for case, times in zip(cases, found):
+        shares = [ratio(times, *names) for names in ratios.values()]
+        lines.append([case.title, *map(times.get, methods), *shares])
+    return ["case", *(f"{TITLES[method]}, ms" for method in methods), *ratios], lines
 
 
-def run_op(options: argparse.Namespace) -> list[Row]:
+def run_op(options: argparse.Namespace) -> Table:
     """Time one layer on arrays of real networks."""
-    return time_layers(op_cases(options.quick), op_methods, options.quick)
+    cases = [Case(shape, contexts) for contexts in (2, 4, 1) for shape in MAIN_SHAPES]
+    cases += [Case(shape) for shape in NETWORK_SHAPES]
+    cases += [Case(TINY, contexts) for contexts in (1, 2, 4, 8)]
+    cases += [Case((n, h, w, c), axis=-1) for n, c, h, w in MAIN_SHAPES]
+    cases += [Case(shape, dtype="float16") for shape in MAIN_SHAPES]
+    cases += [Case(MAIN_SHAPES[1], dtype="float64")]
+    cases += [Case(shape, training=False) for shape in MAIN_SHAPES]
+    if options.quick:
+        cases = [Case(SMALL), Case((2, 16, 16, 8), axis=-1, training=False)]
+    ratios = {
+        "ours / BatchNorm": ("ours", "batchnorm", "batchnorm_onednn"),
+        "contrib / ours": ("builtin", "ours"),
+        "ours / copies": ("ours", "copies"),
+    }
+    return time_layers(cases, ratios, options.quick)
 
 
-def run_fused(options: argparse.Namespace) -> list[Row]:
+def run_fused(options: argparse.Namespace) -> Table:
     """Time a norm with the ReLU after it, and with the sum of a residual block in between."""
     cases = [
-        {"shape": shape, "contexts": contexts, "tail": tail}
+        Case(shape, contexts, tail=tail)
         for tail in ("ReLU", "add and ReLU")
         for contexts in ((2,) if options.quick else (2, 4))
-        for shape in (((2, 8, 16, 16),) if options.quick else MAIN_SHAPES)
+        for shape in ((SMALL,) if options.quick else MAIN_SHAPES)
     ]
-    return time_layers(cases, fused_methods, options.quick)
+    ratios = {
+        "fused / ours": ("fused", "ours"),
+        "fused / BatchNorm": ("fused", "batchnorm", "batchnorm_onednn"),
+    }
+    return time_layers(cases, ratios, options.quick)
 
 
-def run_net(options: argparse.Namespace) -> list[Row]:
-    """Time training steps of whole networks on the same batch, and their peak memory."""
+def run_net(options: argparse.Namespace) -> Table:
+    """Time training steps of whole networks on the same batch, and their peak memory.
+
+    The ratios are to one context with BatchNorm.
+    """
     images = 2 if options.quick else 4
     models = options.models or (["fcn"] if options.quick else ["fcn", "psp", "deeplab"])
-    rows: list[Row] = []
+    rounds = options.rounds or (2 if options.quick else 12)
+    lines: list[list[Any]] = []
     for model, side in itertools.product(models, options.sides or [32 if options.quick else 96]):
-        times: dict[str, list[float]] = {}
-        memory: dict[str, float] = {}
-        with contextlib.ExitStack() as stack:
-            # Each in a process of its own, with the settings of settings_of().
-            workers = {name: stack.enter_context(Worker(settings_of(name))) for name, _ in NETWORKS}
-            rounds = range(options.rounds or (2 if options.quick else 12))
-            for turn in tqdm(rounds, desc=f"{model}, {side}x{side}"):
-                for i in range(len(NETWORKS)):
-                    name, contexts = NETWORKS[(turn + i) % len(NETWORKS)]
-                    case = {"model": model, "side": side, "contexts": contexts}
-                    case["images"] = images // contexts
-                    request = {"case": case, "methods": [name], "warm_up": 1, "rounds": 1}
-                    answer = workers[name].ask("net", **request)
-                    times.setdefault(name, []).extend(answer["times"][name])
-                    memory[name] = answer["peak_mb"]
         title = f"{model}-resnet50, {images} images of {side}x{side}"
-        results = {method: summary(found) for method, found in times.items()}
-        rows.append({"title": title, "results": results, "peak_mb": memory})
-    return rows
-
-
-def net_table(rows: Sequence[Row]) -> str:
-    """Tabulate each network, with ratios to one context with BatchNorm."""
-    head = ["case", "norm", "contexts", "ms", "ratio", "peak MB", "ratio"]
-    lines = []
-    for row in rows:
-        memory = row["peak_mb"]
+        with contextlib.ExitStack() as stack:
+            tasks = []
+            for name, contexts in NETWORKS:
+                worker = stack.enter_context(Worker(settings_of(name)))
+                tasks.append((worker, networks.Case(model, side, images, contexts), [name]))
+            turns = tqdm(range(rounds), desc=title)
+            times = take_turns(networks.training_step, tasks, turns, 1)
+            memory = {name: worker.ask(peak_mb) for worker, _, (name,) in tasks}
         for name, contexts in NETWORKS:
-            line = [row["title"], TITLES[name], str(contexts), cell(row["results"][name])]
-            line += [f"{ratio(row, name, NETWORK_BASE):.2f}", f"{memory[name]:.0f}"]
-            lines.append([*line, f"{memory[name] / memory[NETWORK_BASE]:.2f}"])
-    return format_table(head, lines)
+            line = [title, TITLES[name], contexts, times[name], ratio(times, name, NETWORK_BASE)]
+            lines.append([*line, memory[name], memory[name] / memory[NETWORK_BASE]])
+    return ["case", "norm", "contexts", "ms", "ratio", "peak MB", "ratio"], lines
 
 
-def run_inplace(options: argparse.Namespace) -> list[Row]:
+def run_inplace(options: argparse.Namespace) -> Table:
     """Measure the memory of training steps of FCN-ResNet50 with leaky ReLU, on one context."""
-    methods = ("batchnorm", "inplace") if options.quick else ("batchnorm", "fused", "inplace")
     (side,) = options.sides or [64 if options.quick else 480]
-    case = {"model": "fcn", "side": side, "contexts": 1, "images": 1 if options.quick else 4}
-    case["leaky"] = True
+    case = networks.Case("fcn", side, images=1 if options.quick else 4, leaky=True)
     rounds = options.rounds or (1 if options.quick else 3)
-    planned, peak, before = {}, {}, {}
-    sides = {"batchnorm": side}
+    methods = ["batchnorm", "fused", "inplace"]
     with Worker(ONE_WORKSPACE) as worker:
-        for method in methods:
-            planned[method] = worker.ask("plan", case=case, methods=[method])["mb"]
-        for method in methods[1:]:
-            request = {"case": case, "methods": [method], "largest_mb": planned["batchnorm"]}
-            sides[method] = worker.ask("plan", **request)["side"]
+        planned = [worker.ask(networks.planned_mb, method, case) for method in methods]
+        sides = [
+            worker.ask(networks.largest_side, method, case, planned[0]) for method in methods[1:]
+        ]
+    peaks = []
     for method in tqdm(methods):
         with Worker(ONE_WORKSPACE) as worker:
-            answer = worker.ask("peak", case=case, methods=[method], rounds=rounds)
-        peak[method], before[method] = answer["mb"], answer["before_mb"]
-    kinds = (
-        ("planned by MXNet, MB", planned),
-        ("peak of the process, MB", peak),
-        ("the same before the first step, MB", before),
-        ("side of a crop that fits BatchNorm's plan", sides),
+            peaks.append(worker.ask(networks.measure_peak, method, case, rounds))
+    kinds = {
+        "planned by MXNet, MB": planned,
+        "peak of the process, MB": [peak for peak, _ in peaks],
+        "the same before the first step, MB": [before for _, before in peaks],
+        "side of a crop that fits BatchNorm's plan": [side, *sides],
+    }
+    titles = [TITLES[method] for method in methods]
+    case_title = f"{case.images} x {side}x{side}"
+    return (
+        ["FCN-ResNet50, leaky ReLU", *titles, "in place / BatchNorm"],
+        [[f"{case_title}, {kind}", *v, v[-1] / v[0]] for kind, v in kinds.items()],
     )
-    title = f"{case['images']} x {side}x{side}"
-    return [{"title": f"{title}, {kind}", "case": case, "values": v} for kind, v in kinds]
 
 
-def inplace_table(rows: Sequence[Row]) -> str:
-    """Tabulate memory of networks, with ratios to BatchNorm."""
-    methods = [method for method in TITLES if method in rows[0]["values"]]
-    head = ["FCN-ResNet50, leaky ReLU", *(TITLES[m] for m in methods), "in place / BatchNorm"]
-    lines = []
-    for row in rows:
-        values = row["values"]
-        share = values["inplace"] / values["batchnorm"]
-        lines.append([row["title"], *(f"{values[m]:.0f}" for m in methods), f"{share:.2f}"])
-    return format_table(head, lines)
-
-
-def run_accuracy(options: argparse.Namespace) -> list[Row]:
+def run_accuracy(options: argparse.Namespace) -> Table:
     """Compare float32 outputs with float64, by the mean of the data."""
-    rows: list[Row] = []
     # BatchNorm has all of it on one context: it does not synchronize.
-    groups = (
-        (WITHOUT_ONEDNN, ["ours", "builtin"], 2),
-        (WITHOUT_ONEDNN, ["batchnorm"], 1),
-        (WITH_ONEDNN, ["batchnorm_onednn"], 1),
-    )
-    for mean in tqdm((0, 1e3) if options.quick else (0, 10, 100, 1e3, 1e4), unit="case"):
-        errors: dict[str, float] = {}
-        for settings, methods, contexts in groups:
-            case = {"shape": (8 // contexts, 8, 32, 32), "contexts": contexts, "mean": mean}
-            with Worker(settings) as worker:
-                errors.update(worker.ask("accuracy", case=case, methods=methods)["errors"])
-        rows.append({"title": f"mean {mean:g}", "case": {"mean": mean}, "errors": errors})
-    return rows
+    methods = {"ours": 2, "batchnorm": 1, "batchnorm_onednn": 1, "builtin": 2}
+    means = (0, 1000) if options.quick else (0, 10, 100, 1000, 10000)
+    lines = [[f"mean {mean}"] for mean in means]
+    for method, contexts in tqdm(methods.items()):
+        with Worker(settings_of(method)) as worker:
+            for mean, line in zip(means, lines):
+                case = Case((8 // contexts, 8, 32, 32), contexts, mean=mean)
+                line.append(f"{worker.ask(layers.largest_error, method, case):.1e}")
+    return ["data, deviation 1", *(TITLES[method] for method in methods)], lines
 
 
-def accuracy_table(rows: Sequence[Row]) -> str:
-    """Tabulate errors."""
-    methods = [key for key in TITLES if key in rows[0]["errors"]]
-    head = ["data, deviation 1", *(TITLES[method] for method in methods)]
-    return format_table(
-        head, [[row["title"], *(f"{row['errors'][m]:.1e}" for m in methods)] for row in rows]
-    )
-
-
-COMMANDS = {
-    "op": (run_op, time_table),
-    "fused": (run_fused, time_table),
-    "net": (run_net, net_table),
-    "inplace": (run_inplace, inplace_table),
-    "accuracy": (run_accuracy, accuracy_table),
+COMMANDS: dict[str, Callable[[argparse.Namespace], Table]] = {
+    "op": run_op,
+    "fused": run_fused,
+    "net": run_net,
+    "inplace": run_inplace,
+    "accuracy": run_accuracy,
 }
 
 
-def main() -> int:
-    """Run a benchmark; return the exit status."""
+def main() -> None:
+    """Run a benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--quick", action="store_true", help="small and few cases: does it work?")
-    parser.add_argument("--out", type=Path, help="file for results (runs/benchmark-COMMAND.json)")
-    networks = parser.add_argument_group("net and inplace")
-    networks.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
-    networks.add_argument(
+    group = parser.add_argument_group("net and inplace")
+    group.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
+    group.add_argument(
         "--sides", nargs="+", type=int, help="sides of images (default: 96, inplace: 480)"
     )
-    networks.add_argument("--rounds", type=int, help="runs of each (default: 12, inplace: 3)")
+    group.add_argument("--rounds", type=int, help="runs of each (default: 12, inplace: 3)")
     options = parser.parse_args()
-    run, tabulate = COMMANDS[options.command]
-    rows = run(options)
-    print(f"\n{tabulate(rows)}\n")
-    file = options.out or Path("runs") / f"benchmark-{options.command}.json"
-    write_json(file, rows)
-    print(f"results: {file}")
-    return 0
+    print("\n" + format_table(*COMMANDS[options.command](options)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -34,11 +34,12 @@ from typing import Any, Callable, Dict
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
+import numpy as np
 from mxnet.gluon import nn
 
-from benchmarks.report import cell, format_table, summary
+from benchmarks.report import cell, format_table
 
-WARM_UP = 20
+CHANNELS = (64, 256, 1024, 2048)
 # Processes, contexts of each, layers.
 MANY = [
     *((processes, 1, 10) for processes in (1, 2, 4, 8, 16)),
@@ -51,8 +52,8 @@ HEADER = 9  # words of a message in front of its numbers (src/distributed/messag
 Calls = Dict[str, Callable[[], Any]]
 
 
-def measure(calls: Calls, repeats: int, warm_up: int = WARM_UP) -> dict[str, dict[str, Any]]:
-    """Median and quartiles of each call's time on this process."""
+def measure(calls: Calls, repeats: int, warm_up: int) -> dict[str, list[float]]:
+    """Time each call on this process, in ms."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     chance = random.Random(0)
     cycle = float(os.environ.get("HOROVOD_CYCLE_TIME", "1")) / 1e3
@@ -63,8 +64,8 @@ def measure(calls: Calls, repeats: int, warm_up: int = WARM_UP) -> dict[str, dic
             begin = time.perf_counter()
             calls[name]()
             if repeat >= warm_up:
-                times[name].append(time.perf_counter() - begin)
-    return {name: summary(found) for name, found in times.items()}
+                times[name].append(1e3 * (time.perf_counter() - begin))
+    return times
 
 
 def forward(channels: int, **options: Any) -> Callable[[], None]:
@@ -122,36 +123,35 @@ def resident() -> float:
 
 
 def one_of_many(contexts: int, layers: int) -> None:
-    """Print the times of a step in ms, and what it adds to the memory, as cells of a table."""
-    cells = []
+    """Print the end of a line of the table: times of a step, and what it adds to the memory."""
+    gluon_syncbn.init()
     gluon_syncbn.set_timeout(600)
     step_of(gluon_syncbn.SyncBatchNorm, 1, 1)()  # what the first step of any network adds
     before = resident()
+    line: list[Any] = []
     for norm in (gluon_syncbn.SyncBatchNorm, nn.BatchNorm):
         call = step_of(norm, contexts, layers)
-        cells.append(cell(measure({"step": call}, max(5, 200 // layers), 3)["step"]))
+        line.append(measure({"step": call}, max(5, 200 // layers), warm_up=3)["step"])
         if norm is not nn.BatchNorm:  # whose arrays take the place of the first ones
-            cells.append(f"{resident() - before:.0f}")
+            line.append(round(resident() - before))
     if hvd.rank() == 0:
-        print(json.dumps(cells))
+        print(json.dumps(line))
 
 
-def draw(lines: list[list[str]], path: Path) -> None:
+def draw(lines: list[list[Any]], path: Path) -> None:
     """Draw how a step grows with one of processes, contexts and layers."""
     from matplotlib import pyplot as plt  # not in the processes that are measured
 
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True)
     for ax, vary, fixed, title in (
-        (axes[0], 0, ["1", "10"], "processes, of one context"),
-        (axes[1], 1, ["1", "10"], "contexts of one process"),
-        (axes[2], 2, ["2", "2"], "layers, in two processes of two contexts"),
+        (axes[0], 0, [1, 10], "processes, of one context"),
+        (axes[1], 1, [1, 10], "contexts of one process"),
+        (axes[2], 2, [2, 2], "layers, in two processes of two contexts"),
     ):
-        chosen = [line for line in lines if line[:vary] + line[vary + 1 : 3] == fixed]
-        chosen.sort(key=lambda line: int(line[vary]))
-        counts = [int(line[vary]) for line in chosen]
+        chosen = sorted(line for line in lines if line[:vary] + line[vary + 1 : 3] == fixed)
+        counts = [line[vary] for line in chosen]
         for column, label in ((3, "SyncBatchNorm"), (5, "BatchNorm")):
-            times = [float(line[column].split(" ")[0]) for line in chosen]
-            ax.loglog(counts, times, "o-", label=label)
+            ax.loglog(counts, [np.median(line[column]) for line in chosen], "o-", label=label)
         ax.set_xticks(counts, counts)
         ax.minorticks_off()
         ax.set_xlabel(title)
@@ -164,14 +164,14 @@ def draw(lines: list[list[str]], path: Path) -> None:
 def many(plot: Path | None) -> None:
     """Print the table of MANY, and draw it."""
     lines = []
-    for case in MANY:
-        processes, *rest = map(str, case)
-        command = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", processes]
-        command += [sys.executable, __file__, "--one-of-many", *rest]
+    for processes, *rest in MANY:
+        command = [str(Path(sys.executable).with_name("horovodrun")), "--gloo"]
+        command += ["-np", str(processes), sys.executable, __file__, "--one-of-many"]
+        command += map(str, rest)
         env = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "300", **os.environ}
         out = subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, text=True).stdout
-        lines.append([processes, *rest, *json.loads(out[out.index('["') :].split("\n")[0])])
-        print(*lines[-1], file=sys.stderr)
+        lines.append([processes, *rest, *json.loads(out[out.index("[[") :].split("\n")[0])])
+        print(*map(cell, lines[-1]), file=sys.stderr)
     head = ["processes", "contexts", "layers", "SyncBatchNorm, ms", "MiB", "BatchNorm, ms"]
     print(format_table(head, lines))
     if plot:
@@ -181,8 +181,6 @@ def many(plot: Path | None) -> None:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--channels", type=int, nargs="+", default=[64, 256, 1024, 2048])
-    parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--many", action="store_true")
     parser.add_argument("--plot", type=Path, help="file for a picture of --many")
     parser.add_argument("--one-of-many", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -192,19 +190,17 @@ def main() -> None:
         return
     hvd.init()
     if options.one_of_many:
-        gluon_syncbn.init()
         one_of_many(*options.one_of_many)
         return
     lines = []
-    for channels in options.channels:
-        found = measure(calls_of(channels), options.repeats)
-        medians = {name: result["median_ms"] for name, result in found.items()}
-        exchange = medians["layer"] - medians["alone"]
-        ratios = [exchange / medians[name] for name in ("allreduce", "allgather")]
-        lines.append([str(channels), *map(cell, found.values()), *map("{:.2f}".format, ratios)])
+    for channels in CHANNELS:
+        times = measure(calls_of(channels), repeats=200, warm_up=20)
+        layer, alone, allreduce, allgather = map(np.median, times.values())
+        exchange = float(layer - alone)
+        lines.append([channels, *times.values(), exchange / allreduce, exchange / allgather])
     if hvd.rank() == 0:
         print(f"{hvd.size()} processes, {'MPI' if hvd.mpi_enabled() else 'gloo'}\n")
-        print(format_table(["C", *found, "exchange / allreduce", "exchange / allgather"], lines))
+        print(format_table(["C", *times, "exchange / allreduce", "exchange / allgather"], lines))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #   PYTHON                interpreter for the tools, 3.10 or later (default: python3)
 #   CMAKE_BUILD_PARALLEL_LEVEL  how many compilers run at a time
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root="$PWD"
 platform=manylinux2014_x86_64
@@ -37,10 +38,6 @@ case "${1:-}" in
   "") ;;
   --any-cuda) cuda=any ;;
   --no-cuda) cuda=none ;;
-  -h | --help)
-    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-    exit 0
-    ;;
   *) die "unknown option $1 (try --help)" ;;
 esac
 

@@ -13,12 +13,7 @@
 #   BINARIES          folder with programs that were built before (default: builds in build/gpu)
 #   MINUTES           limit for everything (default: 9)
 set -uo pipefail
-case "${1:-}" in
-  -h | --help)
-    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 out="${1:-runs/check-gpu}"
 python="${PYTHON:-python3}"

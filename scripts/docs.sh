@@ -7,15 +7,12 @@
 #
 #   --serve  show it at http://127.0.0.1:8000
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command=(build)
 case "${1:-}" in
   "") ;;
   --serve) command=(serve) ;;
-  -h | --help)
-    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-    exit 0
-    ;;
   *)
     echo "docs: error: unknown option $1 (try --help)" >&2
     exit 1

@@ -7,12 +7,7 @@
 # A part that fails stops no other. Each prints the command that repeats it. Native tests name the seed
 # of the failing case as well: with TEST_SEED=SEED and TEST_CASES=1 they run that alone.
 set -euo pipefail
-case "${1:-}" in
-  -h | --help)
-    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seed="${1:-$(date +%Y%m%d)}"
 logs="build/nightly"
@@ -20,12 +15,7 @@ mkdir -p "$logs"
 scripts/setup.sh --test
 export PATH="$PWD/.venv/bin:$PATH"
 
-build() { # SANITIZER TARGET
-  cmake -S . -B "build/native-$1" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Debug \
-    -DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_SANITIZE="$1" >"$logs/build.log" 2>&1 &&
-    cmake --build "build/native-$1" --target "$2" >>"$logs/build.log" 2>&1 ||
-    { cat "$logs/build.log" && return 1; }
-}
+source scripts/native_tests.sh
 
 rm -f "$logs"/*.failed
 part() { # NAME COMMAND
@@ -37,9 +27,9 @@ part() { # NAME COMMAND
   printf 'nightly: %s %s in %d s: %s\n' "$1" "$result" $((SECONDS - begin)) "$2"
 }
 
-build thread native_tests
-build address mxnet_tests
-drawn="TEST_SEED=$seed TEST_CASES=33334 setarch -R build/native-thread/native_tests"
+build_native_tests thread Debug thread native_tests "$logs/build.log"
+build_native_tests address Debug address mxnet_tests "$logs/build.log"
+drawn="TEST_SEED=$seed TEST_CASES=33334 ${fixed_addresses[*]-} build/native-thread/native_tests"
 for kind in every same whatever; do
   part "schedules-$kind" "$drawn '--test-case=schedules: *$kind*'" &  # which sleep most of the time
 done

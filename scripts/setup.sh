@@ -23,6 +23,7 @@
 #                       be used, knows it (nvidia-cuda-toolkit in non-free), and would install no
 #                       driver with it
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root="$PWD"
 venv="$root/.venv"
@@ -41,10 +42,6 @@ for option in "$@"; do
   case "$option" in
     --test) want_test=1 ;;
     --distributed) want_distributed=1 ;;
-    -h | --help)
-      sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-      exit 0
-      ;;
     *) die "unknown option $option (try --help)" ;;
   esac
 done
@@ -289,20 +286,15 @@ if [[ ! -e "$state/imported" ]]; then
   touch "$state/imported"
 fi
 
-# opencv-python, a dependency of GluonCV, uses libraries that a machine without a desktop may lack.
-if [[ ! -e "$state/cv2" ]]; then
-  if ! "$venv/bin/python" -c 'import cv2' >/dev/null 2>&1; then
-    system_packages OpenCV libgl1 libglib2.0-0 || true
-  fi
-  if "$venv/bin/python" -c 'import cv2' >>"$log" 2>&1; then
-    touch "$state/cv2"
-  else
-    say "warning: OpenCV does not load, what uses it in GluonCV will fail (see $log)"
-  fi
-fi
-
 if ((want_test)); then
   touch "$state/test"
+  # opencv-python, a dependency of GluonCV, uses libraries that a machine without a desktop may lack.
+  load_cv2() { "$venv/bin/python" -c 'import cv2'; }
+  if ! load_cv2 2>/dev/null; then
+    system_packages OpenCV libgl1 libglib2.0-0 || true
+    load_cv2 2>>"$log" ||
+      say "warning: OpenCV does not load, what uses it in GluonCV will fail (see $log)"
+  fi
   have_doctest() { "${CXX:-c++}" -fsyntax-only -include doctest/doctest.h -x c++ /dev/null; }
   if ! have_doctest 2>/dev/null; then
     system_packages "the native tests" doctest-dev ||
@@ -315,10 +307,9 @@ fi
 
 with_mpi=
 if ((want_distributed)); then
-  if ! command -v mpicxx >/dev/null || ! command -v mpirun >/dev/null; then
-    system_packages "Horovod over MPI" openmpi-bin libopenmpi-dev || true
-  fi
-  if command -v mpicxx >/dev/null && command -v mpirun >/dev/null; then with_mpi=mpi; fi
+  have_mpi() { command -v mpicxx && command -v mpirun; } >/dev/null
+  have_mpi || system_packages "Horovod over MPI" openmpi-bin libopenmpi-dev || true
+  if have_mpi; then with_mpi=mpi; fi
   horovod="$(hash_of scripts/install_horovod.sh) $version $mxnet $with_mpi"
   if ! stamped horovod "$horovod" || ! "$venv/bin/python" -c 'import horovod.mxnet' 2>/dev/null; then
     if [[ "$mxnet" != cpu ]] && ! provide_nvcc; then

@@ -13,6 +13,7 @@
 # An option for pytest: --all-networks trains every network of docs/gluoncv.md instead of a few of
 # every kind (10 minutes more), and --write-gluoncv-table with it writes the table there.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 parts=(native python)
@@ -36,42 +37,24 @@ case "${1:-}" in
     shift
     exec scripts/test_cu112.sh "$@"
     ;;
-  -h | --help)
-    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-    exit 0
-    ;;
 esac
 
 scripts/setup.sh --test
 # CMake, CTest and Ninja of .venv.
 export PATH="$PWD/.venv/bin:$PATH"
 
-# The thread sanitizer of older compilers does not start where the kernel randomizes addresses in
-# more bits than it expects; programs run by setarch -R have fixed addresses.
-fixed_addresses=()
-if setarch "$(uname -m)" -R true 2>/dev/null; then
-  fixed_addresses=(setarch "$(uname -m)" -R)
-elif (($(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0) > 28)); then
-  echo "test: note: 'setarch -R' is not permitted here; should the thread sanitizer stop with" \
-    "'unexpected memory mapping', lower vm.mmap_rnd_bits to 28"
-fi
+source scripts/native_tests.sh
 
 # One is enough to see that kernels compile; releases have all.
 export GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}"
 
 # build_and_run NAME BUILD_TYPE SANITIZER TARGET: in build/native-NAME.
 build_and_run() {
-  local folder="build/native-$1" build_type="$2" sanitizer="$3" target="$4"
   printf '\ntest: native tests, build/native-%s\n' "$1"
-  cmake -S . -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE="$build_type" \
-    -DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_WERROR=ON \
-    -DGLUON_SYNCBN_SANITIZE="$sanitizer" >"$folder.log" 2>&1 ||
-    { cat "$folder.log" && return 1; }
-  cmake --build "$folder" --target "$target" >"$folder.log" 2>&1 ||
-    { cat "$folder.log" && return 1; }
+  build_native_tests "$@" "build/native-$1.log" -DGLUON_SYNCBN_WERROR=ON
   # More at a time than there are cores: much of what they do is waiting.
-  ${fixed_addresses[@]+"${fixed_addresses[@]}"} \
-    ctest --test-dir "$folder" --parallel "$((2 * $(nproc)))" --output-on-failure --no-tests=error
+  ${fixed_addresses[@]+"${fixed_addresses[@]}"} ctest --test-dir "build/native-$1" \
+    --parallel "$((2 * $(nproc)))" --output-on-failure --no-tests=error
 }
 
 native() {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,36 +14,59 @@ from numpy.typing import NDArray
 COPIES = 8  # passes over the memory of the data: three in forward, five in backward
 EPSILON = 1e-5
 
-Case = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class Case:
+    """What a layer computes."""
+
+    shape: tuple[int, ...]  # of the array of each context
+    contexts: int = 2
+    dtype: str = "float32"
+    axis: int = 1
+    training: bool = True
+    tail: str = ""  # what follows the norm: "ReLU" or "add and ReLU"
+    mean: float = 1  # of the data
+
+    @property
+    def title(self) -> str:
+        """The case in a table."""
+        parts = {
+            f"{self.contexts} x {self.shape}": True,
+            self.dtype: self.dtype != "float32",
+            "channel last": self.axis == -1,
+            "inference": not self.training,
+            f"norm, {self.tail}": self.tail,
+        }
+        return ", ".join(part for part, applies in parts.items() if applies)
+
+    def arrays(self, seed: int, mean: float = 0) -> list[NDArray[Any]]:
+        """Make an array for every context, of deviation 1."""
+        normal = np.random.default_rng(seed).standard_normal
+        drawn = [np.asarray(normal(self.shape), np.float32) for _ in range(self.contexts)]
+        return [(x + np.float32(mean)).astype(self.dtype) for x in drawn]
 
 
-def normal_arrays(case: Case, seed: int, mean: float = 0) -> list[NDArray[np.float32]]:
-    """Make an array for every context, of deviation 1."""
-    generator = np.random.default_rng(seed)
-    shapes = [case["shape"]] * case["contexts"]
-    offset = np.float32(mean)
-    return [np.asarray(generator.standard_normal(s), np.float32) + offset for s in shapes]
-
-
-def make_layer(method: str, case: Case, contexts: Sequence[Any]) -> Any:
+def make_layer(method: str, case: Case, contexts: list[Any]) -> Any:
     """Build the layer of a method for the contexts, and what follows it."""
     from mxnet import gluon
 
-    options = {"axis": case.get("axis", 1), "epsilon": EPSILON}
     if method in ("ours", "fused"):
         import gluon_syncbn
 
-        options["num_devices"] = len(contexts)
-        options["activation"] = "relu" if method == "fused" else None
-        layer = gluon_syncbn.SyncBatchNorm(**options)
+        layer = gluon_syncbn.SyncBatchNorm(
+            axis=case.axis,
+            epsilon=EPSILON,
+            num_devices=len(contexts),
+            activation="relu" if method == "fused" else None,
+        )
     elif method == "builtin":
         layer = gluon.contrib.nn.SyncBatchNorm(num_devices=len(contexts), epsilon=EPSILON)
     else:
-        layer = gluon.nn.BatchNorm(**options)
-    layer.cast(case.get("dtype", "float32"))
-    if "tail" in case and method != "fused":
+        layer = gluon.nn.BatchNorm(axis=case.axis, epsilon=EPSILON)
+    layer.cast(case.dtype)
+    if case.tail and method != "fused":
         layer = with_activation(layer)
-    layer.initialize(ctx=list(contexts))
+    layer.initialize(ctx=contexts)
     layer.hybridize()
     return layer
 
@@ -63,107 +86,79 @@ def with_activation(norm: Any) -> Any:
     return WithActivation()
 
 
-class MXNetStep:
-    """Forward, or forward and backward, of one layer on all contexts."""
+def mxnet_step(method: str, case: Case) -> Callable[[], list[Any]]:
+    """Forward, or forward and backward, of one layer on all contexts; returns the outputs."""
+    import mxnet as mx
 
-    def __init__(self, method: str, case: Case) -> None:
-        import mxnet as mx
+    contexts = [mx.cpu(i) for i in range(case.contexts)]
 
-        self._mx = mx
-        contexts = [mx.cpu(i) for i in range(case["contexts"])]
+    def arrays(seed: int, mean: float = 0) -> list[Any]:
+        pairs = zip(case.arrays(seed, mean), contexts)
+        return [mx.nd.array(x, ctx, case.dtype) for x, ctx in pairs]
 
-        def arrays(seed: int, mean: float = 0) -> list[Any]:
-            pairs = zip(normal_arrays(case, seed, mean), contexts)
-            return [mx.nd.array(x, c, case.get("dtype", "float32")) for x, c in pairs]
+    shards, heads = [arrays(0, case.mean)], arrays(1)
+    if case.tail == "add and ReLU":
+        shards.append(arrays(2))
+    for shard in shards:
+        for array in shard:
+            array.attach_grad()
+    layer = make_layer(method, case, contexts)
+    mx.nd.waitall()
 
-        self.data, self._heads = arrays(0, case.get("mean", 1)), arrays(1)
-        inputs = [self.data]
-        if case.get("tail") == "add and ReLU":
-            inputs.append(arrays(2))
-        self._inputs = list(zip(*inputs))
-        for given in self._inputs:
-            for array in given:
-                array.attach_grad()
-        self._layer = make_layer(method, case, contexts)
-        self._train = case.get("mode", "training") == "training"
-        self.outputs: list[Any] = []
+    def step() -> list[Any]:
+        with mx.autograd.record() if case.training else mx.autograd.pause():
+            outputs = [layer(*inputs) for inputs in zip(*shards)]
+        if case.training:
+            mx.autograd.backward(outputs, heads)
         mx.nd.waitall()
+        return outputs
 
-    def __call__(self) -> None:
-        if self._train:
-            with self._mx.autograd.record():
-                self.outputs = [self._layer(*given) for given in self._inputs]
-            self._mx.autograd.backward(self.outputs, self._heads)
-        else:
-            self.outputs = [self._layer(*given) for given in self._inputs]
-        self._mx.nd.waitall()
+    return step
 
 
-class Copies:
+def copies_step(case: Case) -> Callable[[], object]:
     """Plain copies of the data, on as many threads as there are contexts."""
+    sources = case.arrays(0)
+    targets = [np.zeros_like(x) for x in sources]
+    threads = ThreadPoolExecutor(len(sources))
 
-    def __init__(self, case: Case) -> None:
-        self._sources = [x.astype(case.get("dtype", "float32")) for x in normal_arrays(case, 0)]
-        self._targets = [np.zeros_like(x) for x in self._sources]
-        self._threads = ThreadPoolExecutor(len(self._sources))
+    def copy(target: NDArray[Any], source: NDArray[Any]) -> None:
+        for _ in range(COPIES):
+            np.copyto(target, source)
 
-    def __call__(self) -> None:
-        def copy(target: NDArray[Any], source: NDArray[Any]) -> None:
-            for _ in range(COPIES):
-                np.copyto(target, source)
-
-        list(self._threads.map(copy, self._targets, self._sources))
+    return lambda: list(threads.map(copy, targets, sources))
 
 
-class TorchStep:
+def torch_step(case: Case) -> Callable[[], object]:
     """PyTorch's batch normalization of the whole batch on all cores."""
+    torch = importlib.import_module("torch")  # if there is one
 
-    def __init__(self, case: Case) -> None:
-        torch = importlib.import_module("torch")  # if there is one
+    data, head = (torch.from_numpy(np.concatenate(case.arrays(i, 1 - i))) for i in (0, 1))
+    if case.axis == -1:
+        data, head = data.moveaxis(-1, 1), head.moveaxis(-1, 1)
+    data.requires_grad_(case.training)
+    layer = torch.nn.BatchNorm2d(data.shape[1], dtype=data.dtype).train(case.training)
 
-        dtype = getattr(torch, case.get("dtype", "float32"))
-        whole = [np.concatenate(normal_arrays(case, 0, 1)), np.concatenate(normal_arrays(case, 1))]
-        data, self._head = (torch.from_numpy(x).to(dtype) for x in whole)
-        if case.get("axis", 1) == -1:
-            data, self._head = (x.moveaxis(-1, 1) for x in (data, self._head))
-        self._train = case.get("mode", "training") == "training"
-        self._data = data.requires_grad_(self._train)
-        self._layer = torch.nn.BatchNorm2d(data.shape[1], dtype=dtype).train(self._train)
-        self._no_grad = torch.no_grad
+    def step() -> None:
+        data.grad = None
+        with torch.set_grad_enabled(case.training):
+            out = layer(data)
+        if case.training:
+            out.backward(head)
 
-    def __call__(self) -> None:
-        if self._train:
-            self._data.grad = None
-            self._layer(self._data).backward(self._head)
-        else:
-            with self._no_grad():
-                self._layer(self._data)
+    return step
 
 
-def make_step(method: str, case: Case) -> Callable[[], None]:
+def make_step(method: str, case: Case) -> Callable[[], object]:
     """Build what is timed for a method."""
-    if method == "copies":
-        return Copies(case)
-    if method == "torch":
-        return TorchStep(case)
-    return MXNetStep(method, case)
+    others = {"copies": copies_step, "torch": torch_step}
+    return others[method](case) if method in others else mxnet_step(method, case)
 
 
-def measure_accuracy(request: Case) -> dict[str, Any]:
-    """Largest error of the output against float64, relative to the largest value, by method."""
-    case = request["case"]
-    x = np.concatenate(normal_arrays(case, 0, case["mean"])).astype(np.float64)
+def largest_error(method: str, case: Case) -> float:
+    """Largest error of the output against float64, relative to the largest value."""
+    x = np.concatenate(case.arrays(0, case.mean)).astype(np.float64)
     variance = x.var((0, 2, 3), keepdims=True)
     expected = (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(variance + EPSILON)
-    errors = {}
-    for method in request["methods"]:
-        step = MXNetStep(method, case)
-        step()
-        out = np.concatenate([array.asnumpy() for array in step.outputs])
-        errors[method] = float(abs(out - expected).max() / abs(expected).max())
-    return {"errors": errors}
-
-
-def peak_mb() -> float:
-    """Largest memory that this process ever had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    out = np.concatenate([array.asnumpy() for array in mxnet_step(method, case)()])
+    return float(abs(out - expected).max() / abs(expected).max())

@@ -1,23 +1,24 @@
-"""A process that measures what it is asked to: JSON requests in, JSON answers out, one a line.
+"""Processes that measure, each with settings of MXNet of its own.
 
 MXNet fixes whether it uses oneDNN, and how many workspaces it has, when its first operator runs. So
-each setting has a process of its own, which the benchmark asks in turns.
+each setting has a process, and the benchmark asks them in turns.
 """
 
 from __future__ import annotations
 
-import json
+import functools
+import multiprocessing
 import os
-import subprocess
-import sys
+import resource
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from benchmarks.layers import peak_mb
-
-SCRIPTS = Path(__file__).parent.parent
+PAUSE = 0.004  # seconds in which threads of what was measured before stop looking for work
+PAUSE_BETWEEN_WORKERS = 0.05
 
 QUIET = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0"}
 WITHOUT_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "0"}
@@ -27,10 +28,6 @@ WITH_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "1"}
 MANY_WORKSPACES = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1024"}
 # For one context: how many workspaces there are is no matter of the network.
 ONE_WORKSPACE = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1"}
-
-PAUSE_SECONDS = 0.004  # in which threads of what was measured before stop looking for work
-
-Step = Callable[[], None]
 
 
 def settings_of(method: str) -> dict[str, str]:
@@ -44,100 +41,57 @@ def settings_of(method: str) -> dict[str, str]:
     return MANY_WORKSPACES if method in ("batchnorm", "builtin") else WITHOUT_ONEDNN
 
 
-class Worker:
+class Worker(ProcessPoolExecutor):
     """A process to ask; leave the ``with`` block to end it."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "benchmarks.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=SCRIPTS,
-            env={**os.environ, **settings, "PYTHONPATH": _python_path()},
-        )
+    def __init__(self, settings: dict[str, str]) -> None:
+        super().__init__(1, multiprocessing.get_context("spawn"), _prepare, (settings,))
 
-    def ask(self, task: str, **request: Any) -> dict[str, Any]:
-        """Return the answer, or raise `RuntimeError` with the error of the worker."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"task": task, **request}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the worker for {task} ended with {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of a module in the process."""
+        return self.submit(function, *arguments).result()
 
 
-def _python_path() -> str:
-    """Put the package of this repository before an installed one, and add the scripts."""
-    inherited = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join(filter(None, [str(SCRIPTS.parent), str(SCRIPTS), inherited]))
+def _prepare(settings: dict[str, str]) -> None:
+    os.environ.update(settings)
+    warnings.simplefilter("ignore")
 
 
-class Timer:
-    """Keeps what was built for the last case, and times its methods in turns."""
-
-    def __init__(self, make: Callable[[str, Mapping[str, Any]], Step]) -> None:
-        self._make = make
-        self._case: Mapping[str, Any] = {}
-        self._steps: dict[str, Step] = {}
-
-    def __call__(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        methods = request["methods"]
-        if request["case"] != self._case:
-            self._steps.clear()
-            self._case = request["case"]
-        for method in methods:
-            if method not in self._steps:
-                step = self._steps[method] = self._make(method, self._case)
-                for _ in range(request["warm_up"]):
-                    step()
-        times: dict[str, list[float]] = {method: [] for method in methods}
-        for turn in range(request["rounds"]):
-            for i in range(len(methods)):
-                method = methods[(turn + i) % len(methods)]
-                time.sleep(PAUSE_SECONDS)
-                begin = time.perf_counter()
-                self._steps[method]()
-                times[method].append(time.perf_counter() - begin)
-        return {"times": times, "peak_mb": peak_mb()}
+@functools.lru_cache(maxsize=4)  # the methods of the last case
+def _warm_step(make: Any, method: str, case: Any) -> Callable[[], object]:
+    step: Callable[[], object] = make(method, case)
+    step()
+    return step
 
 
-def main() -> None:
-    """Answer requests until there are no more."""
-    # Libraries may print: what they print goes to stderr.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    from benchmarks import layers, networks
-
-    tasks: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-        "op": Timer(layers.make_step),
-        "net": Timer(networks.Training),
-        "accuracy": layers.measure_accuracy,
-        "plan": networks.measure_plan,
-        "peak": networks.measure_peak,
-    }
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = tasks[request["task"]](request)
-        except Exception as error:  # whatever it is, the benchmark has to hear of it
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+def time_methods(make: Any, case: Any, methods: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Time methods in turns, in ms."""
+    steps = {method: _warm_step(make, method, case) for method in methods}
+    times: dict[str, list[float]] = {method: [] for method in methods}
+    for turn in range(rounds):
+        for i in range(len(methods)):
+            method = methods[(turn + i) % len(methods)]
+            time.sleep(PAUSE)
+            begin = time.perf_counter()
+            steps[method]()
+            times[method].append(1e3 * (time.perf_counter() - begin))
+    return times
 
 
-if __name__ == "__main__":
-    main()
+def take_turns(
+    make: Any, tasks: Sequence[tuple[Worker, Any, Sequence[str]]], turns: Iterable[int], rounds: int
+) -> dict[str, list[float]]:
+    """Time, in turns, the methods that each worker is to measure on its case."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for turn in turns:
+        for i in range(len(tasks)):
+            worker, *task = tasks[(turn + i) % len(tasks)]
+            time.sleep(PAUSE_BETWEEN_WORKERS)
+            for method, found in worker.ask(time_methods, make, *task, rounds).items():
+                times[method] += found
+    return times
+
+
+def peak_mb() -> int:
+    """Largest memory that this process ever had, in MB."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

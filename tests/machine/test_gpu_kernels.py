@@ -35,23 +35,18 @@ def folder():
     """Where scripts/test.sh builds the native tests, with what is not there yet."""
     target = ROOT / "build" / "native-plain"
     target.parent.mkdir(exist_ok=True)
-    environment = {
-        **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-    }
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DGLUON_SYNCBN_BUILD_TESTS=ON"]
-    options += ["-DGLUON_SYNCBN_WERROR=ON", "-DGLUON_SYNCBN_SANITIZE="]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    build = 'source scripts/native_tests.sh; build_native_tests plain Release "" kernels_ptx "$@"'
+    options = ["-DGLUON_SYNCBN_WERROR=ON"]
     options += [f"-DGLUON_SYNCBN_CUDA={os.environ.get('GLUON_SYNCBN_CUDA', 'AUTO')}"]
+    command = ["bash", "-c", build, "bash", f"{target}.log", *options]
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of another process build here too
-        for command in (
-            ["cmake", "-S", str(ROOT), "-B", str(target), "-G", "Ninja", *options],
-            ["cmake", "--build", str(target), "--target", "kernels_ptx"],
-        ):
-            result = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False
-            )
-            assert result.returncode == 0, result.stdout + result.stderr
+        environment = {**os.environ, "PATH": path}
+        result = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+    assert result.returncode == 0, result.stdout + result.stderr
     return target
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 
 import pytest
 
-from tests.support.processes import ROOT
+from tests.support.processes import shell_function
 
 PACKAGES = "Inst gcc-11 (11.3 Debian)\nInst nvidia-cuda-dev (11.8 Debian)\n"
 
 
 def ask(folder, candidate: str, changes: str, driver: str, known: bool = True) -> str:
     """What system_nvcc of setup.sh installs, where apt-cache and apt-get say this."""
-    script = (ROOT / "scripts" / "setup.sh").read_text()
-    function = re.search(r"^system_nvcc\(\) \{\n.*?^\}\n", script, re.MULTILINE | re.DOTALL)
     answers = {
         "apt-cache": f"nvidia-cuda-toolkit:\n  Installed: (none)\n  Candidate: {candidate}\n",
         "apt-get": changes,
@@ -26,7 +23,7 @@ def ask(folder, candidate: str, changes: str, driver: str, known: bool = True) -
         program.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}END\nexit {int(not known)}\n")
         program.chmod(0o755)
     program = 'set -euo pipefail\nsystem_packages() { echo "$2"; }\n'
-    program += f"{function[0]}system_nvcc {driver} || echo nothing\n"
+    program += f"{shell_function('setup.sh', 'system_nvcc')}system_nvcc {driver} || echo nothing\n"
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     command = ["bash", "-c", program]
     result = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,11 @@ def run_python(
     )
     assert result.returncode == status, result.stdout + result.stderr
     return result
+
+
+def shell_function(script: str, name: str) -> str:
+    """The text of a function of a script in scripts/."""
+    text = (ROOT / "scripts" / script).read_text()
+    found = re.search(rf"^{name}\(\) \{{\n.*?^\}}\n", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[0]

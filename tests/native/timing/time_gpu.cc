@@ -157,48 +157,35 @@ class Layer {
   std::int64_t count_ = 0;
 };
 
-/// Tasks of a thread, which other threads give it: such as MXNet's engine has for each device.
-class Tasks {
+/// The calls of a thread, which other threads complete.
+class Calls {
  public:
-  void add(std::function<void()> task) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.push_back(std::move(task));
-    added_.notify_one();
-  }
-  /// Runs tasks until `number` passes have ended. Throws the error of one that failed.
-  void run_until_ended(std::size_t number) {
-    while (ended_ < number) {
-      std::unique_lock<std::mutex> lock(mutex_);
-      added_.wait(lock, [&] { return !tasks_.empty(); });
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-    }
-    ended_ = 0;
-    if (!error_.empty()) throw Error(error_);
-  }
-  /// One whose tasks are run here.
-  std::shared_ptr<TestCall> call() {
+  std::shared_ptr<TestCall> make() {
     const auto call = std::make_shared<TestCall>();
     call->on_complete = [this](const std::string& error) {
-      add([this, error] {
-        ++ended_;
-        if (!error.empty()) error_ = error;
-      });
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++completed_;
+      if (!error.empty()) error_ = error;
+      changed_.notify_one();
     };
     return call;
+  }
+  /// Returns when `number` more calls are complete. Throws the error of one that failed.
+  void wait(std::size_t number) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return completed_ >= number; });
+    completed_ -= number;
+    if (!error_.empty()) throw Error(error_);
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable added_;
-  std::deque<std::function<void()>> tasks_;
-  std::size_t ended_ = 0;  // on the thread
+  std::condition_variable changed_;
+  std::size_t completed_ = 0;
   std::string error_;
 };
 
-/// A point in the work of a stream that knows when it was reached.
+/// A point in the work of a stream that knows the time at which it was reached.
 class TimedEvent {
  public:
   TimedEvent() {
@@ -213,11 +200,6 @@ class TimedEvent {
     const cuda::OnDevice on_device(0);
     cuda::check(cudaEventRecord(event_, cuda::native(stream)), "cudaEventRecord", 0);
   }
-  bool reached() const {
-    const cudaError_t status = cudaEventQuery(event_);
-    if (status != cudaErrorNotReady) cuda::check(status, "cudaEventQuery", 0);
-    return status == cudaSuccess;
-  }
   /// Once work behind this event has ended.
   double microseconds_since(const TimedEvent& other) const {
     float milliseconds = 0;
@@ -229,11 +211,6 @@ class TimedEvent {
  private:
   cudaEvent_t event_ = nullptr;
 };
-
-double since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
-      .count();
-}
 
 double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
@@ -255,19 +232,19 @@ class Stopwatch {
   /// returns when all of it is done.
   std::vector<double> time(const std::function<void(const Call& lap)>& launch, const Call& wait) {
     for (int i = 0; i < copies_; ++i) stream_->copy(to_.data(), from_.data(), bytes_);
+    copied_.record(stream_);
     std::deque<TimedEvent> laps;
     const auto lap = [&] { laps.emplace_back().record(*stream_); };
     lap();
     launch(lap);
     lap();
-    const bool too_late = laps.front().reached();
+    const bool too_late = copied_.is_reached();
     wait();
     stream_->synchronize();
     if (too_late && copies_ < most_copies_) {
       copies_ *= 2;
       return time(launch, wait);
     }
-    is_exact_ = is_exact_ && !too_late;
     std::vector<double> times;
     for (std::size_t i = 1; i < laps.size(); ++i) {
       times.push_back(laps[i].microseconds_since(laps[i - 1]));
@@ -275,15 +252,12 @@ class Stopwatch {
     return times;
   }
 
-  /// Whether launching was never timed.
-  bool is_exact() const { return is_exact_; }
-
  private:
   const std::size_t bytes_;
   const int most_copies_;
   int copies_ = 1;
-  bool is_exact_ = true;
   cuda::Stream* const stream_ = cuda::Gpu::of(0).stream();
+  cuda::Event copied_{0};
   const cuda::Memory to_{cuda::Memory::Place::kDevice, 0, bytes_};
   const cuda::Memory from_{cuda::Memory::Place::kDevice, 0, bytes_};
 };
@@ -298,7 +272,7 @@ void time_phases(const Case& given, bool small) {
     bytes += layers.back()->bytes();
   }
   Stopwatch stopwatch(small);
-  Tasks tasks;
+  Calls calls;
   std::array<std::vector<double>, 5> times;  // of the phases and of copies
   const auto keep = [&](std::size_t first, const std::vector<double>& found) {
     for (std::size_t i = 0; i < found.size(); ++i) {
@@ -310,13 +284,13 @@ void time_phases(const Case& given, bool small) {
       const auto launch = [&](const auto& lap) {
         DevicePasses passes;
         for (const auto& layer : layers) {
-          passes.push_back(forward ? layer->forward(tasks.call()) : layer->backward(tasks.call()));
+          passes.push_back(forward ? layer->forward(calls.make()) : layer->backward(calls.make()));
           passes.back()->sum(nullptr);
         }
         lap();
         for (const auto& pass : passes) pass->finish({pass}, {});
       };
-      keep(forward ? 0 : 2, stopwatch.time(launch, [&] { tasks.run_until_ended(layers.size()); }));
+      keep(forward ? 0 : 2, stopwatch.time(launch, [&] { calls.wait(layers.size()); }));
     }
     const auto copy = [&](const auto&) {
       for (const auto& layer : layers) layer->copy(stopwatch.stream());
@@ -330,9 +304,8 @@ void time_phases(const Case& given, bool small) {
   for (std::size_t i = 0; i < 4; ++i) {
     const double median = quantile(times[i], 0.5);
     const double rate = kPasses[i] * kilobytes / median;
-    std::printf("| %s | %s | %.1f (%.1f..%.1f) | %.0f | %.2f |%s\n", given.name().c_str(),
-                kPhases[i], median, quantile(times[i], 0.25), quantile(times[i], 0.75), rate,
-                rate / copy_rate, stopwatch.is_exact() ? "" : " with launching");
+    std::printf("| %s | %s | %.1f (%.1f..%.1f) | %.0f | %.2f |\n", given.name().c_str(), kPhases[i],
+                median, quantile(times[i], 0.25), quantile(times[i], 0.75), rate, rate / copy_rate);
   }
 }
 
@@ -346,19 +319,21 @@ void time_rounds(bool small) {
     std::clock_t cpu = 0;
     run_ranks(contexts, [&](std::size_t rank) {
       Layer layer(static_cast<int>(rank), {2, 64, 8});
-      Tasks tasks;
+      Calls calls;
       const auto pass = [&](Reduction* reduction, const std::shared_ptr<DevicePass>& own) {
         reduction->sum(own.get());
         reduction->arrive(layer.device(), own);
-        tasks.run_until_ended(1);
+        calls.wait(1);
       };
       for (std::size_t i = 0; i < 2 * steps; ++i) {  // half of them to warm up
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 0 && i == steps) cpu = std::clock();
         const auto round = group.join(layer.device());
-        pass(&round->forward(), layer.forward(tasks.call()));
-        pass(round->next_backward(layer.device()).get(), layer.backward(tasks.call()));
-        if (rank == 0 && i >= steps) times.push_back(since(begin));
+        pass(&round->forward(), layer.forward(calls.make()));
+        pass(round->next_backward(layer.device()).get(), layer.backward(calls.make()));
+        const std::chrono::duration<double, std::micro> step =
+            std::chrono::steady_clock::now() - begin;
+        if (rank == 0 && i >= steps) times.push_back(step.count());
       }
       if (rank == 0) cpu = std::clock() - cpu;
     });
