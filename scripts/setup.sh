@@ -98,18 +98,17 @@ system_packages() {
     apt-get install -q -y --no-install-recommends "$@"
 }
 
-# Prints which of the shared libraries "$@" the dynamic linker would not find.
+# Prints which of the shared libraries "$@" do not load.
 missing_libraries() {
-  local known library directory directories
-  known="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null || true)"
-  IFS=: read -r -a directories <<<"${LD_LIBRARY_PATH:-}"
-  for library in "$@"; do
-    grep -qF "$library " <<<"$known" && continue
-    for directory in ${directories[@]+"${directories[@]}"}; do
-      [[ -n "$directory" && -e "$directory/$library" ]] && continue 2
-    done
-    printf '%s ' "$library"
-  done
+  "$venv/bin/python" - "$@" <<'END'
+import ctypes, sys
+
+for library in sys.argv[1:]:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        print(library)
+END
 }
 
 choose_mxnet() {
