@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -105,6 +106,22 @@ TEST_CASE("moments: where no part has elements the result has the same channels 
   CHECK(same_bits(merge_all<Moments>({empty, empty}), empty));
   CHECK(same_bits(merge_all<Moments>({empty}), empty));
   CHECK(Moments::merge({}).count == 0);
+  CHECK(empty.variance(0) == 0);
+}
+
+TEST_CASE("moments: what is not a number stays in its channel, wherever its part stands") {
+  const Moments a = some_moments(1);
+  Moments spoiled = some_moments(2);
+  const Moments expected = merge_all<Moments>({a, spoiled, a});
+  spoiled.mean[0] = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& parts :
+       {std::vector<Moments>{spoiled, a, a}, {a, spoiled, a}, {a, a, spoiled}}) {
+    const Moments merged = merge_all(parts);
+    CHECK(std::isnan(merged.mean[0]));
+    CHECK(std::isnan(merged.m2[0]));
+    CHECK(merged.mean[1] == doctest::Approx(expected.mean[1]).epsilon(1e-14));
+    CHECK(merged.m2[1] == doctest::Approx(expected.m2[1]).epsilon(1e-14));
+  }
 }
 
 TEST_CASE("moments: counts that no float, and none that 32 bits, can hold") {
