@@ -167,7 +167,7 @@ TEST_CASE("cuda backend: two kernels a device in each direction, and in place on
 TEST_CASE("cuda backend: what a round asks of CUDA beside kernels grows with the devices") {
   const ShareGpus share;
   const auto count = [](const std::string& call) { return fakeCudaCount(call.c_str(), -1); };
-  for (const std::size_t number : {1u, 2u, 4u, 8u}) {
+  for (const std::size_t number : {1u, 2u, 3u, 4u, 8u}) {
     CAPTURE(number);
     const auto devices = static_cast<long>(number);
     Layer layer({number}, 49);
