@@ -42,6 +42,7 @@ for option in "$@"; do
   case "$option" in
     --test) want_test=1 ;;
     --distributed) want_distributed=1 ;;
+    -h | --help) exec "$0" --help ;;
     *) die "unknown option $option (try --help)" ;;
   esac
 done

@@ -59,7 +59,7 @@ def train(mode: str, steps: int) -> list[list[float]]:
                 outs = [short(out) for out in outs]
         autograd.backward(outs)
         trainer.step(4)
-        if (step + 1) % (steps // NUM_SAMPLES) == 0:
+        if (step + 1) % max(1, steps // NUM_SAMPLES) == 0:
             samples.append(measure())
     return samples
 

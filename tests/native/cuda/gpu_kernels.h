@@ -211,6 +211,7 @@ class GpuKernels {
   // Sums of up to 32 deviations from a pivot are rounded.
   static constexpr long double kUnitOfMoments = Type<T>::kUnit;
   static constexpr long double kUnitOfSums = 4 * Type<T>::kUnit;
+  static constexpr long double kUnitOfEqualSums = 2 * kUnitOfSums;
   static constexpr bool kExactMeans = true;
   static constexpr std::int64_t kMostElements = tests::kMostElements;
 

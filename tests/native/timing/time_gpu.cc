@@ -245,6 +245,7 @@ class Stopwatch {
       copies_ *= 2;
       return time(launch, wait);
     }
+    is_exact_ = is_exact_ && !too_late;
     std::vector<double> times;
     for (std::size_t i = 1; i < laps.size(); ++i) {
       times.push_back(laps[i].microseconds_since(laps[i - 1]));
@@ -252,10 +253,14 @@ class Stopwatch {
     return times;
   }
 
+  /// Whether launching was never timed.
+  bool is_exact() const { return is_exact_; }
+
  private:
   const std::size_t bytes_;
   const int most_copies_;
   int copies_ = 1;
+  bool is_exact_ = true;
   cuda::Stream* const stream_ = cuda::Gpu::of(0).stream();
   cuda::Event copied_{0};
   const cuda::Memory to_{cuda::Memory::Place::kDevice, 0, bytes_};
@@ -304,8 +309,9 @@ void time_phases(const Case& given, bool small) {
   for (std::size_t i = 0; i < 4; ++i) {
     const double median = quantile(times[i], 0.5);
     const double rate = kPasses[i] * kilobytes / median;
-    std::printf("| %s | %s | %.1f (%.1f..%.1f) | %.0f | %.2f |\n", given.name().c_str(), kPhases[i],
-                median, quantile(times[i], 0.25), quantile(times[i], 0.75), rate, rate / copy_rate);
+    std::printf("| %s | %s | %.1f (%.1f..%.1f) | %.0f | %.2f |%s\n", given.name().c_str(),
+                kPhases[i], median, quantile(times[i], 0.25), quantile(times[i], 0.75), rate,
+                rate / copy_rate, stopwatch.is_exact() ? "" : " with launching");
   }
 }
 
