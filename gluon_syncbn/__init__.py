@@ -13,7 +13,7 @@ try:
         _gluon_syncbn_nvidia.load()  # where Python has not read gluon_syncbn.pth
     import mxnet as _mxnet
 except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no numpy.bool
-    from .diagnose import without_mxnet as _without_mxnet
+    from .diagnose.report import without_mxnet as _without_mxnet
 
     _reason = (
         f"gluon_syncbn needs Apache MXNet 1.9.1, which could not be imported: {error}. Install "
@@ -28,21 +28,22 @@ if not _mxnet.__version__.startswith("1.9.1"):
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from ._native import drop_step, get_timeout, set_timeout
 from ._version import __version__
 from .amp import amp_fp32_ops
 from .block import SyncBatchNorm
+from .checkpoints import load_torch
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
-from .export import export, to_batchnorm
-from .fold import fold_batchnorm
-from .fuse import fuse
-from .horovod import init
-from .in_sync import check_in_sync
-from .load_torch import load_torch
-from .update_statistics import update_statistics
+from .processes.horovod import init
+from .registration import start as _start
+from .statistics.in_sync import check_in_sync
+from .statistics.whole_data_set import update_statistics
+from .symbols.exporting import export, to_batchnorm
+from .symbols.folding import fold_batchnorm
+from .symbols.fusing import fuse
+from .timeout import drop_step, get_timeout, set_timeout
 
 if _TYPE_CHECKING:  # imported when it is asked for, because it needs Horovod
-    from .distributed_trainer import DistributedTrainer as DistributedTrainer
+    from .processes.distributed_trainer import DistributedTrainer as DistributedTrainer
 
 __all__ = [
     "SyncBatchNorm",
@@ -63,11 +64,13 @@ __all__ = [
     "update_statistics",
 ]
 
+_start()
+
 
 def __getattr__(name: str) -> _Any:
     """Import what needs Horovod when it is asked for."""
     if name != "DistributedTrainer":
         raise AttributeError(name)
-    from .distributed_trainer import DistributedTrainer
+    from .processes.distributed_trainer import DistributedTrainer
 
     return DistributedTrainer

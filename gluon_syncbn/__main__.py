@@ -6,8 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import __version__, diagnose, onnx
-from .export import PlainFiles
+from . import __version__
+from .diagnose import report
+from .symbols import onnx
+from .symbols.exporting import PlainFiles
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "export" and bool(options.onnx) != bool(options.input_shape):
         export.error("--onnx and --input-shape (such as 1,3,480,480) need each other")
-    return diagnose.main() if options.command == "diagnose" else _export(options)
+    return report.main() if options.command == "diagnose" else _export(options)
 
 
 def _shape(text: str) -> tuple[int, ...]:

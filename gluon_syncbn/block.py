@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Iterator
 import mxnet as mx
 from mxnet.gluon import nn
 
-from . import _native, cpu_contexts, horovod  # noqa: F401  (_native registers the operator)
+from .processes import horovod
 
 OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too

@@ -12,7 +12,7 @@ from mxnet.gluon import contrib, nn
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SyncBatchNorm
-from .graph import Graph, meet_on_contexts
+from .symbols.graph import Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
 

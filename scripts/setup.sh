@@ -324,9 +324,10 @@ if ((want_distributed)); then
 fi
 
 facts="$("$venv/bin/python" -W ignore -c '
-from gluon_syncbn import _native, diagnose
-build = _native.gpu_build()
+from gluon_syncbn.diagnose import report
+from gluon_syncbn.library import gpu_build
+build = gpu_build()
 print("GPU backend: " + build.split(";")[0])
 if not build.startswith("not built"):
-    print("NVIDIA driver: " + diagnose.describe_driver(build))')"
+    print("NVIDIA driver: " + report.describe_driver(build))')"
 say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, ${facts//$'\n'/, }"

@@ -1,4 +1,4 @@
-// The functions that gluon_syncbn/_native.py calls. Those that could fail for want of memory only
+// The functions that gluon_syncbn/library.py calls. Those that could fail for want of memory only
 // are noexcept: an exception must not get into the C code that calls them.
 
 #include <cstddef>

@@ -149,7 +149,7 @@ def test_command(command, monkeypatch, capsys):
 def check_own(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser takes it; what comes after the parser is left out."""
     monkeypatch.setattr(command_line, "_export", lambda options: 0)
-    monkeypatch.setattr(command_line.diagnose, "main", lambda: 0)
+    monkeypatch.setattr(command_line.report, "main", lambda: 0)
     assert command_line.main(arguments) == 0
 
 

@@ -12,7 +12,16 @@ from tests.support.processes import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 # Messages of the library itself and of the layer; tools beside them explain themselves.
-MODULES = ("__init__", "block", "cpu_contexts", "missing_gpus", "horovod", "_native")
+MODULES = (
+    "__init__",
+    "block",
+    "cpu_contexts",
+    "library",
+    "missing_gpus",
+    "processes/horovod",
+    "registration",
+    "timeout",
+)
 
 
 def words_of(text: str) -> str:

@@ -11,7 +11,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn import _native
+from gluon_syncbn.library import num_keys
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -34,7 +34,7 @@ def measure() -> list[float]:
         int(status["VmRSS"].split()[0]) / 1024,
         int(status["Threads"]),
         files,
-        _native.num_keys(),
+        num_keys(),
     ]
 
 

@@ -9,7 +9,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn import _native
+from gluon_syncbn.library import library_path
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -200,7 +200,7 @@ assert os.wait()[1] == 0
 
 
 def test_another_copy_of_the_library_looks_before_it_acts(tmp_path):
-    shutil.copy(_native.library_path(), tmp_path / "copy.so")
+    shutil.copy(library_path(), tmp_path / "copy.so")
     program = """
 import ctypes, sys
 from tests.machine.test_cpu_pools import *

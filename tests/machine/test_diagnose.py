@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from gluon_syncbn import diagnose, self_test
+from gluon_syncbn.diagnose import report as diagnosis
+from gluon_syncbn.diagnose import self_test
 
 from tests.machine.test_nvidia_libraries import Machine
 from tests.support.processes import run_python
@@ -19,7 +20,7 @@ mxnet.runtime.Features.is_enabled = lambda self, name: False
 """
 ENDS = """
 import os, sys
-if "gluon_syncbn.self_test" in open("/proc/self/cmdline").read():
+if "gluon_syncbn.diagnose.self_test" in open("/proc/self/cmdline").read():
     print("no kernel image", file=sys.stderr, flush=True)
     os.abort()
 """
@@ -53,7 +54,7 @@ import mxnet as mx
 def refuse():
     raise mx.base.MXNetError("Traceback:\\nCUDA: driver version is insufficient")
 mx.context.num_gpus = refuse
-from gluon_syncbn import self_test
+from gluon_syncbn.diagnose import self_test
 self_test.find_failure = lambda device_type: None
 """
     report = run_python(program + DIAGNOSE).stdout
@@ -139,8 +140,8 @@ def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
     ],
 )
 def test_driver_and_gpu_backend(version, build, text, monkeypatch):
-    monkeypatch.setattr(diagnose, "_driver_version", lambda: version)
-    assert diagnose.describe_driver(build) == text
+    monkeypatch.setattr(diagnosis, "_driver_version", lambda: version)
+    assert diagnosis.describe_driver(build) == text
 
 
 def test_driver_is_asked(monkeypatch):
@@ -149,5 +150,5 @@ def test_driver_is_asked(monkeypatch):
         return 0
 
     libraries = {"libcuda.so.1": SimpleNamespace(cuDriverGetVersion=answer)}
-    monkeypatch.setattr(diagnose.ctypes, "CDLL", libraries.__getitem__)
-    assert diagnose.describe_driver("not built") == "for CUDA up to 11.4"
+    monkeypatch.setattr(diagnosis.ctypes, "CDLL", libraries.__getitem__)
+    assert diagnosis.describe_driver("not built") == "for CUDA up to 11.4"

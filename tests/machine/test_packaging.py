@@ -6,9 +6,11 @@ import importlib
 import sys
 from typing import Any
 
+import gluon_syncbn
 import gluon_syncbn.__main__ as command_line
 import pytest
 from packaging.requirements import Requirement
+from setuptools import find_packages
 
 from tests.support.processes import ROOT
 
@@ -18,6 +20,26 @@ tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later have it")
 @pytest.fixture(scope="module")
 def project() -> Any:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def modules() -> list[str]:
+    """Names of all modules of the package, with those of the folders above them."""
+    files = (ROOT / "gluon_syncbn").rglob("*.py")
+    return [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+
+
+def test_the_wheel_has_all_modules():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = settings["packages"]["find"]
+    assert found.pop("namespaces") is False
+    packages = find_packages(str(ROOT), **found)
+    assert {name.rpartition(".")[0] for name in modules()} == {*packages}
+    assert not any(name.split(".")[0] != "gluon_syncbn" for name in packages)
+
+
+def test_no_module_has_the_name_of_something_public():
+    """A module of that name would take the place of a function, and the site would show both."""
+    assert not {name.rpartition(".")[2] for name in modules()} & {*gluon_syncbn.__all__}
 
 
 @pytest.mark.parametrize("extra", ["cpu", "cu112", "cu112-toolkit"])

@@ -10,9 +10,9 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from . import horovod
-from .block import SyncBatchNorm
-from .convert import blocks_of, norm_layers
+from ..block import SyncBatchNorm
+from ..convert import blocks_of, norm_layers
+from ..processes import horovod
 
 
 def update_statistics(

@@ -15,7 +15,9 @@ from typing import Iterator
 
 import _gluon_syncbn_nvidia as nvidia
 
-from ._version import __version__
+from .._version import __version__
+
+_PACKAGE = Path(__file__).parent.parent
 
 # CUDA of one major version runs on every driver from its first on (NVIDIA's "minor version
 # compatibility", which began with 11).
@@ -45,14 +47,15 @@ def _facts() -> Iterator[tuple[str, object]]:
     import mxnet as mx
     import numpy as np
 
-    from . import _native, cpu_contexts
+    from .. import cpu_contexts, library
+    from ..timeout import get_timeout
 
     yield "gluon_syncbn", __version__
-    yield "native library", _native.library_path()
-    yield "built as", _native.build_info()
-    yield "GPU backend", _native.gpu_build()
-    yield "GPUs for it", _native.gpu_devices()
-    yield "NVIDIA driver", describe_driver(_native.gpu_build())
+    yield "native library", library.library_path()
+    yield "built as", library.build_info()
+    yield "GPU backend", library.gpu_build()
+    yield "GPUs for it", library.gpu_devices()
+    yield "NVIDIA driver", describe_driver(library.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     features = mx.runtime.Features()
     enabled = filter(features.is_enabled, ("CUDA", "CUDNN", "NCCL", "MKLDNN", "OPENMP"))
@@ -61,11 +64,11 @@ def _facts() -> Iterator[tuple[str, object]]:
         yield "GPUs for MXNet", mx.context.num_gpus()
     except mx.base.MXNetError as error:
         yield "GPUs for MXNet", f"none: {str(error).splitlines()[-1]}"
-    yield "matrix products on CPU contexts", _native.blas()
+    yield "matrix products on CPU contexts", cpu_contexts.blas()
     yield "NumPy", np.__version__
     yield "Python", platform.python_version()
     yield "system", platform.platform()
-    yield "timeout", f"{_native.get_timeout():g} s" if _native.get_timeout() else "never"
+    yield "timeout", f"{get_timeout():g} s" if get_timeout() else "never"
     for name in (*cpu_contexts.SETTINGS, "MXNET_ENGINE_TYPE"):
         yield name, os.environ.get(name, "not set")
     for name, several in (("one CPU context", False), ("several CPU contexts", True)):
@@ -84,11 +87,11 @@ def without_mxnet(error: Exception) -> BaseException:
 
 
 def _facts_without_mxnet() -> Iterator[tuple[str, str]]:
-    yield "gluon_syncbn", f"{__version__} ({Path(__file__).parent})"
+    yield "gluon_syncbn", f"{__version__} ({_PACKAGE})"
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     yield "system", platform.platform()
     try:
-        library = ctypes.CDLL(str(Path(__file__).with_name("libgluon_syncbn.so")))
+        library = ctypes.CDLL(str(_PACKAGE / "libgluon_syncbn.so"))
         library.gluon_syncbn_gpu_build.restype = ctypes.c_char_p
         gpu_build = str(library.gluon_syncbn_gpu_build().decode())
     except (OSError, AttributeError) as error:

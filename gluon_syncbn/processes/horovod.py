@@ -9,7 +9,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from . import _native
+from ..library import LIBRARY
 
 _SHOWN_RANKS = 16
 
@@ -82,7 +82,11 @@ def join(process_set: Any = None) -> int | None:
     text = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
     text = f"{text}, ..." if len(ranks) > _SHOWN_RANKS else text or "unknown"
     function = ctypes.cast(MPI_MXNET_LIB_CTYPES.horovod_mxnet_allgather_async, ctypes.c_void_p)
-    _native.add_process_set(function, number, chosen.rank(), chosen.size(), text)
+    error = LIBRARY.gluon_syncbn_add_process_set(
+        function, number, chosen.rank(), chosen.size(), text.encode()
+    )
+    if error is not None:
+        raise RuntimeError(f"process set {number} could not be added: {error}")
     return int(number)
 
 
@@ -110,5 +114,5 @@ def require_horovod() -> Any:
 
 
 def _leave() -> None:
-    _native.leave_processes()
+    LIBRARY.gluon_syncbn_leave_processes()
     require_horovod().shutdown()

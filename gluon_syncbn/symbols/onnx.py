@@ -9,7 +9,7 @@ from typing import Any, Iterator, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from .fold import Arrays
+from .folding import Arrays
 from .graph import last_line
 
 Shape = Tuple[int, ...]

@@ -6,8 +6,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from .block import SyncBatchNorm
-from .convert import norm_layers
+from ..block import SyncBatchNorm
+from ..convert import norm_layers
 
 
 def check_in_sync(net: gluon.Block) -> dict[str, str]:

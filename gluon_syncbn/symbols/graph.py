@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 from mxnet import gluon
 
-from .block import OP_TYPE, contexts_of, device_ids
+from ..block import OP_TYPE, contexts_of, device_ids
 
 SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU

@@ -8,8 +8,8 @@ from pathlib import Path
 import mxnet as mx
 from mxnet import gluon
 
-from .block import SHARED_ATTRIBUTES
-from .fold import Arrays, FoldReport, fold_batchnorm
+from ..block import SHARED_ATTRIBUTES
+from .folding import Arrays, FoldReport, fold_batchnorm
 from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line
 
 _logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
-from .convert import convert_sync_batchnorm
+from ..convert import convert_sync_batchnorm
 from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """A training step with known results, to test an installation.
 
-``python -m gluon_syncbn.self_test gpu`` runs it on all GPU contexts, in a separate process, because
-some faults end the process.
+``python -m gluon_syncbn.diagnose.self_test gpu`` runs it on all GPU contexts, in a separate
+process, because some faults end the process.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from . import missing_gpus
-from .block import SyncBatchNorm
+from .. import missing_gpus
+from ..block import SyncBatchNorm
 
 _SECONDS = 300
 _FAILED = 3  # the exit status of a test that says on its output why
@@ -58,7 +58,7 @@ def _step(layer: nn.BatchNorm, contexts: list[mx.Context], samples: int) -> dict
 def find_failure(device_type: str) -> str | None:
     """Run the test on contexts of this type in a separate process; return what went wrong."""
     environment = dict(os.environ)
-    folders = [str(Path(__file__).parent.parent), environment.get("PYTHONPATH", "")]
+    folders = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     try:
         ended = subprocess.run(

@@ -1,0 +1,80 @@
+"""The native library, and the C functions that it offers to Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+LiveArrays = ctypes.CFUNCTYPE(None, ArrayVisitor)
+CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
+
+_TEXT = ctypes.c_char_p
+# What each function of src/exports.cc returns, then what it takes.
+_FUNCTIONS = {
+    "add_process_set": (_TEXT, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, _TEXT),
+    "blas": (_TEXT,),
+    "build_info": (_TEXT,),
+    "drop_step": (_TEXT,),
+    "give_cpu_contexts_pools": (_TEXT, _TEXT),
+    "gpu_build": (_TEXT,),
+    "gpu_devices": (_TEXT,),
+    "leave_processes": (_TEXT,),
+    "num_keys": (ctypes.c_size_t,),
+    "register": (_TEXT, _TEXT, CpuContextCheck, LiveArrays),
+    "retire": (_TEXT,),
+    "set_timeout": (None, ctypes.c_double),
+    "timeout": (ctypes.c_double,),
+    "use_openblas": (_TEXT, _TEXT, _TEXT),
+    "wait_for_errors": (None,),
+}
+
+
+def library_path() -> Path:
+    """Path of this package's native library, or of ``GLUON_SYNCBN_LIBRARY`` in tests."""
+    other = os.environ.get("GLUON_SYNCBN_LIBRARY")
+    return Path(other) if other else Path(__file__).with_name("libgluon_syncbn.so")
+
+
+def _load() -> ctypes.CDLL:
+    path = library_path()
+    if not path.exists():
+        raise ImportError(
+            f"gluon_syncbn was installed without its native library {path}; "
+            "build and install it with: pip install ."
+        )
+    library = ctypes.CDLL(str(path))
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(library, f"gluon_syncbn_{name}")
+        function.restype, function.argtypes = result, arguments
+        function.errcheck = _decoded
+    return library
+
+
+def _decoded(value: Any, *_: object) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+LIBRARY = _load()
+
+
+def num_keys() -> int:
+    """Count the keys under which imperative operators synchronize now."""
+    return LIBRARY.gluon_syncbn_num_keys()
+
+
+def build_info() -> str:
+    """Version and compiler of the native library."""
+    return LIBRARY.gluon_syncbn_build_info()
+
+
+def gpu_build() -> str:
+    """CUDA version and architectures of the native library, or how to build it with CUDA."""
+    return LIBRARY.gluon_syncbn_gpu_build()
+
+
+def gpu_devices() -> str:
+    """Names of the GPUs that the native library finds, or why it finds none."""
+    return LIBRARY.gluon_syncbn_gpu_devices()

@@ -1,0 +1,1 @@
+"""Synchronize with the devices of other processes, over Horovod."""

@@ -1,0 +1,68 @@
+"""Register the operator with MXNet, for as long as the process lives."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+from typing import TYPE_CHECKING
+
+import mxnet as mx
+
+from . import cpu_contexts, missing_gpus
+from .library import LIBRARY, CpuContextCheck, LiveArrays
+from .timeout import set_timeout_from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def start() -> None:
+    """Prepare MXNet and register the operator; called once, by the import of the package."""
+    cpu_contexts.prepare_at_import()  # before registering, which adds a handler of forks
+    _register_operator()
+    if mx.runtime.Features().is_enabled("CUDA"):
+        missing_gpus.refuse()
+    set_timeout_from_environment()
+
+
+def _register_operator() -> None:
+    error = LIBRARY.gluon_syncbn_register(
+        mx.base._LIB._name.encode(), _check_cpu_contexts, _visit_live_arrays
+    )
+    if error is not None:
+        raise ImportError(f"gluon_syncbn could not register its operator: {error}")
+    # Registered after MXNet's own handler, and so called before it.
+    atexit.register(_end_all_waiting)
+
+
+@CpuContextCheck
+def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
+    try:
+        problem = cpu_contexts.find_problem(several=bool(several))
+    except Exception as error:  # an exception cannot leave through native code
+        problem = f"the settings for CPU contexts could not be checked: {error!r}"
+    text = (problem or "").encode()[: size - 1]
+    ctypes.memmove(message, text + b"\0", len(text) + 1)
+
+
+@LiveArrays
+def _visit_live_arrays(visitor: Callable[[int], None]) -> None:
+    arrays = [each for each in gc.get_objects() if issubclass(type(each), mx.nd.NDArray)]
+    for array in arrays:
+        gradient = array.grad  # the program may not hold it
+        visitor(array.handle)
+        if gradient is not None:
+            visitor(gradient.handle)
+
+
+def _end_all_waiting() -> None:
+    """Fail all passes that wait when the process ends, because MXNet would wait for them."""
+    expected = [LIBRARY.gluon_syncbn_leave_processes(), LIBRARY.gluon_syncbn_retire()]
+    try:
+        mx.nd.waitall()
+    except mx.base.MXNetError as error:
+        if not any(words in str(error) for words in expected):
+            raise
+    finally:
+        LIBRARY.gluon_syncbn_wait_for_errors()

@@ -1,0 +1,1 @@
+"""Running statistics: compute them over a whole data set, and compare them across devices."""

@@ -1,0 +1,1 @@
+"""Networks as symbols: find, fuse, fold and replace their norms, and write them to files."""

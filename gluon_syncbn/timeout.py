@@ -1,0 +1,66 @@
+"""How long a device waits for the others, and how to end a step that was broken off."""
+
+from __future__ import annotations
+
+import numbers
+import os
+
+import mxnet as mx
+
+from .library import LIBRARY
+
+
+def set_timeout(seconds: float) -> None:
+    """Set how long a device waits for the others.
+
+    After a tenth of this time, a warning names the missing devices. At the end, every waiting
+    device gets an ``MXNetError`` with the layer, the round, the devices that came, the missing ones
+    and the usual causes. The next step works.
+
+    Parameters
+    ----------
+    seconds : float
+        Seconds from the arrival of the first device; 0 waits forever. The default is 300, or the
+        environment variable ``GLUON_SYNCBN_TIMEOUT`` at import.
+
+    Raises
+    ------
+    ValueError
+        If `seconds` is negative or not a finite number.
+    """
+    is_number = isinstance(seconds, numbers.Real)
+    if not is_number or not 0 <= seconds < float("inf"):
+        raise ValueError(f"seconds={seconds!r} should be a finite number, 0 or greater")
+    LIBRARY.gluon_syncbn_set_timeout(float(seconds))
+
+
+def get_timeout() -> float:
+    """Return how many seconds a device waits for the others; 0 means forever."""
+    return LIBRARY.gluon_syncbn_timeout()
+
+
+def set_timeout_from_environment() -> None:
+    """Set the timeout that the environment variable ``GLUON_SYNCBN_TIMEOUT`` asks for, if any."""
+    try:
+        if "GLUON_SYNCBN_TIMEOUT" in os.environ:
+            set_timeout(float(os.environ["GLUON_SYNCBN_TIMEOUT"]))
+    except ValueError as error:
+        raise ImportError(f"environment variable GLUON_SYNCBN_TIMEOUT: {error}") from error
+
+
+def drop_step() -> None:
+    """Forget a step that was broken off, so that the next one is whole.
+
+    If a step ends after the call of one device and before that of the next (a stopped cell of a
+    notebook, an exception that is caught), the first device waits for the second, and would meet
+    its call of the next step. This function waits until all that can still run has run, makes the
+    devices that wait give up, and takes their errors. It takes about a second if there are any.
+
+    Raises
+    ------
+    MXNetError
+        If another operation has failed.
+    """
+    error = LIBRARY.gluon_syncbn_drop_step()
+    if error is not None:
+        raise mx.base.MXNetError(error)
