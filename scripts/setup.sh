@@ -16,12 +16,11 @@
 #   GLUON_SYNCBN_MXNET  cpu, cu112 or cu112-toolkit: the MXNet build to install (default: where an
 #                       NVIDIA driver is found, cu112-toolkit if the system has all libraries of
 #                       CUDA 11 that it needs, else cu112, which brings them; cpu elsewhere)
-#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU backend (default: AUTO with MXNet for CUDA,
-#                       else OFF, because compiling it takes minutes and it could not run). Unless
-#                       OFF, and where no nvcc is, that of Python's packages is installed in .venv if
-#                       the driver is new enough for what it builds, else Debian's, where apt-get may
-#                       be used, knows it (nvidia-cuda-toolkit in non-free), and would install no
-#                       driver with it
+#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU backend for all GPUs, not, or for the GPUs that
+#                       are here (default: AUTO with MXNet for CUDA, else OFF). Unless OFF, and where
+#                       no nvcc is, that of Python's packages is installed in .venv if the driver is
+#                       new enough for what it builds, else Debian's, where apt-get may be used, knows
+#                       it (nvidia-cuda-toolkit in non-free), and would install no driver with it
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mxnet import gluon
 
 from tests.conftest import contexts, examples
 from tests.support.layers import Options, add_shortcut, avoid_kinks, check, make_batch, run
@@ -117,6 +118,24 @@ def test_values_that_are_not_finite_stay_in_their_channel(value):
     assert np.isnan(result.out[:, 1]).all(), "every device of the round sees it"
     assert np.isfinite(result.out[:, [0, 2]]).all()
     assert np.isfinite(result.dx[:, [0, 2]]).all()
+    for statistics in (*result.running_mean, *result.running_var):
+        assert not np.isfinite(statistics[1])
+        assert np.isfinite(statistics[[0, 2]]).all()
+
+
+@pytest.mark.parametrize(("scale", "is_right"), [(1e-20, True), (1e-38, True), (1e-40, False)])
+def test_epsilon_of_zero(scale, is_right):
+    """1 / sqrt(variance) has to be a float32."""
+    x = np.array([[1.0], [-1.0], [2.0], [-2.5]], np.float32) * np.float32(scale)
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=1, epsilon=0)
+    layer.initialize(ctx=contexts(2))
+    with mx.autograd.record():
+        shards = gluon.utils.split_and_load(mx.nd.array(x), contexts(2))
+        outs = [layer(shard) for shard in shards]
+    out = np.concatenate([each.asnumpy() for each in outs])
+    exact = (x.astype(float) - x.astype(float).mean()) / x.astype(float).std()
+    expected = exact if is_right else np.sign(exact) * np.inf
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
 
 
 def test_the_same_bits_every_time():

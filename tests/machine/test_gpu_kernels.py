@@ -39,6 +39,8 @@ def folder():
     build = 'source scripts/native_tests.sh; build_native_tests plain Release "" kernels_ptx "$@"'
     options = ["-DGLUON_SYNCBN_WERROR=ON"]
     options += [f"-DGLUON_SYNCBN_CUDA={os.environ.get('GLUON_SYNCBN_CUDA', 'AUTO')}"]
+    architectures = os.environ.get("GLUON_SYNCBN_CUDA_ARCHITECTURES", "80-real")
+    options += [f"-DGLUON_SYNCBN_CUDA_ARCHITECTURES={architectures}"]
     command = ["bash", "-c", build, "bash", f"{target}.log", *options]
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of another process build here too

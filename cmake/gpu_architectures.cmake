@@ -1,0 +1,59 @@
+# For which GPUs the kernels are compiled. Architectures are written as in compute_86.
+
+# Sets `chosen` to the architectures that serve these `gpus`, of those that the compiler has `known`;
+# GPUs that are older than all of them get none. Code for one architecture runs on later ones of its
+# generation, and the driver compiles PTX for the generations after it.
+function(architectures_for chosen known gpus)
+  set(architectures)
+  foreach(gpu IN LISTS gpus)
+    set(best 0)
+    foreach(architecture IN LISTS known)
+      if(architecture LESS_EQUAL gpu AND architecture GREATER best)
+        set(best "${architecture}")
+      endif()
+    endforeach()
+    math(EXPR generation "${gpu} / 10")
+    math(EXPR generation_of_best "${best} / 10")
+    if(generation_of_best EQUAL generation)
+      list(APPEND architectures "${best}-real")
+    elseif(best GREATER 0)
+      list(APPEND architectures "${best}-virtual")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES architectures)
+  list(SORT architectures COMPARE NATURAL)
+  set(${chosen} "${architectures}" PARENT_SCOPE)
+endfunction()
+
+# Sets `chosen` to architectures for all GPUs: the first `known` one of each generation from sm_50 on,
+# common later ones for what the compiler makes better there, and PTX of the newest for GPUs to come.
+function(architectures_for_all chosen known)
+  set(architectures)
+  set(generation_before 0)
+  foreach(architecture IN LISTS known)
+    math(EXPR generation "${architecture} / 10")
+    if(architecture LESS 50)
+      continue()
+    endif()
+    if(generation GREATER generation_before OR architecture MATCHES "^(75|86|89)$")
+      list(APPEND architectures "${architecture}-real")
+    endif()
+    set(generation_before "${generation}")
+    set(newest "${architecture}")
+  endforeach()
+  list(APPEND architectures "${newest}-virtual")
+  set(${chosen} "${architectures}" PARENT_SCOPE)
+endfunction()
+
+# Sets `found` to the compute capabilities of the GPUs of this machine; empty if there are none.
+function(find_gpus_here found)
+  try_run(status compiled "${CMAKE_CURRENT_BINARY_DIR}/gpus_here"
+          "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/gpus_here.cc"
+          LINK_LIBRARIES ${CMAKE_DL_LIBS}
+          COMPILE_OUTPUT_VARIABLE log RUN_OUTPUT_VARIABLE gpus)
+  if(NOT compiled OR NOT status EQUAL 0)
+    message(WARNING "GPU contexts: the driver could not be asked for GPUs: ${log}${gpus}")
+    set(gpus "")
+  endif()
+  set(${found} "${gpus}" PARENT_SCOPE)
+endfunction()
