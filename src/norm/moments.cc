@@ -40,12 +40,7 @@ void Moments::merge(const std::vector<const Moments*>& parts, std::size_t begin,
     if (part->count == 0) continue;
     const auto weight = MergeWeight::of(count, part->count);
     for (std::size_t c = begin; c < end; ++c) {
-      if (count == 0) {
-        merged->mean[c] = part->mean[c];
-        merged->m2[c] = part->m2[c];
-      } else {
-        weight.merge(part->mean[c], part->m2[c], &merged->mean[c], &merged->m2[c]);
-      }
+      weight.merge(part->mean[c], part->m2[c], &merged->mean[c], &merged->m2[c]);
     }
     count += part->count;
   }

@@ -53,6 +53,12 @@ struct MergeWeight {
 
   GLUON_SYNCBN_HOST_DEVICE void merge(double mean, double m2, double* merged_mean,
                                       double* merged_m2) const {
+    // The weight 0 would not do: the square of delta may be infinite.
+    if (count_before == 0) {
+      *merged_mean = mean;
+      *merged_m2 = m2;
+      return;
+    }
     const double delta = mean - *merged_mean;
     *merged_mean += delta * of_merged;
     *merged_m2 += m2 + delta * delta * of_merged * count_before;

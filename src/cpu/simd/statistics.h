@@ -13,6 +13,12 @@ namespace {
 template <class V>
 GLUON_SYNCBN_INLINE void merge(double count_a, V* mean_a, V* m2_a, double count_b, V mean_b,
                                V m2_b) {
+  // The weight 0 would not do: the square of delta may be infinite.
+  if (count_a == 0) {
+    *mean_a = mean_b;
+    *m2_a = m2_b;
+    return;
+  }
   const double weight_b = count_b / (count_a + count_b);
   const V delta = mean_b - *mean_a;
   *mean_a += delta * weight_b;

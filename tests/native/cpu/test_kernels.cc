@@ -33,6 +33,11 @@ TEST_CASE_TEMPLATE("kernels: far outliers first, and a mean that moves", Kernels
   test_outliers<Kernels>();
 }
 
+TEST_CASE_TEMPLATE("kernels: means whose squares no double can hold", Kernels,
+                   GLUON_SYNCBN_CPU_KERNELS) {
+  test_huge_means<Kernels>();
+}
+
 TEST_CASE_TEMPLATE("kernels: outputs, with a shortcut and without", Kernels,
                    GLUON_SYNCBN_CPU_KERNELS) {
   test_outputs<Kernels>();

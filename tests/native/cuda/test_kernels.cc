@@ -25,6 +25,33 @@ TEST_CASE("cuda phases: a pivot that is an outlier does no harm") {
   test_outliers<GpuKernels<float>>();
 }
 
+TEST_CASE("cuda phases: means whose squares no double can hold") {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_huge_means<GpuKernels<double>>();
+  // Those of devices, where they merge.
+  GpuKernels<double> kernels;
+  const std::vector<double> message{-3e200, 5, 2, 7};
+  for (const std::size_t devices : {1, 2, 5}) {
+    const DeviceArray<double> moments(kernels.stream(), message);
+    const DeviceArray<double> statistics(kernels.stream(), std::vector<double>(6));
+    const DeviceArray<double> beta(kernels.stream(), std::vector<double>(2));
+    cuda::ForwardSource<double> source{};
+    source.messages.add(moments.data(), 0);
+    for (std::size_t i = 0; i < devices; ++i) source.messages.add(moments.data(), 4);
+    source.channels = 2;
+    source.statistics = {statistics.data(), statistics.data() + 2, statistics.data() + 4};
+    source.beta = beta.data();
+    Workspace workspace(kernels.stream());
+    cuda::normalize<double>(nullptr, {4, 2, 1}, source, WriteMode::kAssign, nullptr, &workspace,
+                            kernels.stream());
+    const std::vector<double> found = statistics.download();
+    CHECK(found[0] == -3e200);
+    CHECK(found[1] == 5);
+    CHECK(found[2] == 0.5);
+    CHECK(found[3] == 1.75);
+  }
+}
+
 TEST_CASE_TEMPLATE("cuda activations: outputs, with a shortcut and without", T, float, double,
                    Half) {
   GLUON_SYNCBN_NEEDS_GPU();

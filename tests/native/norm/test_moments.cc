@@ -124,6 +124,19 @@ TEST_CASE("moments: what is not a number stays in its channel, wherever its part
   }
 }
 
+TEST_CASE("moments: a mean whose square no double can hold") {
+  const Moments huge{2, {-3e200}, {4}};
+  CHECK(same_bits(merge_all<Moments>({huge}), huge));
+  const Moments merged = merge_all<Moments>({huge, huge, huge});
+  CHECK(merged.mean[0] == -3e200);
+  CHECK(merged.m2[0] == 12);
+  double mean = 0;
+  double m2 = 0;
+  MergeWeight::of(0, 2).merge(-3e200, 4, &mean, &m2);
+  CHECK(mean == -3e200);
+  CHECK(m2 == 4);
+}
+
 TEST_CASE("moments: counts that no float, and none that 32 bits, can hold") {
   const std::int64_t beyond_float = (std::int64_t{1} << 24) + 1;
   const std::int64_t beyond_32_bits = (std::int64_t{1} << 32) + 3;

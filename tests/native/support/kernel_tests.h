@@ -341,6 +341,26 @@ void test_outliers() {
   }
 }
 
+/// Equal elements whose squares no double can hold.
+template <class Kernels>
+void test_huge_means() {
+  using T = typename Kernels::Element;
+  if constexpr (std::is_same_v<T, double>) {
+    Kernels kernels;
+    for (const Layout& layout : {Layout{1, 3, 1}, Layout{2, 3, 1}, Layout{3, 5, 7},
+                                 Layout{2000, 3, 1}, Layout{2, 3, 49}, Layout{1, 2, 9973}}) {
+      CAPTURE(layout.outer);
+      CAPTURE(layout.inner);
+      Data<T> x(layout, 0, 1, 3);
+      for (T& element : x.elements) element = -3e200;
+      const std::vector<double> found = kernels.moments(x, 0);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        CHECK(found[i] == (i < found.size() / 2 ? -3e200 : 0));
+      }
+    }
+  }
+}
+
 template <class Kernels>
 void test_outputs() {
   using T = typename Kernels::Element;
