@@ -80,6 +80,13 @@ def test_kernels_divide_no_integers(compiled):
         assert not re.findall(r"\b(?:div|rem)\.[us]\d+", body), name
 
 
+def test_steps_of_kernels_are_unrolled(compiled):
+    """A loop over them would have one barrier, and the registers of all steps at once."""
+    for name, body in compiled[1].items():
+        barriers = 3 if "Elementwise" in name else 4 if "ChannelFirst" in name else 10
+        assert body.count("bar.sync") == barriers, name
+
+
 def test_kernels_wait_for_no_more_than_they_need(compiled):
     """A fence waits for all memory, and in front of the wait for channels loads are under way."""
     for name, body in compiled[1].items():
