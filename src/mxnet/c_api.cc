@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+#include <initializer_list>
 #include <optional>
 #include <string>
 
@@ -21,12 +23,31 @@ bool find_if_there(void* library, const char* name, Function* function) {
   return *function != nullptr;
 }
 
+/// The first name is that of MXNet 1.9.1, and a second one that of MXNet 2, where the first is
+/// gone.
 template <class Function>
-void find(void* library, const char* name, Function* function) {
-  if (!find_if_there(library, name, function)) {
-    throw Error(std::string("libmxnet has no function ") + name +
-                "; gluon_syncbn needs MXNet 1.9.1");
+void find(void* library, std::initializer_list<const char*> names, Function* function) {
+  for (const char* name : names) {
+    if (find_if_there(library, name, function)) return;
   }
+  throw Error(std::string("libmxnet has no function ") + *names.begin() +
+              "; gluon_syncbn needs MXNet 1.9.1 or 2");
+}
+
+std::atomic<int> the_engine_arguments{0};
+int the_probe = 0;  // its address is the parameter of the probe
+
+void probe(void* /*run_context*/, void* second, void* third, void* fourth) {
+  // With three arguments, the fourth is whatever its register holds.
+  if (third == &the_probe) {
+    the_engine_arguments = 3;
+  } else if (fourth == &the_probe) {
+    the_engine_arguments = 4;
+  } else {
+    return;
+  }
+  const OnComplete done = begin_operation(second, third, fourth).on_complete;
+  done.callback(done.engine, done.param, nullptr);
 }
 
 }  // namespace
@@ -42,20 +63,43 @@ void load_api(const char* path) {
     throw Error(std::string("libmxnet is not loaded from '") + path + "': " + dlerror());
   }
   Api loaded{};
-  find(library, "MXGetLastError", &loaded.GetLastError);
-  find(library, "MXCustomOpRegister", &loaded.CustomOpRegister);
-  find(library, "MXEnginePushAsyncND", &loaded.EnginePushAsyncND);
-  find(library, "MXNDArrayCreateEx64", &loaded.NDArrayCreateEx64);
-  find(library, "MXNDArrayDetach", &loaded.NDArrayDetach);
-  find(library, "MXNDArrayFree", &loaded.NDArrayFree);
-  find(library, "MXNDArrayGetData", &loaded.NDArrayGetData);
-  find(library, "MXNDArrayGetDType", &loaded.NDArrayGetDType);
-  find(library, "MXNDArrayGetShapeEx", &loaded.NDArrayGetShapeEx);
-  find(library, "MXNDArrayWaitAll", &loaded.NDArrayWaitAll);
-  find(library, "MXNDArrayWaitToRead", &loaded.NDArrayWaitToRead);
+  find(library, {"MXGetLastError"}, &loaded.GetLastError);
+  find(library, {"MXCustomOpRegister"}, &loaded.CustomOpRegister);
+  find(library, {"MXEnginePushAsyncND"}, &loaded.EnginePushAsyncND);
+  find(library, {"MXNDArrayCreateEx64", "MXNDArrayCreate64"}, &loaded.NDArrayCreate64);
+  find(library, {"MXNDArrayDetach"}, &loaded.NDArrayDetach);
+  find(library, {"MXNDArrayFree"}, &loaded.NDArrayFree);
+  find(library, {"MXNDArrayGetData"}, &loaded.NDArrayGetData);
+  find(library, {"MXNDArrayGetDType"}, &loaded.NDArrayGetDType);
+  find(library, {"MXNDArrayGetShapeEx", "MXNDArrayGetShape"}, &loaded.NDArrayGetShape);
+  find(library, {"MXNDArrayWaitAll"}, &loaded.NDArrayWaitAll);
+  find(library, {"MXNDArrayWaitToRead"}, &loaded.NDArrayWaitToRead);
   find_if_there(library, "omp_get_max_threads", &loaded.omp_get_max_threads);
   find_if_there(library, "omp_get_num_procs", &loaded.omp_get_num_procs);
   table() = loaded;
+}
+
+int count_engine_arguments() {
+  if (the_engine_arguments == 0) {
+    const Context cpu{kCPUContext, 0};
+    const EngineProperty property = kAsync;  // runs before the push returns
+    check(api().EnginePushAsyncND(&probe, &the_probe, nullptr, &cpu, nullptr, 0, nullptr, 0,
+                                  &property, 0, "SyncBatchNormProbe", false),
+          "MXEnginePushAsyncND");
+  }
+  if (the_engine_arguments == 0) {
+    throw Error(
+        "the engine of this MXNet gives its functions other arguments than those of MXNet "
+        "1.9.1 and 2");
+  }
+  return the_engine_arguments;
+}
+
+Operation begin_operation(void* second, void* third, void* fourth) {
+  if (the_engine_arguments == 3) return {*static_cast<OnComplete*>(second), third};
+  const auto on_start = *static_cast<OnComplete*>(second);  // of the same form
+  on_start.callback(on_start.engine, on_start.param, nullptr);
+  return {*static_cast<OnComplete*>(third), fourth};
 }
 
 void check(int status, const char* function) {

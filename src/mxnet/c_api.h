@@ -3,8 +3,8 @@
 
 // The part of MXNet's C interface (c_api.h, base.h, op_attr_types.h, ndarray.h of 1.9.1) that this
 // library uses. It is looked up at run time in the libmxnet that the process has loaded, so that
-// one binary serves every build of MXNet 1.9.1. One C++ class crosses this border: MXNet's
-// exception.
+// one binary serves every build of MXNet 1.9.1 and MXNet 2; what differs between these is in
+// c_api.cc. One C++ class crosses this border: MXNet's exception.
 
 #include <cstdint>
 #include <stdexcept>
@@ -54,7 +54,10 @@ struct OnComplete {
 };
 
 using NDArrayHandle = void*;
-using EngineFunction = void (*)(void* run_context, void* on_complete, void* param);
+/// Has three arguments (run context, on_complete, param) in the wheels of MXNet 1.9.1. In MXNet 2
+/// and in NVIDIA's builds of 1.9.1 there are four: on_start comes second. begin_operation()
+/// understands both.
+using EngineFunction = void (*)(void* run_context, void* second, void* third, void* fourth);
 using ParamDeleter = void (*)(void* param);
 
 /// Functions of type int return 0 for success.
@@ -65,14 +68,14 @@ struct Api {
                            const void* context, NDArrayHandle* const_arrays, int num_const,
                            NDArrayHandle* mutable_arrays, int num_mutable, const void* property,
                            int priority, const char* name, bool wait);
-  int (*NDArrayCreateEx64)(const std::int64_t* shape, int ndim, int dev_type, int dev_id,
-                           int delay_alloc, int dtype, NDArrayHandle* out);
+  int (*NDArrayCreate64)(const std::int64_t* shape, int ndim, int dev_type, int dev_id,
+                         int delay_alloc, int dtype, NDArrayHandle* out);
   /// Another handle of the same array.
   int (*NDArrayDetach)(NDArrayHandle handle, NDArrayHandle* out);
   int (*NDArrayFree)(NDArrayHandle handle);
   int (*NDArrayGetData)(NDArrayHandle handle, void** data);
   int (*NDArrayGetDType)(NDArrayHandle handle, int* dtype);
-  int (*NDArrayGetShapeEx)(NDArrayHandle handle, int* ndim, const int** shape);
+  int (*NDArrayGetShape)(NDArrayHandle handle, int* ndim, const int** shape);
   int (*NDArrayWaitAll)();
   int (*NDArrayWaitToRead)(NDArrayHandle handle);
   /// Those of what the host is linked with; null where it is not.
@@ -85,6 +88,22 @@ const Api& api();
 
 /// Fills the table from the library at `path`, which must be loaded already.
 void load_api(const char* path);
+
+/// How many arguments the engine gives to an EngineFunction: 3 or 4. The first call finds out by an
+/// operation, which starts the engine; MXNet reads its environment variables then. Throws Error for
+/// any other engine.
+int count_engine_arguments();
+
+/// The arguments of an operation.
+struct Operation {
+  OnComplete on_complete;
+  void* param;
+};
+
+/// To be called first in an EngineFunction, with its arguments after the first: tells an engine
+/// with on_start that the operation begins. count_engine_arguments() has been called before the
+/// push.
+Operation begin_operation(void* second, void* third, void* fourth);
 
 /// Throws the host's last error where `status` is not 0.
 void check(int status, const char* function);

@@ -14,7 +14,7 @@
 namespace gluon_syncbn::mxnet {
 namespace {
 
-using Operation = std::function<void(Completion)>;
+using Task = std::function<void(Completion)>;
 
 /// Lets the calling thread go on with the GPU that it had. MXNet changes that of any thread that
 /// frees arrays or pushes operations of another GPU, and relies on it in its own workers.
@@ -35,25 +35,27 @@ class KeepsGpu {
 #endif
 };
 
-void run(void* /*run_context*/, void* on_complete, void* param) {
+void run(void* /*run_context*/, void* second, void* third, void* fourth) {
+  const Operation operation = begin_operation(second, third, fourth);
   // The last device of a round frees arrays of all of them, on its worker.
   const KeepsGpu keeps_gpu;
-  // Completing deletes what `param` points to, perhaps while the operation still runs: its own
-  // mutex may be locked.
-  const Operation operation = std::move(*static_cast<Operation*>(param));
-  operation(Completion(*static_cast<OnComplete*>(on_complete)));
+  // Completing deletes what `param` points to, perhaps while the task still runs: its own mutex may
+  // be locked.
+  const Task task = std::move(*static_cast<Task*>(operation.param));
+  task(Completion(operation.on_complete));
 }
 
-void destroy(void* operation) { std::unique_ptr<Operation>(static_cast<Operation*>(operation)); }
+void destroy(void* task) { std::unique_ptr<Task>(static_cast<Task*>(task)); }
 
 /// `always`: also where an operation that writes an input has failed.
 void push_to(const Context& context, std::vector<NDArrayHandle> inputs,
              std::vector<NDArrayHandle> outputs, const char* name, EngineProperty property,
-             bool always, Operation operation) {
+             bool always, Task task) {
+  count_engine_arguments();
   // MXNet makes the GPU of an operation that it runs at once that of the thread.
   const KeepsGpu keeps_gpu;
-  auto owned = std::make_unique<Operation>(std::move(operation));
-  // The engine owns the operation from here on, also where the push fails.
+  auto owned = std::make_unique<Task>(std::move(task));
+  // The engine owns the task from here on, also where the push fails.
   check(api().EnginePushAsyncND(&run, owned.release(), &destroy, &context, inputs.data(),
                                 static_cast<int>(inputs.size()), outputs.data(),
                                 static_cast<int>(outputs.size()), &property, 0, name, always),
@@ -72,9 +74,22 @@ bool is_engine(const char* type) {
   return chosen && std::string_view(chosen) == type;
 }
 
+std::string asynchronous_gpu_engine() {
+  if (count_engine_arguments() == 3) return "";  // knows no such variable
+  const auto value_of = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  const std::string type = value_of("MXNET_ENGINE_TYPE");
+  if (type.find("Async") != std::string::npos) return "MXNET_ENGINE_TYPE=" + type;
+  const std::string asynchronous = value_of("MXNET_ASYNC_GPU_ENGINE");
+  if (asynchronous.empty() || asynchronous == "0") return "";
+  return "MXNET_ASYNC_GPU_ENGINE=" + asynchronous;
+}
+
 void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
           const std::vector<NDArrayHandle>& outputs, const char* name, EngineProperty property,
-          Operation operation) {
+          Task operation) {
   push_to({device.type == "gpu" ? kGPUContext : kCPUContext, device.index}, inputs, outputs, name,
           property, false, std::move(operation));
 }

@@ -27,6 +27,10 @@ class Completion {
 /// Whether the environment names this engine of MXNet, as MXNET_ENGINE_TYPE does.
 bool is_engine(const char* type);
 
+/// The environment variable, with its value, by which the engine lets an operation on a GPU begin
+/// before its inputs are computed, which its stream then waits for; "" where it does not.
+std::string asynchronous_gpu_engine();
+
 /// Runs `operation` once all that writes `inputs` or uses `outputs` has finished: on a worker of
 /// `device`, or, with kAsync, before this returns if there is nothing to wait for. The engine holds
 /// back whoever uses `outputs` until the completion is called. `operation` must not throw.

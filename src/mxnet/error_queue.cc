@@ -26,7 +26,7 @@ void make_room() {
   constexpr int kErrors = 4097;  // doubling its memory, the list has room for 8192 then
   const std::int64_t length = 1;
   NDArrayHandle handle = nullptr;
-  const int status = api().NDArrayCreateEx64(&length, 1, kCPUContext, 0, 0, kFloat32, &handle);
+  const int status = api().NDArrayCreate64(&length, 1, kCPUContext, 0, 0, kFloat32, &handle);
   if (status != 0) return;
   const NDArray array(handle);
   for (int i = 0; i < kErrors; ++i) {

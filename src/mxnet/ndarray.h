@@ -18,8 +18,8 @@ class NDArray {
   /// A new one in the host's memory.
   static NDArray on_cpu(std::int64_t length, MXDType dtype) {
     NDArrayHandle handle = nullptr;
-    check(api().NDArrayCreateEx64(&length, 1, kCPUContext, 0, 0, dtype, &handle),
-          "MXNDArrayCreateEx64");
+    check(api().NDArrayCreate64(&length, 1, kCPUContext, 0, 0, dtype, &handle),
+          "MXNDArrayCreate64");
     return NDArray(handle);
   }
 
@@ -41,7 +41,7 @@ class NDArray {
   std::vector<std::int64_t> shape() const {
     int ndim = 0;
     const int* dims = nullptr;
-    check(api().NDArrayGetShapeEx(handle(), &ndim, &dims), "MXNDArrayGetShapeEx");
+    check(api().NDArrayGetShape(handle(), &ndim, &dims), "MXNDArrayGetShape");
     return ndim > 0 ? std::vector<std::int64_t>(dims, dims + ndim) : std::vector<std::int64_t>();
   }
 

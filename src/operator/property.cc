@@ -53,6 +53,16 @@ void require_threaded_engine(const std::string& layer) {
               "synchronize several devices; unset it or use one device");
 }
 
+/// Kernels run on streams of this library, which the engine does not know: it would start them
+/// before their inputs are computed.
+void require_synchronous_gpu_engine(const std::string& layer) {
+  const std::string setting = asynchronous_gpu_engine();
+  if (setting.empty()) return;
+  throw Error(layer + ": " + setting +
+              " lets operations on GPUs begin before their inputs are computed, which gluon_syncbn "
+              "does not support; unset it");
+}
+
 }  // namespace
 
 Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
@@ -135,6 +145,7 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   Device device = parse_context(layer, context);
   const bool synchronizes = attributes_.synchronizes();
   if (synchronizes) require_threaded_engine(layer);
+  if (device.type == "gpu") require_synchronous_gpu_engine(layer);
   auto backend = backend_of(device, layer);
   if (device.type == "cpu") {
     require_safe_cpu_contexts(layer, attributes_.num_devices > 1);

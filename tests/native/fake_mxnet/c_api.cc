@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,12 @@ void* gluon_syncbn::fake_mxnet::make_handle(const NDArray& array) {
 
 long gluon_syncbn::fake_mxnet::handles_given_out() { return the_handles; }
 
+int gluon_syncbn::fake_mxnet::engine_arguments() {
+  static const char* const chosen = std::getenv("FAKE_MXNET_ENGINE_ARGUMENTS");
+  static const int arguments = chosen ? std::atoi(chosen) : 3;
+  return arguments;
+}
+
 FAKE_MXNET_EXPORT const char* MXGetLastError() { return the_last_error.c_str(); }
 
 FAKE_MXNET_EXPORT int MXCustomOpRegister(const char* /*op_type*/, mxnet::PropertyCreator creator) {
@@ -71,10 +78,19 @@ FAKE_MXNET_EXPORT int MXEnginePushAsyncND(mxnet::EngineFunction function, void* 
                                           const char* /*name*/, bool wait) {
   return guarded([&] {
     // Deleted when the engine forgets the operation, or here if it is not even pushed.
-    const std::shared_ptr<void> owned(param, deleter);
+    const std::shared_ptr<void> owned(param, deleter ? deleter : [](void*) {});
     auto run = [function, owned](const mxnet::OnComplete& on_complete) {
       mxnet::OnComplete copy = on_complete;
-      function(nullptr, &copy, owned.get());
+      if (engine_arguments() == 3) {
+        const auto untyped = reinterpret_cast<mxnet::Callback>(function);
+        reinterpret_cast<void (*)(void*, void*, void*)>(untyped)(nullptr, &copy, owned.get());
+        return;
+      }
+      bool begun = false;
+      const auto begin = [](void*, void* flag, const void*) { *static_cast<bool*>(flag) = true; };
+      mxnet::OnComplete on_start{begin, nullptr, &begun};
+      function(nullptr, &on_start, &copy, owned.get());
+      if (!begun) std::abort();  // MXNet would wait for no event of another stream
     };
     Engine::get().push(std::move(run), *static_cast<const mxnet::Context*>(context),
                        variables_of(const_arrays, num_const),

@@ -19,6 +19,10 @@
 
 namespace gluon_syncbn::fake_mxnet {
 
+/// How many arguments the C interface gives to the functions of operations: 3, as in the wheels of
+/// MXNet 1.9.1, or with FAKE_MXNET_ENGINE_ARGUMENTS=4 those of MXNet 2.
+int engine_arguments();
+
 /// As dmlc::Error: a std::runtime_error that adds nothing.
 class Error : public std::runtime_error {
  public:
