@@ -3,13 +3,18 @@
 #
 #   scripts/check_gpu.sh [FOLDER]
 #
-# FOLDER (default: runs/check-gpu) gets results.md, with one line for each check and all times, and
-# log.txt, with all output. A check that fails, hangs or lacks its program stops no other. The status
-# is 0 if nothing failed. CONTRIBUTING.md says what has to be installed.
+# FOLDER (default: runs/check-gpu) gets results.md, with a line for each check and all times, and
+# log.txt, with all output. A check that fails, hangs or lacks its program stops no other one. What
+# matters most comes first. The status is 0 if nothing failed. CONTRIBUTING.md says what has to be
+# installed.
+#
+# For a machine without a network, carry doctest's header there (DOCTEST). Or build the programs
+# elsewhere, with BUILD_FOR, and carry build/gpu there (BINARIES).
 #
 # Environment:
-#   CUDACXX, DOCTEST  nvcc, and the folder of doctest/doctest.h, if they are not found without
+#   CUDACXX, DOCTEST  nvcc, and the folder of doctest/doctest.h, if CMake does not find them
 #   PYTHON            a Python that has PyTorch, to time its kernels beside ours (default: python3)
+#   BUILD_FOR         builds for this compute capability (such as 9.0) in build/gpu, and ends
 #   BINARIES          folder with programs that were built before (default: builds in build/gpu)
 #   MINUTES           limit for everything (default: 9)
 set -uo pipefail
@@ -32,6 +37,16 @@ say() { printf '%s\n' "$*" | tee -a "$results"; }
 idle='skipped: GPUs: |test cases: +0 '
 failed=0
 
+# Ends what the last check has left: a tool may start its program in a session of its own. All that a
+# check starts inherits CHECK_GPU.
+end_children() {
+  local found
+  found="$(grep -lzx "CHECK_GPU=$$" /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3)"
+  # shellcheck disable=SC2086  # one word for each process
+  [[ -z "$found" ]] || kill -KILL $found 2>/dev/null
+}
+trap end_children EXIT
+
 # check NAME SECONDS COMMAND...: runs it within its time, with its output in the log and in $output.
 check() {
   local name="$1" limit="$2" begin="$SECONDS" result=passed status
@@ -44,8 +59,11 @@ check() {
     result="not run: no time left"
   else
     printf '\n== %s: %s\n' "$name" "$*" >>"$log"
-    output="$(timeout --kill-after 5 "$limit" "$@" 2>&1 </dev/null)"
+    # Not through a pipe, which a child that is left would keep open.
+    CHECK_GPU="$$" timeout --kill-after 5 "$limit" "$@" >"$out/output.txt" 2>&1 </dev/null
     status=$?
+    end_children
+    output="$(tr -d '\0' <"$out/output.txt")"
     printf '%s\n' "$output" >>"$log"
     if ((status == 124 || status == 137)); then
       result="FAILED: not done in $limit s"
@@ -60,47 +78,63 @@ check() {
   [[ "$result" == passed ]]
 }
 
+# build CAPABILITY: the programs, with nvcc.
+build() {
+  check "configured" 60 cmake -S . -B "$binaries" -DCMAKE_CUDA_COMPILER="$(command -v "$nvcc")" \
+    -DCMAKE_BUILD_TYPE=Release -DGLUON_SYNCBN_CUDA=ON -DGLUON_SYNCBN_BUILD_TESTS=ON \
+    -DGLUON_SYNCBN_CUDA_ARCHITECTURES="${1//./}-real" \
+    ${DOCTEST:+"-DDOCTEST_INCLUDE_DIR=$DOCTEST"} &&
+    check "built" "$2" cmake --build "$binaries" --parallel "$(nproc)" \
+      --target cuda_tests time_gpu mxnet_tests_on_gpus
+}
+
 say "| check | result | time |"
 say "| --- | --- | --- |"
+nvcc="${CUDACXX:-nvcc}"
+if [[ -n "${BUILD_FOR:-}" ]]; then
+  build "$BUILD_FOR" 540
+  exit
+fi
 facts=name,driver_version,compute_cap,clocks.sm,clocks.max.sm,clocks.mem,pstate,temperature.gpu
 check "GPU" 20 nvidia-smi "--query-gpu=$facts" --format=csv
 gpu="$output"
 capability="$(grep -oE '[0-9]+\.[0-9]+, [0-9]+ MHz' <<<"$gpu" | head -n 1 | cut -d , -f 1)"
-nvcc="${CUDACXX:-nvcc}"
 check "nvcc" 20 "$nvcc" --version
 gpu+=$'\n'"$(tail -n 2 <<<"$output")"
+if [[ -z "${BINARIES:-}" ]]; then build "$capability" 240; fi
 
-if [[ -z "${BINARIES:-}" ]]; then
-  check "configured" 60 cmake -S . -B "$binaries" -DCMAKE_CUDA_COMPILER="$(command -v "$nvcc")" \
-    -DCMAKE_BUILD_TYPE=Release -DGLUON_SYNCBN_CUDA=ON -DGLUON_SYNCBN_BUILD_TESTS=ON \
-    -DGLUON_SYNCBN_CUDA_ARCHITECTURES="${capability//./}-real" \
-    ${DOCTEST:+"-DDOCTEST_INCLUDE_DIR=$DOCTEST"} &&
-    check "built" 240 cmake --build "$binaries" --parallel "$(nproc)" \
-      --target cuda_tests time_gpu mxnet_tests_on_gpus
-fi
-
-# First what may corrupt memory. All dtypes, activations, shortcuts and in place, in layouts that
-# blocks merge between them.
 export GLUON_SYNCBN_SHARE_GPUS=1 GLUON_SYNCBN_TEST_DEVICE=gpu
-for tool in memcheck racecheck synccheck initcheck; do
-  check "$tool" 60 compute-sanitizer "--tool=$tool" --error-exitcode=9 --report-api-errors=no \
-    "$binaries/cuda_tests" --minimal \
-    "--test-case=cuda activations: *outputs*,cuda activations: grad*,cuda in place*"
-done
 check "kernels and backend" 90 "$binaries/cuda_tests"
 check "library on a fake MXNet" 60 "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end
 check "times" 60 "$binaries/time_gpu"
 times="$output"
-output=
-if "$python" -c 'import torch' 2>>"$log"; then
+check "times of messages on the GPU" 20 "$binaries/time_gpu" messages
+times+=$'\n\nMessages on the GPU:'"$output"
+check "times of messages on the host" 20 env MXNET_ENABLE_GPU_P2P=0 "$binaries/time_gpu" messages
+times+=$'\n\nMessages on the host:'"$output"
+torch=
+if timeout 30 "$python" -c 'import torch' 2>>"$log"; then
   check "PyTorch" 60 "$python" scripts/time_torch.py "$log"
+  torch="$output"
 else
   say "| PyTorch | not run: no torch for $python | 0 s |"
 fi
+
+# At last what may corrupt memory, on small arrays, because these tools are slow: all dtypes,
+# activations, shortcuts and in place, in layouts that blocks merge between them. The tools share
+# the time that is left.
+export GLUON_SYNCBN_TEST_ELEMENTS=2000
+tools=(memcheck racecheck synccheck initcheck)
+for i in "${!tools[@]}"; do
+  check "${tools[i]}" "$(((end - SECONDS) / (${#tools[@]} - i)))" \
+    compute-sanitizer "--tool=${tools[i]}" --error-exitcode=9 --report-api-errors=no \
+    "$binaries/cuda_tests" --minimal \
+    "--test-case=cuda activations: *outputs*,cuda activations: grad*,cuda in place*"
+done
 say "
 $gpu
 
 $times
 
-$output"
+$torch"
 exit "$failed"

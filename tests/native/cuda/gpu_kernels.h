@@ -213,7 +213,7 @@ class GpuKernels {
   static constexpr long double kUnitOfSums = 4 * Type<T>::kUnit;
   static constexpr long double kUnitOfEqualSums = 2 * kUnitOfSums;
   static constexpr bool kExactMeans = true;
-  static constexpr std::int64_t kMostElements = tests::kMostElements;
+  static inline const std::int64_t kMostElements = tests::kMostElements;
 
   /// Some of them where that takes long.
   static std::vector<Layout> layouts() {

@@ -1,6 +1,7 @@
 // Times the GPU backend on one GPU: each phase of a pass by the GPU's clock, and whole rounds of 1
-// to 8 contexts by the host's. "time_gpu small" takes tiny arrays and few rounds, to see that it
-// runs.
+// to 8 contexts by the host's. "time_gpu messages" times only rounds of 8 contexts with many
+// channels, whose messages lie on the host if MXNET_ENABLE_GPU_P2P=0. "time_gpu small" takes tiny
+// arrays and few rounds, to see that the program runs.
 
 #include <cuda_runtime_api.h>
 
@@ -65,6 +66,9 @@ std::vector<Case> cases() {
   cases.push_back({8, 64, 32, DType::kFloat64});
   // Two images for each GPU.
   cases.insert(cases.end(), {{2, 64, 240}, {2, 256, 60}, {2, 1024, 60}, {2, 2048, 60}});
+  for (const std::int64_t channels : {256, 2048}) {
+    cases.push_back({2, channels, 60, DType::kFloat16});
+  }
   cases.push_back({2, 512, 30, DType::kFloat16});
   return cases;
 }
@@ -316,15 +320,15 @@ void time_phases(const Case& given, bool small) {
 }
 
 /// Prints a row for each number of contexts that share the GPU.
-void time_rounds(bool small) {
-  std::printf("\n| contexts | step, us: p50 | p99 | CPU, us |\n| --- | --- | --- | --- |\n");
-  const std::size_t steps = small ? 3 : 2000;
-  for (const std::size_t contexts : {1, 2, 4, 8}) {
+void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std::size_t steps) {
+  std::printf("\n| contexts | step of %s, us: p50 | p99 | CPU, us |\n| --- | --- | --- | --- |\n",
+              given.name().c_str());
+  for (const std::size_t contexts : numbers) {
     SyncGroup group("layer", contexts);
     std::vector<double> times;
     std::clock_t cpu = 0;
     run_ranks(contexts, [&](std::size_t rank) {
-      Layer layer(static_cast<int>(rank), {2, 64, 8});
+      Layer layer(static_cast<int>(rank), given);
       Calls calls;
       const auto pass = [&](Reduction* reduction, const std::shared_ptr<DevicePass>& own) {
         reduction->sum(own.get());
@@ -349,9 +353,10 @@ void time_rounds(bool small) {
   }
 }
 
-void run(bool small) {
+void run(bool small, bool messages) {
   setenv("CUDA_VISIBLE_DEVICES", "0", 0);
   setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1);
+  if (messages) return time_rounds({2, 2048, 8}, {8}, 500);
   std::printf("%s\n\n| case | phase | us (quartiles) | GB/s | of a copy's |\n%s\n",
               cuda::describe_devices().c_str(), "| --- | --- | --- | --- | --- |");
   for (Case given : cases()) {
@@ -361,7 +366,8 @@ void run(bool small) {
     }
     time_phases(given, small);
   }
-  time_rounds(small);
+  if (small) time_rounds({2, 2048, 8}, {2}, 3);
+  time_rounds({2, 64, 8}, {1, 2, 4, 8}, small ? 3 : 2000);
 }
 
 }  // namespace
@@ -369,7 +375,8 @@ void run(bool small) {
 
 int main(int count, char** words) {
   try {
-    gluon_syncbn::tests::run(count == 2 && words[1] == std::string("small"));
+    const std::string what = count == 2 ? words[1] : "";
+    gluon_syncbn::tests::run(what == "small", what == "messages");
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "time_gpu: %s\n", error.what());
