@@ -36,6 +36,9 @@ using PropertyCreator = int (*)(const char* op_type, int num_kwargs, const char*
 
 enum OpReq : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
 
+/// Of an array: dense, or one of two sparse layouts.
+enum StorageType : int { kUnknownStorage = -1, kDense = 0, kRowSparse = 1, kCsr = 2 };
+
 enum EngineProperty : int { kNormal = 0, kCPUPrioritized = 3, kAsync = 4 };
 
 /// mxnet::Context.

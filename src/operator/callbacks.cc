@@ -49,7 +49,7 @@ struct Owned {
   }
 };
 
-using OwnedProperty = Owned<Property, 8>;
+using OwnedProperty = Owned<Property, 10>;
 using OwnedOperator = Owned<Operator, 3>;
 
 Positions positions_of(void* state) { return OwnedProperty::get(state).positions(); }
@@ -110,6 +110,40 @@ int infer_dtype(int num_tensors, int* dtypes, void* state) {
   for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
     const MXDType dtype = positions.is_data(i) ? inferred.data : inferred.parameter;
     if (dtype != kUnknownDType) dtypes[i] = dtype;
+  }
+  return kSuccess;
+}
+
+// Without the next two callbacks MXNet refuses sparse arrays itself, and does not name the layer.
+
+int infer_storage(int num_tensors, int* storages, void* state) {
+  const Positions positions = positions_of(state);
+  if (!is_number_of_all(num_tensors, positions)) return kFailure;
+  const auto at = positions.forward();
+  for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
+    const char* const name = i < positions.arguments() ? kArgumentNames[i]
+                             : i == at.out()           ? "the output"
+                                                       : kStateNames[i - at.out() - 1];
+    OwnedProperty::get(state).require_dense(name, storages[i]);
+    storages[i] = kDense;
+  }
+  return kSuccess;
+}
+
+int infer_storage_backward(int num_tensors, int* storages, int* tags, void* state) {
+  // MXNet's tags. The other arrays are those of the forward pass, which has checked them.
+  constexpr int kInputGradient = 2;
+  constexpr int kOutputGradient = 3;
+  const Property& property = OwnedProperty::get(state);
+  std::size_t gradients = 0;
+  for (int i = 0; i < num_tensors; ++i) {
+    if (tags[i] == kOutputGradient) {
+      property.require_dense("the gradient of the output", storages[i]);
+    } else if (tags[i] == kInputGradient) {
+      const std::string name = kArgumentNames[gradients++];
+      property.require_dense("the gradient of " + name, storages[i]);
+    }
+    storages[i] = kDense;
   }
   return kSuccess;
 }
@@ -178,14 +212,16 @@ int do_nothing(void*) { return kSuccess; }
 int create_property(const char* /*op_type*/, int num_attributes, const char** names,
                     const char** values, CallbackList* out) {
   // In the order of MXNet's CustomOpPropCallbacks.
-  static std::array<Callback, 8> callbacks{erase_type(&OwnedProperty::destroy),
-                                           erase_type(&list_arguments),
-                                           erase_type(&list_outputs),
-                                           erase_type(&list_auxiliary_states),
-                                           erase_type(&infer_shape),
-                                           erase_type(&declare_backward_dependency),
-                                           erase_type(&create_operator),
-                                           erase_type(&infer_dtype)};
+  static std::array<Callback, 10> callbacks{erase_type(&OwnedProperty::destroy),
+                                            erase_type(&list_arguments),
+                                            erase_type(&list_outputs),
+                                            erase_type(&list_auxiliary_states),
+                                            erase_type(&infer_shape),
+                                            erase_type(&declare_backward_dependency),
+                                            erase_type(&create_operator),
+                                            erase_type(&infer_dtype),
+                                            erase_type(&infer_storage),
+                                            erase_type(&infer_storage_backward)};
   // MXNet calls the deleter of whatever list it finds here after an exception too.
   static std::array<Callback, 1> only_deleter{erase_type(&do_nothing)};
   static std::array<void*, 1> no_context{nullptr};

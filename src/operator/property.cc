@@ -140,6 +140,13 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   return dtypes;
 }
 
+void Property::require_dense(const std::string& name, int storage) const {
+  if (storage == kUnknownStorage || storage == kDense) return;
+  const char* const storage_name = storage == kRowSparse ? "row_sparse" : "csr";
+  throw Error(attributes_.layer() + ": " + name + " is " + storage_name +
+              " where a dense array is expected; convert it with tostype('default')");
+}
+
 std::shared_ptr<Operator> Property::create_operator(const std::string& context) {
   const std::string layer = attributes_.layer();
   Device device = parse_context(layer, context);

@@ -42,6 +42,9 @@ class Property {
   /// `given` are the dtypes of the arguments, the output and the auxiliary states.
   DTypes infer_dtypes(const std::vector<int>& given) const;
 
+  /// Throws Error if the array `name` is sparse.
+  void require_dense(const std::string& name, int storage) const;
+
   std::shared_ptr<Operator> create_operator(const std::string& context);
 
  private:

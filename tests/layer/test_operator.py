@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import gluon_syncbn  # noqa: F401  (registers the operator)
+import itertools
+
+import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
@@ -113,6 +115,35 @@ def test_wrong_input_is_named_and_leaves_the_process_usable(call, message):
     with pytest.raises(mx.base.MXNetError, match="SyncBatchNorm 'stage1_bn'.*" + message):
         _call(**call)
     assert np.isfinite(_call()).all()
+
+
+def make_sparse(storage: str, sparse: str) -> str:
+    """The message of a call that has one sparse array."""
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts(1))
+    layer.hybridize(active=sparse.endswith("hybridized"))
+    x = mx.nd.array(np.arange(12).reshape(4, 3), ctx=contexts(1)[0])
+    x.attach_grad(stype=storage if sparse == "the gradient of data" else None)
+    with pytest.raises(mx.base.MXNetError) as error:  # noqa: PT012
+        with mx.autograd.record():
+            out = layer(x.tostype(storage) if sparse.startswith("data") else x)
+        out.backward(mx.nd.ones((4, 3)).tostype(storage) if "output" in sparse else None)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("storage", "sparse"),
+    [
+        *itertools.product(["csr", "row_sparse"], ["data", "data, hybridized"]),
+        *itertools.product(["row_sparse"], ["the gradient of the output", "the gradient of data"]),
+        ("row_sparse", "the gradient of the output, hybridized"),
+    ],
+)
+def test_sparse_arrays_are_refused(storage, sparse):
+    message = make_sparse(storage, sparse)
+    words = f": {sparse.split(',')[0]} is {storage} where a dense array is expected; convert it"
+    assert "SyncBatchNorm 'syncbatchnorm" in message
+    assert words in message
 
 
 def test_several_devices_need_a_key():

@@ -25,7 +25,8 @@ enum : std::size_t {
   kInferShape,
   kDeclareBackwardDependency,
   kCreateOperator,
-  kInferType
+  kInferType,
+  kInferStorageType
 };
 }
 namespace operator_at {
@@ -120,10 +121,13 @@ void Node::infer(const std::vector<NDArray>& inputs) const {
   }
   call(*property_, property_at::kInferShape, static_cast<int>(total), ndims.data(), dims.data());
   call(*property_, property_at::kInferType, static_cast<int>(total), dtypes.data());
+  std::vector<int> storages(total, mxnet::kUnknownStorage);
+  call(*property_, property_at::kInferStorageType, static_cast<int>(total), storages.data());
   for (std::size_t i = 0; i < total; ++i) {
     const NDArray& input = i == arguments ? inputs.front() : inputs[i < arguments ? i : i - 1];
     if (Shape(dims[i], dims[i] + ndims[i]) != input.shape()) throw Error("Shape inconsistent");
     if (dtypes[i] != input.dtype()) throw Error("Type inconsistent");
+    if (storages[i] != mxnet::kDense) throw Error("Storage type inconsistent");
   }
 }
 
