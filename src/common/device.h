@@ -8,8 +8,8 @@
 
 namespace gluon_syncbn {
 
-/// One device of a round. The order of devices is the order in which their parts are merged, so
-/// that results do not depend on who arrives first.
+/// One device of a round. Partial statistics merge in the order of devices, so that results do not
+/// depend on which device arrives first.
 struct Device {
   std::string type;
   int index = 0;
@@ -23,7 +23,7 @@ struct Device {
   std::string name() const { return type + "(" + std::to_string(index) + ")"; }
 };
 
-/// "cpu(0), cpu(1)" for any range of pairs whose first element is a Device.
+/// Returns "cpu(0), cpu(1)" for a range of pairs whose first element is a Device.
 template <class DeviceMap>
 std::string device_list(const DeviceMap& devices) {
   std::string list;

@@ -7,33 +7,34 @@
 
 namespace gluon_syncbn {
 
-/// What arrays of data hold.
+/// The dtypes of data arrays.
 enum class DType { kFloat32, kFloat64, kFloat16 };
 
-/// The same as types of C++: VISIT(T) for each.
+/// Expands to VISIT(T) for the C++ type T of each dtype.
 #define GLUON_SYNCBN_FOR_EACH_DTYPE(VISIT) VISIT(float) VISIT(double) VISIT(Half)
 
-/// The digits of T in base 2.
+/// Binary digits of the significand of T.
 template <class T>
 inline constexpr int kDigits = std::numeric_limits<T>::digits;
 template <>
 inline constexpr int kDigits<Half> = 11;
 
-/// The error of numbers too small to have all digits. They may be flushed to zero, but for Half.
+/// The largest rounding error of numbers too small for all digits of T. A float or double of that
+/// size may be flushed to zero; a Half keeps the digits that it has.
 template <class T>
 inline constexpr double kUnderflow = static_cast<double>(std::numeric_limits<T>::min());
 template <>
 inline constexpr double kUnderflow<Half> = 0x1p-25;
 
-/// Data type T and the type P of gamma, beta and the running statistics of such data, as in MXNet's
-/// BatchNorm: half precision would lose small updates.
+/// The type T of data, and the type P of its gamma, beta and running statistics. As in MXNet's
+/// BatchNorm, P is never half precision, which would lose small updates.
 template <class T, class P>
 struct DTypes {
   using Data = T;
   using Parameter = P;
 };
 
-/// Returns visit(DTypes<T, P>()) with the types of `dtype`.
+/// Returns visit(DTypes<T, P>()) for the types of `dtype`.
 template <class Visit>
 auto dispatch(DType dtype, const Visit& visit) {
   switch (dtype) {

@@ -7,7 +7,7 @@
 
 namespace gluon_syncbn {
 
-/// A broken invariant: the fault of this library, never of its user.
+/// Reports a broken invariant, which is a fault of this library and never of its user.
 class InternalError : public Error {
  public:
   InternalError(const std::string& what, const char* file, int line)
@@ -17,8 +17,8 @@ class InternalError : public Error {
 
 }  // namespace gluon_syncbn
 
-/// Throws InternalError unless `condition` holds, in release builds too. `what` is evaluated only
-/// then.
+/// Throws InternalError unless `condition` holds, in release builds too. Evaluates `what` only if
+/// it throws.
 #define GLUON_SYNCBN_ENFORCE(condition, what)                          \
   do {                                                                 \
     if (!(condition)) {                                                \

@@ -7,15 +7,15 @@
 
 namespace gluon_syncbn {
 
-/// Every failure this library reports. Hosts catch it as std::exception; its layout is that of
-/// std::runtime_error, which hosts compiled by another compiler rely on.
+/// The exception of every failure that this library reports. It adds no members to
+/// std::runtime_error, so that code from another compiler can catch it as a std::exception.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 };
 
-/// Returns nullptr, or what went wrong in `task`, good until this thread's next call: how C
-/// functions hand errors to Python.
+/// Runs `task` and returns nullptr, or the message of the exception that it threw. C functions hand
+/// errors to Python in this way. The message stays valid until this thread calls error_of() again.
 template <class Task>
 const char* error_of(const Task& task) {
   thread_local std::string error;

@@ -1,8 +1,8 @@
 #ifndef GLUON_SYNCBN_COMMON_HOST_DEVICE_H_
 #define GLUON_SYNCBN_COMMON_HOST_DEVICE_H_
 
-// What runs on a GPU is written in headers that any C++ compiler understands, so that the tests run
-// the very same source on the CPU, thread by thread (tests/native/emulation/lockstep.h).
+// Functions for GPUs are in headers that any C++ compiler understands. So the tests run the same
+// source on the CPU, thread by thread (tests/native/emulation/lockstep.h).
 
 #ifdef __CUDACC__
 #define GLUON_SYNCBN_HOST_DEVICE __host__ __device__

@@ -7,13 +7,14 @@
 
 namespace gluon_syncbn {
 
-/// A dense array seen from its channel axis: (outer, channels, inner) in row-major order.
+/// The shape of a dense row-major array as (outer, channels, inner), where `outer` and `inner` are
+/// the products of the dimensions before and after the channel axis.
 struct Layout {
   std::int64_t outer = 0;
   std::int64_t channels = 0;
   std::int64_t inner = 0;
 
-  /// Elements of one channel.
+  /// The number of elements per channel.
   std::int64_t count() const { return outer * inner; }
 
   /// `axis` must lie in [0, shape.size()).

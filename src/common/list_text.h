@@ -5,12 +5,12 @@
 
 namespace gluon_syncbn {
 
-/// Makes "a, b" of "a" and "b".
+/// Appends `item`, after ", " if the list is not empty.
 inline void append_item(std::string* list, const std::string& item) {
   *list += (list->empty() ? "" : ", ") + item;
 }
 
-/// "4, 5" for a range of numbers.
+/// Returns "4, 5" for a range of the numbers 4 and 5.
 template <class Numbers>
 std::string number_list(const Numbers& numbers) {
   std::string list;

@@ -13,20 +13,22 @@ namespace gluon_syncbn {
 namespace {
 
 constexpr std::chrono::seconds kPatience{1};
-constexpr double kBusyShare = 0.2;  // of the observations
+// Threads count as idle if at most this share of the observations found one busy.
+constexpr double kBusyShare = 0.2;
 constexpr const char* kTasks = "/proc/self/task";
 
 bool is_busy(const std::string& task) {
   std::ifstream file(std::string(kTasks) + "/" + task + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // "number (name) state ...", where the name may hold anything; empty if the thread has ended.
+  // The text is "number (name) state ...", in which the name may contain any character. It is empty
+  // if the thread has ended.
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
   const char state = text[name_end + 2];
   return state == 'R' || state == 'D';
 }
 
-bool one_is_busy() {
+bool any_is_busy() {
   const std::string own = std::to_string(syscall(SYS_gettid));
   const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir(kTasks), &closedir);
   if (!tasks) return true;
@@ -40,7 +42,7 @@ bool one_is_busy() {
 
 bool OtherThreads::observe_idle() {
   ++observations_;
-  if (one_is_busy()) ++busy_;
+  if (any_is_busy()) ++busy_;
   if (Clock::now() - since_ < kPatience) return false;
   const bool are_idle = busy_ <= kBusyShare * observations_;
   forget();

@@ -5,15 +5,16 @@
 
 namespace gluon_syncbn {
 
-/// Tells whether the threads of this process but the calling one have nothing to do.
+/// Finds out whether all threads of this process except the calling one are idle.
 class OtherThreads {
  public:
-  /// To be called every few milliseconds. True at the end of each second in which hardly any call
-  /// found one of them running, ready to run or reading a disk: threads that only look for work now
-  /// and then do not count. Always false where the system does not tell.
+  /// Looks at the threads once; the caller repeats this every few milliseconds. Returns true at the
+  /// end of a second in which hardly any call found a thread that was running, ready to run or
+  /// reading a disk. "Hardly any" leaves out threads that look for work now and then. Always
+  /// returns false if the system has no /proc.
   bool observe_idle();
 
-  /// Begins a new second.
+  /// Starts a new second.
   void forget();
 
  private:

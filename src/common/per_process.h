@@ -7,10 +7,11 @@
 
 namespace gluon_syncbn {
 
-/// One object per process, never destroyed: threads and operators may outlive static destruction.
+/// One object per process. It is never destroyed, because threads and operators may outlive static
+/// destruction.
 ///
-/// A forked child gets a new one. The threads that hold the mutex of the old one, or that work for
-/// it, are not in the child, so that whoever touched the old one could wait forever.
+/// A forked child gets a new object. A thread of the parent may have held the mutex of the old one,
+/// and does not exist in the child to release it. So a use of the old object could wait forever.
 template <class T>
 class PerProcess {
  public:

@@ -7,14 +7,14 @@
 
 namespace gluon_syncbn {
 
-/// Arithmetic is in single precision for float and half data, in double for double. It is also the
-/// type of their parameters.
+/// The type in which elements of T are computed: float for float and Half, double for double. Gamma
+/// and beta have the same type.
 template <class T>
 using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// What rounding the mean to R leaves. x - mean is (x - R(mean)) - rest, and the rest, times its
-/// factor, goes into the constant term: so the result is exact to R even where the mean is
-/// thousands of standard deviations from zero.
+/// The difference between the mean and its value rounded to R: x - mean is (x - R(mean)) - rest.
+/// The kernels add the rest, times its factor, to their constant term. So the result is exact to R
+/// even if the mean is thousands of standard deviations from zero.
 template <class R>
 GLUON_SYNCBN_HOST_DEVICE inline double rest_of(double mean) {
   return mean - static_cast<double>(static_cast<R>(mean));

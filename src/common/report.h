@@ -6,11 +6,12 @@
 
 namespace gluon_syncbn {
 
-/// Tells users what no call can tell them: the one place where this library writes by itself, to
-/// the standard error. Python's logging would need the interpreter's lock, and the thread that
-/// holds it may be waiting for the calling thread, as at a fork.
+/// Prints a message that no call can return to the user. Nothing else in this library prints.
+///
+/// Python's logging would need the interpreter's lock. The thread that holds it may be waiting for
+/// the calling thread, as at a fork.
 inline void report(const std::string& text) {
-  // In one piece, because other threads may write too.
+  // One write, so that the text of another thread cannot come in between.
   std::cerr << "gluon_syncbn: " + text + "\n" << std::flush;
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kObserveEvery{10};
 
-// A forked child keeps it, though not the watchdog.
+// Outside the class, because a forked child gets a new Watchdog but keeps the timeout.
 std::atomic<double> the_timeout{300.0};
 
 }  // namespace
@@ -88,10 +88,10 @@ void Watchdog::run() {
       wake_.wait_for(lock, kObserveEvery);
       observe(lock);
     } else {
-      // Sleeping a fixed pause instead of to the next deadline spares a wake-up per round.
+      // With a fixed pause, watch() need not wake this thread for each round's own deadline.
       wake_.wait_for(lock, Waiting::Seconds(std::clamp(timeout() / 20, 0.01, 1.0)));
     }
-    // It may have been set meanwhile.
+    // set_timeout() may have been called in the meantime.
     const Waiting::Seconds limit(timeout());
     if (limit.count() > 0) inspect(lock, limit);
   }
@@ -111,7 +111,8 @@ void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limi
   using Late = std::vector<std::pair<std::shared_ptr<Waiting>, Waiting::Seconds>>;
   Late early;
   Late expired;
-  std::vector<std::shared_ptr<Waiting>> punctual;  // which may end here, and would lock the mutex
+  // Kept until the mutex is unlocked: the destructor of a Waiting calls unwatch(), which locks it.
+  std::vector<std::shared_ptr<Waiting>> punctual;
   const auto now = Clock::now();
   for (auto& [_, entry] : entries_) {
     const Waiting::Seconds waited = now - entry.since;

@@ -14,49 +14,50 @@
 
 namespace gluon_syncbn {
 
-/// Why nothing may wait any longer, and whether the calls that are missing may still be made.
+/// Ends all waiting before the timeout.
 struct Interruption {
   std::string reason;
-  bool calls_may_come;
+  bool calls_may_come;  ///< whether the program may still make the missing calls
 };
 
-/// Something that waits for devices and can give up.
+/// Something that waits for devices or processes, and that the watchdog can make give up.
 class Waiting {
  public:
   using Seconds = std::chrono::duration<double>;
 
   virtual ~Waiting() = default;
-  /// Called once, after this share of the time after which give_up() is called.
+  /// The share of the timeout after which warn() is called.
   virtual double warn_after() const { return 0.1; }
+  /// Called once.
   virtual void warn(Seconds waited, Seconds limit) = 0;
   virtual void give_up(Seconds waited) = 0;
   virtual void fail(const std::string& error) = 0;
-  /// Without effect where it does not wait for calls in this process.
+  /// Has no effect on a Waiting that waits for no calls in this process.
   virtual void interrupt(const Interruption& /*interruption*/) {}
 };
 
-/// Makes whatever has waited longer than the timeout give up. One thread serves the process; it
-/// starts with the first thing watched.
+/// Makes each Waiting give up at the timeout. One thread serves the process; the first watch()
+/// starts it.
 class Watchdog {
  public:
   static Watchdog& instance();
 
-  /// Seconds; 0 waits forever.
+  /// In seconds; 0 means that there is no limit.
   void set_timeout(double seconds);
   double timeout() const;
 
-  /// Nothing, or why `waiting` is not watched and should fail: the process ends, or has no thread
-  /// to spare for the watchdog.
+  /// Returns nothing, or the reason why `waiting` is not watched and should fail: the process ends,
+  /// or could not start the watchdog's thread.
   std::optional<std::string> watch(const std::shared_ptr<Waiting>& waiting);
   void unwatch(const Waiting* waiting);
 
-  /// From now on, whatever waits is interrupted once the other threads of the process have had
-  /// nothing to do for a second: the calling thread, which waits for them, cannot make the calls
-  /// that are missing. std::nullopt ends this.
+  /// From now on, interrupts every Waiting once the other threads of the process have been idle for
+  /// a second. The calling thread is about to wait for them, so it cannot make the missing calls.
+  /// std::nullopt ends this.
   void interrupt_when_idle(std::optional<Interruption> interruption);
 
-  /// At the end of a process, which would otherwise wait for devices that nobody calls any more:
-  /// whatever waits fails, and so does whatever comes later.
+  /// Fails every Waiting, now and from now on. Called at the end of a process, which would
+  /// otherwise wait for devices that the program no longer calls.
   void retire();
   static constexpr const char* kRetired = "the process ends before all devices have come";
 

@@ -11,11 +11,11 @@
 
 namespace gluon_syncbn {
 
-/// Objects that all who name the same key share, for as long as one of them holds it.
+/// Shares one object among all callers that give the same key, as long as one of them holds it.
 template <class Key, class T>
 class WeakRegistry {
  public:
-  /// make() is called under the lock of the registry.
+  /// Calls make() for a new key, while the registry is locked.
   template <class Make>
   std::shared_ptr<T> find_or_make(const Key& key, const Make& make) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -26,7 +26,7 @@ class WeakRegistry {
     return object;
   }
 
-  /// Those that somebody holds, in the order of their keys.
+  /// The objects that still have a holder, in the order of their keys.
   std::vector<std::pair<Key, std::shared_ptr<T>>> held() {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::pair<Key, std::shared_ptr<T>>> held;

@@ -3,7 +3,7 @@
 
 namespace gluon_syncbn {
 
-/// Whether a kernel replaces what its output array holds or adds to it (MXNet's grad_req).
+/// Whether a kernel replaces the elements of its output array or adds to them (MXNet's grad_req).
 enum class WriteMode { kAssign, kAdd };
 
 }  // namespace gluon_syncbn

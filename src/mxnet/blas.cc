@@ -21,10 +21,10 @@ namespace {
 
 constexpr const char* kPrefix = "scipy_";
 
-// What openblas_get_parallel() returns if OpenBLAS computes with OpenMP's threads.
+// openblas_get_parallel() returns this if OpenBLAS uses the threads of OpenMP.
 constexpr int kOpenMP = 2;
 
-/// A library of matrix products.
+/// A library that computes matrix products.
 class Blas {
  public:
   Blas() = default;
@@ -38,7 +38,7 @@ class Blas {
     std::sscanf(config_.c_str(), "OpenBLAS %d.%d.%d", &version_[0], &version_[1], &version_[2]);
   }
 
-  /// Null if it has no such function.
+  /// Returns null if the library has no function of this name.
   template <class Function>
   Function function(const std::string& name) const {
     if (!library_) return nullptr;
@@ -67,11 +67,11 @@ class Blas {
   std::string prefix_;
   std::string config_;
   std::array<int, 3> version_{};
-  void* library_ = nullptr;  // for as long as the process lives
+  void* library_ = nullptr;  // never closed
 };
 
-/// Where libmxnet keeps the address of a function of another library. The dynamic linker writes it
-/// there at the first call.
+/// An entry of libmxnet's procedure linkage table: the address of a function of another library.
+/// The dynamic linker writes the address at the first call.
 struct Slot {
   const char* name;
   void** place;
@@ -80,7 +80,7 @@ struct Slot {
   void set(void* function) const { __atomic_store_n(place, function, __ATOMIC_RELEASE); }
 };
 
-/// The slots of all matrix products.
+/// Finds the slots of all functions whose name begins with cblas_.
 std::vector<Slot> find_slots(void* libmxnet) {
   std::vector<Slot> slots;
 #ifdef __x86_64__
@@ -96,7 +96,7 @@ std::vector<Slot> find_slots(void* libmxnet) {
         (entry->d_tag == DT_FLAGS_1 && (value & DF_1_NOW))) {
       throw Error("the functions of this libmxnet are fixed (BIND_NOW)");
     }
-    // The linker has made these addresses absolute.
+    // The linker has already made these addresses absolute.
     if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(value);
     if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(value);
     if (entry->d_tag == DT_JMPREL) relocations = reinterpret_cast<const ElfW(Rela)*>(value);
@@ -115,7 +115,7 @@ std::vector<Slot> find_slots(void* libmxnet) {
   return slots;
 }
 
-/// The library to which the linker has led the slot, or will lead it.
+/// The library whose function is in the slot or, before the first call, will be.
 Blas library_behind(const Slot& slot, void* libmxnet) {
   Dl_info here{};
   Dl_info there{};
@@ -131,27 +131,27 @@ Blas library_behind(const Slot& slot, void* libmxnet) {
   return Blas(there.dli_fname);
 }
 
-/// What computes MXNet's matrix products.
+/// The library that computes MXNet's matrix products.
 struct Products {
   Blas library;
-  std::vector<std::pair<Slot, void*>> slots;  // that lead there because of us, and to what
+  std::vector<std::pair<Slot, void*>> slots;  // the slots that this library changed, and to what
 };
 
-// Replaced as a whole and never destroyed, so that reading it takes no lock: the child of a fork
-// might find that taken.
+// Replaced as a whole and never destroyed, so that readers need no lock. A forked child might find
+// a lock taken.
 std::atomic<const Products*> the_products{new Products()};
 
 void publish(const Products& products) { the_products = new Products(products); }
 
-/// Called more than once, because the linker may be about to write an address that it has looked up
-/// before.
-void lead(const std::vector<std::pair<Slot, void*>>& slots) {
+/// Writes the functions to their slots. Called more than once: the linker may have looked up the
+/// old address before the first time, and write it after that.
+void fill(const std::vector<std::pair<Slot, void*>>& slots) {
   for (const auto& [slot, function] : slots) {
     if (slot.get() != function) slot.set(function);
   }
 }
 
-/// As many as MXNet gives its workers (its engine/openmp.cc).
+/// The number of OpenMP threads that MXNet gives each worker (src/engine/openmp.cc of MXNet).
 int threads_of_workers() {
   if (!api().omp_get_max_threads || !api().omp_get_num_procs) return 1;
   return std::getenv("OMP_NUM_THREADS") ? api().omp_get_max_threads()
@@ -181,7 +181,7 @@ void use_openblas(const char* libmxnet, const char* openblas) {
     if (!function) throw Error(std::string("it has no function ") + slot.name);
     products.slots.emplace_back(slot, function);
   }
-  lead(products.slots);
+  fill(products.slots);
   publish(products);
 }
 
@@ -189,7 +189,7 @@ std::string describe_blas() { return the_products.load()->library.describe(); }
 
 void use_one_thread_per_product(const std::string& layer) {
   const Products& products = *the_products.load();
-  lead(products.slots);
+  fill(products.slots);
   if (products.library.has_openmp()) {
     if (threads_of_workers() <= 1) return;
     throw Error(layer + ": several CPU contexts, each with " +

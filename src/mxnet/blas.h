@@ -5,22 +5,24 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// Lets the matrix products of the libmxnet that was loaded from the file `libmxnet` compute in the
-/// OpenBLAS in the file `openblas`, from now on; those under way end where they began. If that is
-/// null, it only finds out where they compute. Call it before wait_before_forks(), whose handler
-/// must come before those of OpenBLAS: they end its threads, and with them any product that still
-/// needs them.
+/// Makes MXNet compute its matrix products in the OpenBLAS of the file `openblas` from now on. A
+/// product that has begun ends in the library where it began. If `openblas` is null, this only
+/// finds out which library computes them. `libmxnet` is the file of the loaded libmxnet.
 ///
-/// Throws Error, which says why, if the products stay where they are: for instance in a library
-/// that is not an older OpenBLAS.
+/// Call it before survive_forks(). At a fork, the handler of OpenBLAS ends its threads, and the
+/// handler of survive_forks() must first wait for the products that need them. Handlers that are
+/// registered later run earlier.
+///
+/// Throws Error with the reason if MXNet keeps its library, for instance because that is not an
+/// older OpenBLAS.
 void use_openblas(const char* libmxnet, const char* openblas);
 
-/// Which library computes MXNet's matrix products, and with which kernels.
+/// Names the library that computes MXNet's matrix products, and the processor of its kernels.
 std::string describe_blas();
 
-/// Lets one thread compute each matrix product: contexts compute theirs at the same time, and a
-/// second one would have to wait for the threads of the first. Throws Error, in the name of
-/// `layer`, if it could wait forever.
+/// Makes one thread compute each matrix product. CPU contexts compute products at the same time,
+/// and one would wait for the threads of another. Throws Error, in the name of `layer`, if this
+/// library cannot set the number of threads and a context could wait forever.
 void use_one_thread_per_product(const std::string& layer);
 
 }  // namespace gluon_syncbn::mxnet

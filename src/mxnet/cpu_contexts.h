@@ -5,13 +5,14 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// Judges whether MXNet's settings let operators on CPU contexts run asynchronously. Writes a
-/// message of at most `size` bytes with the terminating zero, empty where all is well.
+/// Checks whether MXNet's settings let operators run asynchronously on one CPU context, or on
+/// several. Writes an error message of at most `size` bytes with its terminating zero, or "".
 using CpuContextCheck = void (*)(int several, char* message, int size);
 
 void set_cpu_context_check(CpuContextCheck check);
 
-/// Throws Error where the check objects to one context, or to several. Asks until it does not.
+/// Throws Error with the message of the check. After the check has passed once, it is not called
+/// again.
 void require_safe_cpu_contexts(const std::string& layer, bool several);
 
 }  // namespace gluon_syncbn::mxnet

@@ -7,34 +7,28 @@
 #include <string>
 
 #include "common/error.h"
+#include "mxnet/mangled_names.h"
 #include "mxnet/resource_managers.h"
 #include "mxnet/vtable.h"
 
-// These replace functions of MXNet, and are exported so that another copy of this library knows
-// them by name.
+// Functions that replace functions of MXNet. Another copy of this library in the process recognizes
+// them by their exported names.
 #define GLUON_SYNCBN_REPLACEMENT extern "C" __attribute__((visibility("default")))
 
 namespace gluon_syncbn::mxnet {
 namespace {
 
-constexpr const char* kVtable = "_ZTVN5mxnet8resource19ResourceManagerImplE";
-constexpr const char* kGet = "_ZN5mxnet15ResourceManager3GetEv";
-constexpr const char* kRequest =
-    "_ZN5mxnet8resource19ResourceManagerImpl7RequestENS_7ContextERKNS_15ResourceRequestE";
-constexpr const char* kSeed = "_ZN5mxnet8resource19ResourceManagerImpl10SeedRandomEj";
-constexpr const char* kSeedContext =
-    "_ZN5mxnet8resource19ResourceManagerImpl10SeedRandomENS_7ContextEj";
-
-/// Those of MXNet.
+/// The functions of MXNet.
 ResourceFunctions the_originals{};
 
-/// The one whose turn it is for `context` where the calling thread's own is `own`.
+/// Returns the manager for `context` on the calling thread, whose manager in MXNet is `own`.
 ResourceManager* manager_for(Context context, ResourceManager* own) {
-  // Pinned and shared memory are contexts of other types.
+  // The type is different for GPUs and for pinned and shared memory.
   if (context.dev_type != kCPUContext || context.dev_id == 0) return own;
   try {
     return ThreadManagers::instance().of(context.dev_id, the_originals);
-  } catch (const std::exception& error) {  // of which MXNet understands its own alone
+  } catch (const std::exception& error) {
+    // MXNet catches dmlc::Error alone (ExecuteOprBlock in its src/engine/threaded_engine.h).
     throw dmlc::Error("gluon_syncbn: cpu(" + std::to_string(context.dev_id) +
                       ") got no workspaces of its own: " + error.what());
   }
@@ -65,16 +59,16 @@ GLUON_SYNCBN_REPLACEMENT void gluon_syncbn_seed_context(ResourceManager* own, Co
 void give_cpu_contexts_pools(const char* libmxnet) {
   void* library = dlopen(libmxnet, RTLD_NOW | RTLD_NOLOAD);
   if (!library) throw Error(std::string("libmxnet is not loaded: ") + dlerror());
-  find(library, kGet, &the_originals.get);
-  find(library, kRequest, &the_originals.request);
-  find(library, kSeed, &the_originals.seed);
-  find(library, kSeedContext, &the_originals.seed_context);
+  find(library, mangled::kGetManager, &the_originals.get);
+  find(library, mangled::kRequest, &the_originals.request);
+  find(library, mangled::kSeed, &the_originals.seed);
+  find(library, mangled::kSeedContext, &the_originals.seed_context);
   const auto address = [](auto function) { return reinterpret_cast<void*>(function); };
   replace_virtual_functions(
-      library, kVtable,
-      {{kRequest, "gluon_syncbn_request", address(&gluon_syncbn_request)},
-       {kSeed, "gluon_syncbn_seed", address(&gluon_syncbn_seed)},
-       {kSeedContext, "gluon_syncbn_seed_context", address(&gluon_syncbn_seed_context)}});
+      library, mangled::kManagerVtable,
+      {{mangled::kRequest, "gluon_syncbn_request", address(&gluon_syncbn_request)},
+       {mangled::kSeed, "gluon_syncbn_seed", address(&gluon_syncbn_seed)},
+       {mangled::kSeedContext, "gluon_syncbn_seed_context", address(&gluon_syncbn_seed_context)}});
 }
 
 }  // namespace gluon_syncbn::mxnet

@@ -3,14 +3,16 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// Gives every CPU context but cpu(0) workspaces and random numbers of its own in each thread, as
-/// MXNet gives them to every GPU context: otherwise an operation behind the synchronization on one
-/// device can hold the workspace that another device needs to get there. cpu(0) keeps the
-/// thread's.
+/// Gives every CPU context except cpu(0) its own workspaces and random number generators in each
+/// thread. cpu(0) keeps those of the thread.
 ///
-/// For this, functions of the class mxnet::resource::ResourceManagerImpl in the library `libmxnet`
-/// are replaced for good, once per process. Throws Error, and replaces none, if the library does
-/// not have what is expected.
+/// This works around a fault of MXNet: all CPU contexts share them, while each GPU context has its
+/// own (ResourceManagerImpl in src/resource.cc). An operation of one device that comes after the
+/// synchronization can be first in line for the workspace that another device needs to reach it.
+/// Both devices then wait forever.
+///
+/// Replaces virtual functions of ResourceManagerImpl in the library `libmxnet` until the process
+/// ends. Throws Error, and replaces none, if the library does not have the expected functions.
 void give_cpu_contexts_pools(const char* libmxnet);
 
 }  // namespace gluon_syncbn::mxnet

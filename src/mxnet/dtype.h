@@ -8,7 +8,7 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// MXNet's numbers.
+/// The numbers of dtypes in MXNet (mshadow/base.h).
 enum MXDType : int { kUnknownDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kInt64 = 6 };
 
 inline const char* dtype_name(int dtype) {
@@ -18,10 +18,10 @@ inline const char* dtype_name(int dtype) {
   return known ? kNames[dtype] : "an unknown dtype";
 }
 
-/// The dtype of gamma, beta and the running statistics: that of DTypes.
+/// The dtype of gamma, beta and the running statistics, as in DTypes.
 inline MXDType parameter_dtype(MXDType dtype) { return dtype == kFloat16 ? kFloat32 : dtype; }
 
-/// Throws Error for a dtype that data cannot have.
+/// Throws Error if data of this dtype is not supported.
 inline DType dtype_of(int dtype) {
   switch (dtype) {
     case kFloat32:

@@ -16,14 +16,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Only the error of another operator, which MXNet may take for that of ours, makes it take so long.
+// A failure takes this long only if MXNet mistakes the error of another operator for ours.
 constexpr std::chrono::seconds kPatience{1};
 
-/// What depends on a failed operation looks into MXNet's list on its own thread while the next one
-/// adds to it, which must then not move to larger memory. So the list grows in advance, by errors
-/// that are taken at once; it keeps them until mx.nd.waitall(), and the memory for good.
+/// Works around a fault of MXNet: AddToGlobalExceptions (src/engine/threaded_engine.h) searches and
+/// extends a std::vector of errors without a lock.
+///
+/// The queue lets only one operator at a time extend the vector. But operations that depend on a
+/// failed one search it on other threads, and would read freed memory if the vector moved to larger
+/// memory. So this adds many errors before the first real one, and takes each at once. MXNet
+/// removes them at mx.nd.waitall() and keeps the memory.
 void make_room() {
-  constexpr int kErrors = 4097;  // doubling its memory, the list has room for 8192 then
+  // A std::vector doubles its memory, so that one error more than 4096 makes room for 8192.
+  constexpr int kErrors = 4097;
   const std::int64_t length = 1;
   NDArrayHandle handle = nullptr;
   const int status = api().NDArrayCreate64(&length, 1, kCPUContext, 0, 0, kFloat32, &handle);
@@ -38,10 +43,12 @@ void make_room() {
 
 }  // namespace
 
-/// To run an operation behind the failure of a custom operator, whose own operation on the array
-/// may not have been pushed yet. That one reads the array, takes the error from it, and fails the
-/// operator; until then the engine skips what writes the array. So the first operation that writes
-/// it and is not skipped comes behind.
+/// Finds out when a custom operator has failed, and then starts the next failure.
+///
+/// After an operator's callback, MXNet pushes an operation CustomOperatorWait, which takes the
+/// error from the output array and fails the operator (src/operator/custom/custom-inl.h). As long
+/// as the array has its error, the engine skips all operations that write it. So an attempt pushes
+/// such an operation again and again: the first one that runs comes after CustomOperatorWait.
 class ErrorQueue::Attempt {
  public:
   static void start(const std::shared_ptr<const NDArray>& output, Clock::time_point give_up) {
@@ -57,14 +64,14 @@ class ErrorQueue::Attempt {
       } catch (const std::exception&) {
         attempt->over_ = true;
       }
-      if (!attempt->leave()) return;  // the operation is still there
+      if (!attempt->leave()) return;  // The engine still has the operation, and its guard goes on.
       if (attempt->over_ || Clock::now() > give_up) return instance().fail_next();
-      std::this_thread::yield();  // to the custom operator
+      std::this_thread::yield();  // lets the custom operator run
     }
   }
 
  private:
-  /// Goes with the operation, which the engine destroys if it skips it too.
+  /// Owned by the operation. The engine destroys it after the operation, even if it skips that.
   struct Guard {
     Guard(std::shared_ptr<Attempt> of, std::shared_ptr<const NDArray> array,
           Clock::time_point until)
@@ -73,7 +80,7 @@ class ErrorQueue::Attempt {
     Guard& operator=(const Guard&) = delete;
 
     ~Guard() {
-      if (!attempt->leave()) return;  // whoever has pushed it goes on
+      if (!attempt->leave()) return;  // start() is still pushing the operation, and goes on.
       if (attempt->over_ || Clock::now() > give_up) {
         instance().fail_next();
       } else {
@@ -87,9 +94,11 @@ class ErrorQueue::Attempt {
     const Clock::time_point give_up;
   };
 
-  /// Whether the caller, who has pushed the operation or destroys it, is the second to leave. That
-  /// one goes on: if it were always the destructor, operations that are skipped while they are
-  /// pushed would push the next from within, deeper and deeper.
+  /// Called by start() after the push, and by the destructor of the guard. Returns true to the
+  /// second of the two, which goes on.
+  ///
+  /// The destructor cannot always go on. The engine may skip an operation during its push, so that
+  /// the destructor would push the next operation from within that push, deeper and deeper.
   bool leave() { return present_.fetch_sub(1) == 1; }
 
   std::atomic<bool> over_{false};
@@ -128,7 +137,7 @@ std::string wait_for_all(const Interruption& interruption) {
   Watchdog::instance().interrupt_when_idle(interruption);
   const bool is_clean = api().NDArrayWaitAll() == 0;
   std::string error = is_clean ? "" : api().GetLastError();
-  // What comes behind the last failure is also an operation, and may have an error to be read.
+  // The attempts after the last failure are operations too, which may leave errors to be read.
   ErrorQueue::instance().wait_until_idle();
   if (api().NDArrayWaitAll() != 0 && error.empty()) error = api().GetLastError();
   Watchdog::instance().interrupt_when_idle(std::nullopt);

@@ -12,22 +12,23 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// Lets custom operators fail one after the other.
+/// Makes custom operators fail one after the other.
 ///
-/// MXNet keeps all errors in a list without a lock (AddToGlobalExceptions in its
-/// threaded_engine.h). A custom operator that fails adds to it on a worker of its device, after the
-/// operation that its callback has pushed (custom-inl.h). If several did so at the same time, as
-/// the devices of a round would, the process could crash.
+/// This works around a fault of MXNet: its list of all errors has no lock (AddToGlobalExceptions in
+/// src/engine/threaded_engine.h). A custom operator that fails adds an error on a worker of its
+/// device, after the operation that its callback has pushed (src/operator/custom/custom-inl.h). If
+/// several operators did so at the same time, as the devices of a round would, the process could
+/// crash.
 class ErrorQueue {
  public:
   static ErrorQueue& instance();
 
-  /// Fails an operation that writes `output`, one of the arrays of the callback that has pushed it,
-  /// as soon as the custom operators before it have failed.
+  /// Fails an operation after the custom operators that were added before. `output` is an array
+  /// that the operation writes.
   void add(NDArray output, const Completion& completion, const std::string& message);
 
-  /// Returns when no custom operator is left to fail, nor what comes behind the last of them;
-  /// or after ten seconds, because the end of a process must not hang.
+  /// Returns when no custom operator is left to fail and the last failure is complete. Returns
+  /// after ten seconds in any case, because the end of a process must not hang.
   void wait_until_idle();
 
  private:
@@ -47,8 +48,9 @@ class ErrorQueue {
   std::deque<Failure> waiting_;
 };
 
-/// Waits for all operations of the engine and for the ErrorQueue. What waits for calls that nobody
-/// makes meanwhile is interrupted. Returns the first error that nobody had read, or "".
+/// Waits for all operations of the engine and for the ErrorQueue. Interrupts each Waiting that
+/// waits for calls which the program does not make in the meantime. Returns the first unread error,
+/// or "".
 std::string wait_for_all(const Interruption& interruption);
 
 }  // namespace gluon_syncbn::mxnet

@@ -21,11 +21,15 @@ namespace {
 
 std::atomic<LiveArrays> the_live_arrays{nullptr};
 
-/// Waiting for all operations takes the errors from all arrays, which would then pass for written.
-/// This notes which arrays have one, and fails them again.
+/// Keeps unread errors over a fork.
+///
+/// This works around a fault of MXNet: WaitForAll, which its handler of forks calls, takes the
+/// errors from all arrays (src/engine/threaded_engine.cc). The program could then read arrays that
+/// no operation has written. MXNet has no list of the arrays with errors, so this visits all arrays
+/// that the program holds, notes which have an error, and fails them again after the fork.
 class UnreadErrors {
  public:
-  /// To be called before take().
+  /// Must come before take().
   void note_arrays() {
     if (const LiveArrays live_arrays = the_live_arrays.load()) live_arrays(&note);
   }
@@ -38,13 +42,14 @@ class UnreadErrors {
     arrays_.clear();
     error_.clear();
     if (error.empty()) return;
-    // One error for all, as before: who reads it takes it from all. Arrays get it as results of an
-    // operation that the engine skips; there is one even if the program holds none of them.
+    // All arrays share one error, as before the fork: a thread that reads it takes it from all. The
+    // source fails even if the program holds no array with the error, so that waitall() raises it.
     const NDArray source = NDArray::on_cpu(1, kFloat32);
     push({"cpu", 0}, {}, {source.handle()}, "SyncBatchNormUnreadError", kAsync,
          [&](const Completion& completion) { completion.fail(error); });
     for (const Array& each : arrays) {
       if (*each.was_written) continue;
+      // The engine skips this operation, because its input has an error, and fails its output.
       push({"cpu", 0}, {source.handle()}, {each.array.handle()}, "SyncBatchNormUnreadError", kAsync,
            [](const Completion& completion) { completion.succeed(); });
     }
@@ -62,14 +67,14 @@ class UnreadErrors {
   std::string error_;
 };
 
-// The handlers of one fork all run on the thread that forks.
+// Per thread, because all handlers of a fork run on the thread that forks.
 thread_local UnreadErrors the_errors;
 
 void UnreadErrors::note(NDArrayHandle handle) {
   NDArrayHandle own = nullptr;
   if (api().NDArrayDetach(handle, &own) != 0) return;
   Array each{NDArray(own), std::make_shared<bool>(false)};
-  if (each.array.dtype() == kUnknownDType) return;  // an empty handle
+  if (each.array.dtype() == kUnknownDType) return;  // The handle has no array.
   // The engine skips operations on an array that has an error.
   push({"cpu", 0}, {own}, {}, "SyncBatchNormNoteError", kAsync,
        [was_written = each.was_written](const Completion& completion) {
@@ -99,10 +104,11 @@ void after() {
 
 }  // namespace
 
-// Before a fork, MXNet ends the threads of custom operators and then waits for all operations (in
-// its initialize.cc). One that calls a custom operator in between would wait forever, or crash. And
-// an error that it finds then ends the process. MXNet has registered its handlers before these, so
-// that `before` is called before MXNet's and `after` behind.
+// This works around two faults of MXNet (atfork_prepare in src/initialize.cc). Before a fork, MXNet
+// ends the threads of custom operators and then waits for all operations: an operation that calls a
+// custom operator in between waits forever, or crashes. And an unread error is thrown through the
+// handler, which ends the process. MXNet registers its handlers first, so that `before` runs before
+// MXNet's handler and `after` runs after it.
 void survive_forks(LiveArrays live_arrays) {
   the_live_arrays = live_arrays;
   static const int status = pthread_atfork(&before, &after, &after);

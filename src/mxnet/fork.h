@@ -13,12 +13,13 @@ constexpr const char* kForked =
     "the process forked before all devices had come; call all devices before you fork, as "
     "multiprocessing and a DataLoader with workers do";
 
-/// From now on, whoever forks this process waits until the engine has no operation left, and what
-/// waits for devices that nobody can call meanwhile fails with kForked. Errors that nobody has read
-/// are still there after the fork, in parent and child. Throws std::bad_alloc.
+/// Makes forks safe while operations are running. A fork of this process now waits until the engine
+/// has no operation left. Each round that needs a call of the forking thread fails with kForked.
+/// Unread errors are still there after the fork, in the parent and in the child. Throws
+/// std::bad_alloc.
 void survive_forks(LiveArrays live_arrays);
 
-/// Asks for no arrays any more, as the program ends.
+/// Makes forks call `live_arrays` no more, because the program ends.
 void forget_live_arrays();
 
 }  // namespace gluon_syncbn::mxnet

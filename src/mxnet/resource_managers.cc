@@ -14,8 +14,9 @@
 namespace gluon_syncbn::mxnet {
 namespace {
 
-/// MXNet seeds its 1024 generators with consecutive numbers, so that seeds of devices must not be
-/// neighbours.
+/// Mixes numbers into a seed. Devices with neighbouring seeds would share generators, because MXNet
+/// seeds the 1024 generators of a context with consecutive numbers (its
+/// include/mxnet/random_generator.h).
 std::uint32_t mix(std::initializer_list<std::uint32_t> numbers) {
   std::uint32_t seed = 0;
   std::seed_seq(numbers).generate(&seed, &seed + 1);
@@ -26,8 +27,8 @@ std::uint32_t seed_for(int device_id, std::uint32_t seed) {
   return mix({seed, static_cast<std::uint32_t>(device_id)});
 }
 
-/// What threads that have ended left, and how many threads have drawn on each context without a
-/// seed of their own. In a forked child nothing is left of other threads.
+/// The managers of threads that have ended, and the number of threads without a seed of their own.
+/// Both are per context. A forked child starts with neither.
 class LeftManagers {
  public:
   ResourceManager* take(int device_id) {
@@ -44,7 +45,7 @@ class LeftManagers {
     left_[device_id].push_back(manager);
   }
 
-  /// For a thread that has chosen none: another one for each.
+  /// Returns a different seed for each thread that has set none.
   std::uint32_t next_seed(int device_id) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return mix({0, static_cast<std::uint32_t>(device_id), ++threads_[device_id], generation_});
@@ -62,10 +63,10 @@ class LeftManagers {
   std::map<int, std::uint32_t> threads_;
 };
 
-/// MXNet makes one manager for each thread, and this thread has its own.
+/// Makes a manager on a thread of its own, because MXNet makes only one manager per thread.
 ResourceManager* make_manager(const ResourceFunctions& mxnet) {
   ResourceManager* manager = nullptr;
-  std::optional<Error> error;  // by value, as ThreadPool keeps those of its threads
+  std::optional<Error> error;  // by value, for the reason that cpu/thread_pool.cc gives
   std::thread([&] {
     try {
       manager = mxnet.get();

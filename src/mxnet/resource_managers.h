@@ -9,8 +9,8 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// mxnet::ResourceManager: workspaces, and states of random number generators, for which the
-/// operations that one thread calls wait in turn.
+/// mxnet::ResourceManager (include/mxnet/resource.h of MXNet): workspaces and random number
+/// generators. Operations that use the same one wait for each other.
 struct ResourceManager;
 
 /// mxnet::Resource.
@@ -26,18 +26,18 @@ struct ResourceRequest {
   int type;
 };
 
-/// Functions of mxnet::ResourceManager. Plain data passes through them, so that another compiler's
-/// library can call them.
+/// Functions of mxnet::ResourceManager. Their arguments are plain data, so that this library can
+/// call them although another compiler has built MXNet.
 struct ResourceFunctions {
-  /// The calling thread's own manager, made by its first call. Lives until the process ends.
+  /// Returns the calling thread's own manager, which its first call makes. MXNet never destroys it.
   ResourceManager* (*get)();
   Resource (*request)(ResourceManager* manager, Context context, const ResourceRequest& request);
   void (*seed)(ResourceManager* manager, std::uint32_t seed);
   void (*seed_context)(ResourceManager* manager, Context context, std::uint32_t seed);
 };
 
-/// The managers of the calling thread for cpu(1), cpu(2), ..., each made when it is first asked
-/// for. A thread that ends leaves them to the next one that asks for these contexts.
+/// The managers of the calling thread for cpu(1), cpu(2), ... A thread that ends leaves its
+/// managers to the next thread that needs one for the same context.
 class ThreadManagers {
  public:
   static ThreadManagers& instance();
@@ -45,10 +45,10 @@ class ThreadManagers {
   ThreadManagers(const ThreadManagers&) = delete;
   ThreadManagers& operator=(const ThreadManagers&) = delete;
 
-  /// Throws std::system_error if no thread can be started to make it, and Error with MXNet's
-  /// message if MXNet throws.
+  /// Makes the manager at the first call. Throws std::system_error if no thread can be started for
+  /// that, and Error with MXNet's message if MXNet throws.
   ResourceManager* of(int device_id, const ResourceFunctions& mxnet);
-  /// Seeds them all, and those that are still to come: each context differently.
+  /// Seeds each context differently, and also the managers that are made later.
   void seed(std::uint32_t seed, const ResourceFunctions& mxnet);
 
  private:

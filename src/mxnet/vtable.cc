@@ -16,7 +16,7 @@
 namespace gluon_syncbn::mxnet {
 namespace {
 
-// Before the functions, a table has an offset and the type.
+// A virtual table begins with an offset and the type, and the functions come after that.
 constexpr std::size_t kWordsBefore = 2;
 
 std::string name_at(const void* address) {
@@ -24,8 +24,8 @@ std::string name_at(const void* address) {
   return dladdr(address, &info) && info.dli_sname ? info.dli_sname : "no known function";
 }
 
-/// Memory that the dynamic linker has made read-only when it had filled it (RELRO) is writable as
-/// long as this lives.
+/// Makes memory writable as long as this object lives. The dynamic linker makes virtual tables
+/// read-only after it has filled them (RELRO).
 class Writable {
  public:
   Writable(void* begin, std::size_t size) {
@@ -46,7 +46,7 @@ class Writable {
  private:
   static int is_read_only(dl_phdr_info* info, std::size_t, void* self) {
     const auto& pages = *static_cast<const Writable*>(self);
-    // The linker leaves out a page that other data shares at the end, and none at the beginning.
+    // The last page stays writable if it also holds other data. The first page never does.
     return std::any_of(info->dlpi_phdr, info->dlpi_phdr + info->dlpi_phnum, [&](const auto& part) {
       const auto address = info->dlpi_addr + part.p_vaddr;
       return part.p_type == PT_GNU_RELRO && address < pages.end_ &&
@@ -86,7 +86,7 @@ void replace_virtual_functions(void* library, const char* vtable,
   if (replaced > 0) return;
   const Writable writable(entries, functions.size() * sizeof(void*));
   for (std::size_t i = 0; i < functions.size(); ++i) {
-    // Other threads call MXNet.
+    // Atomic, because other threads may be calling MXNet.
     __atomic_store_n(&entries[i], functions[i].function, __ATOMIC_RELEASE);
   }
 }

@@ -5,9 +5,9 @@
 
 namespace gluon_syncbn {
 
-/// What follows the normalization z, with MXNet's names. Layers with a shortcut need one whose
-/// output tells the derivative. Backends take all but ELU for a slope: a new one needs a case in
-/// their activations.h.
+/// The activation of the normalized value z, by MXNet's names. A layer with a shortcut needs an
+/// activation whose derivative is computable from its output. Backends treat all types but ELU as
+/// lines with a slope below 0: a new type needs a case in their activations.h.
 enum class ActType {
   kNone,   ///< z
   kRelu,   ///< max(z, 0)
@@ -15,14 +15,14 @@ enum class ActType {
   kElu,    ///< z if z > 0, otherwise slope * (exp(z) - 1)
 };
 
-/// At 0 the derivative is that from below, as in MXNet.
+/// The derivative at 0 is the one from below, as in MXNet.
 struct Activation {
   ActType type = ActType::kNone;
   double slope = 0;  ///< 0 or greater, so that the sign of the output is that of z; 0 for ReLU
 };
 
-/// Where expm1() becomes -1 in T: the logarithm of half the distance to the next number. What the
-/// output of ELU tells of z ends here.
+/// The z below which expm1(z) rounds to -1 in T: the logarithm of half the distance from 1 to the
+/// number before it. A lower z is not recoverable from the output of ELU.
 template <class T>
 inline constexpr double kSaturation = -0.693147180559945309 * (kDigits<T> + 1);
 

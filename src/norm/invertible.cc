@@ -6,7 +6,7 @@
 namespace gluon_syncbn {
 
 Invertible Invertible::of(DType dtype, const Activation& activation) {
-  // Below 0 an activation makes small numbers of a small slope.
+  // Below 0 the activation multiplies by its slope, so that a small slope makes small numbers.
   const bool active = activation.type != ActType::kNone;
   const double flattest = active ? std::min(activation.slope, 1.0) : 1.0;
   return dispatch(dtype, [flattest](auto types) -> Invertible {
@@ -19,8 +19,8 @@ Invertible Invertible::of(DType dtype, const Activation& activation) {
 std::string Invertible::error(std::int64_t channel, double gamma, double beta) const {
   std::ostringstream text;
   text << "inplace=True: channel " << channel << " has gamma " << gamma << " and beta " << beta
-       << ", whose output does not tell the input: |gamma| should be above " << least_gamma(beta)
-       << ". Without inplace=True the layer takes any gamma";
+       << ", so the input is not recoverable from the output: |gamma| should be above "
+       << least_gamma(beta) << ". Without inplace=True the layer takes any gamma";
   return text.str();
 }
 

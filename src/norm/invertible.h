@@ -11,27 +11,29 @@
 
 namespace gluon_syncbn {
 
-/// In place, beta and the output of a channel have to tell its input to half of the digits of the
-/// dtype, which they do not if gamma is small: z is gamma * normalized input + beta, and what is
-/// wrong with z is divided by gamma.
+/// Whether the input of a channel is recoverable from its output, as a layer with inplace=True
+/// needs.
+///
+/// The normalized input is (z - beta) / gamma, which has the error of z divided by gamma. So a
+/// small gamma spoils it. Half of the digits of the dtype must be left.
 struct Invertible {
-  double rounding;   ///< error of z, relative to beta
-  double underflow;  ///< and of small z
-  double tolerance;  ///< for the normalized input
+  double rounding;   ///< the error of z, relative to beta
+  double underflow;  ///< the error of a small z
+  double tolerance;  ///< the largest error of the normalized input
 
-  /// For an activation that can be inverted.
+  /// `activation` must have an inverse.
   static Invertible of(DType dtype, const Activation& activation);
 
-  /// What |gamma| has to be above.
+  /// |gamma| must be greater than this.
   GLUON_SYNCBN_HOST_DEVICE double least_gamma(double beta) const {
     return (rounding * std::fabs(beta) + underflow) / tolerance;
   }
-  /// What is not finite does not tell either way.
+  /// A gamma or beta that is not finite proves nothing, so it passes.
   GLUON_SYNCBN_HOST_DEVICE bool holds(double gamma, double beta) const {
     const double above = least_gamma(beta);
     return !(std::fabs(gamma) <= above && above < HUGE_VAL);
   }
-  /// What is wrong with a channel for which it does not hold.
+  /// The error message for a channel for which holds() is false.
   std::string error(std::int64_t channel, double gamma, double beta) const;
 };
 

@@ -9,30 +9,29 @@
 
 namespace gluon_syncbn {
 
-/// What devices and processes tell each other in a pass, Moments or GradientSums: two numbers per
-/// channel, first the first ones of all channels, then the second ones.
+/// The message that devices and processes exchange in a pass: Moments or GradientSums, packed.
 struct PartialStatistics {
-  std::int64_t count = 0;  ///< of Moments
-  std::vector<double> values;
+  std::int64_t count = 0;      ///< the count of Moments; 0 for GradientSums
+  std::vector<double> values;  ///< the first numbers of all channels, then the second numbers
 };
 
 /// Count, mean and sum of squared deviations from the mean of every channel.
 ///
 /// Moments of disjoint samples merge without loss of precision by the update of T. F. Chan,
 /// G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-/// variances", 1979, eq. 2.1. A sum of squares would cancel where the mean is large.
+/// variances", 1979, eq. 2.1. A sum of squares would cancel if the mean is large.
 struct Moments {
   std::int64_t count = 0;    ///< elements per channel; 64 bits, never a float
   std::vector<double> mean;  ///< one per channel
   std::vector<double> m2;    ///< one per channel
 
-  /// Merges in the order of `parts`. Parts without elements weigh nothing.
+  /// Merges in the order of `parts`. A part without elements does not change the result.
   static Moments merge(const std::vector<const Moments*>& parts);
-  /// The numbers of the channels from `begin` to `end`; `merged` has room for those of all.
+  /// Merges the channels in [begin, end) alone. `merged` has room for all channels.
   static void merge(const std::vector<const Moments*>& parts, std::size_t begin, std::size_t end,
                     Moments* merged);
 
-  /// Of all elements; 0 if there are none, so that what is computed with it stays a number.
+  /// The biased variance. It is 0 if there are no elements, so that the outputs stay numbers.
   double variance(std::size_t channel) const {
     return count > 0 ? m2[channel] / static_cast<double>(count) : 0.0;
   }
@@ -41,10 +40,10 @@ struct Moments {
   static Moments of(const PartialStatistics& packed);
 };
 
-/// How moments merge into those of `count_before` elements, the same for all channels.
+/// The weights with which moments merge into others, the same for all channels.
 struct MergeWeight {
-  double of_merged;  ///< share of the moments that are merged in all elements so far
-  double count_before;
+  double of_merged;     ///< the share of the newly merged elements in all elements so far
+  double count_before;  ///< the number of elements before
 
   static MergeWeight of(std::int64_t count_before, std::int64_t count) {
     return {static_cast<double>(count) / static_cast<double>(count_before + count),
@@ -65,11 +64,10 @@ struct MergeWeight {
   }
 };
 
-/// What the backward pass exchanges, one per channel: the sum of the output gradient and the sum
-/// of its product with the centred input.
+/// The sums that a backward pass exchanges.
 struct GradientSums {
-  std::vector<double> dy;
-  std::vector<double> dy_centered;
+  std::vector<double> dy;           ///< the sum of the output gradient, one per channel
+  std::vector<double> dy_centered;  ///< the sum of dy * (x - mean), one per channel
 
   static GradientSums merge(const std::vector<const GradientSums*>& parts);
   static void merge(const std::vector<const GradientSums*>& parts, std::size_t begin,
@@ -79,10 +77,10 @@ struct GradientSums {
   static GradientSums of(const PartialStatistics& packed);
 };
 
-/// Merges Moments or GradientSums in their order, of which there is at least one.
+/// Merges packed Moments or GradientSums in the order of `parts`, which must not be empty.
 template <class Part>
 Part merge_packed(const std::vector<PartialStatistics>& parts) {
-  // One at a time: those of hundreds of processes would leave the processor's caches.
+  // One part at a time: the unpacked parts of hundreds of processes would not fit the caches.
   Part merged = Part::of(parts.front());
   for (std::size_t i = 1; i < parts.size(); ++i) {
     const Part next = Part::of(parts[i]);

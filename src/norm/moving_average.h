@@ -7,14 +7,16 @@
 
 namespace gluon_syncbn {
 
-/// A running statistic after one more batch. The same bits on every device: a compiler could fuse
-/// the sum of two products in either of two ways, or not at all, and so says which.
+/// Returns a running statistic after one more batch.
+///
+/// The explicit fma makes all devices compute the same bits. Without it a compiler could fuse
+/// either of the two products with the sum, or none.
 GLUON_SYNCBN_HOST_DEVICE inline double moved_average(double average, double momentum,
                                                      double batch) {
   return std::fma(average, momentum, batch * (1.0 - momentum));
 }
 
-/// The momentum that makes an average over `batches` of one over those before the last.
+/// Returns the momentum of the average over all batches, of which there are `batches` so far.
 GLUON_SYNCBN_HOST_DEVICE inline double momentum_of_average(double batches) {
   return 1.0 - 1.0 / batches;
 }

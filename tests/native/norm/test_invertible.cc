@@ -51,8 +51,9 @@ TEST_CASE("invertible: what is not finite is nobody's fault here") {
 TEST_CASE("invertible: the error says what gamma should be") {
   CHECK(
       Invertible::of(DType::kFloat32, {}).error(3, 1e-5, -0.5) ==
-      "inplace=True: channel 3 has gamma 1e-05 and beta -0.5, whose output does not tell the "
-      "input: |gamma| should be above 0.00012207. Without inplace=True the layer takes any gamma");
+      "inplace=True: channel 3 has gamma 1e-05 and beta -0.5, so the input is not recoverable from "
+      "the output: |gamma| should be above 0.00012207. Without inplace=True the layer takes any "
+      "gamma");
 }
 
 }  // namespace gluon_syncbn::tests
