@@ -85,9 +85,12 @@ class SyncBatchNorm(nn.BatchNorm):
     device exchange nothing.
 
     The layer is a ``gluon.nn.BatchNorm`` with the arguments of ``gluon.contrib.nn.SyncBatchNorm``.
-    Parameters have BatchNorm's names, so each loads the checkpoints of the other. Each training
-    forward updates the running statistics once, with the biased variance (as MXNet), and to the
-    same bits on all devices.
+    Each training forward updates the running statistics once, with the biased variance (as MXNet),
+    and to the same bits on all devices. BatchNorm updates them in backward.
+
+    Parameters have BatchNorm's names, so files of ``save_parameters`` load in networks with either.
+    Prefixes have ``syncbatchnorm``, as those of ``gluon.contrib.nn.SyncBatchNorm``. They are part
+    of the names in files of ``collect_params().save``, and in networks that contain a symbol.
 
     The input has 2 to 5 dimensions and is float16, float32 or float64. The output has its shape and
     dtype. For float16 data, parameters and statistics are float32, even after

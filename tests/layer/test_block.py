@@ -70,6 +70,38 @@ def test_one_device_equals_batch_norm(hybridize, train, options):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_gradient_of_inference(hybridize):
+    """BatchNorm gives that of training if backward() is called without train_mode=False."""
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, epsilon=0.5)
+    layer.initialize(ctx=contexts(1))
+    layer.running_var.set_data(mx.nd.array([0.5, 3.5, 8.5]))
+    layer.hybridize(hybridize)
+    x = mx.nd.random.normal(shape=(4, 3, 2), ctx=contexts(1)[0])
+    x.attach_grad()
+    with autograd.record(train_mode=False):
+        out = layer(x)
+    out.backward()
+    expected = np.broadcast_to([[[1], [1 / 2], [1 / 3]]], x.shape)
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", [None, {}, {"static_alloc": True}])
+def test_running_statistics_follow_the_calls(mode):
+    """BatchNorm updates them in backward, so for the last call first."""
+    means = {}
+    for kind, ctx in ((nn.BatchNorm, mx.cpu()), (gluon_syncbn.SyncBatchNorm, contexts(1)[0])):
+        layer = kind(in_channels=1, momentum=0.5)
+        layer.initialize(ctx=ctx)
+        if mode is not None:
+            layer.hybridize(**mode)
+        with autograd.record():
+            out = layer(mx.nd.full((4, 1), 1, ctx=ctx)) + layer(mx.nd.full((4, 1), 8, ctx=ctx))
+        out.backward()
+        means[kind] = layer.running_mean.data().asscalar()
+    assert means == {nn.BatchNorm: 2.5, gluon_syncbn.SyncBatchNorm: 4.25}
+
+
 def test_keys_are_unique():
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, prefix="same_")
     twin = gluon_syncbn.SyncBatchNorm(in_channels=3, prefix="same_")

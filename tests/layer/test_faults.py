@@ -198,6 +198,21 @@ def test_devices_that_differ(other, difference):
     assert all(np.isfinite(out.asnumpy()).all() for out in outs)
 
 
+def test_a_static_shape_network_called_twice_in_its_first_step():
+    """MXNet makes operators for both calls then, in the order of the calls."""
+    layer = make_layer("static_shape")
+    values = np.random.default_rng(0).standard_normal(
+        (2, 2, 2, 3, 4)
+    )  # of two calls on two devices
+    with mx.autograd.record():
+        outs = [[layer(mx.nd.array(x, ctx=c)) for x, c in zip(xs, contexts(2))] for xs in calls]
+    mx.autograd.backward([*outs[0], *outs[1]])
+    for xs, ys in zip(calls, outs):
+        x, y = np.concatenate(xs), np.concatenate([y.asnumpy() for y in ys])
+        mean, var = x.mean(axis=(0, 2), keepdims=True), x.var(axis=(0, 2), keepdims=True)
+        np.testing.assert_allclose(y, (x - mean) / np.sqrt(var + 1e-5), atol=1e-5)
+
+
 def test_a_device_that_fails_fails_its_peer_at_once():
     """One whose static_shape network is called twice before backward, which is refused."""
     layer = make_layer("static_shape")
