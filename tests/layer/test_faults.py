@@ -201,9 +201,7 @@ def test_devices_that_differ(other, difference):
 def test_a_static_shape_network_called_twice_in_its_first_step():
     """MXNet makes operators for both calls then, in the order of the calls."""
     layer = make_layer("static_shape")
-    values = np.random.default_rng(0).standard_normal(
-        (2, 2, 2, 3, 4)
-    )  # of two calls on two devices
+    calls = np.random.default_rng(0).standard_normal((2, 2, 2, 3, 4))  # each on two devices
     with mx.autograd.record():
         outs = [[layer(mx.nd.array(x, ctx=c)) for x, c in zip(xs, contexts(2))] for xs in calls]
     mx.autograd.backward([*outs[0], *outs[1]])
