@@ -22,8 +22,11 @@ except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no n
     )
     _explained = isinstance(error, _gluon_syncbn_nvidia.LibraryError)
     raise _without_mxnet(error if _explained else ImportError(_reason)) from error
-if not _mxnet.__version__.startswith("1.9.1"):
-    raise ImportError(f"gluon_syncbn needs MXNet 1.9.1; this is MXNet {_mxnet.__version__}")
+
+from .mxnet_versions import is_supported as _is_supported
+
+if not _is_supported():
+    raise ImportError(f"gluon_syncbn needs MXNet 1.9.1 or 2; this is MXNet {_mxnet.__version__}")
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any

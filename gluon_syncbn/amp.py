@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .mxnet_versions import mixed_precision
+
 
 def amp_fp32_ops() -> list[str]:
     """Return MXNet's list of operators that mixed precision keeps in float32, without ``Custom``.
@@ -23,7 +25,4 @@ def amp_fp32_ops() -> list[str]:
     >>> from mxnet.contrib import amp
     >>> amp.init(fp32_ops=gluon_syncbn.amp_fp32_ops())
     """
-    # Here, because MXNet does not load it on import either.
-    from mxnet.contrib import amp
-
-    return [name for name in amp.list_fp32_ops("float16") if name != "Custom"]
+    return [name for name in mixed_precision().list_fp32_ops("float16") if name != "Custom"]

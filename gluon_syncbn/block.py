@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Iterator
 import mxnet as mx
 from mxnet.gluon import nn
 
+from .mxnet_versions import NormBlock, add_parameter, current_graph, remove_parameter
 from .processes import horovod
 
 OP_TYPE = "SyncBatchNorm"
@@ -46,25 +47,20 @@ class _Identity:
         self._traces: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._alone = itertools.count()
 
-    def next_use(self) -> tuple[str, dict[str, int]]:
+    def next_use(self, layer: Any) -> tuple[str, dict[str, int]]:
         """Return the next use of the block in the graph that is being traced.
 
         That is a name, the same in all processes that trace this graph, and numbers for the
         attributes of the operator, without those that are 0, as by default.
         """
-        # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs
-        # to the trace.
-        scope = current = getattr(mx.name.NameManager._current, "value", _Identity)
-        while isinstance(current, mx.name.Prefix):
-            scope, current = current, current._old_manager
+        scope, graph, alone = current_graph(layer)
         if scope not in self._traces:
             self._traces[scope] = [self._num_traces, 0]
             self._num_traces += 1
         trace, use = self._traces[scope]
         self._traces[scope][1] += 1
-        graph = getattr(scope, "_prefix", "")
-        # If the block is called by itself, no prefix tells its graphs apart, and numbers go on.
-        name = f"{graph}/{next(self._alone) if graph == self._prefix else use}"
+        # If the block is called by itself, nothing tells its graphs apart, and numbers go on.
+        name = f"{graph}/{next(self._alone) if alone else use}"
         return name, {key: n for key, n in (("trace", trace), ("use", use)) if n}
 
     def __deepcopy__(self, memo: dict) -> _Identity:
@@ -74,7 +70,7 @@ class _Identity:
         return (_Identity, (self._prefix,))
 
 
-class SyncBatchNorm(nn.BatchNorm):
+class SyncBatchNorm(NormBlock):
     """Batch normalization over the whole batch of a training step, on all devices.
 
     In training, all devices exchange the count, the mean and the sum of squared deviations of every
@@ -245,11 +241,12 @@ class SyncBatchNorm(nn.BatchNorm):
 
     @classmethod
     def _convert_in_place(
-        cls, layer: Any, num_devices: int | None, sync_group_size: int | None
+        cls, layer: Any, name: str, num_devices: int | None, sync_group_size: int | None
     ) -> None:
         """Make `layer`, a plain BatchNorm or MXNet's own SyncBatchNorm, one of this class."""
         before = layer._kwargs
         layer._before_conversion = (type(layer), before)
+        layer._name = name
         layer.__class__ = cls
         layer._identity = _Identity(layer.prefix)
         layer._own_process_set, layer._process_set = False, None
@@ -374,14 +371,14 @@ class SyncBatchNorm(nn.BatchNorm):
         if value is None and not counts:
             self._count_batches()
         elif value is not None and counts:
-            self.params._params.pop(self._reg_params.pop("num_batches_tracked").name, None)
-            del self.num_batches_tracked
+            remove_parameter(self, "num_batches_tracked")
         self._clear_cached_op()
 
     def _count_batches(self) -> None:
         # In the dtype of the other parameters, so that casts keep them together. Where a float32
         # count ends, at 2**24, float32 averages take no notice of another batch either.
-        self.num_batches_tracked = self.params.get(
+        add_parameter(
+            self,
             "num_batches_tracked",
             grad_req="null",
             shape=(1,),
@@ -404,49 +401,41 @@ class SyncBatchNorm(nn.BatchNorm):
         self._identity.forget_uses()
         return super()._get_graph(*args)
 
-    def hybrid_forward(
+    def _check_shortcut(self, found: Any, expected: Any) -> None:
+        if found != expected:
+            raise ValueError(
+                f"{self.name}: shortcut is on {found} where {expected} is expected, that of data"
+            )
+
+    def _call_operator(
         self,
-        F: Any,  # noqa: N803
+        custom: Any,
+        traced: bool,
         x: Any,
-        shortcut: Any = None,
-        *,
-        gamma: Any,
-        beta: Any,
-        running_mean: Any,
-        running_var: Any,
-        num_batches_tracked: Any = None,
+        parameters: list[Any],
+        shortcut: Any,
+        states: list[Any],
     ) -> Any:
-        """Normalize `x`, add `shortcut` and activate; see the class."""
-        symbolic = F is mx.sym
-        use, place = self._identity.next_use() if symbolic else (None, {})
         if shortcut is not None and self.inplace:
             raise ValueError(
                 f"{self.name}: inplace=True and a shortcut exclude each other: the output is a "
                 "sum, which does not tell its terms"
             )
-        if shortcut is not None and not symbolic and shortcut.context != x.context:
-            raise ValueError(
-                f"{self.name}: shortcut is on {shortcut.context} where {x.context} is expected, "
-                "that of data"
-            )
-        custom = F.np._internal.Custom if mx.util.is_np_array() else F.Custom
+        use, place = self._identity.next_use(self) if traced else (None, {})
         return custom(
             x,
-            gamma,
-            beta,
+            *parameters,
             *([] if shortcut is None else [shortcut]),
-            running_mean,
-            running_var,
-            *([] if num_batches_tracked is None else [num_batches_tracked]),
+            *states,
             name="fwd",
             op_type=OP_TYPE,
-            **self._attributes(check=not symbolic),
+            **self._attributes(check=not traced),
             **({} if shortcut is None else {"shortcut": True}),
             **self._among_processes(use),
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
-            scope="graph" if symbolic else "key",
-            **({"version": ATTRIBUTES_VERSION, **place} if symbolic else {}),
+            scope="graph" if traced else "key",
+            **({"version": ATTRIBUTES_VERSION, **place} if traced else {}),
         )
 
     def _attributes(self, check: bool) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
+from .mxnet_versions import new_array
+
 # A parameter's name here, and there.
 _LEAVES = {
     "weight": "weight",
@@ -76,9 +78,8 @@ def load_torch(
         unused = {*theirs[their_name]} - {_LEAVES[leaf] for leaf in ours[our_name]}
         for leaf in unused - {"num_batches_tracked"}:
             raise ValueError(f"{our_name} of net has no place for {their_name}.{leaf}")
-    array = mx.np.array if mx.util.is_np_array() else mx.nd.array
     for parameter, value in values:
-        parameter.set_data(array(value, dtype=parameter.dtype))
+        parameter.set_data(new_array(value, mx.cpu(), parameter.dtype))
     return loaded
 
 

@@ -8,10 +8,10 @@ import warnings
 from typing import Any, Iterator
 
 from mxnet import gluon
-from mxnet.gluon import contrib, nn
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SyncBatchNorm
+from .mxnet_versions import PLAIN_NORMS, children_of, name_of, names_in
 from .symbols.graph import Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
@@ -61,9 +61,11 @@ def convert_sync_batchnorm(
     # Raises before anything has changed.
     SyncBatchNorm(num_devices=num_devices, sync_group_size=sync_group_size)
     converted = []
-    for layer in norm_layers(net):
-        if type(layer) in (nn.BatchNorm, contrib.nn.SyncBatchNorm):
-            SyncBatchNorm._convert_in_place(layer, num_devices, sync_group_size)
+    layers = list(norm_layers(net))
+    names = names_in(net)
+    for layer in layers:
+        if type(layer) in PLAIN_NORMS:
+            SyncBatchNorm._convert_in_place(layer, names[layer], num_devices, sync_group_size)
             converted.append(layer.name)
         elif not isinstance(layer, SyncBatchNorm):
             _warn_of_left(layer, f"{type(layer).__name__} is no plain BatchNorm")
@@ -83,7 +85,7 @@ def convert_sync_batchnorm(
 
 
 def _warn_of_left(block: gluon.Block, why: str) -> None:
-    warnings.warn(f"{block.name} is left as it is: {why}", UserWarning, stacklevel=3)
+    warnings.warn(f"{name_of(block)} is left as it is: {why}", UserWarning, stacklevel=3)
 
 
 def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
@@ -140,7 +142,7 @@ def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
         block = waiting.pop()
         if id(block) not in seen:
             seen.add(id(block))
-            waiting.extend(reversed(list(block._children.values())))
+            waiting.extend(reversed(children_of(block)))
             yield block
 
 
@@ -157,4 +159,6 @@ def _report(what: str, net: gluon.Block, names: list[str]) -> None:
         for block in [*blocks_of(net), *hybrid]:
             if getattr(block, "_cached_graph", None) and changed & {*map(id, blocks_of(block))}:
                 block._clear_cached_op()
-    _logger.info("%s in %s: %d layers: %s", what, net.name, len(names), ", ".join(names) or "none")
+    _logger.info(
+        "%s in %s: %d layers: %s", what, name_of(net), len(names), ", ".join(names) or "none"
+    )

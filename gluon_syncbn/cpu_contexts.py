@@ -15,9 +15,10 @@ from pathlib import Path
 import mxnet as mx
 
 from .library import LIBRARY
+from .mxnet_versions import ONEDNN, SYMBOL_VERSION, load_symbol
 
 SETTINGS = {
-    "MXNET_MKLDNN_ENABLED": "0",
+    ONEDNN: "0",
     # Without oneDNN every first convolution would print that it falls back.
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
 }
@@ -32,7 +33,7 @@ _CONVOLUTION = """{
   ],
   "arg_nodes": [0, 1],
   "heads": [[2, 0, 0]],
-  "attrs": {"mxnet_version": ["int", 10901]}
+  "attrs": {"mxnet_version": ["int", %d]}
 }"""
 
 _pools_error: str | None = None  # why CPU contexts have no workspaces of their own
@@ -41,7 +42,7 @@ _openblas_error: str | None = None  # why MXNet's products stay in its own OpenB
 
 def prepare_at_import() -> None:
     """Prepare CPU contexts; warn if MXNet had read its settings before."""
-    too_late = "MXNET_MKLDNN_ENABLED" not in os.environ and _operators_have_run()
+    too_late = ONEDNN not in os.environ and _operators_have_run()
     _prepare()
     problem = find_problem(several=False) if too_late else None
     if problem is not None:
@@ -112,7 +113,7 @@ def find_problem(several: bool) -> str | None:
         if _onednn_is_in_effect():
             return (
                 "oneDNN is in effect, and its array layouts cannot be passed to an asynchronous "
-                "operator on CPU contexts. Set the environment variable MXNET_MKLDNN_ENABLED=0 "
+                f"operator on CPU contexts. Set the environment variable {ONEDNN}=0 "
                 "before the first operator of MXNet runs, or import gluon_syncbn before that"
             )
     if not several:
@@ -131,7 +132,7 @@ def find_problem(several: bool) -> str | None:
 def _onednn_is_in_effect() -> bool:
     data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
     weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
-    convolution = mx.nd.CachedOp(mx.sym.load_json(_CONVOLUTION))
+    convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
     try:
         convolution(data, weight).to_dlpack_for_read()
     except mx.base.MXNetError:  # arrays in layouts of oneDNN cannot be exported

@@ -58,7 +58,8 @@ def _facts() -> Iterator[tuple[str, object]]:
     yield "NVIDIA driver", describe_driver(library.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     features = mx.runtime.Features()
-    enabled = filter(features.is_enabled, ("CUDA", "CUDNN", "NCCL", "MKLDNN", "OPENMP"))
+    names = ("CUDA", "CUDNN", "NCCL", "MKLDNN", "ONEDNN", "OPENMP")
+    enabled = (name for name in names if name in features and features.is_enabled(name))
     yield "MXNet features", ", ".join(enabled) or "none of interest"
     try:
         yield "GPUs for MXNet", mx.context.num_gpus()

@@ -18,18 +18,19 @@ from mxnet.gluon import nn
 
 from .. import missing_gpus
 from ..block import SyncBatchNorm
+from ..mxnet_versions import Context, new_array
 
 _SECONDS = 300
 _FAILED = 3  # the exit status of a test that says on its output why
 
 
-def contexts_of(device_type: str) -> list[mx.Context]:
+def contexts_of(device_type: str) -> list[Context]:
     """Contexts to test: two CPU contexts, or all GPU contexts."""
     number = 2 if device_type == "cpu" else missing_gpus.count_gpus()
-    return [mx.Context(device_type, i) for i in range(number)]
+    return [Context(device_type, i) for i in range(number)]
 
 
-def run(contexts: list[mx.Context]) -> None:
+def run(contexts: list[Context]) -> None:
     """Train one step on `contexts` and compare with MXNet's BatchNorm on one CPU context."""
     expected = _step(nn.BatchNorm(epsilon=1e-3), [mx.cpu()], 3 * len(contexts))
     found = _step(SyncBatchNorm(epsilon=1e-3), contexts, 3 * len(contexts))
@@ -37,15 +38,15 @@ def run(contexts: list[mx.Context]) -> None:
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def _step(layer: nn.BatchNorm, contexts: list[mx.Context], samples: int) -> dict[str, np.ndarray]:
-    batch = mx.nd.array(np.arange(samples)[:, None] ** 2, ctx=mx.cpu())
+def _step(layer: nn.BatchNorm, contexts: list[Context], samples: int) -> dict[str, np.ndarray]:
+    batch = new_array(np.arange(samples)[:, None] ** 2, mx.cpu(), "float32")
     layer.initialize(ctx=contexts)
     inputs = gluon.utils.split_and_load(batch, contexts)
     for array in inputs:
         array.attach_grad()
     with mx.autograd.record():
         outputs = [layer(array) for array in inputs]
-    heads = mx.nd.one_hot(mx.nd.zeros(1, ctx=mx.cpu()), samples).T  # of the first sample alone
+    heads = new_array(np.eye(samples)[:, :1], mx.cpu(), "float32")  # of the first sample alone
     mx.autograd.backward(outputs, gluon.utils.split_and_load(heads, contexts))
     return {
         "output": np.concatenate([array.asnumpy() for array in outputs]),

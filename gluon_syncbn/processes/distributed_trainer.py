@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..mxnet_versions import context_of
 from .horovod import require_horovod
 
 hvd: Any = require_horovod()
@@ -39,7 +40,7 @@ class DistributedTrainer(hvd.DistributedTrainer):
         ]
         for first, *others in spread:
             for other in others:
-                first[:] += other.as_in_context(first.context)
+                first[:] += other.as_in_context(context_of(first))
         super()._allreduce_grads()
         for first, *others in spread:
             for other in others:

@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 
 from ..library import LIBRARY
+from ..mxnet_versions import new_array
 
 _SHOWN_RANKS = 16
 
@@ -92,7 +93,7 @@ def join(process_set: Any = None) -> int | None:
 
 def gather(values: np.ndarray, number: int) -> np.ndarray:
     """Return the values of all processes of a set, in the order of ranks; all have one shape."""
-    mine = mx.nd.array(values[None], ctx=mx.cpu(), dtype="float64")
+    mine = new_array(values[None], mx.cpu(), "float64")
     gathered = require_horovod().allgather(
         mine, name="gluon_syncbn.gather", process_set=_joined[number]
     )

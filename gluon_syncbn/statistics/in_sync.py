@@ -34,7 +34,7 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
     """
     mx.nd.waitall()
     groups = {
-        parameter.name: layer.sync_group_size
+        id(parameter): layer.sync_group_size
         for layer in norm_layers(net)
         if isinstance(layer, SyncBatchNorm) and layer.sync_group_size is not None
         for parameter in (layer.running_mean, layer.running_var)
@@ -49,8 +49,8 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
         ]
         if differing:
             differences[name] = f"from {parameter.list_ctx()[0]}: {', '.join(differing)}"
-            if name in groups:
-                differences[name] += _describe_groups(arrays, groups[name])
+            if id(parameter) in groups:
+                differences[name] += _describe_groups(arrays, groups[id(parameter)])
     return differences
 
 

@@ -12,6 +12,7 @@ from mxnet import autograd, gluon
 
 from ..block import SyncBatchNorm
 from ..convert import blocks_of, norm_layers
+from ..mxnet_versions import context_of, name_of
 from ..processes import horovod
 
 
@@ -91,13 +92,13 @@ def _layers(net: gluon.Block) -> list[SyncBatchNorm]:
     layers = [each for each in gathering if isinstance(each, SyncBatchNorm)]
     if not layers:
         raise ValueError(
-            f"{net.name} has no SyncBatchNorm that gathers statistics: convert it with "
+            f"{name_of(net)} has no SyncBatchNorm that gathers statistics: convert it with "
             "gluon_syncbn.convert_sync_batchnorm, or give the network that it was fused from"
         )
     for each in gathering:
         if not isinstance(each, SyncBatchNorm):
             warnings.warn(
-                f"{each.name} keeps its statistics: {type(each).__name__} is no SyncBatchNorm",
+                f"{name_of(each)} keeps its statistics: {type(each).__name__} is no SyncBatchNorm",
                 UserWarning,
                 stacklevel=3,
             )
@@ -152,7 +153,7 @@ class _Seen:
     def _note(self, layer: SyncBatchNorm, inputs: tuple, _output: Any) -> None:
         x = inputs[0]
         count = x.size // x.shape[layer._kwargs["axis"]]
-        self._waiting.append((count, [p.data(x.context).copy() for p in self._parameters]))
+        self._waiting.append((count, [p.data(context_of(x)).copy() for p in self._parameters]))
 
     def merge_waiting(self) -> None:
         """Add what the devices have seen, after all of them were called."""

@@ -9,6 +9,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from ..block import SHARED_ATTRIBUTES
+from ..mxnet_versions import load_symbol
 from .folding import Arrays, FoldReport, fold_batchnorm
 from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line
 
@@ -139,7 +140,7 @@ class PlainFiles:
 def _load_symbol(name: str) -> mx.sym.Symbol:
     """Load a symbol file; if it holds no symbol, a ValueError names it."""
     try:
-        return mx.sym.load_json(Path(name).read_text(encoding="utf-8"))
+        return load_symbol(Path(name).read_text(encoding="utf-8"))
     except (UnicodeDecodeError, mx.base.MXNetError) as error:
         raise ValueError(f"{name} holds no symbol of MXNet: {last_line(error)}") from error
 

@@ -12,6 +12,7 @@ from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
 from ..convert import convert_sync_batchnorm
+from ..mxnet_versions import name_of
 from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def fuse(
         raise
     except Exception as error:  # whatever its code raises where it meets a symbol
         raise ValueError(
-            f"{net.name} cannot be traced with {len(inputs)} inputs, as hybridize() would do: "
+            f"{name_of(net)} cannot be traced with {len(inputs)} inputs, as hybridize() would do: "
             f"{type(error).__name__}: {error}"
         ) from error
     flat, out_format = _flatten(outputs, "output")
@@ -100,7 +101,7 @@ def fuse(
     network.fused, network.left = fused, left
     _logger.info(
         "fused in %s: %d norms: %s; left: %s",
-        net.name,
+        name_of(net),
         len(fused),
         ", ".join(f"{name} with {what}" for name, what in fused) or "none",
         ", ".join(f"{name} ({why})" for name, why in left) or "none",

@@ -9,6 +9,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from ..block import OP_TYPE, contexts_of, device_ids
+from ..mxnet_versions import load_symbol
 
 SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
@@ -106,7 +107,7 @@ class Graph:
             "heads": [[order[head[0]], *head[1:]] for head in self.heads],
             "attrs": self._attributes,
         }
-        symbol = mx.sym.load_json(json.dumps(graph))
+        symbol = load_symbol(json.dumps(graph))
         return symbol.as_np_ndarray() if self._is_numpy else symbol
 
     def order(self) -> list[int]:

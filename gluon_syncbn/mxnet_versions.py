@@ -1,0 +1,186 @@
+"""What differs between MXNet 1.9.1 and MXNet 2; no other module asks which of them it runs on.
+
+``src/mxnet/c_api.cc`` has what differs in their C functions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from typing import Any, Callable, Iterator
+
+import mxnet as mx
+from mxnet import gluon
+
+IS_2 = mx.__version__.startswith("2.")
+
+# The environment variable that switches oneDNN off.
+ONEDNN = "MXNET_ONEDNN_ENABLED" if IS_2 else "MXNET_MKLDNN_ENABLED"
+
+# The norm layers of MXNet that SyncBatchNorm replaces.
+PLAIN_NORMS = (gluon.nn.BatchNorm, (gluon if IS_2 else gluon.contrib).nn.SyncBatchNorm)
+
+# The class of contexts. MXNet 2 calls them devices, and its ``mx.Context`` is a function.
+Context = mx.Device if IS_2 else mx.Context
+
+# As files of symbols have it. MXNet 2 prints two lines for each symbol of an earlier version.
+SYMBOL_VERSION = 20000 if IS_2 else 10901
+
+load_symbol: Callable[[str], Any] = mx.sym.fromjson if IS_2 else mx.sym.load_json
+
+
+def is_supported() -> bool:
+    """Whether this is a version of MXNet that the package knows."""
+    return IS_2 or mx.__version__.startswith("1.9.1")
+
+
+def context_of(array: Any) -> Any:
+    """Return the context of an array. In MXNet 2 the old name of the attribute warns."""
+    return array.device if IS_2 else array.context
+
+
+def new_array(values: Any, ctx: Any, dtype: str | None = None) -> Any:
+    """Return an array that Gluon layers accept: of ``mx.np`` where that is in use."""
+    array = mx.np.array if mx.util.is_np_array() else mx.nd.array
+    return array(values, ctx=ctx, dtype=dtype)
+
+
+def children_of(block: gluon.Block) -> list[gluon.Block]:
+    """List the blocks that `block` consists of."""
+    children = block._children.values()
+    return [child() for child in children] if IS_2 else list(children)
+
+
+def name_of(block: gluon.Block) -> str:
+    """Return a name for messages. In MXNet 2 only layers of this package have names."""
+    return str(getattr(block, "name", None) or type(block).__name__)
+
+
+def names_in(net: gluon.Block, prefix: str = "") -> dict[gluon.Block, str]:
+    """Name the blocks of a network: by themselves, or in MXNet 2 by their place in it."""
+    names = {net: prefix or name_of(net)} if IS_2 else {net: net.name}
+    for key, child in zip(net._children, children_of(net)):
+        for block, name in names_in(child, f"{prefix}.{key}".lstrip(".")).items():
+            names.setdefault(block, name)
+    return names
+
+
+def add_parameter(block: gluon.Block, name: str, **arguments: Any) -> None:
+    """Give `block` a parameter, as an attribute."""
+    make = gluon.Parameter if IS_2 else block.params.get
+    setattr(block, name, make(name, **arguments))
+
+
+def remove_parameter(block: gluon.Block, name: str) -> None:
+    """Take a parameter away again."""
+    parameter = block._reg_params.pop(name)
+    if not IS_2:
+        block.params._params.pop(parameter.name, None)
+    delattr(block, name)
+
+
+def mixed_precision() -> Any:
+    """Return the module of automatic mixed precision, which MXNet does not load on import."""
+    if IS_2:
+        from mxnet import amp
+    else:
+        from mxnet.contrib import amp
+    return amp
+
+
+def current_graph(layer: gluon.Block) -> tuple[Any, str, bool]:
+    """Say for which graph MXNet is calling `layer`, if it builds one.
+
+    Returns an object that belongs to this trace, a name of the graph that is the same in all
+    processes, and whether `layer` is called by itself.
+    """
+    return _current_graph_2(layer) if IS_2 else _current_graph_1(layer)
+
+
+def _current_graph_1(layer: gluon.Block) -> tuple[Any, str, bool]:
+    # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs to
+    # the trace.
+    scope = current = getattr(mx.name.NameManager._current, "value", gluon.Block)
+    while isinstance(current, mx.name.Prefix):
+        scope, current = current, current._old_manager
+    graph = getattr(scope, "_prefix", "")
+    return scope, graph, graph == layer.prefix
+
+
+class _Trace:
+    """One building of the graph of a block; it keeps `inputs`, by which it is known."""
+
+    def __init__(self, inputs: list) -> None:
+        self.inputs = inputs
+
+
+_latest_traces: weakref.WeakKeyDictionary[Any, _Trace] = weakref.WeakKeyDictionary()
+
+
+def _current_graph_2(layer: gluon.Block) -> tuple[Any, str, bool]:
+    # There are no scopes. The block whose graph is built is known to the function that builds it.
+    frame = sys._getframe()
+    while frame.f_code is not gluon.HybridBlock._get_graph.__code__:
+        if frame.f_back is None:
+            return gluon.Block, "", False
+        frame = frame.f_back
+    block, inputs = frame.f_locals["self"], frame.f_locals["symbol_inputs"]
+    trace = _latest_traces.get(block)
+    if trace is None or trace.inputs is not inputs:
+        trace = _latest_traces[block] = _Trace(inputs)
+    return trace, f"{type(block).__name__}.{names_in(block)[layer]}", block is layer
+
+
+class _NormBlock1(gluon.nn.BatchNorm):
+    def hybrid_forward(
+        self,
+        F: Any,  # noqa: N803
+        x: Any,
+        shortcut: Any = None,
+        *,
+        gamma: Any,
+        beta: Any,
+        running_mean: Any,
+        running_var: Any,
+        num_batches_tracked: Any = None,
+    ) -> Any:
+        """Normalize `x`, add `shortcut` and activate; see the class."""
+        custom = F.np._internal.Custom if mx.util.is_np_array() else F.Custom
+        states = [running_mean, running_var]
+        states += [] if num_batches_tracked is None else [num_batches_tracked]
+        traced = F is mx.sym
+        if shortcut is not None and not traced:
+            self._check_shortcut(shortcut.context, x.context)
+        return self._call_operator(custom, traced, x, [gamma, beta], shortcut, states)
+
+
+class _NormBlock2(gluon.nn.BatchNorm):
+    _counter: Iterator[int] = itertools.count()
+
+    @property
+    def name(self) -> str:
+        """Where :func:`names_in` found this layer when it was converted, or its number."""
+        if "_name" not in self.__dict__:
+            self._name = f"{type(self).__name__.lower()}{next(self._counter)}"
+        return self._name
+
+    @property
+    def prefix(self) -> str:
+        """As in MXNet 1.9.1."""
+        return f"{self.name}_"
+
+    def forward(self, x: Any, shortcut: Any = None) -> Any:
+        """Normalize `x`, add `shortcut` and activate; see the class."""
+        device = x.device
+        gamma, beta, *states = (each.data(device) for each in self._reg_params.values())
+        if shortcut is not None:
+            self._check_shortcut(shortcut.device, device)
+        traced = mx._deferred_compute.is_deferred_compute()
+        custom = mx.nd.np._internal.Custom
+        return self._call_operator(custom, traced, x, [gamma, beta], shortcut, states)
+
+
+# A BatchNorm that leaves its call to ``_call_operator(custom, traced, x, parameters, shortcut,
+# states)``: with MXNet's operator Custom, and whether a graph is being built.
+NormBlock: Any = _NormBlock2 if IS_2 else _NormBlock1
