@@ -36,6 +36,7 @@ from .amp import amp_fp32_ops
 from .block import SyncBatchNorm
 from .checkpoints import load_torch
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
+from .cpu_contexts import prepare_cpu_contexts
 from .processes.horovod import init
 from .registration import start as _start
 from .statistics.in_sync import check_in_sync
@@ -61,6 +62,7 @@ __all__ = [
     "get_timeout",
     "init",
     "load_torch",
+    "prepare_cpu_contexts",
     "revert_sync_batchnorm",
     "set_timeout",
     "to_batchnorm",

@@ -1,7 +1,8 @@
-"""Prepare MXNet for several CPU contexts, and check the result.
+"""Prepare MXNet for SyncBatchNorm on CPU contexts, or leave MXNet as it is.
 
-MXNet's CPU contexts share their workspaces and random numbers; each GPU context has its own. oneDNN
-can pass an asynchronous operator a temporary copy of its input.
+Three parts of MXNet do not suit devices that wait for each other. oneDNN can pass an asynchronous
+operator a temporary copy of its input. All CPU contexts share workspaces and random numbers. The
+OpenBLAS in MXNet's packages can hang if several contexts use it. GPU contexts have none of these.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import threading
 import warnings
 from pathlib import Path
 
@@ -23,6 +25,8 @@ SETTINGS = {
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
 }
 
+_GPU_FILES = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
+
 # Not mx.nd.Convolution, to which automatic mixed precision hands arrays of another dtype.
 _CONVOLUTION = """{
   "nodes": [
@@ -35,46 +39,81 @@ _CONVOLUTION = """{
   "heads": [[2, 0, 0]],
   "attrs": {"mxnet_version": ["int", %d]}
 }"""
+# In MXNet's error about an array whose layout is one of oneDNN's (ndarray.cc, NDArray::SetTBlob).
+_LAYOUT_ERROR = "generate TBlob for"
 
-_pools_error: str | None = None  # why CPU contexts have no workspaces of their own
-_openblas_error: str | None = None  # why MXNet's products stay in its own OpenBLAS
+_choice = ""  # why the import has prepared CPU contexts, or why not
+_prepared = False
+_pools_error: str | None = None  # why CPU contexts share MXNet's workspaces
+_openblas_error: str | None = None  # why MXNet's products stay in its own library
 
 
-def prepare_at_import() -> None:
-    """Prepare CPU contexts; warn if MXNet had read its settings before."""
-    too_late = ONEDNN not in os.environ and _operators_have_run()
-    _prepare()
-    problem = find_problem(several=False) if too_late else None
-    if problem is not None:
-        warnings.warn(
-            "operators of MXNet ran before gluon_syncbn was imported, so that its settings for CPU "
-            "contexts came too late. Restart Python (in a notebook, the kernel) and import "
-            f"gluon_syncbn first. What is wrong: {problem}",
-            UserWarning,
-            stacklevel=4,
+def prepare_cpu_contexts() -> None:
+    """Prepare MXNet for :class:`gluon_syncbn.SyncBatchNorm` on CPU contexts.
+
+    Call it before the first operator of MXNet runs. It switches oneDNN off, unless the environment
+    variable ``MXNET_MKLDNN_ENABLED`` is set. It gives each CPU context its own workspaces and
+    random numbers. It moves matrix products to the OpenBLAS of ``scipy-openblas32``.
+
+    The import of gluon_syncbn calls this function, unless MXNet was built for CUDA and the machine
+    has an NVIDIA GPU. The environment variable ``GLUON_SYNCBN_CPU_CONTEXTS`` decides otherwise: 1
+    prepares CPU contexts at the import, 0 leaves MXNet as it is. Another call changes nothing.
+
+    Raises
+    ------
+    RuntimeError
+        If operators ran before, and oneDNN therefore stays in effect.
+    """
+    global _prepared, _pools_error, _openblas_error  # noqa: PLW0603
+    late = _operators_have_run()
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    if not _prepared:
+        _pools_error = LIBRARY.gluon_syncbn_give_cpu_contexts_pools(mx.base._LIB._name.encode())
+        _openblas_error = _use_openblas()
+        _prepared = True
+    if late and os.environ[ONEDNN] == "0" and _onednn_is_in_effect():
+        raise RuntimeError(
+            "operators of MXNet ran before CPU contexts were prepared, so oneDNN stays in effect. "
+            "Restart Python (in a notebook, the kernel), and import gluon_syncbn or call "
+            "gluon_syncbn.prepare_cpu_contexts() before the first operator"
         )
 
 
-def _prepare() -> None:
-    """Switch oneDNN off, unless the user has set it, and give each CPU context its own pools.
+def prepare_at_import() -> None:
+    """Prepare CPU contexts if the machine or the user wants it; warn if it is too late."""
+    global _choice
+    wanted, _choice = _choose()
+    if not wanted:
+        return
+    try:
+        prepare_cpu_contexts()
+    except RuntimeError as error:
+        warnings.warn(str(error), UserWarning, stacklevel=4)
 
-    MXNet reads the settings when its first operator runs, so they also work after ``import mxnet``.
-    The pools are prepared now, so that seeds reach contexts that are used later. Each pool is made
-    when its context is first used, and ``cpu(0)`` keeps MXNet's.
-    """
-    global _pools_error, _openblas_error  # noqa: PLW0603
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
-    _pools_error = LIBRARY.gluon_syncbn_give_cpu_contexts_pools(mx.base._LIB._name.encode())
-    _openblas_error = _use_openblas()
+
+def _choose() -> tuple[bool, str]:
+    """Decide whether the import prepares CPU contexts, and say why."""
+    value = os.environ.get("GLUON_SYNCBN_CPU_CONTEXTS")
+    if value not in (None, "0", "1"):
+        raise ImportError(
+            f"environment variable GLUON_SYNCBN_CPU_CONTEXTS={value!r} should be 0 or 1"
+        )
+    if value is not None:
+        return value == "1", f"GLUON_SYNCBN_CPU_CONTEXTS is {value}"
+    if not mx.runtime.Features().is_enabled("CUDA"):
+        return True, "MXNet was built without CUDA"
+    # CUDA would say it too, but a process that has called CUDA cannot use GPUs after a fork.
+    if not any(any(Path("/").glob(pattern[1:])) for pattern in _GPU_FILES):
+        return True, "there is no NVIDIA GPU"
+    return False, "MXNet was built for CUDA and there is an NVIDIA GPU"
 
 
 def _use_openblas() -> str | None:
     """Compute MXNet's matrix products in scipy-openblas32; return why not, if that fails.
 
-    MXNet's own OpenBLAS dates from 2020. It has no kernels for AVX-512 or later processors, and
-    several CPU contexts with several threads each can hang in it. Without oneDNN all networks
-    depend on OpenBLAS, so this replaces it, before the first convolution.
+    MXNet's own OpenBLAS dates from 2020 and has no kernels for AVX-512 or later processors. Without
+    oneDNN, convolutions compute there too.
     """
     path, problem = None, None
     package = importlib.util.find_spec("scipy_openblas32")  # importing it would load it for all
@@ -88,34 +127,24 @@ def _use_openblas() -> str | None:
     return problem if error is None else error
 
 
-def blas() -> str:
-    """Name the library of MXNet's matrix products; if not scipy-openblas32, say why."""
-    found = LIBRARY.gluon_syncbn_blas()
-    return found if _openblas_error is None else f"{found}; not scipy-openblas32: {_openblas_error}"
-
-
-def _operators_have_run() -> bool:
-    """Whether MXNet has started its engine, as its first operator does."""
-    # Set when the engine makes its first BulkStatus, for any thread.
-    store = "_ZGVZN4dmlc16ThreadLocalStoreIN5mxnet6engine14ThreadedEngine10BulkStatusEE"
-    try:
-        return bool(ctypes.c_uint8.in_dll(mx.base._LIB, f"{store}9SingletonEvE4inst").value)
-    except ValueError:  # another build of MXNet; the first call of a layer finds it then
-        return False
-
-
 def find_problem(several: bool) -> str | None:
     """Say why operators on CPU contexts are not safe, and what to do; None if all is well.
 
-    If `several` devices of this process wait for each other, they need their own pools.
+    If `several` devices of this process wait for each other, they need their own workspaces.
     """
-    with mx.autograd.pause(), mx.engine.bulk(0):
-        if _onednn_is_in_effect():
-            return (
-                "oneDNN is in effect, and its array layouts cannot be passed to an asynchronous "
-                f"operator on CPU contexts. Set the environment variable {ONEDNN}=0 "
-                "before the first operator of MXNet runs, or import gluon_syncbn before that"
-            )
+    onednn = _onednn_is_in_effect()
+    if not _prepared and (several or onednn):
+        return (
+            f"CPU contexts are not prepared, because {_choice}. Call "
+            "gluon_syncbn.prepare_cpu_contexts() before the first operator of MXNet runs, or set "
+            "the environment variable GLUON_SYNCBN_CPU_CONTEXTS=1 before gluon_syncbn is imported"
+        )
+    if onednn:
+        return (
+            "oneDNN is in effect, and its array layouts cannot be passed to an asynchronous "
+            f"operator on CPU contexts. Set the environment variable {ONEDNN}=0 "
+            "before the first operator of MXNet runs, or import gluon_syncbn before that"
+        )
     if not several:
         return None
     if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
@@ -129,12 +158,54 @@ def find_problem(several: bool) -> str | None:
     return None
 
 
+def describe() -> dict[str, str]:
+    """Say for ``diagnose`` which preparations are in effect, and why."""
+    if not _prepared:  # finds the library of the products, and changes nothing
+        LIBRARY.gluon_syncbn_use_openblas(mx.base._LIB._name.encode(), None)
+    shared = _pools_error if _prepared else "CPU contexts are not prepared"
+    products = LIBRARY.gluon_syncbn_blas()
+    kept = _openblas_error if _prepared else shared
+    return {
+        "CPU contexts": f"{'' if _prepared else 'not '}prepared: {_choice}",
+        "oneDNN": "in effect" if _onednn_is_in_effect() else "off",
+        "workspaces of CPU contexts": "own" if shared is None else f"shared: {shared}",
+        "matrix products on CPU contexts": products
+        if kept is None
+        else f"{products}; not scipy-openblas32: {kept}",
+    }
+
+
 def _onednn_is_in_effect() -> bool:
-    data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
-    weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
-    convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
+    """Find out whether a convolution returns an array in a layout of oneDNN.
+
+    MXNet runs operators of one thread together, and an error of one is an error of all. So a thread
+    runs this convolution alone.
+    """
+    found: list[bool | Exception] = []
+
+    def convolve() -> None:
+        try:
+            data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
+            weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
+            convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
+            convolution(data, weight).to_dlpack_for_read()
+            found.append(False)
+        except Exception as error:
+            found.append(_LAYOUT_ERROR in str(error) or error)
+
+    thread = threading.Thread(target=convolve)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
+def _operators_have_run() -> bool:
+    """Whether MXNet has started its engine, as its first operator does."""
+    # threaded_engine.h: set when the engine makes its first BulkStatus, for any thread.
+    store = "_ZGVZN4dmlc16ThreadLocalStoreIN5mxnet6engine14ThreadedEngine10BulkStatusEE"
     try:
-        convolution(data, weight).to_dlpack_for_read()
-    except mx.base.MXNetError:  # arrays in layouts of oneDNN cannot be exported
-        return True
-    return False
+        return bool(ctypes.c_uint8.in_dll(mx.base._LIB, f"{store}9SingletonEvE4inst").value)
+    except ValueError:  # another build of MXNet; the first call of a layer finds it then
+        return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 
-from . import cpu_contexts, missing_gpus
+from . import cpu_contexts
 from .library import LIBRARY, CpuContextCheck, LiveArrays
 from .timeout import set_timeout_from_environment
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 def start() -> None:
     """Prepare MXNet and register the operator; called once, by the import of the package."""
-    cpu_contexts.prepare_at_import()  # before registering, which adds a handler of forks
+    cpu_contexts.prepare_at_import()
     _register_operator()
-    if mx.runtime.Features().is_enabled("CUDA"):
-        missing_gpus.refuse()
     set_timeout_from_environment()
 
 

@@ -99,6 +99,7 @@ def calls_of(channels: int) -> Calls:
 
 def step_of(norm: Any, contexts: int, layers: int) -> Callable[[], None]:
     """Return a step of a chain of layers of 64 channels, forward and backward."""
+    gluon_syncbn.prepare_cpu_contexts()
     ctx = [mx.cpu(i) for i in range(contexts)]
     net = nn.HybridSequential()
     for _ in range(layers):

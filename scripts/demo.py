@@ -17,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import mxnet as mx
-from gluon_syncbn import SyncBatchNorm
+from gluon_syncbn import SyncBatchNorm, prepare_cpu_contexts
 from mxnet.gluon import nn
 
 from aerial.pictures import draw_predictions, draw_sweep
@@ -31,6 +31,8 @@ DEVICES = (1, 2, 4, 8)
 def main() -> int:
     """Run the demo or the sweep; return the exit status."""
     options = parse_arguments()
+    if not options.gpus:
+        prepare_cpu_contexts()
     options.out.mkdir(parents=True, exist_ok=True)
     scenes = make_scenes(options.scenes, 1, options.out)
     valid = make_scenes(options.scenes // 10, 2, options.out)

@@ -41,7 +41,10 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
 /// See use_openblas(). Returns nullptr, or why not.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_openblas(const char* libmxnet,
                                                           const char* openblas) {
-  return error_of([&] { mxnet::use_openblas(libmxnet, openblas); });
+  return error_of([&] {
+    mxnet::use_openblas(libmxnet, openblas);
+    if (openblas) mxnet::run_before_later_fork_handlers();
+  });
 }
 
 /// What computes MXNet's matrix products. The text is good until the next call.

@@ -10,6 +10,10 @@ import mxnet as mx
 import pytest
 from hypothesis import HealthCheck, settings
 
+if mx.runtime.Features().is_enabled("CUDA"):  # the import may have left CPU contexts to the tests
+    os.environ.setdefault("GLUON_SYNCBN_CPU_CONTEXTS", "1")  # for programs in other processes
+    gluon_syncbn.prepare_cpu_contexts()
+
 settings.register_profile(
     "gluon_syncbn",
     derandomize=True,

@@ -65,13 +65,13 @@ def _facts() -> Iterator[tuple[str, object]]:
         yield "GPUs for MXNet", mx.context.num_gpus()
     except mx.base.MXNetError as error:
         yield "GPUs for MXNet", f"none: {str(error).splitlines()[-1]}"
-    yield "matrix products on CPU contexts", cpu_contexts.blas()
     yield "NumPy", np.__version__
     yield "Python", platform.python_version()
     yield "system", platform.platform()
     yield "timeout", f"{get_timeout():g} s" if get_timeout() else "never"
     for name in (*cpu_contexts.SETTINGS, "MXNET_ENGINE_TYPE"):
         yield name, os.environ.get(name, "not set")
+    yield from cpu_contexts.describe().items()
     for name, several in (("one CPU context", False), ("several CPU contexts", True)):
         problem = cpu_contexts.find_problem(several)
         yield name, "safe" if problem is None else f"refused: {problem}"

@@ -20,7 +20,7 @@ from typing import Any
 PAUSE = 0.004  # seconds in which threads of what was measured before stop looking for work
 PAUSE_BETWEEN_WORKERS = 0.05
 
-QUIET = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0"}
+QUIET = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0", "GLUON_SYNCBN_CPU_CONTEXTS": "1"}
 WITHOUT_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "0"}
 WITH_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "1"}
 # MXNet's own layers share workspaces between CPU contexts, and would wait for the few that there

@@ -9,9 +9,9 @@ namespace gluon_syncbn::mxnet {
 /// product that has begun ends in the library where it began. If `openblas` is null, this only
 /// finds out which library computes them. `libmxnet` is the file of the loaded libmxnet.
 ///
-/// Call it before survive_forks(). At a fork, the handler of OpenBLAS ends its threads, and the
-/// handler of survive_forks() must first wait for the products that need them. Handlers that are
-/// registered later run earlier.
+/// Call run_before_later_fork_handlers() after it. At a fork, the handler of OpenBLAS ends its
+/// threads, and the handler of survive_forks() must first wait for the products that need them.
+/// Handlers that are registered later run earlier.
 ///
 /// Throws Error with the reason if MXNet keeps its library, for instance because that is not an
 /// older OpenBLAS.

@@ -93,13 +93,22 @@ void or_print(const Task& task) noexcept {
   }
 }
 
+// How many times `before` has been called for the fork under way.
+thread_local int the_depth = 0;
+
 void before() {
+  if (the_depth++ > 0) return;
   or_print([] { the_errors.note_arrays(); });
   or_print([] { the_errors.take(); });
 }
 
 void after() {
+  if (--the_depth > 0) return;
   or_print([] { the_errors.fail_again(); });
+}
+
+void register_handlers() {
+  if (pthread_atfork(&before, &after, &after) != 0) throw std::bad_alloc();  // its only error
 }
 
 }  // namespace
@@ -110,9 +119,11 @@ void after() {
 // handler, which ends the process. MXNet registers its handlers first, so that `before` runs before
 // MXNet's handler and `after` runs after it.
 void survive_forks(LiveArrays live_arrays) {
-  the_live_arrays = live_arrays;
-  static const int status = pthread_atfork(&before, &after, &after);
-  if (status != 0) throw std::bad_alloc();  // its only error
+  if (!the_live_arrays.exchange(live_arrays)) register_handlers();
+}
+
+void run_before_later_fork_handlers() {
+  if (the_live_arrays) register_handlers();
 }
 
 void forget_live_arrays() { the_live_arrays = nullptr; }

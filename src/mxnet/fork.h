@@ -19,6 +19,10 @@ constexpr const char* kForked =
 /// std::bad_alloc.
 void survive_forks(LiveArrays live_arrays);
 
+/// Call this after loading a library with fork handlers of its own, if that library should find no
+/// operation running at a fork. Does nothing before survive_forks(). Throws std::bad_alloc.
+void run_before_later_fork_handlers();
+
 /// Makes forks call `live_arrays` no more, because the program ends.
 void forget_live_arrays();
 

@@ -66,20 +66,13 @@ for _ in range(2):
     run_python(TRAINED + program)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("outputs(layer, xs)[0].wait_to_read()", "there is no gpu(0)"),
-        ("new_layer(xs)", "cannot live on ctx=gpu(0)"),
-    ],
-)
-def test_the_layer_in_a_child_that_cuda_does_not_serve_is_an_error(call, message):
-    program = f"""
+def test_the_layer_in_a_child_that_cuda_does_not_serve_is_an_error():
+    program = """
 def use():
     try:
-        {call}
+        outputs(layer, xs)[0].wait_to_read()
     except mx.base.MXNetError as error:
-        assert {message!r} in str(error) and "forked after" in str(error), error
+        assert "there is no gpu(0)" in str(error) and "forked after" in str(error), error
     else:
         raise AssertionError("no error")
 in_child(use)

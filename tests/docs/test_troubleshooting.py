@@ -17,7 +17,6 @@ MODULES = (
     "block",
     "cpu_contexts",
     "library",
-    "missing_gpus",
     "processes/horovod",
     "registration",
     "timeout",

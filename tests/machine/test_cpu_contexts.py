@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from gluon_syncbn import cpu_contexts
 
 from tests.support.processes import run_python
 
@@ -127,3 +130,201 @@ print(any(late), gluon_syncbn.cpu_contexts.find_problem(several=False) is not No
     )
     warned, refused = run_python(program, **setting).stdout.split()
     assert warned == (refused if warns is None else str(warns))
+
+
+@pytest.mark.parametrize(
+    ("variable", "cuda", "files", "prepares"),
+    [
+        (None, False, True, True),  # MXNet for CPUs on a machine with a GPU
+        (None, True, False, True),
+        (None, True, True, False),
+        ("1", True, True, True),
+        ("0", False, False, False),
+    ],
+)
+def test_what_the_import_decides(variable, cuda, files, prepares, monkeypatch, tmp_path):
+    if variable is None:
+        monkeypatch.delenv("GLUON_SYNCBN_CPU_CONTEXTS", raising=False)
+    else:
+        monkeypatch.setenv("GLUON_SYNCBN_CPU_CONTEXTS", variable)
+    if files:
+        (tmp_path / "nvidia0").touch()
+    features = SimpleNamespace(is_enabled=lambda name: cuda and name == "CUDA")
+    monkeypatch.setattr(cpu_contexts.mx.runtime, "Features", lambda: features)
+    monkeypatch.setattr(cpu_contexts, "_GPU_FILES", (f"{tmp_path}/nvidia[0-9]*", "/nowhere/*"))
+    assert cpu_contexts._choose()[0] is prepares
+
+
+def test_another_value_of_the_variable():
+    failed = run_python("import gluon_syncbn", status=1, GLUON_SYNCBN_CPU_CONTEXTS="off")
+    last = "ImportError: environment variable GLUON_SYNCBN_CPU_CONTEXTS='off' should be 0 or 1"
+    assert failed.stderr.rstrip().splitlines()[-1] == last
+
+
+# Prints which parts of MXNet the import has changed.
+CHANGES = """
+import ctypes, os, subprocess, sys
+import mxnet as mx
+import mxnet.gluon.contrib
+path = mx.base._LIB._name
+with open("/proc/self/maps") as maps:
+    base = min(int(line.split("-")[0], 16) for line in maps if line.rstrip().endswith(path))
+relocations = subprocess.run(["readelf", "-rW", path], capture_output=True, text=True).stdout
+slots = [line.split()[0] for line in relocations.splitlines() if " cblas_" in line]
+assert len(slots) > 10
+manager = ctypes.addressof(ctypes.c_void_p.in_dll(
+    mx.base._LIB, "_ZTVN5mxnet8resource19ResourceManagerImplE"))
+def words(addresses):
+    return [ctypes.c_void_p.from_address(address).value for address in addresses]
+def python():
+    modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "mxnet"]
+    state = {}
+    for module in modules:
+        for name, value in vars(module).items():
+            state[module.__name__, name] = id(value)
+            if isinstance(value, type):
+                members = ((*key, id(each)) for key, each in vars_of(value))
+                state[module.__name__, name, "members"] = sorted(members)
+    return state
+def vars_of(value):
+    return [((name,), each) for name, each in vars(value).items() if not name.startswith("__")]
+def state():
+    return {
+        "environment": dict(os.environ),
+        "resource manager": words(range(manager, manager + 6 * 8, 8)),
+        "products": words(base + int(slot, 16) for slot in slots),
+        "Python": python(),
+    }
+before = state()
+import gluon_syncbn
+after = state()
+print(", ".join(name for name in before if before[name] != after[name]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "changed"), [("0", ""), ("1", "environment, resource manager, products")]
+)
+def test_what_the_import_changes_in_mxnet(variable, changed):
+    found = run_python(CHANGES, GLUON_SYNCBN_CPU_CONTEXTS=variable)
+    assert found.stdout.strip() == changed, found.stderr
+
+
+NETWORK_WITH_ONEDNN = """
+import mxnet as mx
+import gluon_syncbn
+from mxnet.gluon import nn
+net = nn.HybridSequential()
+net.add(nn.Conv2D(16, 3, in_channels=16), nn.BatchNorm())
+contexts = [mx.cpu(0), mx.cpu(1)]
+net.initialize(ctx=contexts)
+net.hybridize()
+for context in contexts:
+    with mx.autograd.record():
+        out = net(mx.nd.ones((2, 16, 8, 8), ctx=context))
+    out.backward()
+    assert abs(out.asnumpy()).max() < 1e-3
+    try:
+        net[0](mx.nd.ones((2, 16, 8, 8), ctx=context)).to_dlpack_for_read()
+    except mx.base.MXNetError as error:
+        assert "MKLDNN data" in str(error)
+    else:
+        raise SystemExit("oneDNN is not in effect")
+"""
+
+
+def test_networks_of_batchnorm_keep_onednn():
+    run_python(NETWORK_WITH_ONEDNN, GLUON_SYNCBN_CPU_CONTEXTS="0")
+
+
+REFUSED = """
+import mxnet as mx
+import gluon_syncbn
+def error_of_call(number):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=[mx.cpu(i) for i in range(number)])
+    try:
+        with mx.autograd.record():
+            layer(mx.nd.ones((2, 3, 4)))
+    except mx.base.MXNetError as error:
+        return str(error)
+for number, refused in zip((1, 2), (REFUSED)):
+    error = error_of_call(number)
+    assert (error is not None) == refused, (number, error)
+    for words in ("syncbatchnorm", "prepare_cpu_contexts()", "GLUON_SYNCBN_CPU_CONTEXTS=1"):
+        assert error is None or words in error, error
+"""
+
+
+@pytest.mark.parametrize(("onednn", "refused"), [("1", (True, True)), ("0", (False, True))])
+def test_contexts_that_are_not_prepared(onednn, refused):
+    """Without oneDNN one context is safe, and several could still wait for each other forever."""
+    run_python(
+        REFUSED.replace("REFUSED", str(refused)),
+        GLUON_SYNCBN_CPU_CONTEXTS="0",
+        MXNET_MKLDNN_ENABLED=onednn,
+    )
+
+
+def test_contexts_that_the_program_prepares():
+    program = "import mxnet as mx" + CALL + "for _ in range(2): gluon_syncbn.prepare_cpu_contexts()"
+    run_python(f"{program}\n[out() for out in train()]", GLUON_SYNCBN_CPU_CONTEXTS="0")
+
+
+def test_contexts_that_the_program_prepares_too_late():
+    """Both calls say it; a change of the variable between them comes too late as well."""
+    program = f"""
+import gluon_syncbn, mxnet as mx
+{CONVOLUTION}
+for _ in range(2):
+    try:
+        gluon_syncbn.prepare_cpu_contexts()
+    except RuntimeError as error:
+        assert "before CPU contexts were prepared" in str(error), error
+    else:
+        raise SystemExit("no error")
+"""
+    run_python(program, GLUON_SYNCBN_CPU_CONTEXTS="0")
+
+
+def test_products_under_way_at_a_fork():
+    """OpenBLAS is loaded after the library has registered its handlers of forks."""
+    program = """
+import os
+import mxnet as mx
+import gluon_syncbn
+gluon_syncbn.prepare_cpu_contexts()
+ones = mx.nd.ones((1500, 1500))
+for _ in range(6):
+    product = mx.nd.dot(ones, ones)
+    if os.fork() == 0:
+        os._exit(0)
+    assert (product.asnumpy() == 1500).all()
+"""
+    run_python(program, timeout=60, OMP_NUM_THREADS="2", GLUON_SYNCBN_CPU_CONTEXTS="0")
+
+
+def test_an_error_of_another_operator():
+    """The failing convolution runs in the same thread as the first call of the layer."""
+    program = """
+from mxnet.contrib import amp
+import mxnet as mx
+import gluon_syncbn
+from mxnet.gluon import nn
+amp.init()
+net = nn.HybridSequential()
+net.add(nn.Conv2D(4, 3), gluon_syncbn.SyncBatchNorm())
+net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+net.hybridize()
+with mx.autograd.record():
+    outputs = [net(mx.nd.ones((2, 3, 8, 8), ctx=mx.cpu(i))) for i in range(2)]
+for output in outputs:
+    try:
+        output.asnumpy()
+    except mx.base.MXNetError as error:
+        assert "FP16 gemm on cpu not implemented" in str(error), error
+        assert "oneDNN" not in str(error), error
+    else:
+        raise SystemExit("no error")
+"""
+    run_python(program)
