@@ -7,6 +7,7 @@ import logging
 import warnings
 from typing import Any, Iterator
 
+import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
@@ -15,6 +16,7 @@ from .mxnet_versions import PLAIN_NORMS, children_of, name_of, names_in
 from .symbols.graph import Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
+_FORWARD = {"forward", "hybrid_forward"}
 
 
 def convert_sync_batchnorm(
@@ -22,11 +24,11 @@ def convert_sync_batchnorm(
 ) -> gluon.Block:
     """Make every BatchNorm of a network a :class:`gluon_syncbn.SyncBatchNorm`, in place.
 
-    It converts the layers whose class is exactly ``gluon.nn.BatchNorm`` or
-    ``gluon.contrib.nn.SyncBatchNorm``. They stay the same objects with the same parameters, so
-    references, trainers and checkpoints stay valid. Subclasses, and SymbolBlocks with BatchNorm
-    nodes, stay as they are, and a warning names them. The logger ``gluon_syncbn`` lists what was
-    converted.
+    It converts the layers that compute what ``gluon.nn.BatchNorm`` or
+    ``gluon.contrib.nn.SyncBatchNorm`` computes. They stay the same objects with the same
+    parameters, so references, trainers and checkpoints stay valid. Other subclasses, those with
+    public methods of their own, and SymbolBlocks with BatchNorm nodes stay as they are, and a
+    warning names them. The logger ``gluon_syncbn`` lists what was converted.
 
     SyncBatchNorm nodes of a SymbolBlock, such as an imported network, then synchronize the current
     contexts of its parameters. All hybridized networks that contain a converted layer build their
@@ -64,11 +66,14 @@ def convert_sync_batchnorm(
     layers = list(norm_layers(net))
     names = names_in(net)
     for layer in layers:
-        if type(layer) in PLAIN_NORMS:
+        if isinstance(layer, SyncBatchNorm):
+            continue
+        difference = _difference_from_batchnorm(layer)
+        if difference is None:
             SyncBatchNorm._convert_in_place(layer, names[layer], num_devices, sync_group_size)
             converted.append(layer.name)
-        elif not isinstance(layer, SyncBatchNorm):
-            _warn_of_left(layer, f"{type(layer).__name__} is no plain BatchNorm")
+        else:
+            _warn_of_left(layer, f"{type(layer).__name__} {difference}")
     for block in blocks_of(net):
         if isinstance(block, gluon.SymbolBlock):
             meet_on_contexts(block, num_devices, sync_group_size)
@@ -82,6 +87,41 @@ def convert_sync_batchnorm(
                 )
     _report("converted to SyncBatchNorm", net, converted)
     return net
+
+
+def _difference_from_batchnorm(layer: Any) -> str | None:
+    """Say why `layer` cannot become a SyncBatchNorm, or return None if it can."""
+    known = {*_BatchNorm.__mro__, *PLAIN_NORMS}
+    own = {name for each in type(layer).__mro__ if each not in known for name in vars(each)}
+    methods = sorted(name for name in own - _FORWARD if not name.startswith("_"))
+    if methods:
+        return f"has methods of its own: {', '.join(methods)}"
+    inherits = isinstance(layer, PLAIN_NORMS) and not (layer.fuse_relu or own & _FORWARD)
+    if inherits or all(_is_one_batchnorm(layer, training) for training in (False, True)):
+        return None
+    return "does not compute what BatchNorm computes"
+
+
+def _is_one_batchnorm(layer: Any, training: bool) -> bool:
+    """Whether the graph of `layer` is one BatchNorm with the layer's parameters and attributes."""
+    data = mx.sym.var("data")
+    with mx.autograd.pause(train_mode=training):
+        try:
+            # Not layer(data), which would call hooks.
+            symbol = layer.forward(data.as_np_ndarray() if mx.util.is_np_array() else data)
+        except Exception:  # a forward of the user's wants arrays, as all do in MXNet 2
+            return False
+    if not isinstance(symbol, mx.sym.Symbol):
+        return False
+    *inputs, norm = Graph(symbol).nodes
+    parameters = (layer.gamma, layer.beta, layer.running_mean, layer.running_var)
+    attributes = dict(norm.get("attrs", {}))
+    attributes.pop("cudnn_off", None)  # says how to compute, not what
+    return (
+        norm["op"] in ("BatchNorm", "_contrib_SyncBatchNorm")
+        and [node["name"] for node in inputs] == ["data", *(each.name for each in parameters)]
+        and attributes == {name: str(value) for name, value in layer._kwargs.items()}
+    )
 
 
 def _warn_of_left(block: gluon.Block, why: str) -> None:

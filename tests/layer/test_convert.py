@@ -76,19 +76,95 @@ def test_convert_and_revert(hybridize, initialized):
     many(mx.nd.ones((2, 4, 4)))
 
 
-def test_layers_of_other_classes_are_left_and_named():
-    class Special(nn.BatchNorm):
-        pass
+class Renamed(nn.BatchNorm):
+    """A default of its own, and nothing else."""
 
+    def __init__(self, **kwargs):
+        super().__init__(momentum=0.7, **kwargs)
+
+    def _alias(self):
+        return "norm"
+
+
+class WithoutCudnn(nn.BatchNorm):
+    """As GluonCV's BatchNormCudnnOff."""
+
+    def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
+        moments = (running_mean, running_var)
+        return F.BatchNorm(x, gamma, beta, *moments, name="fwd", cudnn_off=True, **self._kwargs)
+
+
+class Scaled(nn.BatchNorm):
+    def hybrid_forward(self, F, x, **parameters):
+        return 2 * super().hybrid_forward(F, x, **parameters)
+
+
+class OfItsOwn(nn.BatchNorm):
+    """It ignores the layer's epsilon."""
+
+    def hybrid_forward(self, F, x, *parameters, **named):
+        return F.BatchNorm(x, *parameters, **named, name="fwd", eps=0.5)
+
+
+class Swapped(nn.BatchNorm):
+    def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
+        return super().hybrid_forward(F, x, beta, gamma, running_mean, running_var)
+
+
+class FrozenInTraining(nn.BatchNorm):
+    def hybrid_forward(self, F, x, **parameters):
+        if not autograd.is_training():
+            return super().hybrid_forward(F, x, **parameters)
+        return F.BatchNorm(x, **parameters, **{**self._kwargs, "use_global_stats": True})
+
+
+class OnArrays(nn.BatchNorm):
+    def forward(self, x):
+        return super().forward(x - x.mean().asscalar())
+
+
+class Resets(nn.BatchNorm):
+    def reset(self):
+        self.running_mean.set_data(0)
+
+
+@pytest.mark.parametrize("kind", [Renamed, WithoutCudnn])
+def test_subclasses_that_compute_batchnorm(kind):
+    calls = []
+    net = kind(epsilon=1e-3)
+    net.register_forward_hook(lambda *_: calls.append(1))
+    options = dict(net._kwargs)
+    gluon_syncbn.convert_sync_batchnorm(net)
+    assert not calls, "nobody has called the layer"
+    assert type(net) is gluon_syncbn.SyncBatchNorm
+    net.initialize(ctx=contexts(2))
+    one = nn.BatchNorm(**{"epsilon" if k == "eps" else k: options[k] for k in ("eps", "momentum")})
+    one.initialize(ctx=contexts(1))
+    np.testing.assert_allclose(train(net, contexts(2)), train(one, contexts(1)), atol=1e-5)
+    gluon_syncbn.revert_sync_batchnorm(net)
+    assert type(net) is kind
+
+
+def test_subclasses_under_the_numpy_interface():
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        assert type(gluon_syncbn.convert_sync_batchnorm(Renamed())) is gluon_syncbn.SyncBatchNorm
+
+
+@pytest.mark.parametrize("kind", [Scaled, OfItsOwn, Swapped, FrozenInTraining, OnArrays, Resets])
+def test_other_subclasses_are_left_and_named(kind):
     net = nn.HybridSequential()
-    net.add(Special(), nn.BatchNormReLU(), nn.BatchNorm())
-    with pytest.warns(UserWarning, match="is no plain BatchNorm") as caught:
+    net.add(kind(), nn.BatchNorm())
+    why = "has methods of its own: reset" if kind is Resets else "does not compute what BatchNorm"
+    with pytest.warns(UserWarning, match=f"left as it is: {kind.__name__} {why}") as caught:
         gluon_syncbn.convert_sync_batchnorm(net)
-    assert [str(warning.message).split(" is left")[0] for warning in caught] == [
-        net[0].name,
-        net[1].name,
-    ]
-    assert [type(layer) for layer in net] == [Special, nn.BatchNormReLU, gluon_syncbn.SyncBatchNorm]
+    assert [str(warning.message).split(" is left")[0] for warning in caught] == [net[0].name]
+    assert [type(layer) for layer in net] == [kind, gluon_syncbn.SyncBatchNorm]
+
+
+def test_batchnorm_with_relu_is_left_and_named():
+    with pytest.warns(UserWarning, match="BatchNormReLU does not compute what BatchNorm computes"):
+        net = gluon_syncbn.convert_sync_batchnorm(nn.BatchNormReLU())
+    assert type(net) is nn.BatchNormReLU
 
 
 def test_symbols_are_left_and_named(tmp_path):

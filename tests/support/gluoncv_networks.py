@@ -13,12 +13,14 @@ import mxnet as mx
 import numpy as np
 from gluoncv.loss import YOLOV3Loss
 from gluoncv.model_zoo import FCN, DeepLabV3, FastSCNN, PSPNet
+from gluoncv.model_zoo.alpha_pose.fast_pose import AlphaPose, FastSEResNet
 from gluoncv.model_zoo.danet import DANet
 from gluoncv.model_zoo.deeplabv3_plus import DeepLabV3Plus
 from gluoncv.model_zoo.deeplabv3b_plus import DeepLabWV3Plus
 from gluoncv.model_zoo.icnet import ICNet
 from gluoncv.model_zoo.rcnn.mask_rcnn import mask_rcnn
 from gluoncv.model_zoo.rcnn.rcnn import custom_rcnn_fpn
+from gluoncv.model_zoo.simple_pose import mobile_pose, simple_pose_resnet
 from gluoncv.model_zoo.yolo import yolo3
 from gluoncv.nn.dropblock import set_drop_prob
 from mxnet import gluon
@@ -208,6 +210,15 @@ def _mask_head(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
     return mask_rcnn.Mask(1, range(CLASSES), 8, **kwargs)
 
 
+def _pose(make: Any) -> Make:
+    return lambda norm_layer, norm_kwargs, ctx: make(pretrained_base=False)
+
+
+def _alpha_pose(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
+    features = FastSEResNet("resnet50", norm_layer=norm_layer, **norm_kwargs)
+    return AlphaPose(features, CLASSES, norm_layer=norm_layer, norm_kwargs=norm_kwargs)
+
+
 _CHANNELS = "GluonCV's heads expect 2048 channels from the backbone, and this one has 512"
 _UNKNOWN = "GluonCV's segmentation networks do not know this backbone"
 _HEAD_ONLY = "GluonCV hands norm_layer to the head only and makes the backbone with BatchNorm"
@@ -215,6 +226,7 @@ _SYMBOL = (
     "GluonCV traces the backbone into a symbol, which has no layers that could be exchanged, and "
     "freezes BatchNorm there"
 )
+_POSE = "GluonCV takes no norm_layer here, and makes layers of its class BatchNormCudnnOff"
 _MASK = "GluonCV makes norm layers here for MXNet's own SyncBatchNorm only (which can be converted)"
 
 
@@ -279,6 +291,16 @@ def _everything() -> list[Network]:
         "impossible": {"norm_layer": _MASK},
     }
     add("Mask R-CNN, mask head", "-", "-", _mask_head, _masks_loss, 14, **more)
+    for family, backbone, make in (
+        ("SimplePose", "resnet18_v1b", simple_pose_resnet.simple_pose_resnet18_v1b),
+        ("SimplePose", "resnet50_v1b", simple_pose_resnet.simple_pose_resnet50_v1b),
+        ("MobilePose", "resnet18_v1b", mobile_pose.mobile_pose_resnet18_v1b),
+        ("MobilePose", "mobilenet1.0", mobile_pose.mobile_pose_mobilenet1_0),
+    ):
+        more = {"by_default": family == "SimplePose" and backbone == "resnet18_v1b"}
+        more["impossible"] = {"norm_layer": _POSE}
+        add(family, backbone, "-", _pose(make), weighted_loss, 64, **more)
+    add("AlphaPose", "resnet50", "-", _alpha_pose, weighted_loss, 64)
     return networks
 
 
