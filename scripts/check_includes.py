@@ -14,12 +14,13 @@ SOURCES = Path(__file__).resolve().parent.parent / "src"
 MAY_INCLUDE: dict[str, set[str]] = {
     "common": set(),
     "norm": {"common"},
-    "cpu": {"common", "norm"},
-    "cuda": {"common", "norm"},
+    "backend": {"common", "norm"},
+    "cpu": {"common", "norm", "backend"},
+    "cuda": {"common", "norm", "backend"},
     "distributed": {"common", "norm"},
-    "sync": {"common", "norm", "distributed"},
+    "sync": {"common", "norm", "backend", "distributed"},
     "mxnet": {"common", "cuda", "distributed"},
-    "operator": {"common", "norm", "cpu", "cuda", "distributed", "sync", "mxnet"},
+    "operator": {"common", "norm", "backend", "cpu", "cuda", "distributed", "sync", "mxnet"},
     "exports.cc": {"common", "sync", "mxnet", "operator"},
 }
 

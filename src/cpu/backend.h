@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "norm/backend.h"
+#include "backend/backend.h"
 
 namespace gluon_syncbn {
 

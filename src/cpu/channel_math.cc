@@ -46,25 +46,6 @@ double next_momentum(void* num_batches) {
   return momentum_of_average(batches);
 }
 
-/// The arrays one after the other.
-template <class P>
-void save_or_restore(std::int64_t channels, const RunningStatistics& running,
-                     SavedStatistics* saved) {
-  const std::pair<void*, std::int64_t> arrays[] = {
-      {running.mean, channels},
-      {running.variance, channels},
-      {running.num_batches, running.num_batches ? 1 : 0}};
-  const bool restore = saved->values != nullptr;
-  if (!restore) saved->values = std::make_shared<std::vector<P>>(2 * channels + 1);
-  P* at = static_cast<std::vector<P>*>(saved->values.get())->data();
-  for (const auto& [array, size] : arrays) {
-    P* values = static_cast<P*>(array);
-    const P* from = restore ? at : values;
-    std::copy_n(from, size, restore ? values : at);
-    at += size;
-  }
-}
-
 /// Returns visit(P()) with the type P of parameters for such data.
 template <class Visit>
 auto with_parameter_type(const Backend::Data& data, const Visit& visit) {
@@ -93,18 +74,14 @@ StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* 
   });
 }
 
-void move_averages_on_host(const Backend::Data& data, const Update& update) {
-  with_parameter_type(data, [&](auto parameter) {
+void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch) {
+  with_parameter_type(work.data, [&](auto parameter) {
     using P = decltype(parameter);
-    const RunningStatistics& running = update.running;
-    if (update.saved) save_or_restore<P>(data.layout.channels, running, update.saved.get());
-    for (const auto& each : update.batches) {
-      const HostStatistics& batch = HostStatistics::of(*each);
-      const double momentum =
-          running.momentum ? *running.momentum : next_momentum<P>(running.num_batches);
-      move_average<P>(batch.mean, momentum, running.mean);
-      move_average<P>(batch.variance, momentum, running.variance);
-    }
+    const Backend::Running& running = work.running;
+    const double momentum =
+        running.momentum ? *running.momentum : next_momentum<P>(running.num_batches);
+    move_average<P>(batch.mean, momentum, running.mean);
+    move_average<P>(batch.variance, momentum, running.variance);
   });
 }
 

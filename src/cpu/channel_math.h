@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <vector>
 
+#include "backend/backend.h"
 #include "common/real.h"
 #include "cpu/kernels.h"
-#include "norm/backend.h"
 #include "norm/moments.h"
 
 /// What the CPU computes of one number a channel.
@@ -30,7 +30,8 @@ struct HostStatistics : Statistics {
 
 StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
                                          const void* running_variance, double eps);
-void move_averages_on_host(const Backend::Data& data, const Update& update);
+/// Moves the running statistics of `work` by those of its batch.
+void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch);
 
 /// For data of T. `gamma` may be null, and so may `beta` where nothing looks at z.
 template <class T>

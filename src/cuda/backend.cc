@@ -1,8 +1,9 @@
 #include "cuda/backend.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -77,7 +78,7 @@ class StreamWorkspace : public Workspace {
 };
 
 template <class P>
-Averages<P> averages_of(Gpu* gpu, const RunningStatistics& running, std::int64_t channels) {
+Averages<P> averages_of(Gpu* gpu, const Backend::Running& running, std::int64_t channels) {
   return {static_cast<P*>(running.mean),
           static_cast<P*>(running.variance),
           running.momentum.value_or(0),
@@ -87,10 +88,10 @@ Averages<P> averages_of(Gpu* gpu, const RunningStatistics& running, std::int64_t
 }
 
 /// Puts the kernel on the stream that computes `statistics`, from `messages` or, if there are none,
-/// from the running statistics, and then the output. `running` is null if they do not move.
+/// from the running statistics, and then the output. `moves_running` lets it move the running
+/// statistics of `work`.
 void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics& statistics,
-                    const Messages& messages, const RunningStatistics* running,
-                    StreamWorkspace* workspace) {
+                    const Messages& messages, bool moves_running, StreamWorkspace* workspace) {
   dispatch(work.data.dtype, [&](auto types) {
     using T = typename decltype(types)::Data;
     using P = typename decltype(types)::Parameter;
@@ -101,7 +102,7 @@ void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics&
     source.channels = statistics.channels;
     source.eps = work.eps;
     source.statistics = statistics.arrays();
-    if (running) source.averages = averages_of<P>(gpu, *running, statistics.channels);
+    if (moves_running) source.averages = averages_of<P>(gpu, work.running, statistics.channels);
     source.gamma = static_cast<const P*>(work.gamma);
     source.beta = static_cast<const P*>(work.beta);
     cuda::normalize(
@@ -124,11 +125,11 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     own_->written();
   }
 
-  void gather(const DevicePasses& passes, Then then) final {
+  void merge(const DevicePasses& passes, Then then) final {
     copy_to_host(all_of(passes),
                  [self = shared_from_this(), then = std::move(then)](
                      const std::vector<PartialStatistics>& copies, const std::string& error) {
-                   error.empty() ? then(self->merge(copies), "") : then({}, error);
+                   error.empty() ? then(self->merged(copies), "") : then({}, error);
                  });
   }
 
@@ -141,12 +142,13 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
         all = {all_of(passes), own_};
         own_->come_behind(all.parts);
       } else {
-        all.parts = {std::make_shared<const GpuPartialStatistics>(gpu_, merge(processes))};
+        all.parts = {std::make_shared<const GpuPartialStatistics>(gpu_, merged(processes))};
       }
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
       return;
     }
+    const auto lock = lock_results();
     for (const auto& pass : passes) {
       if (pass.get() != this) of(pass).launch_rest(all);
     }
@@ -157,8 +159,6 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     // The partial statistics stay: the message with them may still wait for its turn.
     complete_when_done(error, [] {});
   }
-
-  Call& call() final { return *call_; }
 
  protected:
   Gpu* gpu() const { return gpu_; }
@@ -183,9 +183,11 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
  private:
   /// Puts the kernel of the partial statistics on the stream.
   virtual void sum_into(double* message, StreamWorkspace* workspace) = 0;
-  virtual PartialStatistics merge(const std::vector<PartialStatistics>& parts) const = 0;
+  virtual PartialStatistics merged(const std::vector<PartialStatistics>& parts) const = 0;
   /// Puts all that is left on the stream.
   virtual void compute(const AllPartialStatistics& all) = 0;
+  /// Held while all devices do that.
+  virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
   /// Called when all work is done: what kernels have found wrong with the arguments, or "".
   virtual std::string fault() { return ""; }
 
@@ -249,7 +251,7 @@ class ForwardPass : public GpuPass {
     });
   }
 
-  PartialStatistics merge(const std::vector<PartialStatistics>& parts) const override {
+  PartialStatistics merged(const std::vector<PartialStatistics>& parts) const override {
     return merge_packed<Moments>(parts).packed();
   }
 
@@ -257,51 +259,13 @@ class ForwardPass : public GpuPass {
     const auto statistics = std::make_shared<GpuStatistics>(gpu(), work_.data);
     std::int64_t count = 0;
     for (const auto& each : all.parts) count += each->count();
-    const Update update = call().update(statistics, count);
-    if (update.saved) save_or_restore(update.running, update.saved.get());
-    // The kernel of the output moves them by this batch, when its turn has come.
-    const auto& batches = update.batches;
-    const auto own = std::find(batches.begin(), batches.end(), statistics);
-    for (auto at = batches.begin(); at != own; ++at) move_averages(**at, update.running);
+    *work_.saved = {statistics, count};
     StreamWorkspace workspace(gpu());
-    launch_forward(gpu(), work_, *statistics, messages(all, &workspace),
-                   own == batches.end() ? nullptr : &update.running, &workspace);
-    if (own == batches.end()) return;
-    for (auto at = own + 1; at != batches.end(); ++at) move_averages(**at, update.running);
+    // A batch without elements has no statistics.
+    launch_forward(gpu(), work_, *statistics, messages(all, &workspace), count > 0, &workspace);
   }
 
-  /// The arrays one after the other, each where a number of its type may lie.
-  void save_or_restore(const RunningStatistics& running, SavedStatistics* saved) {
-    const auto channels = static_cast<std::size_t>(layout().channels);
-    const std::size_t number_bytes = dispatch(
-        work_.data.dtype, [](auto types) { return sizeof(typename decltype(types)::Parameter); });
-    const std::pair<void*, std::size_t> arrays[] = {
-        {running.mean, channels},
-        {running.variance, channels},
-        {running.num_batches, running.num_batches ? 1 : 0}};
-    const bool restore = saved->values != nullptr;
-    if (!restore) {
-      saved->values = std::make_shared<Pool<Memory>::Lease>(gpu()->memory(2 * channels + 1));
-    }
-    const auto& memory = *static_cast<Pool<Memory>::Lease*>(saved->values.get());
-    char* at = static_cast<char*>(memory->data());
-    for (const auto& [array, size] : arrays) {
-      const std::size_t bytes = size * number_bytes;
-      restore ? gpu()->stream()->copy(array, at, bytes) : gpu()->stream()->copy(at, array, bytes);
-      at += bytes;
-    }
-  }
-
-  void move_averages(const Statistics& batch, const RunningStatistics& running) {
-    const auto& statistics = GpuStatistics::of(batch);
-    dispatch(work_.data.dtype, [&](auto types) {
-      using P = typename decltype(types)::Parameter;
-      const Channels<MoveAverages<P>> body{
-          {statistics.arrays(), averages_of<P>(gpu(), running, statistics.channels)},
-          statistics.channels};
-      launch(body, body.blocks(), gpu()->stream());
-    });
-  }
+  std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
 
   const Backend::Forward work_;
 };
@@ -324,7 +288,7 @@ class BackwardPass : public GpuPass {
     });
   }
 
-  PartialStatistics merge(const std::vector<PartialStatistics>& parts) const override {
+  PartialStatistics merged(const std::vector<PartialStatistics>& parts) const override {
     return merge_packed<GradientSums>(parts).packed();
   }
 
@@ -402,7 +366,7 @@ class CudaBackend : public Backend {
                  std::shared_ptr<Call> call) override {
     const OnDevice on_device(gpu_->stream()->ordinal());
     StreamWorkspace workspace(gpu_);
-    launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, nullptr, &workspace);
+    launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, false, &workspace);
     gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });
   }
 

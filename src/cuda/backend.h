@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "norm/backend.h"
+#include "backend/backend.h"
 
 namespace gluon_syncbn::cuda {
 

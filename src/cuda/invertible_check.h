@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string>
 
+#include "backend/backend.h"
 #include "cuda/gpu.h"
-#include "norm/backend.h"
 #include "norm/invertible.h"
 
 namespace gluon_syncbn::cuda {

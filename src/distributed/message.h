@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "common/signature.h"
 #include "distributed/process_group.h"
 #include "norm/moments.h"
-#include "norm/signature.h"
 
 namespace gluon_syncbn {
 

@@ -1,15 +1,15 @@
 #include "distributed/process_link.h"
 
-#include <map>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "common/enforce.h"
+#include "common/error.h"
 #include "common/per_process.h"
 
 namespace gluon_syncbn {
 namespace {
+
+constexpr std::size_t kSlots = 64;  // bits of a word
 
 struct Links {
   std::mutex mutex;
@@ -23,36 +23,24 @@ std::shared_ptr<ProcessLink> ProcessLink::named(const std::shared_ptr<ProcessGro
   auto& links = PerProcess<Links>::instance();
   const std::lock_guard<std::mutex> lock(links.mutex);
   auto& link = links.named[{group->id(), name}];
-  if (!link || link->group() != group) link = std::make_shared<ProcessLink>(group, name);
+  if (!link || link->group_ != group) link = std::make_shared<ProcessLink>(group, name);
   return link;
 }
 
-std::uint64_t ProcessLink::next_round() {
+std::shared_ptr<ProcessLink::Round> ProcessLink::next_round() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return rounds_++;
+  return std::make_shared<Round>(shared_from_this(), rounds_++);
 }
 
-std::uint64_t ProcessLink::used_slots() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return used_slots_;
-}
-
-void ProcessLink::take(std::size_t slot) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  used_slots_ |= std::uint64_t{1} << slot;
-}
-
-void ProcessLink::free(std::size_t slot) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  used_slots_ &= ~(std::uint64_t{1} << slot);
-}
+// Messages go in the order of the calls to send(), however long it takes to write them: one message
+// of a name is under way, and the others wait in a queue.
 
 void ProcessLink::send(const std::string& name, PendingMessage message) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto [line, is_first] = behind_.try_emplace(name);
+    const auto [queue, is_first] = queued_.try_emplace(name);
     if (!is_first) {
-      line->second.push_back(std::move(message));
+      queue->second.push_back(std::move(message));
       return;
     }
   }
@@ -62,7 +50,7 @@ void ProcessLink::send(const std::string& name, PendingMessage message) {
 void ProcessLink::start(const std::string& name, const PendingMessage& message) {
   const auto arrived = [self = shared_from_this(), name,
                         then = message.then](const ProcessGroup::Gathered& gathered) {
-    // First, because the next message tells which slots are in use.
+    // First, because the next message has the slots in use.
     then(gathered);
     self->start_next(name);
   };
@@ -75,16 +63,153 @@ void ProcessLink::start_next(const std::string& name) {
   std::optional<PendingMessage> next;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto line = behind_.find(name);
-    GLUON_SYNCBN_ENFORCE(line != behind_.end(), "no message under the name " + name);
-    if (line->second.empty()) {
-      behind_.erase(line);
+    const auto queue = queued_.find(name);
+    GLUON_SYNCBN_ENFORCE(queue != queued_.end(), "no message under the name " + name);
+    if (queue->second.empty()) {
+      queued_.erase(queue);
       return;
     }
-    next = std::move(line->second.front());
-    line->second.pop_front();
+    next = std::move(queue->second.front());
+    queue->second.pop_front();
   }
   start(name, *next);
+}
+
+std::uint64_t ProcessLink::used_slots() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return used_slots_;
+}
+
+/// The first slot that no process uses; nothing if all are in use.
+std::optional<std::size_t> ProcessLink::take_slot(std::uint64_t used) {
+  std::size_t slot = 0;
+  while (slot < kSlots && (used >> slot & 1) != 0) ++slot;
+  if (slot == kSlots) return std::nullopt;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  used_slots_ |= std::uint64_t{1} << slot;
+  return slot;
+}
+
+void ProcessLink::free_slot(std::size_t slot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  used_slots_ &= ~(std::uint64_t{1} << slot);
+}
+
+ProcessLink::Round::~Round() {
+  if (slot_) link_->free_slot(*slot_);
+}
+
+void ProcessLink::Round::agree(const Signature& signature) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  signature_ = signature;
+}
+
+void ProcessLink::Round::exchange(Direction direction, const Merge& merge, const Then& then) {
+  const auto write = [self = shared_from_this(), merge, then](const auto& ready) {
+    merge([self, then, ready](const PartialStatistics& own, const std::string& error) {
+      if (!error.empty()) then({}, error);
+      ready(self->message(own, error));
+    });
+  };
+  send(direction, write,
+       [self = shared_from_this(), direction, then](const ProcessGroup::Gathered& gathered) {
+         std::vector<PartialStatistics> processes;
+         std::string error;
+         try {
+           processes = self->read(direction, gathered);
+         } catch (const std::exception& caught) {
+           error = caught.what();
+         }
+         then(processes, error);
+       });
+}
+
+void ProcessLink::Round::cancel(Direction direction, const std::string& error) {
+  send(
+      direction,
+      [self = shared_from_this(), error](const auto& ready) { ready(self->message({}, error)); },
+      [](const ProcessGroup::Gathered&) {});
+}
+
+void ProcessLink::Round::send(Direction direction, Write write, ProcessGroup::Then then) {
+  const auto name = this->name(direction);
+  if (!name) return then({{}, "its forward pass has not met the other processes"});
+  link_->send(*name, {std::move(write), std::move(then)});
+}
+
+ProcessGroup::Words ProcessLink::Round::message(const PartialStatistics& statistics,
+                                                const std::string& error) const {
+  ProcessMessage message;
+  message.statistics = statistics;
+  message.text = error;
+  message.round = number_;
+  message.used_slots = link_->used_slots();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  message.signature = signature_;
+  return message.pack();
+}
+
+/// Nothing for a backward pass whose forward pass has not met the other processes.
+std::optional<std::string> ProcessLink::Round::name(Direction direction) const {
+  if (direction == Direction::kForward) return link_->name_ + ".forward";
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!slot_name_) return std::nullopt;
+  return link_->name_ + ".backward" + *slot_name_;
+}
+
+/// Throws Error if a process has failed, or if the processes differ.
+std::vector<PartialStatistics> ProcessLink::Round::read(Direction direction,
+                                                        const ProcessGroup::Gathered& gathered) {
+  if (!gathered.error.empty()) {
+    throw Error("the exchange with other processes has failed: " + gathered.error);
+  }
+  auto messages = ProcessMessage::unpack(gathered.words);
+  require_equal(messages);
+  if (direction == Direction::kForward) take_slot(messages);
+  std::vector<PartialStatistics> processes;
+  for (auto& message : messages) processes.push_back(std::move(message.statistics));
+  return processes;
+}
+
+void ProcessLink::Round::require_equal(const std::vector<ProcessMessage>& messages) const {
+  if (messages.size() != static_cast<std::size_t>(link_->group().size())) {
+    throw Error(kUnreadableMessage);
+  }
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].text.empty()) {
+      throw Error("failed on process " + std::to_string(i) + ": " + messages[i].text);
+    }
+  }
+  const ProcessMessage& first = messages.front();
+  for (std::size_t i = 1; i < messages.size(); ++i) {
+    const std::string which = "processes 0 and " + std::to_string(i) + " differ: ";
+    if (messages[i].round != first.round) {
+      throw Error(which + "round " + std::to_string(first.round) + " and " +
+                  std::to_string(messages[i].round) +
+                  "; all processes should call the layer equally often in training");
+    }
+    if (const auto difference = first.signature.difference(messages[i].signature)) {
+      throw Error(which + *difference);
+    }
+  }
+}
+
+void ProcessLink::Round::take_slot(const std::vector<ProcessMessage>& messages) {
+  std::uint64_t used = 0;
+  for (const ProcessMessage& message : messages) used |= message.used_slots;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  slot_ = link_->take_slot(used);
+  // If more rounds await backward than there are slots, this round gets a name that no other uses.
+  slot_name_ = slot_ ? std::to_string(*slot_) : "-of-" + std::to_string(number_);
+}
+
+std::string ProcessLink::Round::describe(Direction direction) const {
+  const ProcessGroup& group = link_->group();
+  return "All devices of this process came; it is " + group.describe() + ". " +
+         group.missing(name(direction).value_or("")) +
+         " Usual causes: a process has ended, or waits for something else; a process got no data "
+         "this step; a branch that calls the layer was taken on some processes only; the "
+         "networks of the processes differ, or were made in another order.";
 }
 
 }  // namespace gluon_syncbn

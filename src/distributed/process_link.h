@@ -8,62 +8,105 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "common/direction.h"
+#include "common/signature.h"
+#include "distributed/message.h"
 #include "distributed/process_group.h"
 
 namespace gluon_syncbn {
 
-/// Leads from one use of a layer to the same use on the other processes.
+/// Connects one use of a layer to the same use on the other processes.
 ///
-/// Messages meet by name. Names have to be the same on all processes, and should be few and come
-/// back in every step, because the group remembers what it has agreed upon for a name. The forward
-/// passes of all rounds need one name only: rounds of one layer follow each other. Backward passes
-/// of several rounds may be under way at the same time, so that each round needs a slot of its own.
-/// It gets it in the forward pass: every process says which slots are in use there, and all choose
-/// the first that is free everywhere.
+/// Messages meet by name. Names have to be the same on all processes. They should be few and return
+/// in every step, because the group remembers what it has agreed on for a name. The forward passes
+/// of all rounds share one name, because rounds of one layer follow each other. Backward passes of
+/// several rounds may be under way at the same time, so each round needs a slot of its own. The
+/// forward pass assigns it: every process sends the slots that it uses, and all take the first slot
+/// that is free everywhere.
 class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
  public:
   ProcessLink(std::shared_ptr<ProcessGroup> group, std::string name)
       : group_(std::move(group)), name_(std::move(name)) {}
 
-  /// The link that all who name it share until the process ends: it counts the rounds, and
-  /// processes forget meetings at different times.
+  /// The link that all callers with this name share until the process ends. It has to stay, because
+  /// it counts the rounds, and processes may destroy their layers at different times.
   static std::shared_ptr<ProcessLink> named(const std::shared_ptr<ProcessGroup>& group,
                                             const std::string& name);
 
-  const std::string& name() const { return name_; }
-  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  const ProcessGroup& group() const { return *group_; }
 
-  static constexpr std::size_t kSlots = 64;
-  std::uint64_t used_slots() const;
-  void take(std::size_t slot);
-  void free(std::size_t slot);
+  class Round;
+  std::shared_ptr<Round> next_round();
 
-  std::uint64_t next_round();
-
-  /// Called when the message's turn has come; calls what it is given once, now or later.
+ private:
+  /// Called when the turn of the message has come. Calls its argument once, now or later.
   using Write = std::function<void(std::function<void(ProcessGroup::Words)>)>;
   struct PendingMessage {
     Write write;
     ProcessGroup::Then then;
   };
-  /// Sends once no other message under `name` is under way. So messages go in the order of the
-  /// calls, however long it takes to write them.
-  void send(const std::string& name, PendingMessage message);
 
- private:
+  void send(const std::string& name, PendingMessage message);
   void start(const std::string& name, const PendingMessage& message);
   void start_next(const std::string& name);
+
+  std::uint64_t used_slots() const;
+  std::optional<std::size_t> take_slot(std::uint64_t used);
+  void free_slot(std::size_t slot);
 
   const std::shared_ptr<ProcessGroup> group_;
   const std::string name_;
   mutable std::mutex mutex_;
   std::uint64_t rounds_ = 0;
   std::uint64_t used_slots_ = 0;
-  std::map<std::string, std::deque<PendingMessage>> behind_;  // what is under way, by name
+  std::map<std::string, std::deque<PendingMessage>> queued_;  // behind the message of this name
+};
+
+/// One round of a layer: sends the partial statistics of this process, and receives those of all.
+class ProcessLink::Round : public std::enable_shared_from_this<Round> {
+ public:
+  Round(std::shared_ptr<ProcessLink> link, std::uint64_t number)
+      : link_(std::move(link)), number_(number) {}
+  ~Round();
+  Round(const Round&) = delete;
+  Round& operator=(const Round&) = delete;
+
+  /// Keeps what the devices of this process agree on; the processes compare it.
+  void agree(const Signature& signature);
+
+  /// Calls its argument once, now or later, with the merged partial statistics of this process or
+  /// with an error.
+  using Merge =
+      std::function<void(std::function<void(const PartialStatistics&, const std::string& error)>)>;
+  /// Gets the partial statistics of all processes in their order, or an error.
+  using Then = std::function<void(const std::vector<PartialStatistics>&, const std::string& error)>;
+
+  /// Calls `then` with the answer, now or later, from any thread. An error of this process comes
+  /// before the answer, which may be long in coming and has that error too. Does not throw.
+  void exchange(Direction direction, const Merge& merge, const Then& then);
+  /// Tells the other processes why this process sends no partial statistics.
+  void cancel(Direction direction, const std::string& error);
+  /// Which process waits for which, in whole sentences, for a message.
+  std::string describe(Direction direction) const;
+
+ private:
+  ProcessGroup::Words message(const PartialStatistics& statistics, const std::string& error) const;
+  std::optional<std::string> name(Direction direction) const;
+  void send(Direction direction, Write write, ProcessGroup::Then then);
+  std::vector<PartialStatistics> read(Direction direction, const ProcessGroup::Gathered& gathered);
+  void require_equal(const std::vector<ProcessMessage>& messages) const;
+  void take_slot(const std::vector<ProcessMessage>& messages);
+
+  const std::shared_ptr<ProcessLink> link_;
+  const std::uint64_t number_;
+  mutable std::mutex mutex_;
+  Signature signature_;
+  std::optional<std::string> slot_name_;
+  std::optional<std::size_t> slot_;
 };
 
 }  // namespace gluon_syncbn

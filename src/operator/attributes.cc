@@ -138,6 +138,11 @@ bool parse_act_type(const std::string& text, ActType* type) {
   return false;
 }
 
+bool parse_unused_count(const std::string& text, Attributes* /*attributes*/) {
+  std::size_t count = 0;
+  return parse_count(text, 0, &count);
+}
+
 struct Known {
   const char* name;
   const char* expected;
@@ -175,8 +180,9 @@ const Known kKnown[] = {
        a->scope = text == "graph" ? Scope::kGraph : Scope::kKey;
        return text == "key" || text == "graph";
      }},
-    {"trace", kCount, [](const auto& text, auto* a) { return parse_count(text, 0, &a->trace); }},
-    {"use", kCount, [](const auto& text, auto* a) { return parse_count(text, 0, &a->use); }},
+    // Only files of earlier releases have these two, which have no effect any more.
+    {"trace", kCount, parse_unused_count},
+    {"use", kCount, parse_unused_count},
     {"process_set", "the number of a process set of Horovod, or -1 for none",
      [](const auto& text, auto* a) {
        return parse_number(text, &a->process_set) && a->process_set >= Attributes::kNoProcessSet;

@@ -41,8 +41,6 @@ struct Attributes {
   std::vector<int> device_ids;                 ///< in the order that groups are cut from
   std::string key;
   Scope scope = Scope::kKey;
-  std::size_t trace = 0;  ///< of the times that the layer was traced, the one that made the graph
-  std::size_t use = 0;    ///< of the layer's uses in this trace, in program order
   int process_set = kNoProcessSet;  ///< of Horovod, to synchronize with other processes
   std::string across;               ///< the layer's name among processes; "" for the key
   Activation activation{ActType::kNone, 0.25};  ///< with the default slope of LeakyReLU

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "backend/backend.h"
 #include "common/device.h"
-#include "norm/backend.h"
 
 namespace gluon_syncbn::op {
 

@@ -165,12 +165,12 @@ std::vector<NDArray> own(int size, void** handles) {
   return std::vector<NDArray>(handles, handles + size);
 }
 
-/// Runs `call`, which must leave failures to the engine operation that it pushes, if the engine
-/// tells of them. Anything else that it throws is an error of MXNet's custom operator.
-template <class Call>
-int run(const Call& call) {
+/// Runs `body`. It should leave failures to the engine operation that it pushes, if the engine
+/// delivers errors. Anything that it throws becomes an error of MXNet's custom operator.
+template <class Body>
+int run(const Body& body) {
   try {
-    call();
+    body();
   } catch (const std::exception& error) {
     throw dmlc::Error(error.what());
   }

@@ -1,15 +1,14 @@
 #include "operator/property.h"
 
 #include <cstddef>
-#include <map>
 
 #include "common/error.h"
 #include "common/list_text.h"
+#include "distributed/process_groups.h"
 #include "mxnet/blas.h"
 #include "mxnet/cpu_contexts.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
-#include "mxnet/horovod.h"
 #include "operator/backends.h"
 
 namespace gluon_syncbn::op {
@@ -44,8 +43,8 @@ Device parse_context(const std::string& layer, const std::string& context) {
   return {context.substr(0, open), std::stoi(context.substr(open + 1))};
 }
 
-/// An engine that runs one operation after the other would wait for the first device forever, and
-/// drops the errors that end the wait.
+/// An engine that runs one operation after the other would wait for the first device forever. It
+/// also drops the errors that end the wait.
 void require_threaded_engine(const std::string& layer) {
   if (!is_engine("NaiveEngine")) return;
   throw Error(layer +
@@ -158,35 +157,9 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
     require_safe_cpu_contexts(layer, attributes_.num_devices > 1);
     if (attributes_.num_devices > 1) use_one_thread_per_product(layer);
   }
-  auto use = graph_use(device);
-  auto where = synchronizes ? sync_group(device) : nullptr;
+  auto group = synchronizes ? sync_group(device) : nullptr;
   return std::make_shared<Operator>(attributes_, std::move(device), std::move(backend),
-                                    std::move(where), synchronizes ? pending_ : nullptr,
-                                    std::move(use));
-}
-
-GraphUse Property::graph_use(const Device& device) const {
-  // Imperative calls need no order of ours: MXNet lets the next one wait for the running
-  // statistics. In a static graph it does not (CreateEngineOp in its imperative_utils.h
-  // only reads auxiliary states), but creates the operators of the whole graph for one device after
-  // another.
-  if (attributes_.scope == Scope::kKey) return {};
-
-  thread_local Device current;
-  thread_local std::map<std::string, std::weak_ptr<GraphUses>> latest;  // by key
-  if (!(device == current)) latest.clear();
-  current = device;
-
-  const auto add_to = [this](const std::shared_ptr<GraphUses>& uses) {
-    return uses ? uses->add(attributes_.trace, attributes_.use) : std::nullopt;
-  };
-  auto uses = latest[attributes_.key].lock();
-  auto place = add_to(uses);
-  if (!place) {
-    latest[attributes_.key] = uses = std::make_shared<GraphUses>(attributes_.trace);
-    place = add_to(uses);
-  }
-  return {uses, *place};
+                                    std::move(group), synchronizes ? pending_ : nullptr);
 }
 
 std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
@@ -216,7 +189,7 @@ std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
 
 std::shared_ptr<ProcessLink> Property::process_link() const {
   if (!attributes_.crosses_processes()) return nullptr;
-  return ProcessLink::named(horovod_group(attributes_.process_set), attributes_.across);
+  return ProcessLink::named(process_group(attributes_.process_set), attributes_.across);
 }
 
 }  // namespace gluon_syncbn::op

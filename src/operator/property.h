@@ -50,7 +50,6 @@ class Property {
  private:
   std::shared_ptr<SyncGroup> sync_group(const Device& device);
   std::shared_ptr<ProcessLink> process_link() const;
-  GraphUse graph_use(const Device& device) const;
 
   const Attributes attributes_;
   std::mutex mutex_;

@@ -4,15 +4,17 @@
 #include <vector>
 
 #include "common/error.h"
+#include "sync/sync_group.h"
 
 namespace gluon_syncbn {
 
-Round::Round(std::shared_ptr<Membership> members, std::uint64_t number,
+Round::Round(const std::shared_ptr<SyncGroup>& group, std::uint64_t number,
              const std::shared_ptr<ProcessLink>& link)
-    : members_(std::move(members)),
+    : group_(group),
+      num_devices_(group->num_devices()),
       number_(number),
-      link_(link ? std::make_shared<RoundLink>(link) : nullptr),
-      forward_(std::make_shared<Reduction>(members_, number, Direction::kForward, link_)) {}
+      processes_(link ? link->next_round() : nullptr),
+      forward_(std::make_shared<Meeting>(group, number_, Direction::kForward, processes_)) {}
 
 void Round::agree(const Device& device, const Signature& signature) {
   std::string error;
@@ -20,7 +22,7 @@ void Round::agree(const Device& device, const Signature& signature) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!signature_) {
       signature_ = {device, signature};
-      if (link_) link_->agree(signature);
+      if (processes_) processes_->agree(signature);
     }
     const auto difference = signature_->second.difference(signature);
     if (!difference) return;
@@ -41,27 +43,27 @@ void Round::skip(const Device& device) {
 }
 
 void Round::fail(const std::string& error) {
-  std::vector<std::shared_ptr<Reduction>> waiting;
+  std::vector<std::shared_ptr<Meeting>> waiting;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!error_) error_ = error;
     for (const auto& [_, backward] : backwards_) waiting.push_back(backward.first);
   }
-  members_->failed_at_once(number_);
+  if (const auto group = group_.lock()) group->failed_at_once(number_);
   forward_->fail(error);
   for (const auto& backward : waiting) backward->fail(error);
 }
 
-std::shared_ptr<Reduction> Round::next_backward(const Device& device) {
+std::shared_ptr<Meeting> Round::next_backward(const Device& device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::size_t call = backward_calls_[device]++;
-  auto& [reduction, devices] = backwards_[call];
-  if (!reduction) {
-    reduction = std::make_shared<Reduction>(members_, number_, Direction::kBackward, link_);
-    if (error_) reduction->fail(*error_);
+  auto& [meeting, devices] = backwards_[call];
+  if (!meeting) {
+    meeting = std::make_shared<Meeting>(group_.lock(), number_, Direction::kBackward, processes_);
+    if (error_) meeting->fail(*error_);
   }
-  auto joined = reduction;
-  if (++devices == members_->num_devices()) backwards_.erase(call);
+  auto joined = meeting;
+  if (++devices == num_devices_) backwards_.erase(call);
   return joined;
 }
 

@@ -11,10 +11,9 @@
 #include <utility>
 
 #include "common/device.h"
-#include "distributed/round_link.h"
-#include "norm/signature.h"
-#include "sync/membership.h"
-#include "sync/reduction.h"
+#include "common/signature.h"
+#include "distributed/process_link.h"
+#include "sync/meeting.h"
 
 namespace gluon_syncbn {
 
@@ -24,20 +23,20 @@ namespace gluon_syncbn {
 class Round {
  public:
   /// `link` is empty if this process synchronizes with no other.
-  Round(std::shared_ptr<Membership> members, std::uint64_t number,
-        const std::shared_ptr<ProcessLink>& link = nullptr);
+  Round(const std::shared_ptr<SyncGroup>& group, std::uint64_t number,
+        const std::shared_ptr<ProcessLink>& link);
 
   /// Fails the round if `device` does not agree with those that came before it, and throws Error.
   void agree(const Device& device, const Signature& signature);
 
   std::uint64_t number() const { return number_; }
-  Reduction& forward() { return *forward_; }
+  Meeting& forward() { return *forward_; }
 
   /// The next backward pass of `device` through this round: its first call meets the first calls of
   /// its peers, its second call (retain_graph) their second calls.
-  std::shared_ptr<Reduction> next_backward(const Device& device);
+  std::shared_ptr<Meeting> next_backward(const Device& device);
 
-  /// `device` cannot go on for this reason: whatever waits for it in this round fails at once, now
+  /// `device` cannot go on for this reason: all its peers that wait in this round fail at once, now
   /// or later.
   void fail(const Device& device, const std::string& reason);
 
@@ -47,15 +46,16 @@ class Round {
  private:
   void fail(const std::string& error);
 
-  const std::shared_ptr<Membership> members_;
+  const std::weak_ptr<SyncGroup> group_;  // which owns open rounds
+  const std::size_t num_devices_;
   const std::uint64_t number_;
-  const std::shared_ptr<RoundLink> link_;  // empty without other processes
-  const std::shared_ptr<Reduction> forward_;
+  const std::shared_ptr<ProcessLink::Round> processes_;  // empty without other processes
+  const std::shared_ptr<Meeting> forward_;
   std::mutex mutex_;
   std::optional<std::pair<Device, Signature>> signature_;
   std::optional<std::string> error_;
   std::map<Device, std::size_t> backward_calls_;
-  std::map<std::size_t, std::pair<std::shared_ptr<Reduction>, std::size_t>> backwards_;
+  std::map<std::size_t, std::pair<std::shared_ptr<Meeting>, std::size_t>> backwards_;
 };
 
 }  // namespace gluon_syncbn

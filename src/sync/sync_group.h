@@ -3,68 +3,123 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "common/device.h"
 #include "distributed/process_link.h"
-#include "sync/membership.h"
 #include "sync/round.h"
 
 namespace gluon_syncbn {
 
-/// The devices that synchronize one layer. Rounds are told apart by counting the training forwards
-/// of each device, which its host runs in program order; the order of arrival between devices is
-/// free.
-class SyncGroup {
+/// The devices that synchronize one layer, and the round in which each of them is next.
+///
+/// Each device counts its training forwards, which its host runs in program order. Calls with the
+/// same number form a round; the order of arrival between devices is free. A device that is never
+/// called in one step therefore falls behind, and would meet the next step of its peers in its own
+/// later step, forever. What prevents that:
+///
+/// - A round that times out brings the absent devices up to date: their next call joins the round
+///   that their peers join next. Only calls made after the timeout count as such. A call that was
+///   made before, and whose operation is merely late, joins the round that has failed and gets its
+///   error. The calls after it get the errors of their rounds.
+/// - A round that fails at once, because one device has failed, waits for no device, and its other
+///   devices are not late. Devices that still come get its error. If a device of the failed round
+///   is called again before that, then the step was broken off, and absent devices are brought up
+///   to date.
+///
+/// A call is made when the host creates its operator. Hosts that use one operator for many calls
+/// (static_shape, Module) do not show when a call was made. Such a call counts as one made after
+/// the timeout.
+class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
  public:
   struct Options {
     std::string key;                     ///< of a named group; see named()
-    std::string option = "num_devices";  ///< what users know `num_devices` as
+    std::string option = "num_devices";  ///< the user's name for `num_devices`
     std::shared_ptr<ProcessLink> link;   ///< to the other processes, if there are any
-    std::vector<int> device_ids;         ///< those of Membership
+    std::vector<int> device_ids;         ///< of the devices that should come; empty: not known
   };
 
-  SyncGroup(std::string layer, std::size_t num_devices, const Options& options);
+  SyncGroup(std::string layer, std::size_t num_devices, Options options)
+      : layer_(std::move(layer)), num_devices_(num_devices), options_(std::move(options)) {}
   SyncGroup(std::string layer, std::size_t num_devices)
       : SyncGroup(std::move(layer), num_devices, Options()) {}
 
-  /// A call on `device` has been made that will join if it is a training forward; see Membership.
-  Membership::Ticket announce(const Device& device) { return members_->announce(device); }
-
-  /// The round of the next training forward of `device`.
-  std::shared_ptr<Round> join(const Device& device,
-                              Membership::Ticket ticket = Membership::kJustMade);
-
-  /// `device` was called without training: it does not join, and a message can say so.
-  void saw_inference(const Device& device) { members_->saw_inference(device); }
-
-  std::size_t num_devices() const { return members_->num_devices(); }
-
-  /// The devices that wait for others; "" if none does.
-  std::string waiting() const;
-
-  /// The group that all who name `options.key` share for as long as one of them holds it.
+  /// The group that all callers with `options.key` share for as long as one of them holds it.
   static std::shared_ptr<SyncGroup> named(const std::string& layer, std::size_t num_devices,
                                           const Options& options);
-  /// Number of keys that somebody holds.
+  /// Number of named groups that are held.
   static std::size_t count_named();
 
+  /// The number of a call, in the order in which calls are made.
+  using Ticket = std::uint64_t;
+  static constexpr Ticket kJustMade = std::numeric_limits<Ticket>::max();
+
+  /// A call on `device` has been made and will join if it is a training forward, unless an
+  /// operation before it fails.
+  Ticket announce(const Device& device);
+
+  /// The round of the next training forward of `device`. Throws Error if there are more devices
+  /// than `num_devices`.
+  std::shared_ptr<Round> join(const Device& device, Ticket ticket = kJustMade);
+
+  /// `device` was called without training: it does not join, and a message can say so.
+  void saw_inference(const Device& device);
+
+  void failed_at_once(std::uint64_t round);
+  void timed_out();
+
+  const std::string& layer() const { return layer_; }
+  std::size_t num_devices() const { return num_devices_; }
+  const std::string& option() const { return options_.option; }
+
+  // Texts for messages.
+
+  /// "cpu(0) (3 training forwards)" for all of `present`.
+  std::string present_text(const std::set<Device>& present, bool counts) const;
+  /// The same for all other devices, known and unknown.
+  std::string missing_text(const std::set<Device>& present, bool counts) const;
+  /// The other devices whose last call was in inference mode; "" if there are none.
+  std::string inferring_text(const std::set<Device>& present) const;
+  /// The devices that wait in the first open round; "" if none waits.
+  std::string waiting_text() const;
+  /// Devices that wait under the same key for another number of devices, in whole sentences.
+  std::string elsewhere_text() const;
+
  private:
-  struct Joined {
+  struct Member {
+    std::uint64_t next = 0;        // round
+    std::uint64_t forwards = 0;    // in training mode
+    std::uint64_t inferences = 0;  // since the last training forward
+  };
+  struct OpenRound {
     std::shared_ptr<Round> round;
     std::size_t devices = 0;
   };
 
+  std::uint64_t next_round(Member& member, Ticket ticket) const;
   std::shared_ptr<Round> enter(std::uint64_t number);
+  void bring_up_to_date();
+  std::vector<Device> never_called(const std::set<Device>& known) const;
+  std::string text(const Device& device, const Member& member, bool counts) const;
 
-  std::shared_ptr<Membership> members_;
-  const std::shared_ptr<ProcessLink> link_;
+  const std::string layer_;
+  const std::size_t num_devices_;
+  const Options options_;
   mutable std::mutex mutex_;
-  std::map<std::uint64_t, Joined> open_;  // that not all devices have joined
+  std::map<Device, Member> members_;
+  std::map<Device, std::uint64_t> strangers_;  // inferences of devices that never trained
+  std::map<std::uint64_t, OpenRound> open_;    // rounds that not all devices have joined
+  Ticket made_ = 0;                            // number of calls
+  Ticket first_new_ = 0;                       // the first call after devices were left behind
+  std::uint64_t floor_ = 0;                    // the first round that such a call may join
+  std::optional<std::uint64_t> failed_;        // the last round that failed at once
 };
 
 }  // namespace gluon_syncbn

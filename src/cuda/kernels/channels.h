@@ -350,19 +350,6 @@ struct BackwardInPlace : BackwardSource<R> {
   }
 };
 
-/// A later update of running statistics, by those of a batch that are there.
-template <class R>
-struct MoveAverages {
-  static constexpr const char* kName = "update of running statistics";
-
-  StatisticsArrays batch;
-  Averages<R> averages;
-
-  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
-    averages.move(c, batch.mean[c], batch.variance[c]);
-  }
-};
-
 /// Reads what another GPU has, to see whether that works.
 struct ReadNumbers {
   static constexpr const char* kName = "check of peer access";

@@ -40,8 +40,6 @@
   VISIT(Channels<StoringSource<double>>)        \
   VISIT(Channels<BackwardSource<float>>)        \
   VISIT(Channels<BackwardSource<double>>)       \
-  VISIT(Channels<MoveAverages<float>>)          \
-  VISIT(Channels<MoveAverages<double>>)         \
   VISIT(Channels<ReadNumbers>)                  \
   VISIT(FindNotInvertible<float>)               \
   VISIT(FindNotInvertible<double>)

@@ -18,15 +18,9 @@
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/refused_threads.h"
-#include "sync/reduction.h"
 
 namespace gluon_syncbn::tests {
 namespace {
-
-std::shared_ptr<Reduction> reduction_of_two() {
-  const auto members = std::make_shared<Membership>("layer", 2, Membership::Options{});
-  return std::make_shared<Reduction>(members, 0, Direction::kForward);
-}
 
 const Moments kPart{1, {1.0}, {0.0}};
 
@@ -50,14 +44,14 @@ TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
   const ScopedTimeout restore(300);
   for (int repeat = 0; repeat < 20; ++repeat) {
     Watchdog::instance().set_timeout(0);
-    const auto reduction = reduction_of_two();
+    const LoneMeeting meeting("layer", 2, 0);
     const Inbox<Moments> first;
     const Inbox<Moments> second;
-    arrive(*reduction, {"cpu", 0}, kPart, first.then());
+    arrive(*meeting, {"cpu", 0}, kPart, first.then());
     Watchdog::instance().set_timeout(300);
-    // The watchdog's thread is to have looked at the reduction.
+    // The watchdog's thread is to have looked at the meeting.
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    arrive(*reduction, {"cpu", 1}, kPart, second.then());
+    arrive(*meeting, {"cpu", 1}, kPart, second.then());
     CHECK(first.wait().outcome.error == "");
     CHECK(second.wait().outcome.error == "");
   }
@@ -68,18 +62,18 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
   {
     // Its thread runs, and has nothing to watch.
     const Inbox<Moments> inbox;
-    const auto reduction = reduction_of_two();
-    arrive(*reduction, {"cpu", 0}, kPart, inbox.then());
-    reduction->fail("not needed");
+    const LoneMeeting meeting("layer", 2, 0);
+    arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
+    meeting->fail("not needed");
   }
   constexpr int kRounds = 40;
   const long before = sleeps_of_other_threads();
   for (int round = 0; round < kRounds; ++round) {
     const Inbox<Moments> inbox;
-    const auto reduction = reduction_of_two();
-    arrive(*reduction, {"cpu", 0}, kPart, inbox.then());
+    const LoneMeeting meeting("layer", 2, 0);
+    arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    arrive(*reduction, {"cpu", 1}, kPart, inbox.then());
+    arrive(*meeting, {"cpu", 1}, kPart, inbox.then());
   }
   CHECK(sleeps_of_other_threads() - before < kRounds / 2);
 }
@@ -87,8 +81,8 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
 TEST_CASE("watchdog: what waits is interrupted once the other threads have nothing to do") {
   const ScopedTimeout forever(0);
   const Inbox<Moments> inbox;
-  const auto reduction = reduction_of_two();
-  arrive(*reduction, {"cpu", 0}, kPart, inbox.then());
+  const LoneMeeting meeting("layer", 2, 0);
+  arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
   std::atomic<bool> told_while_busy{false};
   std::thread busy([&] {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
@@ -132,25 +126,25 @@ TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog 
   CHECK(ended.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
 }
 
-TEST_CASE("reduction: a device that comes twice is an internal error, and all are told once") {
-  const auto reduction = reduction_of_two();
+TEST_CASE("meeting: a device that comes twice is an internal error, and all are told once") {
+  const LoneMeeting meeting("layer", 2, 0);
   const Inbox<Moments> first;
   const Inbox<Moments> again;
-  arrive(*reduction, {"cpu", 0}, kPart, first.then());
-  CHECK_THROWS_WITH_AS(arrive(*reduction, {"cpu", 0}, kPart, again.then()),
-                       doctest::Contains("cpu(0) came to layer round 0 forward twice"),
+  arrive(*meeting, {"cpu", 0}, kPart, first.then());
+  CHECK_THROWS_WITH_AS(arrive(*meeting, {"cpu", 0}, kPart, again.then()),
+                       doctest::Contains("layer round 0 forward: cpu(0) came twice"),
                        InternalError);
   CHECK(first.wait().outcome.error == "layer round 0 forward: cpu(0) came twice");
   CHECK(first.calls().size() == 1);
   CHECK(again.calls().empty());
 }
 
-TEST_CASE("reduction: a device that comes behind the last one is an internal error") {
-  const auto reduction = reduction_of_two();
+TEST_CASE("meeting: a device that comes behind the last one is an internal error") {
+  const LoneMeeting meeting("layer", 2, 0);
   const Inbox<Moments> inbox;
-  arrive(*reduction, {"cpu", 0}, kPart, inbox.then());
-  arrive(*reduction, {"cpu", 1}, kPart, inbox.then());
-  CHECK_THROWS_AS(arrive(*reduction, {"cpu", 2}, kPart, inbox.then()), InternalError);
+  arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
+  arrive(*meeting, {"cpu", 1}, kPart, inbox.then());
+  CHECK_THROWS_AS(arrive(*meeting, {"cpu", 2}, kPart, inbox.then()), InternalError);
   CHECK(inbox.calls().size() == 2);
 }
 
@@ -160,21 +154,21 @@ namespace {
 
 /// In a child of fork, which has no watchdog and no helpers yet: 0 if all is as it should be.
 int without_threads() {
-  const auto reduction = reduction_of_two();
+  const LoneMeeting meeting("layer", 2, 0);
   const Inbox<Moments> first;
   const Inbox<Moments> second;
   {
     const RefusedThreads no_threads(0);
-    arrive(*reduction, {"cpu", 0}, kPart, first.then());
+    arrive(*meeting, {"cpu", 0}, kPart, first.then());
     if (first.calls().size() != 1) return 1;
     if (!contains(first.calls().front().outcome.error, "no thread could be started")) return 2;
-    arrive(*reduction, {"cpu", 1}, kPart, second.then());
+    arrive(*meeting, {"cpu", 1}, kPart, second.then());
     if (second.calls().size() != 1) return 3;
     if (second.calls().front().outcome.error != first.calls().front().outcome.error) return 4;
   }
   if (first.calls().size() != 1) return 5;
   // Another round works once there are threads again.
-  const auto next = reduction_of_two();
+  const LoneMeeting next("layer", 2, 0);
   const Inbox<Moments> both;
   arrive(*next, {"cpu", 0}, kPart, both.then());
   arrive(*next, {"cpu", 1}, kPart, both.then());

@@ -9,16 +9,17 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
 #include "common/half.h"
 #include "cpu/backend.h"
 #include "cpu/channel_math.h"
-#include "norm/backend.h"
 #include "support/activations.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
 #include "support/test_call.h"
 #include "support/values.h"
-#include "sync/reduction.h"
+#include "sync/meeting.h"
+#include "sync/sync_group.h"
 
 #ifdef __SANITIZE_THREAD__  // which is slow, and cannot tell these apart
 #define GLUON_SYNCBN_DTYPES float
@@ -59,6 +60,8 @@ struct Worker {
     if (adds_shortcut) work.shortcut = shortcut.data();
     work.write = write;
     work.y = y.data();
+    work.running = {mean.data(), variance.data(), kMomentum, nullptr};
+    work.saved = &saved;
     return work;
   }
   Backend::Backward backward() {
@@ -66,8 +69,8 @@ struct Worker {
     work.data = {Type<T>::kDType, x.layout};
     work.dy = dy.data();
     work.x = x.data();
-    work.statistics = statistics;
-    work.count = count;
+    work.statistics = saved.statistics;
+    work.count = saved.count;
     work.gamma = gamma.data();
     work.activation = activation;
     if (adds_shortcut) {
@@ -88,11 +91,6 @@ struct Worker {
   }
   std::shared_ptr<TestCall> call() {
     const auto call = std::make_shared<TestCall>();
-    call->on_update = [this](const StatisticsPtr& batch, std::int64_t elements) -> Update {
-      statistics = batch;
-      count = elements;
-      return {{mean.data(), variance.data(), kMomentum, nullptr}, {batch}, {}};
-    };
     call->on_complete = [this](const std::string& error) { told.push_back(error); };
     return call;
   }
@@ -105,8 +103,7 @@ struct Worker {
   bool adds_shortcut = false;
   std::vector<T> y, dx, dshortcut;
   std::vector<P> gamma, beta, mean, variance, gamma_gradient, beta_gradient;
-  StatisticsPtr statistics;
-  std::int64_t count = 0;
+  Backend::Saved saved;
   std::vector<std::string> told;
 };
 
@@ -144,7 +141,7 @@ void pass_apart(const DevicePasses& passes) {
   std::vector<PartialStatistics> processes;
   for (const auto& pass : passes) {
     pass->sum([] { return false; });
-    pass->gather({pass}, [&](const PartialStatistics& own, const std::string& error) {
+    pass->merge({pass}, [&](const PartialStatistics& own, const std::string& error) {
       CHECK(error.empty());
       processes.push_back(own);
     });
@@ -179,13 +176,12 @@ void step_together(Workers<T>* workers, std::size_t last, int step) {
 /// Every worker on a thread of its own.
 template <class MakePass>
 void meet(Workers<float>* workers, const MakePass& make_pass) {
-  const auto members =
-      std::make_shared<Membership>("layer 'a'", workers->size(), Membership::Options{});
-  const auto reduction = std::make_shared<Reduction>(members, 0, Direction::kForward);
+  const auto group = std::make_shared<SyncGroup>("layer 'a'", workers->size());
+  const auto meeting = std::make_shared<Meeting>(group, 0, Direction::kForward);
   run_ranks(workers->size(), [&](std::size_t rank) {
     const auto pass = make_pass(&(*workers)[rank]);
-    reduction->sum(pass.get());
-    reduction->arrive({"cpu", static_cast<int>(rank)}, pass);
+    meeting->sum(pass.get());
+    meeting->arrive({"cpu", static_cast<int>(rank)}, pass);
   });
 }
 
@@ -200,7 +196,7 @@ void check_same(const Workers<T>& a, const Workers<T>& b) {
     CHECK(same_bits(a[i].variance, b[i].variance));
     CHECK(same_bits(a[i].gamma_gradient, b[i].gamma_gradient));
     CHECK(same_bits(a[i].beta_gradient, b[i].beta_gradient));
-    CHECK(a[i].count == b[i].count);
+    CHECK(a[i].saved.count == b[i].saved.count);
     CHECK(a[i].told == std::vector<std::string>{"", ""});
   }
 }
@@ -283,22 +279,18 @@ TEST_CASE("passes: devices on threads of their own meet and begin at any time") 
   }
 }
 
-TEST_CASE("passes: outputs that nobody wants") {
+TEST_CASE("passes: without y and gradients, the running statistics still move") {
   for (const std::int64_t inner : {20, 17000}) {
     auto workers = make_workers<float>({{2, 64, inner}, {2, 64, inner}}, WriteMode::kAssign);
-    const auto before = workers;
+    auto expected = workers;
+    auto whole = workers;
+    step_apart(&whole);
     DevicePasses forward;
     DevicePasses backward;
     for (auto& w : workers) {
       auto work = w.forward();
       work.y = nullptr;
-      const auto call = w.call();
-      call->on_update = [&w](const StatisticsPtr& batch, std::int64_t count) {
-        w.statistics = batch;
-        w.count = count;
-        return Update();
-      };
-      forward.push_back(cpu_backend()->forward(work, call));
+      forward.push_back(cpu_backend()->forward(work, w.call()));
     }
     forward.front()->finish(forward, {});
     for (auto& w : workers) {
@@ -307,38 +299,77 @@ TEST_CASE("passes: outputs that nobody wants") {
       backward.push_back(cpu_backend()->backward(work, w.call()));
     }
     backward.back()->finish(backward, {});
-    check_same(workers, [&] {
-      auto unchanged = before;
-      for (std::size_t i = 0; i < unchanged.size(); ++i) unchanged[i].count = workers[i].count;
-      return unchanged;
-    }());
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      expected[i].mean = whole[i].mean;
+      expected[i].variance = whole[i].variance;
+      expected[i].saved.count = whole[i].saved.count;
+    }
+    check_same(workers, expected);
   }
 }
 
-TEST_CASE("passes: each is told once, also where one fails, alone") {
-  using Strings = std::vector<std::string>;
-  const std::pair<std::int64_t, bool> cases[] = {
-      {20, true}, {600, true}, {17000, true}, {600, false}};
-  for (const auto& [inner, in_update] : cases) {
-    CAPTURE(inner);
-    auto workers =
-        make_workers<float>({{1, 64, inner}, {2, 64, inner}, {3, 64, inner}}, WriteMode::kAssign);
-    DevicePasses passes;
-    for (auto& w : workers) {
-      const auto call = w.call();
-      passes.push_back(cpu_backend()->forward(w.forward(), call));
-      if (&w != &workers[1]) continue;
-      if (in_update) {
-        call->on_update = [](const auto&...) -> Update { throw std::runtime_error("no room"); };
-      } else {
-        call->on_post = [](const auto&) { throw std::runtime_error("no worker"); };
-      }
-    }
-    passes[2]->finish(passes, {});
-    CHECK(workers[0].told == Strings{""});
-    CHECK(workers[1].told == Strings{in_update ? "no room" : "no worker"});
-    CHECK(workers[2].told == Strings{""});
+TEST_CASE("passes: a batch without elements moves no running statistics") {
+  auto workers = make_workers<float>({{0, 6, 49}, {0, 6, 49}}, WriteMode::kAssign);
+  const auto before = workers;
+  const auto forward = passes_of(&workers, make_forward<float>);
+  forward.front()->finish(forward, {});
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(same_bits(workers[i].mean, before[i].mean));
+    CHECK(same_bits(workers[i].variance, before[i].variance));
+    CHECK(workers[i].told == std::vector<std::string>{""});
   }
+}
+
+TEST_CASE("passes: the running statistics of all devices have moved before a call completes") {
+  for (const std::int64_t inner : {20, 600, 17000}) {
+    CAPTURE(inner);
+    for (const bool with_processes : {false, true}) {
+      auto workers =
+          make_workers<float>({{2, 64, inner}, {2, 64, inner}, {2, 64, inner}}, WriteMode::kAssign);
+      auto expected = workers;
+      pass_apart(passes_of(&expected, make_forward<float>));
+      std::size_t completed = 0;
+      DevicePasses passes;
+      for (auto& w : workers) {
+        const auto call = w.call();
+        call->on_complete = [&](const std::string& error) {
+          CHECK(error.empty());
+          ++completed;
+          for (std::size_t i = 0; i < workers.size(); ++i) {
+            CHECK(same_bits(workers[i].mean, expected[i].mean));
+            CHECK(same_bits(workers[i].variance, expected[i].variance));
+            CHECK(workers[i].saved.count == expected[i].saved.count);
+          }
+        };
+        passes.push_back(cpu_backend()->forward(w.forward(), call));
+      }
+      std::vector<PartialStatistics> processes;
+      if (with_processes) {
+        passes[1]->merge(passes, [&](const PartialStatistics& own, const std::string&) {
+          processes.push_back(own);
+        });
+      }
+      passes[1]->finish(passes, processes);
+      CHECK(completed == 3);
+    }
+  }
+}
+
+TEST_CASE("passes: a device without a worker fails alone, and each call completes once") {
+  using Strings = std::vector<std::string>;
+  auto workers =
+      make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, WriteMode::kAssign);
+  DevicePasses passes;
+  for (auto& w : workers) {
+    const auto call = w.call();
+    passes.push_back(cpu_backend()->forward(w.forward(), call));
+    if (&w != &workers[1]) continue;
+    call->on_post = [](const auto&) { throw std::runtime_error("no worker"); };
+  }
+  passes[2]->finish(passes, {});
+  CHECK(workers[0].told == Strings{""});
+  CHECK(workers[1].told == Strings{"no worker"});
+  CHECK(workers[2].told == Strings{""});
 }
 
 TEST_CASE("passes: devices that do not meet keep their arrays, and hear why") {

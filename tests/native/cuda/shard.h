@@ -94,14 +94,12 @@ struct Shard {
   DeviceArray<float> on_device_x, on_device_dy, y, dx, dshortcut, gamma, beta, running_mean,
       running_variance, gamma_gradient, beta_gradient, num_batches;
   Backend::Data data;
-  std::shared_ptr<const Statistics> statistics;
-  std::int64_t count = 0;
+  Backend::Saved saved;
   std::optional<double> momentum = 0.9;
   bool wants_y = true;
   Activation activation;
   bool adds_itself = false;  ///< x is the shortcut as well
   bool in_place = false;     ///< backward has no x
-  std::string fault;         ///< with which forward fails when its devices have met
 
   void set_gamma(std::size_t channel, float value) {
     std::vector<float> values = gamma.download();
@@ -118,15 +116,6 @@ struct Shard {
 
   std::shared_ptr<Call> call(Finishes* finishes) {
     const auto call = std::make_shared<TestCall>();
-    call->on_update = [this](const StatisticsPtr& batch, std::int64_t elements) {
-      if (!fault.empty()) throw Error(fault);
-      statistics = batch;
-      count = elements;
-      Update update;
-      update.running = running();
-      if (batch) update.batches = {batch};
-      return update;
-    };
     call->on_complete = finishes->one();
     return call;
   }
@@ -140,6 +129,8 @@ struct Shard {
     work.activation = activation;
     if (adds_itself) work.shortcut = on_device_x.data();
     work.y = wants_y ? y.data() : nullptr;
+    work.running = running();
+    work.saved = &saved;
     return backend->forward(work, call(finishes));
   }
   std::shared_ptr<DevicePass> backward_pass(Finishes* finishes) {
@@ -153,8 +144,8 @@ struct Shard {
     } else {
       work.x = on_device_x.data();
     }
-    work.statistics = statistics;
-    work.count = count;
+    work.statistics = saved.statistics;
+    work.count = saved.count;
     work.gamma = gamma.data();
     work.activation = activation;
     if (activation.type != ActType::kNone && adds_itself) work.y = y.data();
@@ -164,22 +155,18 @@ struct Shard {
     work.gradients.data = dx.data();
     return backend->backward(work, call(finishes));
   }
-  void forward(Reduction* reduction, Finishes* finishes) {
-    meet(reduction, forward_pass(finishes));
-  }
-  void backward(Reduction* reduction, Finishes* finishes) {
-    meet(reduction, backward_pass(finishes));
-  }
-  void meet(Reduction* reduction, const std::shared_ptr<DevicePass>& pass) const {
+  void forward(Meeting* meeting, Finishes* finishes) { meet(meeting, forward_pass(finishes)); }
+  void backward(Meeting* meeting, Finishes* finishes) { meet(meeting, backward_pass(finishes)); }
+  void meet(Meeting* meeting, const std::shared_ptr<DevicePass>& pass) const {
     try {
-      reduction->sum(pass.get());
+      meeting->sum(pass.get());
     } catch (const std::exception& error) {
-      reduction->fail(error.what());
+      meeting->fail(error.what());
       return pass->fail(error.what());
     }
-    reduction->arrive(device, pass);
+    meeting->arrive(device, pass);
   }
-  RunningStatistics running() const {
+  Backend::Running running() const {
     return {running_mean.data(), running_variance.data(), momentum,
             momentum ? nullptr : num_batches.data()};
   }
@@ -266,7 +253,7 @@ class Layer {
     });
     for (const Layer* layer : layers) {
       for (const auto& shard : layer->shards) {
-        if (!shard->statistics) return errors;
+        if (!shard->saved.statistics) return errors;
       }
     }
     const auto more =

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
 #include "common/error.h"
 #include "common/real.h"
 #include "cpu/channel_math.h"
@@ -16,7 +17,6 @@
 #include "cuda/needs_gpu.h"
 #include "cuda/shard.h"
 #include "norm/activation.h"
-#include "norm/backend.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
 

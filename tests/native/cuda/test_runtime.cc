@@ -214,8 +214,7 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
       {"cudaLaunchKernel",
        [&] {
          auto* numbers = static_cast<double*>(memory.data());
-         const cuda::Channels<cuda::MoveAverages<double>> body{
-             {{numbers, numbers, numbers}, {nullptr, nullptr, 0, nullptr, nullptr, 1}}, 1};
+         const cuda::Channels<cuda::ReadNumbers> body{{numbers, numbers}, 1};
          launch(body, 1, &stream);
        }},
   };

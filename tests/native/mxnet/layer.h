@@ -79,6 +79,8 @@ class Layer {
                        const std::vector<Call>& calls) const;
   /// That they are those expected, and the same bits on all devices.
   void check_running() const;
+  /// Expects, of these running statistics, those that are there.
+  void expect_one_of(const std::vector<Parameters>& possible);
   /// What a step that failed has left is where the next ones start from.
   void expect_running_as_they_are();
 

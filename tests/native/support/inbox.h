@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,14 +15,14 @@
 #include <utility>
 #include <vector>
 
-#include "norm/backend.h"
+#include "backend/backend.h"
 #include "norm/moments.h"
-#include "support/test_call.h"
-#include "sync/reduction.h"
+#include "sync/meeting.h"
+#include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
 
-/// What a device gets of a reduction: the merged statistics, or why there are none.
+/// What a device gets from a meeting: the merged statistics, or an error.
 template <class Part>
 struct Outcome {
   std::shared_ptr<const Part> merged;
@@ -32,7 +34,7 @@ struct Outcome {
 template <class Part>
 using Then = std::function<void(const Outcome<Part>&)>;
 
-/// A pass without a device, whose partial statistics are there already.
+/// A pass without a device, with given partial statistics.
 template <class Part>
 class NumbersPass : public DevicePass {
  public:
@@ -40,7 +42,7 @@ class NumbersPass : public DevicePass {
 
   void sum(const std::function<bool()>&) override {}
 
-  void gather(const DevicePasses& passes, Then then) override { then(merged(passes).packed(), ""); }
+  void merge(const DevicePasses& passes, Then then) override { then(merged(passes).packed(), ""); }
 
   void finish(const DevicePasses& passes,
               const std::vector<PartialStatistics>& processes) override {
@@ -54,8 +56,6 @@ class NumbersPass : public DevicePass {
 
   void fail(const std::string& error) override { then_({nullptr, error}); }
 
-  Call& call() override { return call_; }
-
  protected:
   static Part merged(const DevicePasses& passes) {
     std::vector<const Part*> parts;
@@ -66,7 +66,19 @@ class NumbersPass : public DevicePass {
  private:
   const Part part_;
   const tests::Then<Part> then_;
-  TestCall call_;
+};
+
+/// A forward meeting of a group that has no others.
+struct LoneMeeting {
+  LoneMeeting(const std::string& layer, std::size_t ranks, std::uint64_t round)
+      : group(std::make_shared<SyncGroup>(layer, ranks)),
+        meeting(std::make_shared<Meeting>(group, round, Direction::kForward)) {}
+
+  Meeting* operator->() const { return meeting.get(); }
+  Meeting& operator*() const { return *meeting; }
+
+  const std::shared_ptr<SyncGroup> group;
+  const std::shared_ptr<Meeting> meeting;
 };
 
 template <class T>
@@ -75,16 +87,16 @@ struct NotDeduced {
 };
 
 template <class Part>
-void arrive(Reduction& reduction, const typename NotDeduced<Device>::Type& device, const Part& part,
+void arrive(Meeting& meeting, const typename NotDeduced<Device>::Type& device, const Part& part,
             typename NotDeduced<Then<Part>>::Type then) {
-  reduction.arrive(device, std::make_shared<NumbersPass<Part>>(part, std::move(then)));
+  meeting.arrive(device, std::make_shared<NumbersPass<Part>>(part, std::move(then)));
 }
 
 /// Keeps everything that it gets. Copies share what they keep.
 template <class Part>
 class Inbox {
  public:
-  struct Call {
+  struct Delivery {
     Outcome<Part> outcome;
     std::thread::id thread;
   };
@@ -99,7 +111,7 @@ class Inbox {
 
   /// The first call. Throws if none comes, so that a lost outcome fails the test and does not hang
   /// it.
-  Call wait() const {
+  Delivery wait() const {
     std::unique_lock<std::mutex> lock(state_->mutex);
     const auto called = [&] { return !state_->calls.empty(); };
     if (!state_->called.wait_for(lock, std::chrono::seconds(60), called)) {
@@ -108,7 +120,7 @@ class Inbox {
     return state_->calls.front();
   }
 
-  std::vector<Call> calls() const {
+  std::vector<Delivery> calls() const {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     return state_->calls;
   }
@@ -117,7 +129,7 @@ class Inbox {
   struct State {
     std::mutex mutex;
     std::condition_variable called;
-    std::vector<Call> calls;
+    std::vector<Delivery> calls;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };

@@ -126,7 +126,7 @@ void pause(std::uint32_t kind) {
 
 /// Does what `act` says at an exchange; `delay` is the pause before a late failure.
 template <class Part>
-void act_at(Reduction& exchange, Act act, const Device& device, const Part& part,
+void act_at(Meeting& exchange, Act act, const Device& device, const Part& part,
             const Then<Part>& then, std::uint32_t delay) {
   const std::string error = "injected by " + device.name();
   if (act == Act::kFailThenArrive || act == Act::kFailInstead) exchange.fail(error);
@@ -143,7 +143,7 @@ class Run {
   explicit Run(const Schedule& schedule) : schedule_(schedule), records_(schedule.ranks) {
     for (std::size_t i = 0; i < schedule.meetings; ++i) {
       meetings_.push_back(
-          std::make_unique<SyncGroup>("layer " + std::to_string(i), schedule.ranks));
+          std::make_shared<SyncGroup>("layer " + std::to_string(i), schedule.ranks));
     }
     std::size_t rank = 0;
     for (auto& records : records_) {
@@ -207,7 +207,7 @@ class Run {
 
  private:
   struct Record {
-    Membership::Ticket ticket = 0;
+    SyncGroup::Ticket ticket = 0;
     std::shared_ptr<Round> round;
     Inbox<Moments> forward;
     std::vector<Inbox<GradientSums>> backwards;
@@ -304,7 +304,7 @@ class Run {
   }
 
   const Schedule& schedule_;
-  std::vector<std::unique_ptr<SyncGroup>> meetings_;
+  std::vector<std::shared_ptr<SyncGroup>> meetings_;
   std::vector<std::vector<Record>> records_;
 };
 
@@ -324,7 +324,10 @@ void try_schedule(std::uint32_t seed, bool timeouts) {
 class Loop {
  public:
   Loop(std::uint32_t seed, std::size_t ranks)
-      : random_(seed), ranks_(ranks), shuffles_(random_.chance(50)), meeting_("layer", ranks) {}
+      : random_(seed),
+        ranks_(ranks),
+        shuffles_(random_.chance(50)),
+        meeting_(std::make_shared<SyncGroup>("layer", ranks)) {}
 
   /// A step in which anything may happen. Whoever comes gets one outcome.
   void faulty_step() {
@@ -335,10 +338,10 @@ class Loop {
     // where another one is called again before it.
     if (failing != ranks_ && (shuffles_ || absent == 0)) absent = ranks_;
     if (shuffles_) broken_off = false;
-    std::vector<std::pair<std::size_t, Membership::Ticket>> calls;
+    std::vector<std::pair<std::size_t, SyncGroup::Ticket>> calls;
     for (const std::size_t rank : order()) {
       if (rank == absent) continue;
-      calls.emplace_back(rank, meeting_.announce(device_of(rank)));
+      calls.emplace_back(rank, meeting_->announce(device_of(rank)));
       if (broken_off && rank == failing) break;
     }
     const std::size_t late = random_.chance(30) ? random_.up_to(last_rank()) : ranks_;
@@ -347,9 +350,9 @@ class Loop {
 
   /// A step without faults: all devices have to meet.
   void sound_step() {
-    std::vector<std::pair<std::size_t, Membership::Ticket>> calls;
+    std::vector<std::pair<std::size_t, SyncGroup::Ticket>> calls;
     for (const std::size_t rank : order()) {
-      calls.emplace_back(rank, meeting_.announce(device_of(rank)));
+      calls.emplace_back(rank, meeting_->announce(device_of(rank)));
     }
     const auto outcomes = run_all(calls, [](std::size_t) { return false; }, ranks_);
     for (const auto& outcome : outcomes) {
@@ -357,7 +360,7 @@ class Loop {
       REQUIRE(outcome);
       CHECK(outcome.merged == outcomes.front().merged);
     }
-    CHECK(meeting_.waiting().empty());
+    CHECK(meeting_->waiting_text().empty());
   }
 
  private:
@@ -373,13 +376,13 @@ class Loop {
   /// Each call on a thread of its own. Those that are late come once all others have an outcome.
   template <class IsLate>
   std::vector<Outcome<Moments>> run_all(
-      const std::vector<std::pair<std::size_t, Membership::Ticket>>& calls, const IsLate& is_late,
+      const std::vector<std::pair<std::size_t, SyncGroup::Ticket>>& calls, const IsLate& is_late,
       std::size_t failing) {
     std::vector<Inbox<Moments>> inboxes(ranks_);
-    const auto join = [&](const std::pair<std::size_t, Membership::Ticket>& call) {
+    const auto join = [&](const std::pair<std::size_t, SyncGroup::Ticket>& call) {
       const auto [rank, ticket] = call;
       const Device device = device_of(rank);
-      const auto round = meeting_.join(device, ticket);
+      const auto round = meeting_->join(device, ticket);
       if (rank == failing) round->fail(device, "injected");
       arrive(round->forward(), device, some_moments(static_cast<std::uint32_t>(rank)),
              inboxes[rank].then());
@@ -405,7 +408,7 @@ class Loop {
   Scheduler random_;
   const std::size_t ranks_;
   const bool shuffles_;  // the order of calls
-  SyncGroup meeting_;
+  const std::shared_ptr<SyncGroup> meeting_;
 };
 
 // Sanitizers are slow, and tell of a race in every schedule that has it.

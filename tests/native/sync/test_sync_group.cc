@@ -32,10 +32,10 @@ std::shared_ptr<SyncGroup> named(const std::string& key, std::size_t num_devices
 }
 
 /// Joins the next round of `device`, which should be number `round`, and arrives at its forward.
-std::shared_ptr<Round> enter(SyncGroup& group, const Device& device, std::size_t round,
-                             const Inbox<Moments>& inbox,
-                             Membership::Ticket ticket = Membership::kJustMade) {
-  const auto joined = group.join(device, ticket);
+std::shared_ptr<Round> enter(const std::shared_ptr<SyncGroup>& group, const Device& device,
+                             std::size_t round, const Inbox<Moments>& inbox,
+                             SyncGroup::Ticket ticket = SyncGroup::kJustMade) {
+  const auto joined = group->join(device, ticket);
   joined->agree(device, kSignature);
   arrive(joined->forward(), device, some_moments(number_of(round, device)), inbox.then());
   return joined;
@@ -57,7 +57,7 @@ std::string error_in(const Inbox<Moments>& inbox) {
 }
 
 /// The round `number` of the group works for kA and kB.
-void check_works(SyncGroup& group, std::size_t number) {
+void check_works(const std::shared_ptr<SyncGroup>& group, std::size_t number) {
   Inbox<Moments> of_a;
   Inbox<Moments> of_b;
   enter(group, kB, number, of_b);
@@ -67,10 +67,10 @@ void check_works(SyncGroup& group, std::size_t number) {
 }
 
 /// The next call of each of three devices joins the round `number`, the late device's first.
-void check_all_meet(SyncGroup& group, std::size_t number) {
+void check_all_meet(const std::shared_ptr<SyncGroup>& group, std::size_t number) {
   std::vector<Inbox<Moments>> inboxes;
   for (const Device& device : {kC, kA, kB}) {
-    enter(group, device, number, inboxes.emplace_back(), group.announce(device));
+    enter(group, device, number, inboxes.emplace_back(), group->announce(device));
   }
   for (const auto& inbox : inboxes) CHECK(error_in(inbox) == "called without an error");
 }
@@ -78,12 +78,12 @@ void check_all_meet(SyncGroup& group, std::size_t number) {
 }  // namespace
 
 TEST_CASE("sync group: rounds and backward passes go that all devices have joined") {
-  SyncGroup group("layer", 2);
-  auto round = group.join(kA);
+  const auto group = std::make_shared<SyncGroup>("layer", 2);
+  auto round = group->join(kA);
   const std::weak_ptr<Round> round_left = round;
-  CHECK(group.join(kB) == round);
+  CHECK(group->join(kB) == round);
   auto backward = round->next_backward(kA);
-  const std::weak_ptr<Reduction> backward_left = backward;
+  const std::weak_ptr<Meeting> backward_left = backward;
   CHECK(round->next_backward(kB) == backward);
   backward.reset();
   CHECK(backward_left.expired());
@@ -92,20 +92,22 @@ TEST_CASE("sync group: rounds and backward passes go that all devices have joine
 }
 
 TEST_CASE("sync group: one device more than num_devices is refused and harms nobody") {
-  SyncGroup group("layer 'x'", 2);
+  const auto group = std::make_shared<SyncGroup>("layer 'x'", 2);
   check_works(group, 0);
   const auto refused = doctest::Contains(
       "layer 'x' synchronizes cpu(0), cpu(1) (num_devices=2) and was called on cpu(2) as well.");
-  CHECK_THROWS_WITH_AS(group.join(kC), refused, Error);
+  CHECK_THROWS_WITH_AS(group->join(kC), refused, Error);
   check_works(group, 1);
-  CHECK_THROWS_WITH_AS(group.join(kC), refused, Error);
+  CHECK_THROWS_WITH_AS(group->join(kC), refused, Error);
 }
 
-TEST_CASE("membership: devices that never came are named if all that should come are known") {
+TEST_CASE("sync group: devices that never came are named if all that should come are known") {
   const auto missing = [](std::size_t num_devices, const std::vector<int>& device_ids) {
-    Membership roll("layer", num_devices, {"num_devices", device_ids});
-    roll.next({"gpu", 2}, Membership::kJustMade);
-    return roll.missing_text({{"gpu", 2}}, true);
+    SyncGroup::Options options;
+    options.device_ids = device_ids;
+    const auto group = std::make_shared<SyncGroup>("layer", num_devices, options);
+    group->join({"gpu", 2});
+    return group->missing_text({{"gpu", 2}}, true);
   };
   CHECK(missing(3, {3, 2, 0}) ==
         "gpu(0) (never called in training), gpu(3) (never called in training)");
@@ -115,8 +117,8 @@ TEST_CASE("membership: devices that never came are named if all that should come
   CHECK(missing(4, {0, 2, 3}) == "3 devices never called in training");
 }
 
-TEST_CASE("membership: a device that stayed away for long is brought up to date at once") {
-  SyncGroup group("layer", 3);
+TEST_CASE("sync group: a device that stayed away for long is brought up to date at once") {
+  const auto group = std::make_shared<SyncGroup>("layer", 3);
   {
     const ScopedTimeout timeout(0.01);
     for (std::size_t i = 0; i < 5; ++i) {
@@ -127,20 +129,20 @@ TEST_CASE("membership: a device that stayed away for long is brought up to date 
     }
   }
   check_all_meet(group, 5);
-  CHECK(group.waiting().empty());
+  CHECK(group->waiting_text().empty());
 }
 
-TEST_CASE("membership: calls that wait for a device that leaves them out fail at once") {
-  SyncGroup group("layer", 2);
+TEST_CASE("sync group: calls that wait for a device that leaves them out fail at once") {
+  const auto group = std::make_shared<SyncGroup>("layer", 2);
   Inbox<Moments> first;
   Inbox<Moments> second;
   const ScopedTimeout for_ever(0);
   const auto failed = enter(group, kA, 0, first);
   enter(group, kA, 1, second);
   failed->fail(kA, "no memory");
-  group.announce(kA);  // the step was broken off
+  group->announce(kA);  // the step was broken off
   Inbox<Moments> of_b;
-  enter(group, kB, 2, of_b, group.announce(kB));
+  enter(group, kB, 2, of_b, group->announce(kB));
   CHECK(error_in(first) == "layer round 0 forward: failed on cpu(0): no memory");
   CHECK(contains(error_in(second), "layer round 1 forward: cpu(1) was left behind"));
   CHECK(of_b.calls().empty());
@@ -150,28 +152,28 @@ TEST_CASE("membership: calls that wait for a device that leaves them out fail at
   CHECK(has_met(of_b, 2));
 }
 
-TEST_CASE("membership: after a failure at once, peers in the same step get its error") {
-  SyncGroup group("layer", 3);
-  group.join(kA, group.announce(kA))->fail(kA, "no memory");
+TEST_CASE("sync group: after a failure at once, peers in the same step get its error") {
+  const auto group = std::make_shared<SyncGroup>("layer", 3);
+  group->join(kA, group->announce(kA))->fail(kA, "no memory");
   std::vector<Inbox<Moments>> inboxes(2);
   // Made after the failure, but no device of the failed round was called again.
-  enter(group, kB, 0, inboxes[0], group.announce(kB));
-  enter(group, kC, 0, inboxes[1], group.announce(kC));
+  enter(group, kB, 0, inboxes[0], group->announce(kB));
+  enter(group, kC, 0, inboxes[1], group->announce(kC));
   for (const auto& inbox : inboxes) {
     CHECK(error_in(inbox) == "layer round 0 forward: failed on cpu(0): no memory");
   }
   check_all_meet(group, 1);
 }
 
-TEST_CASE("membership: operations that are slow, not absent, keep their rounds after a failure") {
-  SyncGroup group("layer", 2);
-  std::vector<Membership::Ticket> slow;
-  group.join(kA, group.announce(kA))->fail(kA, "no memory");
-  slow.push_back(group.announce(kB));
+TEST_CASE("sync group: operations that are slow, not absent, keep their rounds after a failure") {
+  const auto group = std::make_shared<SyncGroup>("layer", 2);
+  std::vector<SyncGroup::Ticket> slow;
+  group->join(kA, group->announce(kA))->fail(kA, "no memory");
+  slow.push_back(group->announce(kB));
   std::vector<Inbox<Moments>> of_a(4);
   for (std::size_t i = 1; i < 4; ++i) {
-    enter(group, kA, i, of_a[i], group.announce(kA));
-    slow.push_back(group.announce(kB));
+    enter(group, kA, i, of_a[i], group->announce(kA));
+    slow.push_back(group->announce(kB));
   }
   Inbox<Moments> failed;
   enter(group, kB, 0, failed, slow[0]);
@@ -184,17 +186,17 @@ TEST_CASE("membership: operations that are slow, not absent, keep their rounds a
   }
 }
 
-TEST_CASE("membership: the message names a device in inference mode and another num_devices") {
+TEST_CASE("sync group: the message names a device in inference mode and another num_devices") {
   const auto group = named("test key", 2);
   const auto other = named("test key", 3);
   const ScopedTimeout timeout(0.05);
   Inbox<Moments> of_a;
   Inbox<Moments> of_c;
-  check_works(*group, 0);
+  check_works(group, 0);
   group->saw_inference(kB);
   group->saw_inference(kB);
-  enter(*group, kA, 1, of_a);
-  enter(*other, kC, 0, of_c);
+  enter(group, kA, 1, of_a);
+  enter(other, kC, 0, of_c);
   other->saw_inference(kB);
   const std::string error = of_a.wait().outcome.error;
   CAPTURE(error);
@@ -209,7 +211,7 @@ TEST_CASE("membership: the message names a device in inference mode and another 
 }
 
 TEST_CASE("sync group: a device that fails behind forward fails its peers in backward at once") {
-  SyncGroup group("layer", 2);
+  const auto group = std::make_shared<SyncGroup>("layer", 2);
   const ScopedTimeout for_ever(0);
   Inbox<Moments> forward;
   const auto round = enter(group, kA, 0, forward);
@@ -227,7 +229,7 @@ TEST_CASE("sync group: a device that fails behind forward fails its peers in bac
 }
 
 TEST_CASE("sync group: backward times out as forward does, and the next pass works") {
-  SyncGroup group("layer", 2);
+  const auto group = std::make_shared<SyncGroup>("layer", 2);
   Inbox<Moments> forward;
   const auto round = enter(group, kA, 0, forward);
   enter(group, kB, 0, forward);

@@ -111,22 +111,16 @@ class Layer {
     auto work = begun<Backend::Forward>();
     work.eps = 1e-5;
     work.y = data_[kY]->data();
-    call->on_update = [this](const StatisticsPtr& batch, std::int64_t count) {
-      statistics_ = batch;
-      count_ = count;
-      Update update;
-      update.running = {parameters_[2]->data(), parameters_[3]->data(), 0.9, nullptr};
-      if (batch) update.batches = {batch};
-      return update;
-    };
+    work.running = {parameters_[2]->data(), parameters_[3]->data(), 0.9, nullptr};
+    work.saved = &saved_;
     return backend_->forward(work, call);
   }
 
   std::shared_ptr<DevicePass> backward(const std::shared_ptr<TestCall>& call) const {
     auto work = begun<Backend::Backward>();
     work.dy = data_[kDy]->data();
-    work.statistics = statistics_;
-    work.count = count_;
+    work.statistics = saved_.statistics;
+    work.count = saved_.count;
     work.gradients.gamma = parameters_[4]->data();
     work.gradients.beta = parameters_[5]->data();
     work.gradients.data = data_[kDx]->data();
@@ -157,8 +151,7 @@ class Layer {
   const std::shared_ptr<Backend> backend_;
   std::array<std::unique_ptr<cuda::Memory>, 4> data_;
   std::array<std::unique_ptr<cuda::Memory>, 6> parameters_;
-  StatisticsPtr statistics_;
-  std::int64_t count_ = 0;
+  Backend::Saved saved_;
 };
 
 /// The calls of a thread, which other threads complete.
@@ -324,21 +317,21 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
   std::printf("\n| contexts | step of %s, us: p50 | p99 | CPU, us |\n| --- | --- | --- | --- |\n",
               given.name().c_str());
   for (const std::size_t contexts : numbers) {
-    SyncGroup group("layer", contexts);
+    const auto group = std::make_shared<SyncGroup>("layer", contexts);
     std::vector<double> times;
     std::clock_t cpu = 0;
     run_ranks(contexts, [&](std::size_t rank) {
       Layer layer(static_cast<int>(rank), given);
       Calls calls;
-      const auto pass = [&](Reduction* reduction, const std::shared_ptr<DevicePass>& own) {
-        reduction->sum(own.get());
-        reduction->arrive(layer.device(), own);
+      const auto pass = [&](Meeting* meeting, const std::shared_ptr<DevicePass>& own) {
+        meeting->sum(own.get());
+        meeting->arrive(layer.device(), own);
         calls.wait(1);
       };
       for (std::size_t i = 0; i < 2 * steps; ++i) {  // half of them to warm up
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 0 && i == steps) cpu = std::clock();
-        const auto round = group.join(layer.device());
+        const auto round = group->join(layer.device());
         pass(&round->forward(), layer.forward(calls.make()));
         pass(round->next_backward(layer.device()).get(), layer.backward(calls.make()));
         const std::chrono::duration<double, std::micro> step =

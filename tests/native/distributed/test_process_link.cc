@@ -11,7 +11,7 @@
 
 #include "common/error.h"
 #include "distributed/message.h"
-#include "distributed/round_link.h"
+#include "distributed/process_link.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
@@ -34,11 +34,12 @@ SyncGroup::Options linked(const std::shared_ptr<ProcessGroup>& group) {
 /// One layer in one of several processes.
 struct Process {
   Process(const std::shared_ptr<Wire>& wire, int number, std::size_t devices)
-      : meeting("layer", devices, linked(std::make_shared<WiredGroup>(wire, number))) {}
+      : meeting(std::make_shared<SyncGroup>("layer", devices,
+                                            linked(std::make_shared<WiredGroup>(wire, number)))) {}
 
   /// Joins the next round of `device`.
   std::shared_ptr<Round> join(const Device& device = kA, const Signature& signature = kSignature) {
-    const auto round = meeting.join(device);
+    const auto round = meeting->join(device);
     round->agree(device, signature);
     return round;
   }
@@ -50,7 +51,7 @@ struct Process {
     return round;
   }
 
-  SyncGroup meeting;
+  const std::shared_ptr<SyncGroup> meeting;
 };
 
 /// Two processes with one device each, of which messages that wait refer to the processes.
@@ -69,7 +70,7 @@ class LatePass : public NumbersPass<Moments> {
  public:
   using NumbersPass::NumbersPass;
 
-  void gather(const DevicePasses& passes, Then then) override {
+  void merge(const DevicePasses& passes, Then then) override {
     merged_ = merged(passes).packed();
     waiting_ = std::move(then);
   }
@@ -233,7 +234,7 @@ TEST_CASE_FIXTURE(TwoProcesses, "what a process brings late is sent in its turn"
   std::vector<Inbox<Moments>> inboxes(4);
   const auto late = std::make_shared<LatePass>(some_moments(1), inboxes[0].then());
   first.join()->forward().arrive(kA, late);
-  const auto failing = first.meeting.join(kA);
+  const auto failing = first.meeting->join(kA);
   failing->fail(kA, "no luck");  // before the first round's message is here
   failing->agree(kA, kSignature);
   arrive(failing->forward(), kA, some_moments(3), inboxes[1].then());
@@ -281,7 +282,7 @@ TEST_CASE_FIXTURE(TwoProcesses, "what differs between processes is named on all 
   }
   SUBCASE("round, instead of being paired wrongly") {
     words = "round 0 and 1";
-    second.meeting.join(kA);  // a round that the other process does not have
+    second.meeting->join(kA);  // a round that the other process does not have
     first.enter(some_moments(1), of_first);
     second.enter(some_moments(1), of_second);
   }
@@ -298,7 +299,7 @@ TEST_CASE("a process that fails before its devices have met fails the others at 
     Inbox<Moments> of_second;
     first.enter(some_moments(1), of_first);
     second.enter(some_moments(1), of_second);
-    second.meeting.join(kB)->fail(kB, "out of memory");
+    second.meeting->join(kB)->fail(kB, "out of memory");
     CHECK(contains(error_in(of_first), "failed on process 1: "));
     CHECK(contains(error_in(of_first), "failed on cpu(1): out of memory"));
     CHECK(contains(error_in(of_second), "failed on cpu(1): out of memory"));

@@ -1,5 +1,5 @@
-#ifndef GLUON_SYNCBN_NORM_SIGNATURE_H_
-#define GLUON_SYNCBN_NORM_SIGNATURE_H_
+#ifndef GLUON_SYNCBN_COMMON_SIGNATURE_H_
+#define GLUON_SYNCBN_COMMON_SIGNATURE_H_
 
 #include <cstdint>
 #include <optional>
@@ -21,4 +21,4 @@ struct Signature {
 
 }  // namespace gluon_syncbn
 
-#endif  // GLUON_SYNCBN_NORM_SIGNATURE_H_
+#endif  // GLUON_SYNCBN_COMMON_SIGNATURE_H_

@@ -15,36 +15,29 @@
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
-#include "sync/reduction.h"
+#include "sync/meeting.h"
+#include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
 namespace {
-
-std::shared_ptr<Membership> make_members(std::size_t ranks) {
-  return std::make_shared<Membership>("layer 'a'", ranks, Membership::Options{});
-}
-
-std::shared_ptr<Reduction> make_reduction(std::size_t ranks) {
-  return std::make_shared<Reduction>(make_members(ranks), 7, Direction::kForward);
-}
 
 Moments part_of(std::size_t rank) { return some_moments(static_cast<std::uint32_t>(rank)); }
 
 }  // namespace
 
-TEST_CASE("reduction: fail reaches those who wait and those who come later, unless all have met") {
+TEST_CASE("meeting: fail reaches those who wait and those who come later, unless all have met") {
   constexpr std::size_t kRanks = 4;
   for (const std::string message : {"first", ""}) {
     for (std::size_t waiting = 0; waiting <= kRanks; ++waiting) {
       CAPTURE(waiting);
-      const auto reduction = make_reduction(kRanks);
+      const LoneMeeting meeting("layer 'a'", kRanks, 7);
       std::vector<Inbox<Moments>> inboxes(kRanks);
       const auto come = [&](std::size_t rank) {
-        arrive(*reduction, device_of(rank), part_of(rank), inboxes[rank].then());
+        arrive(*meeting, device_of(rank), part_of(rank), inboxes[rank].then());
       };
       for (std::size_t rank = 0; rank < waiting; ++rank) come(rank);
-      reduction->fail(message);
-      reduction->fail("second");
+      meeting->fail(message);
+      meeting->fail("second");
       for (std::size_t rank = 0; rank < waiting; ++rank) CHECK(inboxes[rank].calls().size() == 1);
       for (std::size_t rank = waiting; rank < kRanks; ++rank) come(rank);
       const bool is_late = waiting == kRanks;
@@ -58,18 +51,19 @@ TEST_CASE("reduction: fail reaches those who wait and those who come later, unle
   }
 }
 
-TEST_CASE("reduction: continuations may own the reduction and call fail") {
-  auto reduction = make_reduction(2);
-  const std::weak_ptr<Reduction> observer = reduction;
+TEST_CASE("meeting: continuations may own the reduction and call fail") {
+  const LoneMeeting lone("layer 'a'", 2, 7);
+  auto meeting = std::make_shared<Meeting>(lone.group, 7, Direction::kForward);
+  const std::weak_ptr<Meeting> observer = meeting;
   std::vector<Inbox<Moments>> inboxes(2);
   for (const std::size_t rank : {0, 1}) {
-    arrive(*reduction, device_of(rank), part_of(rank),
-           [owner = reduction, then = inboxes[rank].then()](const Outcome<Moments>& outcome) {
+    arrive(*meeting, device_of(rank), part_of(rank),
+           [owner = meeting, then = inboxes[rank].then()](const Outcome<Moments>& outcome) {
              owner->fail("from a continuation");
              then(outcome);
            });
   }
-  reduction.reset();
+  meeting.reset();
   CHECK(observer.expired());
   for (const auto& inbox : inboxes) {
     REQUIRE(inbox.calls().size() == 1);
@@ -77,13 +71,13 @@ TEST_CASE("reduction: continuations may own the reduction and call fail") {
   }
 }
 
-TEST_CASE("watchdog: a reduction that stays incomplete fails and names who came") {
-  const auto reduction = make_reduction(3);
+TEST_CASE("watchdog: a meeting that stays incomplete fails and names who came") {
+  const LoneMeeting meeting("layer 'a'", 3, 7);
   std::vector<Inbox<Moments>> inboxes(3);
   {
     const ScopedTimeout timeout(0.02);
-    arrive(*reduction, {"gpu", 1}, part_of(1), inboxes[0].then());
-    arrive(*reduction, {"cpu", 4}, part_of(0), inboxes[1].then());
+    arrive(*meeting, {"gpu", 1}, part_of(1), inboxes[0].then());
+    arrive(*meeting, {"cpu", 4}, part_of(0), inboxes[1].then());
     for (const std::size_t rank : {0, 1}) {
       const auto call = inboxes[rank].wait();
       CHECK_FALSE(call.outcome);
@@ -98,26 +92,26 @@ TEST_CASE("watchdog: a reduction that stays incomplete fails and names who came"
   CHECK((contains(error, "Came: cpu(4), gpu(1).") || contains(error, "Came: gpu(1).")));
   CHECK(inboxes[1].wait().outcome.error == error);
 
-  arrive(*reduction, {"cpu", 0}, part_of(2), inboxes[2].then());
-  reduction->fail("too late");
+  arrive(*meeting, {"cpu", 0}, part_of(2), inboxes[2].then());
+  meeting->fail("too late");
   for (const auto& inbox : inboxes) {
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome.error == error);
   }
 }
 
-TEST_CASE("watchdog: it warns once before a reduction fails, and tells of the timeout first") {
-  const auto members = make_members(3);
-  for (int round = 0; round < 8; ++round) members->next({"cpu", 4}, Membership::kJustMade);
-  const auto reduction = std::make_shared<Reduction>(members, 7, Direction::kForward);
+TEST_CASE("watchdog: it warns once before a meeting fails, and tells of the timeout first") {
+  const auto group = std::make_shared<SyncGroup>("layer 'a'", 3);
+  std::shared_ptr<Round> round;
+  for (int i = 0; i < 8; ++i) round = group->join({"cpu", 4});
   const CapturedErrors errors;
   Inbox<Moments> inbox;
   std::uint64_t next = 0;
   {
     const ScopedTimeout timeout(0.5);
-    arrive(*reduction, {"cpu", 4}, part_of(0), [&, then = inbox.then()](auto&&... outcome) {
-      // The round of a device that was never there.
-      next = members->next({"cpu", 99}, Membership::kJustMade).number;
+    arrive(round->forward(), {"cpu", 4}, part_of(0), [&, then = inbox.then()](auto&&... outcome) {
+      // The round of a device that never came.
+      next = group->join({"cpu", 99})->number();
       then(outcome...);
     });
     inbox.wait();
@@ -132,27 +126,28 @@ TEST_CASE("watchdog: it warns once before a reduction fails, and tells of the ti
 }
 
 TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
-  const auto reduction = make_reduction(2);
+  const LoneMeeting meeting("layer 'a'", 2, 7);
   Inbox<Moments> inbox;
   const ScopedTimeout for_ever(0);
-  arrive(*reduction, device_of(0), part_of(0), inbox.then());
+  arrive(*meeting, device_of(0), part_of(0), inbox.then());
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   CHECK(inbox.calls().empty());
   const ScopedTimeout timeout(0.01);
   CHECK(contains(inbox.wait().outcome.error, device_of(0).name()));
 }
 
-TEST_CASE("watchdog: a reduction that everybody has left is forgotten") {
+TEST_CASE("watchdog: a meeting that everybody has left is forgotten") {
   Inbox<Moments> abandoned;
-  auto reduction = make_reduction(2);
-  arrive(*reduction, device_of(0), part_of(0), abandoned.then());
-  reduction.reset();
+  {
+    const LoneMeeting left("layer 'a'", 2, 7);
+    arrive(*left, device_of(0), part_of(0), abandoned.then());
+  }
 
   // The next one to give up shows that the watchdog has passed by.
-  reduction = make_reduction(2);
+  const LoneMeeting meeting("layer 'a'", 2, 7);
   Inbox<Moments> inbox;
   const ScopedTimeout timeout(0.01);
-  arrive(*reduction, device_of(0), part_of(0), inbox.then());
+  arrive(*meeting, device_of(0), part_of(0), inbox.then());
   CHECK_FALSE(inbox.wait().outcome);
   CHECK(abandoned.calls().empty());
 }

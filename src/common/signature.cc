@@ -1,4 +1,4 @@
-#include "norm/signature.h"
+#include "common/signature.h"
 
 #include <sstream>
 

@@ -1,0 +1,160 @@
+#ifndef GLUON_SYNCBN_BACKEND_BACKEND_H_
+#define GLUON_SYNCBN_BACKEND_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/dtype.h"
+#include "common/layout.h"
+#include "common/write_mode.h"
+#include "norm/activation.h"
+#include "norm/moments.h"
+
+namespace gluon_syncbn {
+
+/// Mean, variance and inverse deviation of every channel, in the form and memory of the backend
+/// that made them.
+class Statistics {
+ public:
+  virtual ~Statistics() = default;
+};
+using StatisticsPtr = std::shared_ptr<const Statistics>;
+
+/// The call of the layer on one device that a pass computes for. It owns the arrays of the pass.
+class Call {
+ public:
+  virtual ~Call() = default;
+
+  /// Runs `task` later, on a thread of the device. Throws if it cannot.
+  virtual void post(std::function<void()> task) = 0;
+
+  /// Called once and from any thread: nothing uses the arrays any more. `error` says what went
+  /// wrong, or is "".
+  virtual void complete(const std::string& error) = 0;
+};
+
+class DevicePass;
+/// In the order of devices.
+using DevicePasses = std::vector<std::shared_ptr<DevicePass>>;
+
+/// The forward or backward pass of one device: sum, merge, finish.
+///
+/// Each device sums on its own thread. The last device to arrive finishes the passes of all. If
+/// other processes take part, it first merges the sums of this process for them, and finishes with
+/// their answer. Each pass is finished once or fails once, and then completes its call.
+class DevicePass {
+ public:
+  virtual ~DevicePass() = default;
+
+  /// Computes the partial statistics of this device. Once `all_are_coming`, it may leave channels
+  /// to merge() or finish(), which compute them for all devices together. Throws Error.
+  virtual void sum(const std::function<bool()>& all_are_coming) = 0;
+
+  using Then = std::function<void(const PartialStatistics& merged, const std::string& error)>;
+  /// Merges the partial statistics of `passes`, which contain this pass, for other processes. Calls
+  /// `then` exactly once, now or later, from any thread. Does not throw.
+  virtual void merge(const DevicePasses& passes, Then then) = 0;
+
+  /// Computes all outputs of `passes`, which contain this pass: y, what backward needs, the running
+  /// statistics; or the gradients. `processes` has the merged partial statistics of every process
+  /// in their order. It is empty if `passes` are the whole batch. Does not throw.
+  virtual void finish(const DevicePasses& passes,
+                      const std::vector<PartialStatistics>& processes) = 0;
+
+  /// The devices have not met. Does not throw.
+  virtual void fail(const std::string& error) = 0;
+};
+
+/// Held while a backend moves, or orders the moves of, the running statistics of all devices of a
+/// process. So all devices apply the updates of uses that share arrays in one order.
+std::unique_lock<std::mutex> lock_running_statistics();
+
+/// What computes for one device. Arrays lie in its memory. Those of parameters and running
+/// statistics have the type DTypes::Parameter.
+class Backend {
+ public:
+  /// The arrays x, y, dy and dx of a call.
+  struct Data {
+    DType dtype = DType::kFloat32;
+    Layout layout;
+  };
+  /// The running statistics that a training pass moves by the statistics of its batch.
+  struct Running {
+    void* mean = nullptr;
+    void* variance = nullptr;
+    std::optional<double> momentum;  ///< weight of the old values; empty: average over all batches
+    void* num_batches = nullptr;     ///< of that average so far; null if there is a momentum
+  };
+  /// What a training pass keeps for backward, beside its arrays.
+  struct Saved {
+    StatisticsPtr statistics;
+    std::int64_t count = 0;  ///< elements of a channel in the batch
+  };
+  /// y = act(z), or act(z + shortcut) with z = (x - mean) / sqrt(variance + eps) * gamma + beta.
+  struct Forward {
+    Data data;
+    const void* x = nullptr;
+    double eps = 0;
+    const void* gamma = nullptr;  ///< null: 1
+    const void* beta = nullptr;
+    Activation activation;
+    const void* shortcut = nullptr;  ///< null: none
+    WriteMode write = WriteMode::kAssign;
+    void* y = nullptr;  ///< null: not wanted
+    Running running;
+    Saved* saved = nullptr;  ///< written before the call completes
+  };
+  /// The gradients that backward writes; null: not wanted.
+  struct Gradients {
+    bool fix_gamma = false;
+    WriteMode write_gamma = WriteMode::kAssign;
+    void* gamma = nullptr;
+    WriteMode write_beta = WriteMode::kAssign;
+    void* beta = nullptr;
+    WriteMode write_data = WriteMode::kAssign;
+    void* data = nullptr;
+    WriteMode write_shortcut = WriteMode::kAssign;
+    void* shortcut = nullptr;
+  };
+  struct Backward {
+    Data data;
+    const void* dy = nullptr;
+    const void* x = nullptr;
+    bool inplace = false;  ///< x is not there; it is recovered from y and beta
+    StatisticsPtr statistics;
+    bool of_batch = true;         ///< false if the running statistics were used
+    std::int64_t count = 0;       ///< elements of a channel in the batch
+    const void* gamma = nullptr;  ///< null: 1
+    Activation activation;
+    // One of the two determines the slope of the activation: beta, with which the normalization is
+    // computed again, or the output.
+    const void* beta = nullptr;
+    const void* y = nullptr;
+    Gradients gradients;
+  };
+
+  virtual ~Backend() = default;
+
+  /// In training, by the statistics of the batch.
+  virtual std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) = 0;
+  /// In place, throws Error or fails the pass if a gamma is so small that x is not recoverable from
+  /// the output (Invertible).
+  virtual std::shared_ptr<DevicePass> backward(const Backward& work,
+                                               std::shared_ptr<Call> call) = 0;
+
+  /// Statistics for inference() and a backward pass after it.
+  virtual StatisticsPtr running_statistics(const Data& data, const void* running_mean,
+                                           const void* running_variance, double eps) = 0;
+  /// A forward pass by running statistics. Throws Error instead of completing the call.
+  virtual void inference(const Forward& work, const StatisticsPtr& statistics,
+                         std::shared_ptr<Call> call) = 0;
+};
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_BACKEND_BACKEND_H_

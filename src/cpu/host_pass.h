@@ -1,0 +1,234 @@
+#ifndef GLUON_SYNCBN_CPU_HOST_PASS_H_
+#define GLUON_SYNCBN_CPU_HOST_PASS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "cpu/thread_pool.h"
+#include "norm/moments.h"
+
+namespace gluon_syncbn::cpu {
+
+/// From this number of elements of one device on, no cache keeps them until all devices have come.
+/// A sum before that would read them from memory once more.
+inline constexpr std::int64_t kTooManyToSumAhead = 3 << 19;
+/// From this number of elements of all devices on, a few channels at a time go through the whole
+/// pass, so that the outputs find in the cache what the sums have read. Fewer elements stay in the
+/// caches, each in that of the core that has touched it last, so devices compute outputs on their
+/// own threads.
+inline constexpr std::int64_t kManyOfAll = 1 << 21;
+/// Up to this number of elements of all devices, it takes longer to wake a thread than to compute
+/// the outputs.
+inline constexpr std::int64_t kFewOfAll = 1 << 16;
+
+/// The pass of one CPU context, with partial statistics of the type `Part`. `Merged` derives from
+/// `Part`, or is it.
+template <class Part, class Merged>
+class HostPass : public DevicePass {
+ public:
+  HostPass(Layout layout, std::shared_ptr<Call> call, Part zeros)
+      : layout_(layout),
+        own_(std::move(zeros)),
+        call_(std::move(call)),
+        summed_(static_cast<std::size_t>(layout.channels), layout.count() == 0) {}
+
+  void sum(const std::function<bool()>& all_are_coming) final {
+    if (elements() >= kTooManyToSumAhead) return;
+    const ChannelParts parts(layout_);
+    for_ahead(parts.number(), [&](std::int64_t i) {
+      if (all_are_coming()) return false;
+      sum_missing(parts[i]);
+      return true;
+    });
+  }
+
+  void merge(const DevicePasses& passes, Then then) final {
+    PartialStatistics merged;
+    try {
+      for (const auto& pass : passes) static_cast<HostPass&>(*pass).sum_rest();
+      share_merged(passes);
+      merge_channels(all_channels());
+      merged = merged_->packed();
+    } catch (const std::exception& error) {
+      return then({}, error.what());
+    }
+    then(merged, "");
+  }
+
+  void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
+    try {
+      // This pass last: the other devices wait while this thread is busy here.
+      std::vector<std::shared_ptr<HostPass>> own_last;
+      for (const auto& pass : passes) own_last.push_back(std::static_pointer_cast<HostPass>(pass));
+      std::stable_partition(own_last.begin(), own_last.end(),
+                            [this](const auto& pass) { return pass.get() != this; });
+      share_merged(passes);
+      if (processes.empty()) {
+        finish_devices(own_last);
+      } else {
+        static_cast<Part&>(*merged_) = merge_packed<Part>(processes);
+        have_merged(all_channels());
+        write_results_of_all(own_last);
+        for (const auto& pass : own_last) post_outputs(pass);
+      }
+    } catch (const std::exception& error) {
+      for (const auto& pass : passes) pass->fail(error.what());
+    }
+  }
+
+  void fail(const std::string& error) final { complete(error); }
+
+ protected:
+  static std::vector<double> zeros(const Layout& layout) {
+    return std::vector<double>(static_cast<std::size_t>(layout.channels));
+  }
+
+  const Layout& layout() const { return layout_; }
+  Part& own() { return own_; }
+  /// Null until the devices have met.
+  const std::shared_ptr<Merged>& merged() const { return merged_; }
+
+ private:
+  virtual void sum_channels(ChannelRange channels) = 0;
+  /// Zeros, for devices with `count` elements in each channel.
+  virtual std::shared_ptr<Merged> make_merged(std::int64_t count) const = 0;
+  /// Called when these channels are merged.
+  virtual void have_merged(ChannelRange /*channels*/) {}
+  virtual void prepare_outputs() = 0;
+  virtual void write_outputs(ChannelRange channels) = 0;
+  /// Writes the results of one number per channel, once all channels are merged.
+  virtual void write_channel_results() = 0;
+  /// Held meanwhile.
+  virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
+
+  ChannelRange all_channels() const { return {0, layout_.channels}; }
+
+  /// Makes room for the merged numbers, which all passes read.
+  void share_merged(const DevicePasses& passes) {
+    std::int64_t count = 0;
+    parts_.clear();
+    for (const auto& pass : passes) {
+      const auto& each = static_cast<HostPass&>(*pass);
+      parts_.push_back(&each.own_);
+      count += each.layout_.count();
+    }
+    const auto merged = make_merged(count);
+    for (const auto& pass : passes) static_cast<HostPass&>(*pass).merged_ = merged;
+  }
+
+  void merge_channels(ChannelRange channels) {
+    Part::merge(parts_, static_cast<std::size_t>(channels.begin),
+                static_cast<std::size_t>(channels.end), merged_.get());
+    have_merged(channels);
+  }
+
+  void finish_devices(const std::vector<std::shared_ptr<HostPass>>& own_last) {
+    std::int64_t elements = 0;
+    bool have_runs = true;
+    for (const auto& pass : own_last) {
+      elements += pass->elements();
+      have_runs = have_runs && has_runs(pass->layout_);
+    }
+    if (elements >= kManyOfAll && have_runs) {
+      take_parts(own_last);
+      write_results_of_all(own_last);
+      for (const auto& pass : own_last) pass->complete("");
+      return;
+    }
+    for (const auto& pass : own_last) pass->sum_rest();
+    merge_channels(all_channels());
+    write_results_of_all(own_last);
+    for (const auto& pass : own_last) {
+      if (pass.get() == this || elements <= kFewOfAll) {
+        pass->write_all();
+      } else {
+        post_outputs(pass);
+      }
+    }
+  }
+
+  /// Takes each part of the channels through the whole pass of all devices.
+  void take_parts(const std::vector<std::shared_ptr<HostPass>>& passes) {
+    std::int64_t count = 0;
+    for (const auto& pass : passes) {
+      pass->prepare_outputs();
+      count += pass->layout_.count();
+    }
+    ChannelParts(layout_, count).for_each([&](ChannelRange channels) {
+      for (const auto& pass : passes) pass->sum_missing(channels);
+      merge_channels(channels);
+      for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
+        if ((*pass)->layout_.count() > 0) (*pass)->write_outputs(channels);
+      }
+    });
+  }
+
+  std::int64_t elements() const { return layout_.count() * layout_.channels; }
+
+  void sum_rest() {
+    ChannelParts(layout_).for_each([this](ChannelRange channels) { sum_missing(channels); });
+  }
+
+  void sum_missing(ChannelRange channels) {
+    const auto at = [this](std::int64_t c) { return summed_.begin() + c; };
+    for (auto c = channels.begin; c < channels.end;) {
+      const auto begin = std::find(at(c), at(channels.end), false);
+      const auto end = std::find(begin, at(channels.end), true);
+      if (begin != end) sum_channels({begin - at(0), end - at(0)});
+      std::fill(begin, end, true);
+      c = end - at(0);
+    }
+  }
+
+  /// Lets the device write its outputs on its own thread.
+  static void post_outputs(const std::shared_ptr<HostPass>& pass) {
+    try {
+      pass->call_->post([pass] { pass->write_all(); });
+    } catch (const std::exception& error) {
+      pass->fail(error.what());
+    }
+  }
+
+  void write_all() {
+    try {
+      prepare_outputs();
+      ChannelParts(layout_).for_each_backwards(
+          [this](ChannelRange channels) { write_outputs(channels); });
+      complete("");
+    } catch (const std::exception& error) {
+      fail(error.what());
+    }
+  }
+
+  /// Before any call completes, and for all devices at once: MXNet may let the next use of the
+  /// layer read the running statistics of one device when the first call has completed.
+  void write_results_of_all(const std::vector<std::shared_ptr<HostPass>>& passes) {
+    const auto lock = lock_results();
+    for (const auto& pass : passes) pass->write_channel_results();
+  }
+
+  /// Without effect the second time.
+  void complete(const std::string& error) {
+    if (const auto call = std::exchange(call_, nullptr)) call->complete(error);
+  }
+
+  const Layout layout_;
+  Part own_;
+  std::shared_ptr<Merged> merged_;
+  std::vector<const Part*> parts_;  // of the pass that merges
+  std::shared_ptr<Call> call_;      // until it is complete
+  std::vector<char> summed_;        // by channel
+};
+
+}  // namespace gluon_syncbn::cpu
+
+#endif  // GLUON_SYNCBN_CPU_HOST_PASS_H_

@@ -1,0 +1,20 @@
+#ifndef GLUON_SYNCBN_CPU_PASSES_H_
+#define GLUON_SYNCBN_CPU_PASSES_H_
+
+#include <memory>
+
+#include "backend/backend.h"
+
+namespace gluon_syncbn::cpu {
+
+std::shared_ptr<DevicePass> forward_pass(const Backend::Forward& work, std::shared_ptr<Call> call);
+
+/// In place, throws Error if x is not recoverable from the output.
+std::shared_ptr<DevicePass> backward_pass(const Backend::Backward& work,
+                                          std::shared_ptr<Call> call);
+
+void inference(const Backend::Forward& work, const Statistics& statistics);
+
+}  // namespace gluon_syncbn::cpu
+
+#endif  // GLUON_SYNCBN_CPU_PASSES_H_

@@ -1,0 +1,136 @@
+// A backward pass on one device, from MXNet's callback to the completion.
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/error.h"
+#include "common/list_text.h"
+#include "mxnet/dtype.h"
+#include "operator/engine_call.h"
+#include "operator/operator.h"
+#include "sync/meeting.h"
+
+namespace gluon_syncbn::op {
+
+using namespace mxnet;
+
+namespace {
+
+/// MXNet checks all arrays but this one, which users give to backward().
+void require_like_data(const NDArray& head_gradient, const NDArray& data) {
+  const auto text = [](const NDArray& array) {
+    return std::string(dtype_name(array.dtype())) + " of shape (" + number_list(array.shape()) +
+           ")";
+  };
+  if (head_gradient.dtype() == data.dtype() && head_gradient.shape() == data.shape()) return;
+  throw Error("the gradient of the output is " + text(head_gradient) + " but the output is " +
+              text(data));
+}
+
+}  // namespace
+
+class BackwardCall : public EngineCall {
+ public:
+  BackwardCall(std::shared_ptr<Operator> op, std::vector<NDArray> arrays,
+               std::vector<std::size_t> outputs, std::vector<OpReq> requests)
+      : EngineCall(std::move(op), std::move(arrays), std::move(outputs)),
+        at_(op_->positions_.backward()),
+        reads_(op_->attributes_.backward_reads()),
+        requests_(std::move(requests)) {}
+
+  void post(std::function<void()> task) override {
+    mxnet::post(op_->device_, "SyncBatchNormInputGradient", std::move(task));
+  }
+
+ private:
+  void run() override {
+    if (!op_->saved_) {
+      throw Error(op_->forward_error_.empty()
+                      ? "backward without a forward pass that succeeded"
+                      : "backward of a forward pass that failed: " + op_->forward_error_);
+    }
+    if (op_->pending_) op_->pending_->end(op_->device_, op_);
+    saved_ = op_->saved_;
+    if (!saved_->round) return finish_alone(begin());
+    const auto meeting = saved_->round->next_backward(op_->device_);
+    std::shared_ptr<DevicePass> pass;
+    try {
+      pass = begin();
+      meeting->sum(pass.get());
+    } catch (const std::exception& error) {
+      meeting->fail("failed on " + op_->device_.name() + ": " + error.what());
+      if (!pass) throw;
+      return pass->fail(error.what());
+    }
+    meeting->arrive(op_->device_, pass);
+  }
+
+  std::shared_ptr<DevicePass> begin() {
+    require_like_data(array(at_.out_gradient()), like_data());
+    return op_->backend_->backward(work(), shared_from_this());
+  }
+
+  /// An array with the shape and dtype of the input, which may have been freed.
+  const NDArray& like_data() const { return array(reads_.data ? at_[kData] : at_.out()); }
+
+  Backend::Backward work() const {
+    Backend::Backward work;
+    work.data = data_of(like_data());
+    work.dy = data(at_.out_gradient());
+    work.statistics = saved_->statistics.statistics;
+    work.of_batch = saved_->of_batch;
+    work.count = saved_->statistics.count;
+    work.gamma = gamma(at_[kGamma]);
+    work.activation = op_->attributes_.activation;
+    work.inplace = op_->attributes_.inplace;
+    if (reads_.data) work.x = data(at_[kData]);
+    if (reads_.beta) work.beta = data(at_[kBeta]);
+    if (reads_.output) work.y = data(at_.out());
+    work.gradients = gradients();
+    return work;
+  }
+
+  Backend::Gradients gradients() const {
+    const auto write = [&](Argument argument) { return write_of(requests_[argument]); };
+    const auto wanted = [&](Argument argument) -> void* {
+      return requests_[argument] == kNull ? nullptr : data(at_.gradient(argument));
+    };
+    // The trainer sums the gradients of parameters over devices, so each device gives its own
+    // share.
+    Backend::Gradients gradients;
+    gradients.fix_gamma = op_->attributes_.fix_gamma;
+    gradients.write_gamma = write(kGamma);
+    gradients.gamma = wanted(kGamma);
+    gradients.write_beta = write(kBeta);
+    gradients.beta = wanted(kBeta);
+    gradients.write_data = write(kData);
+    gradients.data = wanted(kData);
+    if (op_->attributes_.shortcut) {
+      gradients.write_shortcut = write(kShortcut);
+      gradients.shortcut = wanted(kShortcut);
+    }
+    return gradients;
+  }
+
+  const Positions::Backward at_;
+  const BackwardReads reads_;
+  const std::vector<OpReq> requests_;  // by argument
+  std::shared_ptr<const Operator::Saved> saved_;
+};
+
+void Operator::backward(std::vector<NDArray> arrays, const int* requests) {
+  std::vector<OpReq> of_arguments;
+  std::vector<std::size_t> outputs;
+  for (std::size_t i = 0; i < positions_.arguments(); ++i) {
+    of_arguments.push_back(static_cast<OpReq>(requests[i]));
+    outputs.push_back(positions_.backward().gradient(static_cast<Argument>(i)));
+  }
+  std::make_shared<BackwardCall>(shared_from_this(), std::move(arrays), std::move(outputs),
+                                 std::move(of_arguments))
+      ->push("SyncBatchNormBackward");
+}
+
+}  // namespace gluon_syncbn::op

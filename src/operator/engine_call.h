@@ -1,0 +1,53 @@
+#ifndef GLUON_SYNCBN_OPERATOR_ENGINE_CALL_H_
+#define GLUON_SYNCBN_OPERATOR_ENGINE_CALL_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "mxnet/c_api.h"
+#include "mxnet/engine.h"
+#include "mxnet/ndarray.h"
+#include "operator/operator.h"
+
+namespace gluon_syncbn::op {
+
+/// A call of the operator: one operation of the engine, from its push to its completion.
+class EngineCall : public Call, public std::enable_shared_from_this<EngineCall> {
+ public:
+  /// `outputs` are positions in `arrays`.
+  EngineCall(std::shared_ptr<Operator> op, std::vector<mxnet::NDArray> arrays,
+             std::vector<std::size_t> outputs);
+
+  /// Lets it run once the arrays are ready. Profilers show `name`.
+  void push(const char* name);
+
+  void complete(const std::string& error) override;
+
+ protected:
+  /// What it throws is the error of the call.
+  virtual void run() = 0;
+
+  const mxnet::NDArray& array(std::size_t position) const { return arrays_[position]; }
+  void* data(std::size_t position) const { return arrays_[position].data<void>(); }
+  /// Null for 1.
+  const void* gamma(std::size_t position) const;
+  Backend::Data data_of(const mxnet::NDArray& array) const;
+
+  const std::shared_ptr<Operator> op_;
+
+ private:
+  std::vector<mxnet::NDArray> arrays_;
+  const std::vector<std::size_t> outputs_;
+  std::optional<mxnet::Completion> completion_;
+  std::string error_;
+};
+
+WriteMode write_of(mxnet::OpReq request);
+
+}  // namespace gluon_syncbn::op
+
+#endif  // GLUON_SYNCBN_OPERATOR_ENGINE_CALL_H_

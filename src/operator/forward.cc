@@ -1,0 +1,167 @@
+// A forward pass on one device, from MXNet's callback to the completion.
+
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/error.h"
+#include "mxnet/dtype.h"
+#include "operator/engine_call.h"
+#include "operator/operator.h"
+#include "sync/meeting.h"
+
+namespace gluon_syncbn::op {
+
+using namespace mxnet;
+
+namespace {
+
+/// Backward would compute a mirrored forward pass a second time, which would meet and move the
+/// running statistics again.
+void require_no_mirroring() {
+  const char* value = std::getenv("MXNET_BACKWARD_DO_MIRROR");
+  if (value && std::atoi(value) != 0) {
+    throw Error(std::string("environment variable MXNET_BACKWARD_DO_MIRROR=") + value +
+                " lets MXNet run the layer a second time in backward, which would update the "
+                "running statistics twice; unset it (on Gluon networks it has no effect)");
+  }
+}
+
+}  // namespace
+
+class ForwardCall : public EngineCall {
+ public:
+  ForwardCall(std::shared_ptr<Operator> op, std::vector<NDArray> arrays,
+              std::vector<std::size_t> outputs, OpReq request, bool is_train)
+      : EngineCall(std::move(op), std::move(arrays), std::move(outputs)),
+        at_(op_->positions_.forward()),
+        request_(request),
+        is_train_(is_train) {}
+
+  void post(std::function<void()> task) override {
+    mxnet::post(op_->device_, "SyncBatchNormNormalize", std::move(task));
+  }
+
+  void complete(const std::string& error) override {
+    if (training_began_ && error.empty()) {
+      op_->saved_ = std::make_shared<const Operator::Saved>(saved_);
+    } else if (training_began_) {
+      training_failed(error);
+    }
+    EngineCall::complete(error);
+  }
+
+ private:
+  void run() override {
+    if (!is_train_ || op_->attributes_.use_global_stats) return infer();
+    require_no_mirroring();
+    require_group();
+    op_->forward_error_.clear();
+    if (op_->group_) return train_with_others();
+    finish_alone(begin());
+  }
+
+  void train_with_others() {
+    const Device& device = op_->device_;
+    op_->saved_ = nullptr;
+    const Signature signature = this->signature();
+    const auto ticket = std::exchange(op_->ticket_, std::nullopt);
+    saved_.round = op_->group_->join(device, ticket.value_or(SyncGroup::kJustMade));
+    Round& round = *saved_.round;
+    std::shared_ptr<DevicePass> pass;
+    try {
+      pass = begin();
+      op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
+      round.agree(device, signature);
+      round.forward().sum(pass.get());
+    } catch (const std::exception& error) {
+      round.fail(device, error.what());
+      if (!pass) throw;
+      return pass->fail(error.what());
+    }
+    round.forward().arrive(device, pass);
+  }
+
+  void infer() {
+    if (op_->group_ && !op_->attributes_.use_global_stats) {
+      op_->group_->saw_inference(op_->device_);
+    }
+    const auto statistics =
+        op_->backend_->running_statistics(data_of(array(at_[kData])), data(at_[kMovingMean]),
+                                          data(at_[kMovingVar]), op_->attributes_.eps);
+    saved_.statistics = {statistics, 0};
+    op_->saved_ = std::make_shared<const Operator::Saved>(saved_);
+    op_->backend_->inference(work(), statistics, shared_from_this());
+  }
+
+  void require_group() const {
+    const Attributes& attributes = op_->attributes_;
+    if (!attributes.sync_group_size || attributes.group_of(op_->device_.index)) return;
+    throw Error("called on " + op_->device_.name() + ", which is in no group: sync_group_size=" +
+                std::to_string(attributes.group_size()) + " groups the devices " +
+                attributes.device_list());
+  }
+
+  Signature signature() const {
+    const NDArray& x = array(at_[kData]);
+    return {data_of(x).layout.channels, dtype_name(x.dtype()), op_->attributes_.eps,
+            op_->attributes_.momentum, op_->device_.type};
+  }
+
+  std::shared_ptr<DevicePass> begin() {
+    saved_.of_batch = true;
+    Backend::Forward work = this->work();
+    work.running = {data(at_[kMovingMean]), data(at_[kMovingVar]), op_->attributes_.momentum,
+                    op_->attributes_.momentum ? nullptr : data(at_[kNumBatches])};
+    work.saved = &saved_.statistics;
+    auto pass = op_->backend_->forward(work, shared_from_this());
+    training_began_ = true;
+    return pass;
+  }
+
+  Backend::Forward work() const {
+    const Attributes& attributes = op_->attributes_;
+    Backend::Forward work;
+    work.data = data_of(array(at_[kData]));
+    work.x = data(at_[kData]);
+    work.eps = attributes.eps;
+    work.gamma = gamma(at_[kGamma]);
+    work.beta = data(at_[kBeta]);
+    work.activation = attributes.activation;
+    if (attributes.shortcut) work.shortcut = data(at_[kShortcut]);
+    work.write = write_of(request_);
+    if (attributes.inplace && work.write == WriteMode::kAdd) {
+      throw Error("inplace=True cannot add to what its output holds: backward reads the output");
+    }
+    work.y = request_ == kNull ? nullptr : data(at_.out());
+    return work;
+  }
+
+  void training_failed(const std::string& error) {
+    op_->forward_error_ = error;
+    if (!saved_.round) return;
+    op_->pending_->end(op_->device_, op_);
+    // The peers have finished, and would wait for this device in backward.
+    if (saved_.round->forward().has_met()) saved_.round->fail(op_->device_, error);
+  }
+
+  const Positions::Forward at_;
+  const OpReq request_;
+  const bool is_train_;
+  bool training_began_ = false;
+  Operator::Saved saved_;
+};
+
+void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train) {
+  const auto at = positions_.forward();
+  std::vector<std::size_t> outputs{at.out(), at[kMovingMean], at[kMovingVar]};
+  if (!attributes_.momentum) outputs.push_back(at[kNumBatches]);
+  std::make_shared<ForwardCall>(shared_from_this(), std::move(arrays), std::move(outputs), request,
+                                is_train)
+      ->push("SyncBatchNormForward");
+}
+
+}  // namespace gluon_syncbn::op

@@ -1,0 +1,39 @@
+#ifndef GLUON_SYNCBN_OPERATOR_PENDING_FORWARDS_H_
+#define GLUON_SYNCBN_OPERATOR_PENDING_FORWARDS_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "common/device.h"
+
+namespace gluon_syncbn::op {
+
+/// The training forwards of one graph node that await their backward pass, on every device.
+///
+/// A static graph runs the same operator in every step and puts no order between two of its copies
+/// (a network called twice before backward), so that devices could pair the first call of one with
+/// the second call of another. That is refused in the step in which it can be recognized.
+///
+/// An operator that runs again without backward in between awaits none: a program that only moves
+/// the running statistics, such as a Module that is bound again for a smaller last batch.
+class PendingForwards {
+ public:
+  /// `ran_before` says whether `op` has begun a training forward before this one. Throws Error.
+  void begin(const Device& device, const std::shared_ptr<void>& op, bool ran_before);
+  void end(const Device& device, const std::shared_ptr<void>& op);
+
+ private:
+  struct Pending {
+    std::weak_ptr<void> op;
+    bool ran_before = false;
+    bool is_followed = true;
+  };
+
+  std::mutex mutex_;
+  std::map<Device, Pending> pending_;
+};
+
+}  // namespace gluon_syncbn::op
+
+#endif  // GLUON_SYNCBN_OPERATOR_PENDING_FORWARDS_H_

@@ -1,0 +1,212 @@
+#include "sync/meeting.h"
+
+#include <sstream>
+#include <utility>
+
+#include "common/enforce.h"
+#include "common/report.h"
+#include "sync/sync_group.h"
+
+namespace gluon_syncbn {
+namespace {
+
+// Why a device may be missing, in the words of MXNet's users in Python.
+constexpr const char* kForwardCauses =
+    "Usual causes: a device got no data this step (if a last batch has fewer images than there "
+    "are devices, the DataLoader should have last_batch='discard'); num_devices is larger than "
+    "the number of devices in use; a branch that calls the layer was taken on some devices only, "
+    "or more often on one than on another; the step before was broken off between two devices "
+    "(after that, call gluon_syncbn.drop_step()); ";
+constexpr const char* kBackwardCauses =
+    "Usual causes: backward was called for some devices only (give the losses of all "
+    "devices to autograd.backward, or call backward() of each); the output of the layer "
+    "does not reach the loss on a device; ";
+constexpr const char* kCausesOfBoth =
+    "the loop waits for one device (asnumpy, asscalar, wait_to_read) before it has called the "
+    "others; an operation that failed before on a missing device, whose error nobody has read "
+    "(mx.nd.waitall() reads all); an exception in the thread of a missing device, which GluonCV's "
+    "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); or "
+    "devices reach several networks in different orders (reach them in one order; where that "
+    "cannot be, MXNET_CPU_TEMP_COPY=16 or MXNET_GPU_TEMP_COPY=16, and for backward "
+    "MXNET_EXEC_BULK_EXEC_TRAIN=0).";
+
+const char* text_of(Direction direction) {
+  return direction == Direction::kForward ? "forward" : "backward";
+}
+
+}  // namespace
+
+Meeting::Meeting(const std::shared_ptr<SyncGroup>& group, std::uint64_t round, Direction direction,
+                 std::shared_ptr<ProcessLink::Round> processes)
+    : group_(group),
+      num_devices_(group->num_devices()),
+      round_(round),
+      direction_(direction),
+      name_(group->layer() + " round " + std::to_string(round) + " " + text_of(direction)),
+      processes_(std::move(processes)) {}
+
+Meeting::~Meeting() { Watchdog::instance().unwatch(this); }
+
+void Meeting::sum(DevicePass* pass) {
+  ++coming_;
+  pass->sum([this] { return coming_ >= num_devices_; });
+}
+
+void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (error_) {
+    const std::string error = *error_;
+    lock.unlock();
+    return pass->fail(error);
+  }
+  if (is_over_ || passes_.count(device) > 0) {
+    lock.unlock();
+    const std::string error = device.name() + " came twice";
+    fail(error);
+    GLUON_SYNCBN_ENFORCE(false, name_ + ": " + error);
+  }
+  passes_[device] = pass;
+  if (passes_.size() == 1 && (num_devices_ > 1 || processes_)) {
+    if (const auto error = Watchdog::instance().watch(shared_from_this())) {
+      lock.unlock();
+      return fail(*error);
+    }
+  }
+  if (passes_.size() < num_devices_) return;
+  if (processes_) return exchange(lock, pass);
+  pass->finish(take_passes(lock), {});
+}
+
+void Meeting::exchange(std::unique_lock<std::mutex>& lock,
+                       const std::shared_ptr<DevicePass>& last) {
+  is_sent_ = true;
+  // The passes stay in passes_, for the watchdog.
+  const DevicePasses passes = this->passes();
+  lock.unlock();
+  processes_->exchange(
+      direction_, [passes, last](DevicePass::Then then) { last->merge(passes, std::move(then)); },
+      [self = shared_from_this(), last](const std::vector<PartialStatistics>& processes,
+                                        const std::string& error) {
+        self->answered(processes, error, last);
+      });
+}
+
+void Meeting::answered(const std::vector<PartialStatistics>& processes, const std::string& error,
+                       const std::shared_ptr<DevicePass>& last) {
+  if (!error.empty()) return fail(error);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (is_over_) return;
+  last->finish(take_passes(lock), processes);
+}
+
+bool Meeting::has_met() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return is_over_ && !error_;
+}
+
+void Meeting::fail(const std::string& error) {
+  end_with(name_ + ": " + error, [] {});
+}
+
+void Meeting::interrupt(const Interruption& interruption) {
+  if (state().is_sent) return;
+  end_with(name_ + ": " + interruption.reason, [&] {
+    const auto group = group_.lock();
+    if (!group || direction_ == Direction::kBackward) return;
+    if (interruption.calls_may_come) {
+      group->failed_at_once(round_);
+    } else {
+      group->timed_out();
+    }
+  });
+}
+
+void Meeting::warn(Seconds waited, Seconds limit) {
+  const auto group = group_.lock();
+  if (!group) return;
+  const State state = this->state();
+  std::ostringstream message;
+  message << "warning: " << name_ << " has waited " << waited.count() << " s for " << awaited(state)
+          << " and fails at " << limit.count() << " s (gluon_syncbn.set_timeout). "
+          << describe(state, *group);
+  report(message.str());
+}
+
+void Meeting::give_up(Seconds waited) {
+  const auto group = group_.lock();
+  if (!group) return;
+  const State state = this->state();
+  std::ostringstream message;
+  message << name_ << " waited " << waited.count() << " s for " << awaited(state);
+  if (!state.is_sent) message << " (" << group->option() << "=" << num_devices_ << ")";
+  message << ". " << describe(state, *group);
+  end_with(message.str(), [&] {
+    if (direction_ == Direction::kForward && !state.is_sent) group->timed_out();
+  });
+}
+
+Meeting::State Meeting::state() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  State state;
+  for (const auto& [device, _] : passes_) state.present.insert(device);
+  state.is_sent = is_sent_;
+  return state;
+}
+
+std::string Meeting::awaited(const State& state) const {
+  if (state.is_sent) return "the other processes";
+  return "all of " + std::to_string(num_devices_) + " devices";
+}
+
+/// Which devices came, which did not, and the usual causes.
+std::string Meeting::describe(const State& state, const SyncGroup& group) const {
+  if (state.is_sent) return processes_->describe(direction_);
+  const bool is_forward = direction_ == Direction::kForward;
+  std::string text = "Came: " + group.present_text(state.present, is_forward) +
+                     ". Missing: " + group.missing_text(state.present, is_forward) + ". ";
+  if (!is_forward) return text + kBackwardCauses + kCausesOfBoth;
+  if (const auto inferring = group.inferring_text(state.present); !inferring.empty()) {
+    text += "Called in inference mode, without autograd.record() or train_mode: " + inferring +
+            "; all devices should train, or none. ";
+  }
+  return text + group.elsewhere_text() + kForwardCauses + kCausesOfBoth;
+}
+
+DevicePasses Meeting::passes() const {
+  DevicePasses passes;
+  for (const auto& [_, pass] : passes_) passes.push_back(pass);
+  return passes;
+}
+
+DevicePasses Meeting::take_passes(std::unique_lock<std::mutex>& lock) {
+  is_over_ = true;
+  DevicePasses passes = this->passes();
+  passes_.clear();
+  lock.unlock();
+  Watchdog::instance().unwatch(this);
+  return passes;
+}
+
+template <class BeforePassesFail>
+void Meeting::end_with(const std::string& error, const BeforePassesFail& before_passes_fail) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (is_over_) return;
+  error_ = error;
+  const bool others_wait = processes_ && !is_sent_;
+  const DevicePasses passes = take_passes(lock);
+  before_passes_fail();
+  // Before the passes fail, because the next round of their devices would overtake this message.
+  if (others_wait) processes_->cancel(direction_, error);
+  for (const auto& pass : passes) pass->fail(error);
+}
+
+void finish_alone(const std::shared_ptr<DevicePass>& pass) {
+  try {
+    pass->sum([] { return true; });
+  } catch (const std::exception& error) {
+    return pass->fail(error.what());
+  }
+  pass->finish({pass}, {});
+}
+
+}  // namespace gluon_syncbn

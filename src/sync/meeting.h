@@ -1,0 +1,95 @@
+#ifndef GLUON_SYNCBN_SYNC_MEETING_H_
+#define GLUON_SYNCBN_SYNC_MEETING_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "common/device.h"
+#include "common/direction.h"
+#include "common/watchdog.h"
+#include "distributed/process_link.h"
+
+namespace gluon_syncbn {
+
+class SyncGroup;
+
+/// Where all devices meet in one forward or backward pass of a round: each leaves its own pass, and
+/// no thread waits. The last device to arrive finishes the passes of all. If there are other
+/// processes, it first exchanges partial statistics with them.
+class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
+ public:
+  /// `processes` is empty if this process is alone.
+  Meeting(const std::shared_ptr<SyncGroup>& group, std::uint64_t round, Direction direction,
+          std::shared_ptr<ProcessLink::Round> processes = nullptr);
+  ~Meeting() override;
+
+  /// "SyncBatchNorm 'bn0' round 3 forward", for messages.
+  const std::string& name() const { return name_; }
+
+  /// Lets `pass` sum on the calling thread. Its device then arrives with it, or fails. Throws
+  /// Error.
+  void sum(DevicePass* pass);
+
+  /// `pass` is finished once or fails once: now, later by the last device to arrive, or by fail().
+  /// Throws InternalError instead if the device has come before.
+  void arrive(const Device& device, std::shared_ptr<DevicePass> pass);
+
+  /// Whether all devices of all processes came.
+  bool has_met();
+
+  /// Every pass that waits, and every pass that still comes, fails with `error`, which follows the
+  /// name of the meeting. Without effect once all have met.
+  void fail(const std::string& error) override;
+
+  /// The same if it waits for devices of this process.
+  void interrupt(const Interruption& interruption) override;
+
+  void warn(Seconds waited, Seconds limit) override;
+  void give_up(Seconds waited) override;
+
+ private:
+  struct State {
+    std::set<Device> present;
+    bool is_sent = false;
+  };
+
+  State state();
+  std::string awaited(const State& state) const;
+  std::string describe(const State& state, const SyncGroup& group) const;
+  DevicePasses passes() const;
+  DevicePasses take_passes(std::unique_lock<std::mutex>& lock);
+  void exchange(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& last);
+  void answered(const std::vector<PartialStatistics>& processes, const std::string& error,
+                const std::shared_ptr<DevicePass>& last);
+  template <class BeforePassesFail>
+  void end_with(const std::string& error, const BeforePassesFail& before_passes_fail);
+
+  const std::weak_ptr<SyncGroup> group_;  // which may own this, and lives while a pass waits
+  const std::size_t num_devices_;
+  const std::uint64_t round_;
+  const Direction direction_;
+  const std::string name_;
+  const std::shared_ptr<ProcessLink::Round> processes_;
+  std::atomic<std::size_t> coming_{0};
+  std::mutex mutex_;
+  bool is_sent_ = false;  // to the other processes
+  bool is_over_ = false;
+  std::optional<std::string> error_;
+  std::map<Device, std::shared_ptr<DevicePass>> passes_;
+};
+
+/// Sums and finishes a pass that waits for no other device. Does not throw.
+void finish_alone(const std::shared_ptr<DevicePass>& pass);
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_SYNC_MEETING_H_
