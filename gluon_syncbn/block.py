@@ -39,29 +39,23 @@ class _Identity:
         self.first_devices: str | None = None
         self.place = next(self._counters[prefix])
         self._prefix = prefix
-        self._num_traces = 0
         self.forget_uses()
 
     def forget_uses(self) -> None:
         """Begin again at use 0."""
-        self._traces: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self._uses: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._alone = itertools.count()
 
-    def next_use(self, layer: Any) -> tuple[str, dict[str, int]]:
-        """Return the next use of the block in the graph that is being traced.
+    def next_use(self, layer: Any) -> str:
+        """Name the next use of the block in the graph that is being traced.
 
-        That is a name, the same in all processes that trace this graph, and numbers for the
-        attributes of the operator, without those that are 0, as by default.
+        The name is the same in all processes that trace this graph.
         """
         scope, graph, alone = current_graph(layer)
-        if scope not in self._traces:
-            self._traces[scope] = [self._num_traces, 0]
-            self._num_traces += 1
-        trace, use = self._traces[scope]
-        self._traces[scope][1] += 1
-        # If the block is called by itself, nothing tells its graphs apart, and numbers go on.
-        name = f"{graph}/{next(self._alone) if alone else use}"
-        return name, {key: n for key, n in (("trace", trace), ("use", use)) if n}
+        use = self._uses.get(scope, 0)
+        self._uses[scope] = use + 1
+        # If the block is called by itself, no name distinguishes its graphs, and numbers go on.
+        return f"{graph}/{next(self._alone) if alone else use}"
 
     def __deepcopy__(self, memo: dict) -> _Identity:
         return _Identity(self._prefix)
@@ -421,7 +415,7 @@ class SyncBatchNorm(NormBlock):
                 f"{self.name}: inplace=True and a shortcut exclude each other: the output is a "
                 "sum, which does not tell its terms"
             )
-        use, place = self._identity.next_use(self) if traced else (None, {})
+        use = self._identity.next_use(self) if traced else None
         return custom(
             x,
             *parameters,
@@ -435,7 +429,7 @@ class SyncBatchNorm(NormBlock):
             # A graph may be copied or loaded twice, key and all; its operators then find each other
             # by the node that they share.
             scope="graph" if traced else "key",
-            **({"version": ATTRIBUTES_VERSION, **place} if traced else {}),
+            **({"version": ATTRIBUTES_VERSION} if traced else {}),
         )
 
     def _attributes(self, check: bool) -> dict[str, Any]:
