@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Iterator
 import mxnet as mx
 from mxnet.gluon import nn
 
+from .activations import ACTIVATIONS
 from .mxnet_versions import NormBlock, add_parameter, current_graph, remove_parameter
 from .processes import horovod
 
@@ -20,9 +21,6 @@ OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
 # Of the operator's attributes; src/operator/attributes.cc refuses what a later one has written.
 ATTRIBUTES_VERSION = 1
-
-# The operator's name of each activation, and its slope by default.
-_ACTIVATIONS = {"relu": ("relu", None), "leaky_relu": ("leaky", 0.01), "elu": ("elu", 1.0)}
 
 
 class _Identity:
@@ -208,6 +206,7 @@ class SyncBatchNorm(NormBlock):
         inplace: bool = False,
         **kwargs: Any,
     ) -> None:
+        counts_channels = _is_whole(in_channels, least=0)
         super().__init__(
             axis=axis,
             momentum=momentum,
@@ -219,9 +218,13 @@ class SyncBatchNorm(NormBlock):
             gamma_initializer=gamma_initializer,
             running_mean_initializer=running_mean_initializer,
             running_variance_initializer=running_variance_initializer,
-            in_channels=in_channels,
+            in_channels=int(in_channels) if counts_channels else 0,
             **kwargs,
         )
+        self._require(counts_channels, "in_channels", in_channels, "a whole number of at least 0")
+        self._require(_is_whole(axis), "axis", axis, "a whole number")
+        self._kwargs["axis"] = int(axis)
+        self._require(_is_number(epsilon), "epsilon", epsilon, "a number of at least 0")
         self._identity = _Identity(self.prefix)
         self._own_process_set = process_set is not None
         self._process_set = horovod.join(process_set) if self._own_process_set else None
@@ -263,8 +266,7 @@ class SyncBatchNorm(NormBlock):
 
     @num_devices.setter
     def num_devices(self, value: int | None) -> None:
-        none_means = "the number of contexts that the parameters live on"
-        self._set_count("num_devices", value, none_means)
+        self._set_count("num_devices", value, "the number of contexts that the parameters live on")
 
     @property
     def sync_group_size(self) -> int | None:
@@ -279,16 +281,17 @@ class SyncBatchNorm(NormBlock):
         self._set_count("sync_group_size", value, "all devices")
 
     def _set_count(self, name: str, value: int | None, none_means: str) -> None:
-        if value is not None and not _is_count(value):
-            raise ValueError(
-                f"{self.name}: {name}={value!r} should be a whole number of at least 1, or None "
-                f"for {none_means}"
-            )
+        expected = f"a whole number of at least 1, or None for {none_means}"
+        self._require(value is None or _is_whole(value, least=1), name, value, expected)
         counts = {which: self._kwargs[which] for which in ("num_devices", "sync_group_size")}
         counts[name] = None if value is None else int(value)
         self._require_whole_groups(**counts)
         self._kwargs.update(counts)
         self._clear_cached_op()
+
+    def _require(self, valid: bool, name: str, value: Any, expected: str) -> None:
+        if not valid:
+            raise ValueError(f"{self.name}: {name}={value!r} should be {expected}")
 
     def _require_whole_groups(self, num_devices: int | None, sync_group_size: int | None) -> None:
         if num_devices is None or sync_group_size is None or num_devices % sync_group_size == 0:
@@ -309,19 +312,17 @@ class SyncBatchNorm(NormBlock):
         return self._kwargs.get("alpha")
 
     def _set_activation(self, activation: str | None, alpha: float | None) -> None:
-        if activation is not None and activation not in _ACTIVATIONS:
-            raise ValueError(
-                f"{self.name}: activation={activation!r} should be one of "
-                f"{', '.join(map(repr, _ACTIVATIONS))} or None"
-            )
-        default = None if activation is None else _ACTIVATIONS[activation][1]
+        known = activation is None or (isinstance(activation, str) and activation in ACTIVATIONS)
+        expected = f"one of {', '.join(map(repr, ACTIVATIONS))} or None"
+        self._require(known, "activation", activation, expected)
+        default = None if activation is None else ACTIVATIONS[activation].alpha
         if alpha is not None and default is None:
             raise ValueError(
                 f"{self.name}: alpha={alpha!r} belongs to 'leaky_relu' and 'elu', but "
                 f"activation={activation!r}"
             )
-        if alpha is not None and not _is_real(alpha, most=sys.float_info.max):
-            raise ValueError(f"{self.name}: alpha={alpha!r} should be a number of at least 0")
+        valid = alpha is None or _is_number(alpha)
+        self._require(valid, "alpha", alpha, "a number of at least 0")
         if activation is not None:
             self._kwargs["activation"] = activation
         if default is not None:
@@ -355,11 +356,8 @@ class SyncBatchNorm(NormBlock):
 
     @momentum.setter
     def momentum(self, value: float | None) -> None:
-        if value is not None and not _is_real(value, most=1):
-            raise ValueError(
-                f"{self.name}: momentum={value!r} should be a number from 0 to 1, or None for the "
-                "average over all batches"
-            )
+        expected = "a number from 0 to 1, or None for the average over all batches"
+        self._require(value is None or _is_number(value, most=1), "momentum", value, expected)
         self._kwargs["momentum"] = value
         counts = "num_batches_tracked" in self._reg_params
         if value is None and not counts:
@@ -437,7 +435,7 @@ class SyncBatchNorm(NormBlock):
         attributes = dict(self._kwargs, num_devices=num_devices, key=self.key)
         activation, alpha = attributes.pop("activation", None), attributes.pop("alpha", None)
         if activation is not None:
-            attributes["act_type"] = _ACTIVATIONS[activation][0]
+            attributes["act_type"] = ACTIVATIONS[activation].act_type
         if alpha is not None:
             attributes["slope"] = alpha
         if self.sync_group_size is None:
@@ -495,12 +493,13 @@ class SyncBatchNorm(NormBlock):
         return self.num_devices
 
 
-def _is_count(value: Any) -> bool:
-    return not isinstance(value, bool) and int(value) == value and value >= 1
+def _is_number(value: Any, least: float = 0, most: float = sys.float_info.max) -> bool:
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_real and bool(least <= value <= most)
 
 
-def _is_real(value: Any, most: float) -> bool:
-    return isinstance(value, numbers.Real) and 0 <= float(value) <= most
+def _is_whole(value: Any, least: float = -sys.float_info.max) -> bool:
+    return _is_number(value, least) and int(value) == value
 
 
 def contexts_of(parameter: Any) -> list | None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import mxnet as mx
 from mxnet import gluon
 
+from ..activations import BY_TYPE, DEFAULT_SLOPE
 from ..block import SHARED_ATTRIBUTES
 from ..mxnet_versions import load_symbol
 from .folding import Arrays, FoldReport, fold_batchnorm
-from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, last_line
+from .graph import SHORTCUT, Graph, last_line
 
 _logger = logging.getLogger(__name__)
 
@@ -56,11 +57,12 @@ def _make_plain(graph: Graph, index: int) -> None:
     for shortcut in shortcuts:
         last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
     act_type = attributes.get("act_type", "None")
-    if act_type == "relu":
-        graph.add("Activation", f"{name}_relu", [[last, 0, 0]], act_type=act_type)
-    elif act_type != "None":
-        slope = attributes.get("slope", DEFAULT_SLOPE)
-        graph.add("LeakyReLU", f"{name}_{act_type}", [[last, 0, 0]], act_type=act_type, slope=slope)
+    if act_type != "None":
+        activation = BY_TYPE[act_type]
+        extra = {"act_type": act_type}
+        if activation.alpha is not None:
+            extra["slope"] = attributes.get("slope", DEFAULT_SLOPE)
+        graph.add(activation.op, f"{name}_{act_type}", [[last, 0, 0]], **extra)
     # The last of them is what others read.
     graph.nodes[index] = graph.nodes.pop()
 

@@ -11,9 +11,10 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
+from ..activations import BY_NODE, DEFAULT_SLOPE
 from ..convert import convert_sync_batchnorm
 from ..mxnet_versions import name_of
-from .graph import DEFAULT_SLOPE, SHORTCUT, Graph, meet_on_contexts
+from .graph import SHORTCUT, Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
 
@@ -236,12 +237,11 @@ class _Graph(Graph):
 
     def _activation(self, index: int) -> dict[str, str] | None:
         """Return the operator's attributes for the activation `index`, or None."""
-        op = self.nodes[index]["op"]
-        act_type = self.attribute(index, "act_type", "leaky")
-        if op in ("relu", "_npx_relu") or (op == "Activation" and act_type == "relu"):
-            return {"act_type": "relu"}
-        slope = self.attribute(index, "slope", DEFAULT_SLOPE)
-        if op == "LeakyReLU" and act_type in ("leaky", "elu") and float(slope) >= 0:
-            # MXNet holds it in single precision.
-            return {"act_type": act_type, "slope": repr(float(np.float32(slope)))}
-        return None
+        op, act_type = self.nodes[index]["op"], self.attribute(index, "act_type", "leaky")
+        if op in ("relu", "_npx_relu"):
+            op, act_type = "Activation", "relu"
+        activation = BY_NODE.get((op, act_type))
+        if activation is None or activation.alpha is None:
+            return None if activation is None else {"act_type": act_type}
+        slope = float(np.float32(self.attribute(index, "slope", DEFAULT_SLOPE)))  # as MXNet has it
+        return {"act_type": act_type, "slope": repr(slope)} if slope >= 0 else None

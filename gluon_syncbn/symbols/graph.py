@@ -12,7 +12,6 @@ from ..block import OP_TYPE, contexts_of, device_ids
 from ..mxnet_versions import load_symbol
 
 SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
-DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
 
 
 def last_line(error: Exception) -> str:

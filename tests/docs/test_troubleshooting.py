@@ -64,6 +64,9 @@ def python_messages() -> Iterator[str]:
                 yield text_of(node.exc.args[0])
             elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "warn":
                 yield text_of(node.args[0])
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "_require":
+                _, name, _, expected = map(text_of, node.args)
+                yield f"{name}=... should be {expected}"
             elif isinstance(node, (ast.Return, ast.Assign)) and isinstance(
                 node.value, (ast.Constant, ast.JoinedStr)
             ):

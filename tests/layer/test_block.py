@@ -113,8 +113,37 @@ def test_keys_are_unique():
     assert all(key.startswith("same_") for key in keys)
 
 
-@pytest.mark.parametrize("name", ["num_devices", "sync_group_size"])
-@pytest.mark.parametrize("number", [0, -1, 1.5, True])
-def test_numbers_of_devices(name, number):
-    with pytest.raises(ValueError, match=rf"syncbatchnorm\d+: {name}={number} .*whole number"):
-        gluon_syncbn.SyncBatchNorm(**{name: number})
+NO_NUMBERS = [[mx.cpu(0)], mx.cpu(0), "2", 2j, np.ones(2), float("inf"), float("nan"), True]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "values"),
+    [
+        ("num_devices", "a whole number of at least 1, or None", [0, -1, 1.5, *NO_NUMBERS]),
+        ("sync_group_size", "a whole number of at least 1, or None", [0, -1, 1.5, *NO_NUMBERS]),
+        ("in_channels", "a whole number of at least 0", [None, -1, 1.5, *NO_NUMBERS]),
+        ("axis", "a whole number", [None, 1.5, *NO_NUMBERS]),
+        ("epsilon", "a number of at least 0", [None, -1, *NO_NUMBERS]),
+        ("momentum", "a number from 0 to 1, or None", [-1, 1.5, 10**400, *NO_NUMBERS]),
+        ("alpha", "a number of at least 0", [-1, 10**400, *NO_NUMBERS]),
+        ("activation", "one of 'relu', 'leaky_relu', 'elu' or None", [0, "gelu", *NO_NUMBERS]),
+    ],
+)
+def test_arguments_that_are_refused(name, expected, values):
+    for value in values:
+        arguments = {"activation": "elu", name: value}
+        with pytest.raises(ValueError, match=r"^syncbatchnorm\d+: ") as caught:
+            gluon_syncbn.SyncBatchNorm(**arguments)
+        assert f": {name}={value!r} should be {expected}" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32])
+def test_numbers_of_any_type(kind):
+    """Each of them, and what they become in the operator's attributes, is a number."""
+    names = ("num_devices", "sync_group_size", "in_channels", "axis", "epsilon", "momentum")
+    layer = gluon_syncbn.SyncBatchNorm(**{name: kind(1) for name in names})
+    layer.initialize(ctx=contexts(1))
+    layer.hybridize()
+    with autograd.record():
+        out = layer(mx.nd.array([[1], [3]], ctx=contexts(1)[0]))
+    np.testing.assert_allclose(out.asnumpy(), [[-(0.5**0.5)], [0.5**0.5]], rtol=1e-6)

@@ -1,0 +1,26 @@
+"""The activations that a norm can compute with its output, each in one row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Activation:
+    """How the operators name an activation, and what it takes."""
+
+    act_type: str  # attribute of this package's operator and of MXNet's own
+    op: str  # MXNet's own operator, with the attributes `act_type` and perhaps `slope`
+    alpha: float | None = None  # default of the layer for `slope`; None without a slope
+
+
+# By the names that the layer takes. src/norm/activation.h has what they compute.
+ACTIVATIONS = {
+    "relu": Activation("relu", "Activation"),
+    "leaky_relu": Activation("leaky", "LeakyReLU", alpha=0.01),
+    "elu": Activation("elu", "LeakyReLU", alpha=1.0),
+}
+BY_NODE = {(each.op, each.act_type): each for each in ACTIVATIONS.values()}
+BY_TYPE = {each.act_type: each for each in ACTIVATIONS.values()}
+
+DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
