@@ -1,5 +1,5 @@
-# The GPU backend: GLUON_SYNCBN_CUDA says whether to build it, GLUON_SYNCBN_WITH_CUDA then whether it
-# is built. Both variables of a user may also come from the environment, for "pip install".
+# The GPU backend. GLUON_SYNCBN_CUDA asks for it, and GLUON_SYNCBN_WITH_CUDA then says whether it is
+# built. For "pip install", the environment may set the user's variables.
 
 set(default AUTO)
 if(DEFINED ENV{GLUON_SYNCBN_CUDA})
@@ -21,7 +21,7 @@ if(GLUON_SYNCBN_CUDA STREQUAL "AUTO" AND NOT GLUON_SYNCBN_CUDA_ARCHITECTURES
   set(for_gpus_here ON)
 endif()
 
-# Sets GLUON_SYNCBN_WITH_CUDA to OFF, or fails where ON was asked for.
+# Sets GLUON_SYNCBN_WITH_CUDA to OFF, or fails if GLUON_SYNCBN_CUDA is ON.
 function(cuda_is_off reason)
   if(GLUON_SYNCBN_CUDA STREQUAL "ON")
     message(FATAL_ERROR "GLUON_SYNCBN_CUDA is ON, but ${reason}")
@@ -44,7 +44,7 @@ GLUON_SYNCBN_CUDA_ARCHITECTURES for those that it lists")
       return()
     endif()
   endif()
-  # Of no consequence for what is built here, but CMake wants to know before it tries the compiler.
+  # CMake needs an architecture before it tries the compiler. The targets get theirs below.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES OFF)
   endif()

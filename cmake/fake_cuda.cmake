@@ -1,5 +1,5 @@
-# A CUDA runtime without a GPU (tests/fake_cuda): for the native tests, and for the real MXNet where
-# GLUON_SYNCBN_FAKE_CUDA_LIBMXNET says where that is.
+# A CUDA runtime without a GPU (tests/fake_cuda), for the native tests. If
+# GLUON_SYNCBN_FAKE_CUDA_LIBMXNET names the real MXNet for CUDA, MXNet can run on it too.
 
 set(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET "" CACHE FILEPATH
     "libmxnet.so of a package for CUDA 11, to run on the fake CUDA; empty: none")
@@ -7,7 +7,7 @@ set(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET "" CACHE FILEPATH
 set(fake_cuda_folder "${CMAKE_CURRENT_SOURCE_DIR}/tests/fake_cuda")
 file(GLOB fake_cuda_sources CONFIGURE_DEPENDS "${fake_cuda_folder}/*.cc")
 add_library(fake_cuda SHARED ${fake_cuda_sources})
-# By this name, and with this version of its symbols, it serves libmxnet.so too.
+# libmxnet.so looks for this name, and for symbols of this version.
 set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cudart SUFFIX .so.11.0
                                            CXX_VISIBILITY_PRESET default
                                            LINK_DEPENDS "${fake_cuda_folder}/exports.map")
@@ -16,8 +16,8 @@ target_include_directories(fake_cuda SYSTEM PUBLIC "${fake_cuda_folder}/include"
 target_link_libraries(fake_cuda PRIVATE gluon_syncbn_flags)
 target_link_options(fake_cuda PRIVATE "LINKER:--version-script=${fake_cuda_folder}/exports.map")
 
-# The GPU backend as it is shipped, but for the kernels' launches. These take longest to compile, and
-# are fast enough with few optimizations.
+# The GPU backend as it is shipped, except that kernels run on the CPU. Their sources take longest to
+# compile, and are fast enough with few optimizations.
 set(lockstep_folder "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulation")
 file(GLOB lockstep_sources CONFIGURE_DEPENDS "${lockstep_folder}/*.cc")
 set_source_files_properties(${lockstep_sources} PROPERTIES COMPILE_OPTIONS -O1)
@@ -31,7 +31,7 @@ if(NOT GLUON_SYNCBN_FAKE_CUDA_LIBMXNET)
   return()
 endif()
 
-# MXNet's kernels, and the functions that it needs of CUDA's libraries, which do nothing.
+# The kernels of MXNet, and the functions of CUDA's libraries that it needs, which do nothing.
 file(GLOB fake_kernels CONFIGURE_DEPENDS "${fake_cuda_folder}/kernels/*.cc")
 enable_language(C)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -62,7 +62,7 @@ foreach(soname IN LISTS sonames)
   target_link_options(${target} PRIVATE "LINKER:--version-script=${generated}/${soname}.map")
   add_dependencies(fake_cuda_libraries ${target})
 endforeach()
-# Who asks the driver for the calls that the fake runtime has finds them there.
+# MXNet looks up functions of the driver in libcuda.so, and finds those of the fake runtime there.
 target_link_libraries(fake_libcuda PRIVATE -Wl,--no-as-needed fake_cuda)
 
 # The whole library, for MXNet on the fake.

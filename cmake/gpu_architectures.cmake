@@ -1,8 +1,8 @@
-# For which GPUs the kernels are compiled. Architectures are written as in compute_86.
+# The GPUs for which the kernels are compiled. An architecture is a number such as 86 in compute_86.
 
-# Sets `chosen` to the architectures that serve these `gpus`, of those that the compiler has `known`;
-# GPUs that are older than all of them get none. Code for one architecture runs on later ones of its
-# generation, and the driver compiles PTX for the generations after it.
+# Sets `chosen` to those of the architectures `known` to the compiler that serve these `gpus`. A GPU that
+# is older than all of them gets none. Code for an architecture runs on later ones of its generation,
+# and the driver compiles its PTX for later generations.
 function(architectures_for chosen known gpus)
   set(architectures)
   foreach(gpu IN LISTS gpus)
@@ -26,7 +26,7 @@ function(architectures_for chosen known gpus)
 endfunction()
 
 # Sets `chosen` to architectures for all GPUs: the first `known` one of each generation from sm_50 on,
-# common later ones for what the compiler makes better there, and PTX of the newest for GPUs to come.
+# common later ones, for which the compiler makes better code, and PTX of the newest for later GPUs.
 function(architectures_for_all chosen known)
   set(architectures)
   set(generation_before 0)

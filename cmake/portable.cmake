@@ -1,8 +1,8 @@
-# For wheels: a library that loads wherever MXNet 1.9.1's wheels do (manylinux2014: glibc 2.17 and the
-# libstdc++ of GCC 4.8), built by the compiler of a later system. libstdc++ has to be the shared one
-# of the process, because exceptions pass between this library and libmxnet. So what is newer than
-# that is not used (flags), has an older version that serves as well (symbol_versions.txt), or is
-# defined here (newer_libstdcxx.cc). scripts/build_wheels.sh has auditwheel check that nothing is left.
+# For wheels: the compiler of a later system builds a library that loads wherever MXNet 1.9.1's wheels
+# load (manylinux2014: glibc 2.17 and the libstdc++ of GCC 4.8). The library must use the shared
+# libstdc++ of the process, because exceptions pass between it and libmxnet. So it cannot use newer
+# symbols: flags avoid some, symbol_versions.txt has older versions of others, and newer_libstdcxx.cc
+# defines the rest. auditwheel checks the result (scripts/build_wheels.sh).
 
 option(GLUON_SYNCBN_PORTABLE "Build for every system that MXNet 1.9.1's wheels run on" OFF)
 if(NOT GLUON_SYNCBN_PORTABLE)
@@ -15,7 +15,7 @@ endif()
 set(portable_folder "${CMAKE_CURRENT_SOURCE_DIR}/cmake/portable")
 set(portable_build "${CMAKE_CURRENT_BINARY_DIR}/portable")
 file(STRINGS "${portable_folder}/symbol_versions.txt" lines REGEX "^[^#]")
-# Before C++17's condition_variable waited on the steady clock by itself, it did so in a loop.
+# Without this macro, condition_variable waits on the steady clock in a loop, as older versions did.
 set(header "#include <bits/c++config.h>\n#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT\n")
 set(renames "")
 foreach(line IN LISTS lines)
@@ -27,15 +27,15 @@ endforeach()
 file(CONFIGURE OUTPUT "${portable_build}/portable.h" CONTENT "${header}" @ONLY)
 file(CONFIGURE OUTPUT "${portable_build}/renames.txt" CONTENT "${renames}" @ONLY)
 
-# The strings of GCC 4.8; C functions alone pass between this library and others.
+# The strings of GCC 4.8, whose ABI differs. No string passes between this library and others.
 target_compile_definitions(gluon_syncbn_flags INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
 target_compile_options(gluon_syncbn_flags INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${portable_build}/portable.h>"
                        $<$<COMPILE_LANGUAGE:CXX>:-fno-sized-deallocation>
                        $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fno-sized-deallocation>)
 
-# Sets `variable` to a copy of a static library that `target` is to be linked with. What is compiled
-# already asks for the older versions by name: "pthread_create@GLIBC_2.2.5".
+# Sets `variable` to a copy of a static library that asks for the older versions by name, such as
+# "pthread_create@GLIBC_2.2.5". `target` is to be linked with it.
 function(make_portable_archive target library variable)
   get_target_property(archive ${library} IMPORTED_LOCATION)
   get_filename_component(name "${archive}" NAME)
@@ -49,8 +49,8 @@ function(make_portable_archive target library variable)
   set(${variable} "${portable_build}/${name}" PARENT_SCOPE)
 endfunction()
 
-# Makes the shared library `target` portable; it must not export what is defined here. Before
-# glibc 2.34 threads and dlopen were libraries of their own.
+# Makes the shared library `target` portable. It must not export the functions of newer_libstdcxx.cc.
+# Before glibc 2.34, threads and dlopen were in libraries of their own.
 function(make_portable target)
   target_sources(${target} PRIVATE "${portable_folder}/newer_libstdcxx.cc")
   target_link_options(

@@ -1,10 +1,10 @@
 """Time gluon_syncbn.SyncBatchNorm beside MXNet's layers, plain copies of memory and PyTorch.
 
-Everything is timed in turns on the same machine, so that ratios mean something where times do not.
-Prints a table of medians and quartiles.
+The methods take turns on the same machine, so that their ratios hold even if it is busy. Prints a
+table of medians and quartiles.
 
   op        forward and backward of one layer, shapes of segmentation networks
-  fused     the same with the ReLU after it, and with a sum in between: in one pass, or one by one
+  fused     the same followed by a ReLU, and by a sum and a ReLU: in one pass, or one by one
   net       training steps of FCN, PSPNet and DeepLabV3 on ResNet-50, and peak memory
   inplace   memory of training FCN-ResNet50 with leaky ReLU, in place and not
   accuracy  errors against float64, by the mean of the data
@@ -26,7 +26,7 @@ from benchmarks.layers import Case
 from benchmarks.report import format_table
 from benchmarks.worker import ONE_WORKSPACE, Worker, peak_mb, settings_of, take_turns
 
-# In the order of the columns.
+# The order of the columns.
 TITLES = {
     "ours": "gluon_syncbn",
     "fused": "gluon_syncbn, fused",
@@ -43,10 +43,11 @@ TITLES = {
 MAIN_SHAPES = ((4, 64, 64, 64), (2, 256, 60, 60), (8, 64, 128, 128))
 # Further activations of networks on ResNet: the first layer and the last, at a crop of 480.
 NETWORK_SHAPES = ((2, 64, 240, 240), (2, 2048, 60, 60), (4, 2048, 7, 7))
-TINY = (2, 4, 2, 2)  # takes no time itself, so that the fixed cost of a round is left
+TINY = (2, 4, 2, 2)  # Its time is the fixed cost of a round.
 SMALL = (2, 8, 16, 16)
 
-# Norms of whole networks, with the contexts that share the batch. BatchNorm is MXNet as it comes.
+# Norms of whole networks, each with the number of contexts that share the batch. BatchNorm runs in
+# MXNet as it comes, with oneDNN.
 NETWORK_BASE = "batchnorm_whole_onednn"
 NETWORKS = (
     ("ours", 2),
@@ -68,13 +69,13 @@ def ratio(times: Times, method: str, *others: str) -> float | None:
 
 
 def methods_of(case: Case) -> dict[str, list[str]]:
-    """List what each worker times for a case: not what a peer cannot do."""
+    """List the methods that each worker times for a case: those that can compute it."""
     if case.tail:
         return {"plain": ["fused", "ours", "batchnorm"], "onednn": ["batchnorm_onednn"]}
     methods = {"plain": ["ours", "batchnorm", "copies"]}
     if case.axis == 1 and case.dtype == "float32":
         methods["onednn"] = ["batchnorm_onednn"]
-        if case.training:  # in inference it is BatchNorm
+        if case.training:  # In inference MXNet's SyncBatchNorm is the same as its BatchNorm.
             methods["plain"].append("builtin")
     if importlib.util.find_spec("torch") and case.dtype != "float16":
         methods["torch"] = ["torch"]
@@ -121,7 +122,7 @@ def run_op(options: argparse.Namespace) -> Table:
 
 
 def run_fused(options: argparse.Namespace) -> Table:
-    """Time a norm with the ReLU after it, and with the sum of a residual block in between."""
+    """Time a norm followed by a ReLU, and by the sum of a residual block and a ReLU."""
     cases = [
         Case(shape, contexts, tail=tail)
         for tail in ("ReLU", "add and ReLU")
@@ -138,7 +139,7 @@ def run_fused(options: argparse.Namespace) -> Table:
 def run_net(options: argparse.Namespace) -> Table:
     """Time training steps of whole networks on the same batch, and their peak memory.
 
-    The ratios are to one context with BatchNorm.
+    The ratios compare with BatchNorm on one context.
     """
     images = 2 if options.quick else 4
     models = options.models or (["fcn"] if options.quick else ["fcn", "psp", "deeplab"])
@@ -191,7 +192,7 @@ def run_inplace(options: argparse.Namespace) -> Table:
 
 def run_accuracy(options: argparse.Namespace) -> Table:
     """Compare float32 outputs with float64, by the mean of the data."""
-    # BatchNorm has all of it on one context: it does not synchronize.
+    # BatchNorm gets all data on one context, because it does not synchronize.
     methods = {"ours": 2, "batchnorm": 1, "batchnorm_onednn": 1, "builtin": 2}
     means = (0, 1000) if options.quick else (0, 10, 100, 1000, 10000)
     lines = [[f"mean {mean}"] for mean in means]

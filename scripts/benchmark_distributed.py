@@ -5,16 +5,17 @@ Start it with Horovod's launcher; rank 0 prints a table of medians and quartiles
     horovodrun --gloo -np 2 .venv/bin/python scripts/benchmark_distributed.py
     mpirun -np 2 .venv/bin/python scripts/benchmark_distributed.py
 
-It times the forward pass of one layer on data of shape (2, C, 1, 1), which has next to nothing to
-compute, beside a layer that exchanges nothing, an allreduce of 2C doubles, and an allgather of
-messages as long as the layer's; the exchange is the layer less the layer alone. All go through
-MXNet's engine and are taken in random order in the same processes. Processes meet before each, and
-start at a random time of Horovod's cycle: without that, an operation that ends just after the start
-of a cycle always waits for the next.
+It times the forward pass of one layer on data of shape (2, C, 1, 1), which takes hardly any time to
+compute. It compares with a layer that exchanges nothing, an allreduce of 2C doubles, and an
+allgather of messages as long as the layer's. "exchange" is the layer minus the layer alone.
 
-With --many it needs no launcher, as it starts one for each case: how the time and the memory of a
-step grow with processes, contexts and layers (a forward and a backward pass of layers of 64
-channels, beside MXNet's BatchNorm on the same contexts):
+All operations go through MXNet's engine, in random order and in the same processes. The processes
+meet before each, and start it at a random time of Horovod's cycle. Otherwise an operation that ends
+just after the start of a cycle would always wait for the next cycle.
+
+With --many it measures how the time and the memory of a step grow with processes, contexts and
+layers. A step is a forward and a backward pass of layers of 64 channels. It compares with MXNet's
+BatchNorm on the same contexts. This starts a launcher for each case itself:
 
     .venv/bin/python scripts/benchmark_distributed.py --many [--plot growth.png]
 """
@@ -40,14 +41,14 @@ from mxnet.gluon import nn
 from benchmarks.report import cell, format_table
 
 CHANNELS = (64, 256, 1024, 2048)
-# Processes, contexts of each, layers.
+# (processes, contexts of each process, layers)
 MANY = [
     *((processes, 1, 10) for processes in (1, 2, 4, 8, 16)),
     (4, 4, 10),
     *((1, contexts, 10) for contexts in (8, 16, 32, 64)),
     *((processes, 2, layers) for processes in (1, 2) for layers in (10, 100, 1000)),
 ]
-HEADER = 9  # words of a message in front of its numbers (src/distributed/message.cc)
+HEADER = 9  # the words of a message before its numbers (src/distributed/message.cc)
 
 Calls = Dict[str, Callable[[], Any]]
 
@@ -84,7 +85,7 @@ def forward(channels: int, **options: Any) -> Callable[[], None]:
 
 
 def calls_of(channels: int) -> Calls:
-    """Return what is timed for a number of channels."""
+    """Return the functions to time for a number of channels."""
     sums = mx.nd.zeros((2 * channels,), dtype="float64")
     message = mx.nd.zeros((HEADER + 2 * channels,), dtype="int64")
     return {
@@ -118,22 +119,22 @@ def step_of(norm: Any, contexts: int, layers: int) -> Callable[[], None]:
 
 
 def resident() -> float:
-    """Memory of this process in MiB."""
+    """Return the memory of this process in MiB."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def one_of_many(contexts: int, layers: int) -> None:
-    """Print the end of a line of the table: times of a step, and what it adds to the memory."""
+    """Print the rest of a line of the table: the times of a step, and the memory that it adds."""
     gluon_syncbn.init()
     gluon_syncbn.set_timeout(600)
-    step_of(gluon_syncbn.SyncBatchNorm, 1, 1)()  # what the first step of any network adds
+    step_of(gluon_syncbn.SyncBatchNorm, 1, 1)()  # adds the memory that any first step adds
     before = resident()
     line: list[Any] = []
     for norm in (gluon_syncbn.SyncBatchNorm, nn.BatchNorm):
         call = step_of(norm, contexts, layers)
         line.append(measure({"step": call}, max(5, 200 // layers), warm_up=3)["step"])
-        if norm is not nn.BatchNorm:  # whose arrays take the place of the first ones
+        if norm is not nn.BatchNorm:  # It reuses the memory of the other network's arrays.
             line.append(round(resident() - before))
     if hvd.rank() == 0:
         print(json.dumps(line))
@@ -141,7 +142,7 @@ def one_of_many(contexts: int, layers: int) -> None:
 
 def draw(lines: list[list[Any]], path: Path) -> None:
     """Draw how a step grows with one of processes, contexts and layers."""
-    from matplotlib import pyplot as plt  # not in the processes that are measured
+    from matplotlib import pyplot as plt  # keeps it out of the processes that are measured
 
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True)
     for ax, vary, fixed, title in (

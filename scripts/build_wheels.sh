@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Builds a release in dist/ from what is committed: the sdist, and from it one wheel for Python 3.8 to
-# 3.11 on every x86-64 Linux that MXNet 1.9.1's own wheels accept (manylinux2014). The GPU backend in it
-# is compiled by CUDA 11, so that every driver that runs mxnet-cu112 runs it (450.80.02 and later).
+# Builds a release in dist/ from the last commit: the sdist, and one wheel for Python 3.8 to 3.11 on
+# every x86-64 Linux that MXNet 1.9.1's own wheels accept (manylinux2014). CUDA 11 compiles its GPU
+# backend, so that every driver that runs mxnet-cu112 runs it (450.80.02 and later).
 #
 #   scripts/build_wheels.sh [--any-cuda | --no-cuda]
 #
-#   --any-cuda  with whatever nvcc is here, from 11.2 on; the wheel may need a newer driver, which is
-#               said at the end
-#   --no-cuda   without the GPU backend: GPU contexts will be refused
+#   --any-cuda  takes any nvcc from 11.2 on. The wheel may need a newer driver; the last line says
+#               which one.
+#   --no-cuda   leaves the GPU backend out. GPU contexts are then an error.
 #
-# Needs g++ (11 or 12 are tested) and nvcc 11.2 to 11.8, which takes no later g++ than 11.
+# Needs g++ (11 and 12 are tested), and nvcc 11.2 to 11.8 with a g++ of at most 11.
 #
 # Environment:
 #   CUDACXX, CUDAHOSTCXX  nvcc and its g++, if they are not found
@@ -27,7 +27,8 @@ die() {
   exit 1
 }
 
-# What failed first, of CMake, a compiler or the linker; at the end is only what called them.
+# Prints the first error of CMake, a compiler or the linker. The end of the log has only the programs
+# that called them.
 first_error() {
   grep -m 1 -A 6 -E '(^|: )(fatal )?error:|^ *CMake Error|nvcc fatal|undefined reference|cannot find -l' \
     "$1" || tail -n 40 "$1"
@@ -60,7 +61,7 @@ CUDAHOSTCXX to a g++ of at most 11, or give --any-cuda or --no-cuda"
     die "$nvcc is of CUDA $version, whose code no driver before $driver runs; a release needs $wanted"
   fi
   export GLUON_SYNCBN_CUDA=ON CUDACXX="$nvcc"
-  # What MXNet's package has code for, with sm_75, and PTX for GPUs to come.
+  # The architectures of MXNet's package, sm_75, and PTX for later GPUs.
   if [[ $version == 11.* ]]; then
     export GLUON_SYNCBN_CUDA_ARCHITECTURES="50-real;60-real;70-real;75-real;80-real;86-real;86-virtual"
   fi
@@ -70,7 +71,7 @@ fi
 work="$root/build/wheels"
 rm -rf "$work"
 mkdir -p "$work"
-if [[ -n "$(git status --porcelain)" ]]; then say "note: what is not committed is left out"; fi
+if [[ -n "$(git status --porcelain)" ]]; then say "note: the release leaves out changes that are not committed"; fi
 git clone --quiet --no-hardlinks "$root" "$work/source"
 "${PYTHON:-python3}" -m venv "$work/venv"
 export PATH="$work/venv/bin:$PATH"
@@ -81,7 +82,7 @@ CMAKE_ARGS="${CMAKE_ARGS:-} -DGLUON_SYNCBN_PORTABLE=ON -DGLUON_SYNCBN_WERROR=ON"
   python -m build --outdir "$work/dist" "$work/source" >"$work/log" 2>&1 </dev/null ||
   { first_error "$work/log" >&2 && die "the build has failed"; }
 
-# Fails with the names if the library needs anything newer than the tag allows.
+# Fails, and names the symbols, if the library needs newer ones than the tag allows.
 auditwheel repair --strip --plat "$platform" --wheel-dir "$work/repaired" "$work"/dist/*.whl
 mkdir -p dist
 cp "$work"/dist/*.tar.gz "$work"/repaired/*.whl dist

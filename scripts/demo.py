@@ -24,7 +24,7 @@ from aerial.pictures import draw_predictions, draw_sweep
 from aerial.scenes import Scenes, make_scenes
 from aerial.training import BATCH, Way, train, ways
 
-TOLERANCE = 1e-5  # relative, of the first loss: nothing has magnified rounding yet
+TOLERANCE = 1e-5  # relative, for the first loss, which no training step has changed
 DEVICES = (1, 2, 4, 8)
 
 
@@ -60,7 +60,7 @@ def demo(options: argparse.Namespace, scenes: Scenes, valid: Scenes) -> int:
 
 
 def sweep(options: argparse.Namespace, scenes: Scenes, valid: Scenes) -> int:
-    """Train what is not in the table yet, and plot the table."""
+    """Train the cases that the table lacks, and plot the table."""
     table = options.out / "sweep.csv"
     scores = read(table)
     context = mx.gpu if options.gpus else mx.cpu
@@ -82,7 +82,7 @@ def sweep(options: argparse.Namespace, scenes: Scenes, valid: Scenes) -> int:
 
 
 def read(table: Path) -> dict[tuple[str, int], dict[int, float]]:
-    """Read the scores by norm and devices, and then by seed."""
+    """Read the scores of each seed, by norm and number of devices."""
     scores: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     if table.exists():
         with table.open(newline="") as file:
@@ -92,7 +92,7 @@ def read(table: Path) -> dict[tuple[str, int], dict[int, float]]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line; an impossible one ends the program with a message."""
+    """Read the command line; if it is impossible, end the program with a message."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

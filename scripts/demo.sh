@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv when needed and runs the demo; all options go to the demo (--help).
+# Sets up .venv if necessary and runs the demo, which gets all options (--help).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes the documentation as a site in build/docs/site: README.md, CONTRIBUTING.md, CHANGELOG.md and
-# docs/. Fails on a link that leads nowhere. Open build/docs/site/index.html, also without a server;
-# only the search needs one: browsers start no workers for pages of a folder.
+# Makes a site of the documentation in build/docs/site: README.md, CONTRIBUTING.md, CHANGELOG.md and
+# docs/. Fails on a wrong link. A browser can open build/docs/site/index.html without a server. Only the
+# search needs one.
 #
 #   scripts/docs.sh [--serve]
 #
-#   --serve  show it at http://127.0.0.1:8000
+#   --serve  serves it at http://127.0.0.1:8000
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,7 +19,7 @@ case "${1:-}" in
     ;;
 esac
 
-# The extra "docs", in an environment of its own: MXNet is not needed here.
+# The extra "docs" gets its own environment, without MXNet.
 folder=build/docs
 read -ra pins <<<"$(sed -n 's/^docs = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '",')"
 if [[ "$(cat "$folder/venv/installed" 2>/dev/null)" != "${pins[*]}" ]]; then
@@ -31,7 +31,7 @@ fi
 
 rm -rf "$folder/pages"
 cp -r docs "$folder/pages"
-# They lie above docs/ in the repository, and beside its pages here.
+# These pages lie above docs/ in the repository, but beside its pages on the site.
 for page in README:index CONTRIBUTING:contributing CHANGELOG:changelog; do
   sed -e 's#](docs/#](#g' -e 's#](CONTRIBUTING.md#](contributing.md#g' \
     -e 's#](CHANGELOG.md#](changelog.md#g' "${page%%:*}.md" >"$folder/pages/${page##*:}.md"

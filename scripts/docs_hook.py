@@ -17,13 +17,13 @@ def on_page_content(text: str, page: Any, **_: Any) -> str:
 
 
 def _with_links(text: str) -> str:
-    """Turn what docstrings have of reStructuredText into links and numbers."""
+    """Replace the reStructuredText in docstrings by links and numbers."""
     link = r'<a href="#gluon_syncbn.\1"><code>\1</code></a>'
     text = re.sub(r":(?:class|func):<code>gluon_syncbn\.([\w.]+)</code>", link, text)
     return text.replace("]_", "]").replace(".. [", "[")
 
 
 def _with_anchor(row: re.Match[str]) -> str:
-    """Name a row after the words of its first message."""
+    """Give a row an anchor that consists of the words of its first message."""
     words = re.findall(r"\w+", html.unescape(row[2]).lower())
     return f'<tr id="{"-".join(words[:8])}">{row[1]}'

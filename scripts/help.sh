@@ -1,4 +1,4 @@
-# Sourced by other scripts: answers -h and --help with the comment that they begin with.
+# Other scripts source this. For -h and --help it prints the comment at the beginning of the script.
 case "${1:-}" in
   -h | --help)
     sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds Horovod for the MXNet of a virtual environment, with gloo, and installs it there. setup.sh
-# and test_cu112.sh call this.
+# Builds Horovod with gloo for the MXNet of a virtual environment, and installs it there. setup.sh and
+# test_cu112.sh call this.
 #
 #   scripts/install_horovod.sh VENV [mpi]
 #
-#   mpi  with MPI too
+#   mpi  builds it with MPI too
 #
-# Environment: CUDACXX, the nvcc for Horovod's own kernels, which it has beside MXNet for CUDA.
+# Environment: CUDACXX, the nvcc for Horovod's own kernels. It has kernels only with MXNet for CUDA.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv="$1"
@@ -17,13 +17,13 @@ constraints=()
 if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
   constraints=(--constraint scripts/constraints.txt)
 fi
-# It has no wheels, and its build does not know later setuptools.
+# Horovod has no wheels, and does not build with a later setuptools.
 "${pip[@]}" ${constraints[@]+"${constraints[@]}"} \
   'setuptools<70' wheel 'cmake>=3.20' cloudpickle psutil pybind11 pyyaml
 
 export HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
 export HOROVOD_WITH_GLOO=1 MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}" PATH="$venv/bin:$PATH"
-# Its gloo names a version of CMake that CMake 4 refuses.
+# Horovod's gloo asks for a version of CMake that CMake 4 refuses.
 export CMAKE_POLICY_VERSION_MINIMUM=3.5
 if [[ "${2:-}" == mpi ]]; then
   export HOROVOD_WITH_MPI=1
@@ -33,14 +33,14 @@ fi
 
 if [[ -n "${CUDACXX:-}" ]]; then
   export PATH="$PATH:$(dirname "$CUDACXX")"
-  # MXNet's headers include these, which may be in packages for Python alone.
+  # MXNet's headers include those of CUDA, which may be in Python's packages alone.
   packages="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
   for folder in "$packages"/nvidia/{cublas,cudnn,curand,cusolver}/include; do
     if [[ -d "$folder" ]]; then
       export CPLUS_INCLUDE_PATH="${CPLUS_INCLUDE_PATH:+$CPLUS_INCLUDE_PATH:}$folder"
     fi
   done
-  # Horovod compiles all by one compiler, and nvcc refuses those that came after it.
+  # Horovod takes one compiler for everything, and nvcc refuses a compiler that is newer than itself.
   for compiler in "${CXX:-c++}" g++-{14,13,12,11,10,9}; do
     if "$CUDACXX" -ccbin "$compiler" -x cu -E /dev/null >/dev/null 2>&1; then
       export CXX="$compiler"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks style and types of all sources. "scripts/lint.sh --fix" repairs what can be repaired.
+# Checks the style and the types of all sources. "scripts/lint.sh --fix" repairs what it can.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -26,7 +26,7 @@ if ((fix)); then
   "$bin/clang-format" -i "${native_sources[@]}"
 fi
 
-# Runs all checks even when one fails.
+# Runs all checks even if one fails.
 failed=()
 check() {
   printf 'lint: %s\n' "$1"
@@ -36,7 +36,7 @@ check "ruff check" "$bin/ruff" check --quiet "${python_sources[@]}"
 check "ruff format" "$bin/ruff" format --quiet --check "${python_sources[@]}"
 check "includes" "$bin/python" scripts/check_includes.py
 check "mypy" "$bin/mypy" --no-error-summary gluon_syncbn scripts
-# One place in each file is enough to tell.
+# Prints only the first place in each file.
 check "clang-format" "$bin/clang-format" --dry-run -Werror --ferror-limit=1 "${native_sources[@]}"
 
 if ((${#failed[@]})); then

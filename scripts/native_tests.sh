@@ -1,7 +1,7 @@
-# What test.sh and nightly.sh share; they source it, with the tools of .venv in PATH.
+# test.sh and nightly.sh source this, with the tools of .venv in PATH.
 
-# The thread sanitizer of older compilers does not start where the kernel randomizes addresses in
-# more bits than it expects; programs run by setarch -R have fixed addresses.
+# The thread sanitizer of older compilers does not start if the kernel randomizes more bits of addresses
+# than it expects. Programs that setarch -R runs have fixed addresses.
 fixed_addresses=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then
   fixed_addresses=(setarch "$(uname -m)" -R)
@@ -10,7 +10,8 @@ elif (($(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0) > 28)); then
     "'unexpected memory mapping', lower vm.mmap_rnd_bits to 28"
 fi
 
-# build_native_tests NAME BUILD_TYPE SANITIZER TARGET LOG [OPTION_OF_CMAKE...]: in build/native-NAME.
+# build_native_tests NAME BUILD_TYPE SANITIZER TARGET LOG [OPTION_OF_CMAKE...]: builds in
+# build/native-NAME.
 build_native_tests() {
   local folder="build/native-$1" target="$4" log="$5"
   { cmake -S . -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE="$2" \

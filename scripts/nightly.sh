@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs what the tests draw at random with other seeds and many more cases, trains for long, and trains
-# every network of GluonCV. About an hour on two cores.
+# Runs the tests that draw cases at random, with another seed and many more cases. Trains for long, and
+# trains every network of GluonCV. Takes about an hour on two cores.
 #
 #   scripts/nightly.sh [SEED]    (default: today's date)
 #
-# A part that fails stops no other. Each prints the command that repeats it. Native tests name the seed
-# of the failing case as well: with TEST_SEED=SEED and TEST_CASES=1 they run that alone.
+# A part that fails stops no other part. Each part prints the command that repeats it. Native tests also
+# name the seed of the failing case: TEST_SEED=SEED and TEST_CASES=1 run that case alone.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,7 +31,7 @@ build_native_tests thread Debug thread native_tests "$logs/build.log"
 build_native_tests address Debug address mxnet_tests "$logs/build.log"
 drawn="TEST_SEED=$seed TEST_CASES=33334 ${fixed_addresses[*]-} build/native-thread/native_tests"
 for kind in every same whatever; do
-  part "schedules-$kind" "$drawn '--test-case=schedules: *$kind*'" &  # which sleep most of the time
+  part "schedules-$kind" "$drawn '--test-case=schedules: *$kind*'" &  # in parallel, because they mostly sleep
 done
 part attributes "TEST_SEED=$seed TEST_CASES=1000000 build/native-address/mxnet_tests \
 '--test-case=attributes: garbage*'"

@@ -1,4 +1,4 @@
-"""Progress bars, and plain lines every few seconds where nobody watches a terminal."""
+"""Progress bars in a terminal; otherwise a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SECONDS = 5.0
 
 
 class _Lines:
-    """A file that gets each state of a bar as a line of its own."""
+    """A file that writes each state of a bar as a line of its own."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write what can be seen of `text`; a bar also moves the cursor and wipes itself out."""
+        """Write the visible part of `text`: a bar also moves the cursor and erases itself."""
         line = text.strip()
         if line:
             self._stream.write(f"{line}\n")
@@ -29,7 +29,7 @@ class _Lines:
 
 
 def progress(*arguments: Any, **options: Any) -> tqdm:
-    """Return a ``tqdm`` of these arguments, for standard error as it is."""
+    """Return a ``tqdm`` with these arguments, which suits the kind of standard error."""
     if not sys.stderr.isatty():
         options = {"file": _Lines(sys.stderr), "mininterval": SECONDS, "ascii": True, **options}
     return tqdm(*arguments, **options)

@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
-# Makes or updates .venv in the repository: pinned dependencies and the project itself, in place
-# ("pip install -e ."): edited Python files count at once, edited C++ files after the next run of
-# this script. Does nothing when nothing changed, so the other scripts call it every time.
+# Makes or updates .venv in the repository, with pinned dependencies and the project itself in place
+# ("pip install -e ."). Edits of Python files take effect at once, edits of C++ files with the next
+# run of this script. If nothing has changed it does nothing, so the other scripts always call it.
 #
 #   scripts/setup.sh [--test] [--distributed]
 #
-#   --test         also what the tests and the linters need (doctest's header from the system's
-#                  packages, where apt-get may be used)
-#   --distributed  also Horovod, built with MXNet, gloo and Open MPI (the latter from the system's
-#                  packages, where apt-get may be used; without it with gloo alone)
+#   --test         also installs the tools of the tests and the linters. doctest's header comes from
+#                  the system's packages, if this user may call apt-get.
+#   --distributed  also builds Horovod with MXNet, gloo and Open MPI. Open MPI comes from the system's
+#                  packages, if this user may call apt-get; otherwise Horovod has gloo alone.
 #
 # Environment:
-#   PYTHON              interpreter to make .venv with (default: the first of python3, python3.11,
+#   PYTHON              the interpreter that makes .venv (default: the first of python3, python3.11,
 #                       ..., python3.8 that is a Python 3.8 to 3.11)
-#   GLUON_SYNCBN_MXNET  cpu, cu112 or cu112-toolkit: the MXNet build to install (default: where an
-#                       NVIDIA driver is found, cu112-toolkit if the system has all libraries of
-#                       CUDA 11 that it needs, else cu112, which brings them; cpu elsewhere)
-#   GLUON_SYNCBN_CUDA   ON, OFF or AUTO: build the GPU backend for all GPUs, not, or for the GPUs that
-#                       are here (default: AUTO with MXNet for CUDA, else OFF). Unless OFF, and where
-#                       no nvcc is, that of Python's packages is installed in .venv if the driver is
-#                       new enough for what it builds, else Debian's, where apt-get may be used, knows
-#                       it (nvidia-cuda-toolkit in non-free), and would install no driver with it
+#   GLUON_SYNCBN_MXNET  the MXNet to install: cpu, cu112, or cu112-toolkit without the libraries of
+#                       CUDA 11. The default is cpu if there is no NVIDIA driver, cu112-toolkit if
+#                       the system has all of these libraries, and cu112 otherwise.
+#   GLUON_SYNCBN_CUDA   ON builds the GPU backend for all GPUs, AUTO for the GPUs of this machine, OFF
+#                       does not build it. The default is AUTO with MXNet for CUDA, and OFF without.
+#                       ON and AUTO install an nvcc if there is none: the one of Python's packages,
+#                       in .venv, if the driver is new enough for it. Otherwise Debian's
+#                       nvidia-cuda-toolkit (non-free), if this user may call apt-get and if that
+#                       would not install another driver.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -46,11 +47,11 @@ for option in "$@"; do
   esac
 done
 
-# One set-up at a time: a second one waits here for the first.
+# A second set-up waits here until the first one ends.
 exec 9<"scripts/setup.sh"
 if command -v flock >/dev/null; then flock 9; fi
 
-# Runs a command with its output in the log; shows the end of the log when the command fails.
+# Runs a command and writes its output to the log. If it fails, shows the end of the log.
 logged() {
   printf '\n$ %s\n' "$*" >>"$log"
   if ! "$@" >>"$log" 2>&1 </dev/null 9<&-; then
@@ -77,7 +78,7 @@ find_python() {
   die "no Python 3.8 to 3.11 found (MXNet 1.9.1 does not run on later ones); set PYTHON"
 }
 
-# Installs Debian packages ("$2"...) where this user may; otherwise says what to install for "$1".
+# Installs the Debian packages "$2"... if this user may. Otherwise says what to install for "$1".
 system_packages() {
   local purpose="$1" as_root=()
   shift
@@ -98,7 +99,7 @@ system_packages() {
     apt-get install -q -y --no-install-recommends "$@"
 }
 
-# Prints which of the shared libraries "$@" do not load.
+# Prints those of the shared libraries "$@" that do not load.
 missing_libraries() {
   "$venv/bin/python" - "$@" <<'END'
 import ctypes, sys
@@ -125,14 +126,14 @@ choose_mxnet() {
   if [[ -n "$(missing_libraries libcuda.so.1)" || "$(uname -m)" != x86_64 ]]; then
     return
   fi
-  # What libmxnet.so of mxnet-cu112 is linked with.
+  # The libraries to which libmxnet.so of mxnet-cu112 is linked.
   missing="$(missing_libraries libcudart.so.11.0 libcudnn.so.8 libnccl.so.2 libcublas.so.11 \
     libcufft.so.10 libcurand.so.10 libcusolver.so.11 libnvrtc.so.11.2 libnvToolsExt.so.1)"
   mxnet=cu112-toolkit
   if [[ -n "$missing" ]]; then mxnet=cu112; fi
 }
 
-# Prints the CUDA version that the driver knows, such as 12.4; nothing where there is no driver.
+# Prints the CUDA version of the driver, such as 12.4, or nothing if there is no driver.
 driver_cuda() {
   "$venv/bin/python" - <<'END' 2>/dev/null || true
 import ctypes
@@ -143,14 +144,14 @@ if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0:
 END
 }
 
-# Where the user's nvcc is, if there is one.
+# Prints the path of the user's nvcc, if there is one.
 users_nvcc="${CUDACXX:-$(command -v nvcc || true)}"
 if [[ -z "$users_nvcc" && -x /usr/local/cuda/bin/nvcc ]]; then
   users_nvcc=/usr/local/cuda/bin/nvcc
 fi
 
-# Installs nvcc from the system's packages if they have one that builds for this driver ("$1", such
-# as 12.4). Not if a driver of theirs comes with it, which would take the place of this one.
+# Installs nvcc from the system's packages if its code runs with this driver ("$1", such as 12.4).
+# Does not if the packages would also install a driver, which would replace this one.
 system_nvcc() {
   local version changes
   version="$(LC_ALL=C apt-cache policy nvidia-cuda-toolkit 2>/dev/null |
@@ -168,8 +169,8 @@ system_nvcc() {
   system_packages "nvcc $version, 1.6 GB" nvidia-cuda-toolkit
 }
 
-# Sets CUDACXX to nvcc: the user's, else that of the system's or of Python's packages, whichever
-# builds for this driver. Returns 1, and says what to install, if there is none.
+# Sets CUDACXX to an nvcc: the user's, or one of the system's or Python's packages whose code runs with
+# this driver. If there is none, says what to install and returns 1.
 provide_nvcc() {
   local known
   CUDACXX="${CUDACXX:-$users_nvcc}"
@@ -195,7 +196,7 @@ provide_nvcc() {
   CUDACXX="$(tail -n 1 "$log")"
 }
 
-# Prints a hash of the names and contents of the files "$@" (folders: all files in them).
+# Prints a hash of the names and contents of the files "$@", and of all files in the folders "$@".
 hash_of() {
   local path
   for path in "$@"; do
@@ -226,7 +227,7 @@ default=AUTO
 if [[ "$mxnet" == cpu ]]; then default=OFF; fi
 export GLUON_SYNCBN_CUDA="${GLUON_SYNCBN_CUDA:-$default}"
 extras="$mxnet,demo"
-# Once asked for, the tests' tools stay.
+# The tools of the tests stay in .venv even if this run does not ask for them.
 if ((want_test)) || [[ -e "$state/test" ]]; then
   extras+=",gluoncv,onnx,test,lint"
 fi
@@ -236,7 +237,7 @@ if [[ "$version" == 3.11 ]]; then
 fi
 
 dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
-# Of what the project is built from, and by which nvcc.
+# Prints a hash of the sources of the build, and of its nvcc.
 project_stamp() {
   local nvcc=""
   if [[ "$GLUON_SYNCBN_CUDA" != OFF ]]; then nvcc="${users_nvcc:-that for $(driver_cuda)}"; fi
@@ -257,12 +258,12 @@ if ((!${#deps[@]})) || ! stamped project "$(project_stamp)" || [[ ! -e "$library
   command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
     die "no C++ compiler found (Debian: apt-get install g++)"
   rm -f "$state/project" "$state/imported"
-  logged "${pip[@]}" install 'pip>=22' # earlier ones cannot install this project in place
+  logged "${pip[@]}" install 'pip>=22' # An earlier pip cannot install this project in place.
   if ((${#deps[@]})); then
     say "building and installing gluon_syncbn"
   else
     rm -f "$state/dependencies"
-    # Both builds of MXNet are the package "mxnet" to Python: one must go before the other comes.
+    # Both builds of MXNet install the module "mxnet", so the old one must go first.
     if ! stamped mxnet "$mxnet"; then
       logged "${pip[@]}" uninstall -q -y mxnet mxnet-cu112
     fi
@@ -271,7 +272,7 @@ if ((!${#deps[@]})) || ! stamped project "$(project_stamp)" || [[ ! -e "$library
   if [[ "$GLUON_SYNCBN_CUDA" != OFF ]] && ! provide_nvcc; then
     say "warning: built without the GPU backend: GPU contexts will be refused"
   fi
-  # One call for all: pip sees all constraints on NumPy together.
+  # One call for all packages, so that pip sees all constraints on NumPy together.
   logged "${pip[@]}" install ${deps[@]+"${deps[@]}"} ${constraints[@]+"${constraints[@]}"} \
     --editable ".[$extras]"
   printf '%s\n' "$mxnet" >"$state/mxnet"
@@ -279,7 +280,7 @@ if ((!${#deps[@]})) || ! stamped project "$(project_stamp)" || [[ ! -e "$library
   project_stamp >"$state/project"
 fi
 
-# What was installed has to load: the libraries of CUDA, for example, may be another package's.
+# Another package may have replaced a library, for example of CUDA. So this imports all of them once.
 if [[ ! -e "$state/imported" ]]; then
   logged "$venv/bin/python" -W ignore -c 'import gluon_syncbn'
   touch "$state/imported"

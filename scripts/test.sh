@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs the native tests and the Python tests. Those with several processes run where
-# "scripts/setup.sh --distributed" has installed Horovod, and are skipped elsewhere.
+# Runs the native tests and the Python tests. Tests with several processes are skipped unless
+# "scripts/setup.sh --distributed" has installed Horovod.
 #
 #   scripts/test.sh [--python-only | --native-only] [options for pytest]
-#   scripts/test.sh --sanitizers     the native tests under the thread sanitizer, and under those of
-#                                    addresses and of undefined behaviour
+#   scripts/test.sh --sanitizers     the native tests under the thread sanitizer, and under the
+#                                    sanitizers of addresses and of undefined behaviour
 #   scripts/test.sh --wheel          builds the wheel and imports it
 #   scripts/test.sh --hosts          several processes, on one host and on two (namespaces; as root)
 #   scripts/test.sh --cu112          GPU contexts, on a CUDA runtime without a GPU
 #   scripts/test.sh --cu112 --distributed    the same in several processes (scripts/test_cu112.sh)
 #
-# An option for pytest: --all-networks trains every network of docs/gluoncv.md instead of a few of
-# every kind (10 minutes more), and --write-gluoncv-table with it writes the table there.
+# The option --all-networks for pytest trains every network of docs/gluoncv.md instead of a few of
+# each kind, which takes 10 minutes more. With --write-gluoncv-table it also writes the table there.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,7 +27,7 @@ case "${1:-}" in
     shift
     scripts/setup.sh --test --distributed
     if [[ ! -x /usr/sbin/sshd ]] && command -v apt-get >/dev/null; then
-      # Without starting it.
+      # Finds the file without importing it.
       RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
         iproute2 openssh-server || echo "test: note: without sshd there are no two hosts"
     fi
@@ -40,19 +40,19 @@ case "${1:-}" in
 esac
 
 scripts/setup.sh --test
-# CMake, CTest and Ninja of .venv.
+# For CMake, CTest and Ninja of .venv.
 export PATH="$PWD/.venv/bin:$PATH"
 
 source scripts/native_tests.sh
 
-# One is enough to see that kernels compile; releases have all.
+# One architecture shows whether the kernels compile. A release has all of them.
 export GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}"
 
-# build_and_run NAME BUILD_TYPE SANITIZER TARGET: in build/native-NAME.
+# build_and_run NAME BUILD_TYPE SANITIZER TARGET: builds in build/native-NAME, and runs the tests.
 build_and_run() {
   printf '\ntest: native tests, build/native-%s\n' "$1"
   build_native_tests "$@" "build/native-$1.log" -DGLUON_SYNCBN_WERROR=ON
-  # More at a time than there are cores: much of what they do is waiting.
+  # Runs more tests at a time than there are cores, because they often wait.
   ${fixed_addresses[@]+"${fixed_addresses[@]}"} ctest --test-dir "build/native-$1" \
     --parallel "$((2 * $(nproc)))" --output-on-failure --no-tests=error
 }
@@ -69,21 +69,21 @@ sanitizers() {
   build_and_run address Debug address test_programs
 }
 
-# Builds the wheel as scripts/build_wheels.sh does, but for what takes long, and imports it from outside
-# the repository. The Python tests use the package in place; this is the other way to install it.
+# Builds the wheel in a shorter way than scripts/build_wheels.sh, and imports it outside of the
+# repository. The Python tests use the package in place; this tests the other way to install it.
 wheel() {
   printf '\ntest: wheel\n'
   local folder="$PWD/build/wheel" python="$PWD/.venv/bin/python" name limit newest
-  # What setuptools kept of earlier builds would get into the wheel even if it is gone from here.
+  # setuptools would also pack files of earlier builds that are no longer in the repository.
   rm -rf "$folder" build/lib build/lib.* build/bdist.*
   mkdir -p "$folder"
-  # With the GPU backend if it can be built.
+  # Builds the GPU backend if there is an nvcc.
   CMAKE_ARGS="${CMAKE_ARGS:-} -DGLUON_SYNCBN_PORTABLE=ON" \
     "$python" -m pip wheel --disable-pip-version-check --no-deps -w "$folder" . \
     >"$folder/log" 2>&1 </dev/null || { cat "$folder/log" && return 1; }
   name="$(cd "$folder" && echo gluon_syncbn-*-py3-none-*.whl)"
   "$python" -m zipfile -e "$folder/$name" "$folder/installed"
-  # What auditwheel asks of a release (manylinux2014).
+  # auditwheel demands the same of a release (manylinux2014).
   objdump -T "$folder/installed/gluon_syncbn/libgluon_syncbn.so" >"$folder/symbols"
   for limit in GLIBC_2.17 GLIBCXX_3.4.19 CXXABI_1.3.7; do
     newest="$({ echo "$limit" && grep -o "${limit%%_*}_[0-9.]*" "$folder/symbols"; } | sort -V | tail -n 1)"
@@ -100,7 +100,7 @@ wheel() {
 
 python() {
   printf '\ntest: Python tests\n'
-  # After the crash of one, files in turns would wait for it forever; this ends the run.
+  # After a crash of one worker, pytest-xdist with --dist=loadfile would wait for it forever.
   .venv/bin/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 "$@"
 }
 

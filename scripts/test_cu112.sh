@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the tests of GPU contexts with the real MXNet for CUDA 11.2, on any x86-64 machine: it and this
+# Runs the tests of GPU contexts with the real MXNet for CUDA 11.2, on any x86-64 machine. MXNet and this
 # library run on a CUDA runtime without a GPU (tests/fake_cuda). scripts/test.sh --cu112 calls this.
 #
 #   scripts/test_cu112.sh [--distributed] [options for pytest]
 #
-# The first time, this makes .venv-cu112 (a download of 500 MB). --distributed tests several processes
-# with GPU contexts instead, for which it builds Horovod there (a download of 1.4 GB more).
+# The first run makes .venv-cu112 (a download of 500 MB). --distributed tests several processes with GPU
+# contexts instead. Its first run builds Horovod there (a download of 1.4 GB more).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv="$PWD/.venv-cu112"
@@ -58,7 +58,7 @@ logged "$folder.log" cmake --build "$folder" --target fake_cuda_libraries
 export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export GLUON_SYNCBN_LIBRARY="$folder/libgluon_syncbn_on_fake.so"
 export GLUON_SYNCBN_TEST_DEVICE=gpu
-# Fused kernels are compiled when they are needed, for which there is no compiler here.
+# MXNet would compile fused kernels when it needs them, and there is no compiler for that here.
 export MXNET_USE_FUSION=0
 
 if ((distributed)); then
@@ -72,10 +72,10 @@ $(cat scripts/{requirements-cu112-distributed.txt,install_nvcc.sh,install_horovo
       --no-deps --requirement scripts/requirements-cu112-distributed.txt
     logged "$folder.log" scripts/install_nvcc.sh "$venv"
     CUDACXX="$(tail -n 1 "$folder.log")"
-    # The compiler links the static CUDA runtime by this name, which here is the fake one.
+    # The compiler links the static CUDA runtime by this name. Here the name is the fake runtime.
     mkdir -p "$folder/link"
     echo "INPUT($folder/libcudart.so.11.0)" >"$folder/link/libcudart_static.a"
-    # Its kernels do not run here: one architecture will do.
+    # One architecture is enough, because Horovod's kernels do not run here.
     logged "$folder.log" env CUDACXX="$CUDACXX" LDFLAGS="-L$folder/link" \
       HOROVOD_BUILD_CUDA_CC_LIST=80 scripts/install_horovod.sh "$venv" $with_mpi
     printf '%s\n' "$wanted" >"$venv/horovod"
@@ -86,9 +86,9 @@ $(cat scripts/{requirements-cu112-distributed.txt,install_nvcc.sh,install_horovo
 fi
 
 printf '\ntest: MXNet for CUDA 11.2 on the fake CUDA\n'
-# Beside tests/cu112, those that run on CPU contexts elsewhere and need no more than the layer and
-# functions of elements. The fake computes no convolutions, dense layers, sums over axes or MXNet's
-# BatchNorm; networks of these stay with CPU contexts.
+# Beside tests/cu112 this runs tests that use CPU contexts elsewhere, if they need only the layer and
+# elementwise functions. The fake CUDA does not compute convolutions, dense layers, sums over axes or
+# MXNet's BatchNorm, so tests of such networks run on CPU contexts only.
 left_out=(
   tests/layer/test_groups.py::test_{branches_in_groups,module_in_groups}
   tests/layer/test_operator.py::test_module

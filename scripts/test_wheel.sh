@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a wheel in an empty virtual environment of each Python given, and uses it there outside of
-# the repository, with no compiler in PATH: import, diagnose, training, export, convert.
+# Installs a wheel in an empty virtual environment of each PYTHON, and tests it there: import, diagnose,
+# training, export, convert. Runs outside of the repository, with no compiler in PATH.
 #
 #   scripts/test_wheel.sh WHEEL PYTHON...
 #

@@ -24,7 +24,7 @@ Case = Tuple[str, str, str, str, str]
 
 
 def read_times(text: str) -> dict[Case, float]:
-    """Our microseconds for each case without an activation, of all phases."""
+    """Return our microseconds for all phases of each case without an activation."""
     times: dict[Case, float] = {}
     for *case, us in ROW.findall(text):
         key: Any = tuple(case)
@@ -33,7 +33,7 @@ def read_times(text: str) -> dict[Case, float]:
 
 
 def microseconds(step: Callable[[], object], number: int) -> float:
-    """Median time of a step on the GPU, which is kept busy until all are launched."""
+    """Return the median time of a step on the GPU, which is busy until all steps are launched."""
     step()
     times = []
     for _ in range(REPEATS):
@@ -49,7 +49,7 @@ def microseconds(step: Callable[[], object], number: int) -> float:
 
 
 def steps(case: Case) -> list[Callable[[], object]]:
-    """Forward and backward by the kernels of SyncBatchNorm, and by batch_norm."""
+    """Time forward and backward by the kernels of SyncBatchNorm, and by batch_norm."""
     batch, channels, side = (int(word) for word in case[:3])
     dtype, parameter = getattr(torch, case[3]), torch.float32
     if dtype == torch.float64:
@@ -62,7 +62,7 @@ def steps(case: Case) -> list[Callable[[], object]]:
         for _ in range(2)
     )
     gamma, beta, mean, var = torch.ones(4, channels, device="cuda", dtype=parameter)
-    # As SyncBatchNorm does it; the kernel refuses a type other than that of the running mean.
+    # SyncBatchNorm casts the same way: the kernel demands the dtype of the running mean.
     count = torch.full((1,), batch * side * side, device="cuda", dtype=parameter)
     count_of_ranks = count.to(torch.int32)
     leaves = [one.detach().clone().requires_grad_() for one in (x, gamma, beta)]
@@ -91,7 +91,7 @@ def main() -> int:
         name = f"({case[0]}, {case[1]}, {case[2]}, {case[2]}) {case[3]}{case[4]}"
         try:
             found = [microseconds(step, 20) for step in steps(case)]
-        except RuntimeError as error:  # one case does not lose the others
+        except RuntimeError as error:  # so that the other cases are still timed
             print(f"| {name} | {ours:.1f} | failed: {str(error).splitlines()[0]} | | | |")
             failed += 1
             continue

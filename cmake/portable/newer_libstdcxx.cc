@@ -1,5 +1,5 @@
-// What the headers of later compilers refer to and neither glibc 2.17 nor the libstdc++ of GCC 4.8
-// has. cmake/portable.cmake compiles this into the library, which exports none of it.
+// Functions that headers of later compilers call, and that neither glibc 2.17 nor the libstdc++ of
+// GCC 4.8 has. cmake/portable.cmake compiles them into the library, which does not export them.
 
 #include <pthread.h>
 
@@ -10,7 +10,7 @@
 #include <system_error>
 #include <thread>
 
-// "No" is right at any time: then reference counts are atomic.
+// False is always right: reference counts are then atomic.
 extern "C" {
 extern char __libc_single_threaded;
 char __libc_single_threaded = 0;
@@ -24,7 +24,7 @@ void __throw_out_of_range_fmt(const char* format, ...) {
   char text[256];
   va_list values;
   va_start(values, format);
-  // The size is its only difference from printf's: %zu means the same to both.
+  // Only the size differs from printf's format, and %zu means the same to both.
   vsnprintf(text, sizeof(text), format, values);
   va_end(values);
   __throw_out_of_range(text);

@@ -1,1 +1,1 @@
-"""Semantic segmentation of small aerial scenes: what the demo trains."""
+"""Semantic segmentation of small aerial scenes, for the demo."""

@@ -10,7 +10,7 @@ WIDTH = 16
 
 
 class UNet(nn.HybridBlock):
-    """Scores of classes for each pixel: (N, 3, H, W) to (N, classes, H, W), sides divisible by 4.
+    """Map images (N, 3, H, W) to scores (N, classes, H, W); H and W must be divisible by 4.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class UNet(nn.HybridBlock):
             self.scores = nn.Conv2D(classes, 1)
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        """Go down to a quarter of the sides, and up again past what was there before."""
+        """Go down to a quarter of the sides and up again, and concatenate features of each size."""
         fine = self.fine(x)
         middle = self.middle(fine)
         coarse = self.coarse(middle)

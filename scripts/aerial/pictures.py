@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-# Of grass, sand, road, tree and tank.
+# The colours of grass, sand, road, tree and tank.
 PALETTE = np.array(
     [(110, 190, 120), (235, 215, 170), (125, 135, 145), (185, 90, 40), (50, 55, 110)], np.uint8
 )
@@ -52,7 +52,7 @@ def draw_predictions(path: Path, valid: Scenes, ways: list[Way], results: list[R
 def draw_sweep(path: Path, scores: Mapping[tuple[str, int], Iterable[float]]) -> None:
     """Draw mIoU over images per device: means, and bands from the worst to the best seed.
 
-    `scores` are those of all seeds by the norm's name and the number of devices.
+    `scores` has the scores of all seeds, by the name of the norm and the number of devices.
     """
     figure, ax = plt.subplots(figsize=(8, 4.6))
     for norm, colour in (("SyncBatchNorm", SYNCHRONIZED), ("BatchNorm", LOCAL)):

@@ -30,14 +30,14 @@ _GRASS, _SAND, _ROAD, _TREE, _TANK = range(len(CLASSES))
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images (N, 64, 64, 3), float32 about zero, and the class of each pixel (N, 64, 64), uint8."""
+    """Images (N, 64, 64, 3), float32 around 0, and the class of each pixel (N, 64, 64), uint8."""
 
     images: NDArray[np.float32]
     labels: NDArray[np.uint8]
 
 
 def make_scenes(count: int, seed: int, folder: Path) -> Scenes:
-    """Compose scenes; the same ones for the same arguments.
+    """Compose scenes. The same arguments give the same scenes.
 
     Each scene has a gain, a tint and an offset of its own, as photographs of different days do. So
     the statistics of one image mislead, and those of a batch do not.
@@ -61,12 +61,12 @@ def make_scenes(count: int, seed: int, folder: Path) -> Scenes:
 
 
 def as_picture(image: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Turn an image of `Scenes` into one to look at, from 0 to 1."""
+    """Turn an image of `Scenes` into a picture with values from 0 to 1."""
     return np.clip(image + 0.5, 0, 1)
 
 
 class _Sprites:
-    """Tiles as (image, labels), and things as images with transparency."""
+    """Return tiles as (image, labels), and trees and tanks as images with transparency."""
 
     def __init__(self, folder: Path) -> None:
         wheel = folder / _WHEEL
@@ -104,7 +104,7 @@ def _compose(
     side = _MAP * _TILE
     canvas = Image.new("RGB", (side, side))
     labels = np.empty((side, side), np.uint8)
-    row, column = rng.integers(0, 2 * _MAP, 2)  # of the roads; outside the map half of the time
+    row, column = rng.integers(0, 2 * _MAP, 2)  # the roads, half of them outside of the map
     slope = rng.normal(size=2)
     for y in range(_MAP):
         for x in range(_MAP):

@@ -1,4 +1,4 @@
-"""Trains the network in one way, and says how good it gets: a loop to copy from."""
+"""Trains the network in one way, and measures how good it gets: a loop to copy from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-BATCH = 8  # images of a step, on all devices together
+BATCH = 8  # images per step, on all devices together
 RATE = 0.1
 
 
@@ -33,14 +33,14 @@ class Way:
 
     @property
     def title(self) -> str:
-        """How pictures name it."""
+        """Its name in pictures."""
         devices = len(self.contexts)
         return f"{devices} device{'s' * (devices > 1)}, {self.norm.__name__}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of training.
+    """The result of training.
 
     `losses` are the means of whole batches; `predictions` are (N, H, W), `miou` is their mean
     intersection over union.
@@ -52,10 +52,10 @@ class Result:
 
 
 def train(way: Way, scenes: Scenes, valid: Scenes, steps: int, seed: int) -> Result:
-    """Train from the weights and with the batches of this seed, whatever the way."""
+    """Train; the seed alone determines the first weights and the batches, whatever the way."""
     mx.random.seed(seed)
     net = UNet(len(CLASSES), norm_layer=way.norm)
-    # Drawn on one device, so that all ways begin with the same weights.
+    # One device draws the weights, so that all ways begin with the same ones.
     net.initialize(mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2), ctx=mx.cpu())
     net(mx.nd.zeros((1, 3, *scenes.labels.shape[1:])))
     net.collect_params().reset_ctx(way.contexts)
@@ -81,7 +81,7 @@ def train(way: Way, scenes: Scenes, valid: Scenes, steps: int, seed: int) -> Res
             bar.set_postfix(loss=f"{means[-1]:.3f}", refresh=False)
             bar.update()
 
-    # One device predicts, with the mean of all devices' running statistics, as saving takes it.
+    # One device predicts, with the mean of the running statistics of all devices, as in a file.
     for parameter in net.collect_params().values():
         parameter.set_data(parameter._reduce())
     net.collect_params().reset_ctx(way.contexts[:1])
@@ -94,7 +94,7 @@ def train(way: Way, scenes: Scenes, valid: Scenes, steps: int, seed: int) -> Res
 
 
 def mean_iou(predictions: NDArray[np.uint8], labels: NDArray[np.uint8]) -> float:
-    """Mean over the classes of what prediction and label share of what either has."""
+    """Return the mean over the classes of intersection over union of prediction and label."""
     shares = []
     for number in range(len(CLASSES)):
         found, true = predictions == number, labels == number
@@ -103,14 +103,14 @@ def mean_iou(predictions: NDArray[np.uint8], labels: NDArray[np.uint8]) -> float
 
 
 def ways(devices: int, make_context: Any) -> list[Way]:
-    """One device, and several with and without synchronization."""
+    """Return the ways: one device, and several with and without synchronization."""
     several = [make_context(i) for i in range(devices)]
     one = Way(nn.BatchNorm, several[:1])
     return [one, Way(SyncBatchNorm, several), Way(nn.BatchNorm, several)]
 
 
 def _batches(scenes: Scenes, steps: int, seed: int) -> Iterator[tuple[Any, Any]]:
-    """Draw whole batches in an order that only the seed decides."""
+    """Draw whole batches in an order that depends on the seed alone."""
     rng = np.random.default_rng(seed)
     epochs = -(-steps * BATCH // len(scenes.images))
     order = np.concatenate([rng.permutation(len(scenes.images)) for _ in range(epochs)])

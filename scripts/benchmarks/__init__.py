@@ -1,1 +1,1 @@
-"""The benchmark: processes that measure, what they measure, and what is reported."""
+"""The benchmark: the processes that measure, the cases, and the tables."""

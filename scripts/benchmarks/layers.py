@@ -1,4 +1,4 @@
-"""Steps of one layer, ours and others', on CPU contexts: by the name of the method."""
+"""Steps of one layer on CPU contexts, by the name of the method: ours and its peers."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-COPIES = 8  # passes over the memory of the data: three in forward, five in backward
+COPIES = 8  # passes over the data without fusing: three in forward, five in backward
 EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a layer computes."""
+    """The data of a layer, and the operators after it."""
 
-    shape: tuple[int, ...]  # of the array of each context
+    shape: tuple[int, ...]  # the shape on each context
     contexts: int = 2
     dtype: str = "float32"
     axis: int = 1
     training: bool = True
-    tail: str = ""  # what follows the norm: "ReLU" or "add and ReLU"
-    mean: float = 1  # of the data
+    tail: str = ""  # the operators after the norm: "ReLU" or "add and ReLU"
+    mean: float = 1  # the mean of the data
 
     @property
     def title(self) -> str:
-        """The case in a table."""
+        """The name of the case in a table."""
         parts = {
             f"{self.contexts} x {self.shape}": True,
             self.dtype: self.dtype != "float32",
@@ -40,14 +40,14 @@ class Case:
         return ", ".join(part for part, applies in parts.items() if applies)
 
     def arrays(self, seed: int, mean: float = 0) -> list[NDArray[Any]]:
-        """Make an array for every context, of deviation 1."""
+        """Make an array of standard deviation 1 for each context."""
         normal = np.random.default_rng(seed).standard_normal
         drawn = [np.asarray(normal(self.shape), np.float32) for _ in range(self.contexts)]
         return [(x + np.float32(mean)).astype(self.dtype) for x in drawn]
 
 
 def make_layer(method: str, case: Case, contexts: list[Any]) -> Any:
-    """Build the layer of a method for the contexts, and what follows it."""
+    """Build the layer of a method for the contexts, and the operators after it."""
     from mxnet import gluon
 
     if method in ("ours", "fused"):
@@ -87,7 +87,7 @@ def with_activation(norm: Any) -> Any:
 
 
 def mxnet_step(method: str, case: Case) -> Callable[[], list[Any]]:
-    """Forward, or forward and backward, of one layer on all contexts; returns the outputs."""
+    """Make a step: one layer on all contexts, forward, and backward in training."""
     import mxnet as mx
 
     contexts = [mx.cpu(i) for i in range(case.contexts)]
@@ -117,7 +117,7 @@ def mxnet_step(method: str, case: Case) -> Callable[[], list[Any]]:
 
 
 def copies_step(case: Case) -> Callable[[], object]:
-    """Plain copies of the data, on as many threads as there are contexts."""
+    """Plain copies of the data, on one thread per context."""
     sources = case.arrays(0)
     targets = [np.zeros_like(x) for x in sources]
     threads = ThreadPoolExecutor(len(sources))
@@ -131,7 +131,7 @@ def copies_step(case: Case) -> Callable[[], object]:
 
 def torch_step(case: Case) -> Callable[[], object]:
     """PyTorch's batch normalization of the whole batch on all cores."""
-    torch = importlib.import_module("torch")  # if there is one
+    torch = importlib.import_module("torch")  # may not be installed
 
     data, head = (torch.from_numpy(np.concatenate(case.arrays(i, 1 - i))) for i in (0, 1))
     if case.axis == -1:
@@ -150,13 +150,13 @@ def torch_step(case: Case) -> Callable[[], object]:
 
 
 def make_step(method: str, case: Case) -> Callable[[], object]:
-    """Build what is timed for a method."""
+    """Build the function to time for a method."""
     others = {"copies": copies_step, "torch": torch_step}
     return others[method](case) if method in others else mxnet_step(method, case)
 
 
 def largest_error(method: str, case: Case) -> float:
-    """Largest error of the output against float64, relative to the largest value."""
+    """Return the largest error of the output against float64, relative to the largest value."""
     x = np.concatenate(case.arrays(0, case.mean)).astype(np.float64)
     variance = x.var((0, 2, 3), keepdims=True)
     expected = (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(variance + EPSILON)

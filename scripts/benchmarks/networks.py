@@ -14,18 +14,18 @@ from benchmarks.worker import peak_mb
 
 SLOPE = 0.01
 CLASSES = 21
-STEP = 16  # between the sides of crops that are tried
+STEP = 16  # pixels between the sides of the crops to try
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a network is trained on."""
+    """The network to train, and its images."""
 
     model: str
     side: int
-    images: int  # of the whole batch
+    images: int  # in the whole batch
     contexts: int = 1
-    leaky: bool = False  # leaky ReLUs in the place of all activations
+    leaky: bool = False  # replaces all activations by leaky ReLUs
 
 
 def build(method: str, case: Case) -> Any:
@@ -42,7 +42,7 @@ def build(method: str, case: Case) -> Any:
     elif method == "builtin":
         norm_layer = contrib.nn.SyncBatchNorm
     else:
-        import gluon_syncbn  # not beside others: it changes what all of MXNet computes with
+        import gluon_syncbn  # It changes MXNet for all layers, so other methods do without it.
 
         norm_layer = gluon_syncbn.SyncBatchNorm
     kinds = {"fcn": model_zoo.FCN, "psp": model_zoo.PSPNet, "deeplab": model_zoo.DeepLabV3}
@@ -102,7 +102,7 @@ def training_step(method: str, case: Case) -> Callable[[], None]:
 
 
 def planned_mb(method: str, case: Case) -> int:
-    """MB that MXNet plans for all arrays of a step between the inputs and the gradients."""
+    """Return the MB that MXNet plans for the arrays of a step besides inputs and gradients."""
     import mxnet as mx
     from mxnet import gluon
 
@@ -117,7 +117,7 @@ def planned_mb(method: str, case: Case) -> int:
 
 
 def largest_side(method: str, case: Case, most_mb: int) -> int:
-    """Side of the largest crop whose plan takes no more than that."""
+    """Return the side of the largest crop whose plan takes at most that many MB."""
     side = case.side
     while planned_mb(method, replace(case, side=side + STEP)) <= most_mb:
         side += STEP
@@ -125,7 +125,7 @@ def largest_side(method: str, case: Case, most_mb: int) -> int:
 
 
 def measure_peak(method: str, case: Case, rounds: int) -> tuple[int, int]:
-    """Peak memory in MB of a process that trains for a few steps, and before the first of them."""
+    """Return the peak memory of a process in MB: of a few training steps, and before them."""
     step = training_step(method, case)
     before = peak_mb()
     for _ in range(rounds):

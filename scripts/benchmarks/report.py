@@ -1,4 +1,4 @@
-"""Tables of what was measured, for people and for Markdown."""
+"""Tables of the results, for people and for Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def cell(value: Any) -> str:
-    """Write a value: times in ms as their median and quartiles, and ratios with two digits."""
+    """Format a value: times in ms as their median and quartiles, and ratios with two digits."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -22,7 +22,7 @@ def cell(value: Any) -> str:
 
 
 def format_table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Lay out a table, with columns under each other."""
+    """Format a table with aligned columns."""
     texts = [list(head), *([cell(value) for value in line] for line in lines)]
     widths = [max(map(len, column)) for column in zip(*texts)]
     texts.insert(1, ["-" * width for width in widths])

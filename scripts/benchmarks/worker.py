@@ -1,4 +1,4 @@
-"""Processes that measure, each with settings of MXNet of its own.
+"""Processes that measure, each with its own settings of MXNet.
 
 MXNet fixes whether it uses oneDNN, and how many workspaces it has, when its first operator runs. So
 each setting has a process, and the benchmark asks them in turns.
@@ -17,23 +17,23 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-PAUSE = 0.004  # seconds in which threads of what was measured before stop looking for work
+PAUSE = 0.004  # seconds after which the threads of the method before no longer look for work
 PAUSE_BETWEEN_WORKERS = 0.05
 
 QUIET = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0", "GLUON_SYNCBN_CPU_CONTEXTS": "1"}
 WITHOUT_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "0"}
 WITH_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "1"}
-# MXNet's own layers share workspaces between CPU contexts, and would wait for the few that there
-# are. gluon_syncbn, which gives each context its own, is not imported in their processes.
+# MXNet's CPU contexts share a few workspaces, and its own layers would wait for them. The processes
+# of these layers do not import gluon_syncbn, which would give each context its own.
 MANY_WORKSPACES = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1024"}
-# For one context: how many workspaces there are is no matter of the network.
+# One context needs only one workspace, whatever the network.
 ONE_WORKSPACE = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1"}
 
 
 def settings_of(method: str) -> dict[str, str]:
     """Return the settings of the process that runs a method."""
     if "whole" in method:
-        # MXNet takes half of the processors that it sees, for one context as for several.
+        # MXNet takes half of the processors, whether there are one or several contexts.
         cores = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
         return {**cores, **(WITH_ONEDNN if method.endswith("onednn") else WITHOUT_ONEDNN)}
     if method.endswith("onednn"):
@@ -42,7 +42,7 @@ def settings_of(method: str) -> dict[str, str]:
 
 
 class Worker(ProcessPoolExecutor):
-    """A process to ask; leave the ``with`` block to end it."""
+    """A process that calls functions; it ends with the ``with`` block."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         super().__init__(1, multiprocessing.get_context("spawn"), _prepare, (settings,))
@@ -57,7 +57,7 @@ def _prepare(settings: dict[str, str]) -> None:
     warnings.simplefilter("ignore")
 
 
-@functools.lru_cache(maxsize=4)  # the methods of the last case
+@functools.lru_cache(maxsize=4)  # as many as the methods of a case
 def _warm_step(make: Any, method: str, case: Any) -> Callable[[], object]:
     step: Callable[[], object] = make(method, case)
     step()
@@ -81,7 +81,7 @@ def time_methods(make: Any, case: Any, methods: Sequence[str], rounds: int) -> d
 def take_turns(
     make: Any, tasks: Sequence[tuple[Worker, Any, Sequence[str]]], turns: Iterable[int], rounds: int
 ) -> dict[str, list[float]]:
-    """Time, in turns, the methods that each worker is to measure on its case."""
+    """Time the methods of all workers in turns."""
     times: dict[str, list[float]] = defaultdict(list)
     for turn in turns:
         for i in range(len(tasks)):
@@ -93,5 +93,5 @@ def take_turns(
 
 
 def peak_mb() -> int:
-    """Largest memory that this process ever had, in MB."""
+    """Return the largest memory that this process ever had, in MB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -7,7 +7,7 @@
 
 namespace gluon_syncbn {
 
-/// What computes for all CPU contexts.
+/// The backend of all CPU contexts.
 const std::shared_ptr<Backend>& cpu_backend();
 
 }  // namespace gluon_syncbn

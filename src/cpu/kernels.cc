@@ -13,27 +13,26 @@
 namespace gluon_syncbn::cpu {
 namespace {
 
-// Below this many contiguous elements per channel, rows of channels are faster to walk.
+// A channel with fewer contiguous elements is faster to compute as columns of a matrix.
 constexpr std::int64_t kShortInner = 16;
-// Shorter rows are taken several at a time: for sums, which are kept for every column, and for
-// outputs.
+// Shorter rows are joined until they have about this many columns. Sums take fewer columns, because
+// each column has its own sums.
 constexpr std::int64_t kSumColumns = 128;
 constexpr std::int64_t kOutputColumns = 512;
-// Elements of a matrix that a thread takes at a time for outputs.
+// A thread takes this many elements of a matrix at a time, for outputs and for sums.
 constexpr std::int64_t kGrain = 32768;
-// Elements of channels with runs that a thread takes at a time: the more lie side by side, the
-// better for the memory, until the private cache of a core is full. But every thread should find a
-// few parts.
+constexpr std::int64_t kSlab = 131072;
+// A part of a matrix has at least this many rows, so that its column sums are few beside its
+// elements.
+constexpr std::int64_t kRowsPerColumn = 128;
+// A thread takes this many elements of channels with runs at a time. Memory is faster the more of
+// them lie side by side, until they fill the private cache of a core.
 constexpr std::int64_t kLeastGrain = 65536;
 constexpr std::int64_t kMostGrain = 262144;
+// But the channels are divided into at least this many parts for each thread, if they are many.
 constexpr std::int64_t kPartsOfThread = 4;
-// Elements of a matrix whose columns are summed up in one go, and the number of sums that this must
-// be larger than by far.
-constexpr std::int64_t kSlab = 131072;
-constexpr std::int64_t kRowsPerColumn = 128;
-// Bytes of an output that is written past the caches, which do not keep as much until it is used
-// again, and of which it pays to say that it is large. Less than half of it must then be in pieces
-// of cache lines.
+// An output of this size leaves the caches before it is used again. So it is written past them if
+// its runs are long enough: the ends of a run share cache lines with other runs, and are slow.
 constexpr std::int64_t kLargeBytes = 4 << 20;
 constexpr std::int64_t kStreamRunBytes = 1024;
 
@@ -42,8 +41,10 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b;
 
 bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
-/// An array of short runs as a matrix. `fold` rows of the array make one row of the matrix, so that
-/// vectors are full however few channels there are; the rest of the rows make a last, shorter row.
+/// A view of an array of short runs as a matrix.
+///
+/// `fold` rows of the array make one row of the matrix, so that few channels still fill the
+/// vectors. The remaining rows make a last, shorter row.
 class Matrix {
  public:
   Matrix(const Layout& layout, std::int64_t columns, std::int64_t slab)
@@ -69,8 +70,8 @@ class Matrix {
     return of_columns;
   }
 
-  /// Parts that threads take: they depend on the layout alone, and so do the results. The last may
-  /// be the shorter row.
+  /// The number of parts that threads take. The parts depend on the layout alone, and so do the
+  /// results. The last part may be the shorter row.
   std::int64_t number() const { return divide_up(rows_, slab_rows_) + (rest_ ? 1 : 0); }
   std::int64_t begin(std::int64_t i) const { return std::min(i * slab_rows_, rows_) * columns_; }
   Extent operator[](std::int64_t i) const {
@@ -87,7 +88,7 @@ class Matrix {
   std::int64_t slab_rows_;
 };
 
-/// The last parts first: what the pass before this one touched last may still be in cache.
+/// Starts with the last parts, which the phase before may have left in the caches.
 template <class Visit>
 void parallel_backwards(std::int64_t number, const Visit& visit) {
   parallel_for(number, [&](std::int64_t i) { visit(number - 1 - i); });
@@ -99,16 +100,15 @@ void for_rows_backwards(const Matrix& matrix, const Visit& visit) {
   parallel_backwards(matrix.number(), [&](std::int64_t i) { visit(matrix.begin(i), matrix[i]); });
 }
 
-/// Lets the system back a large array by huge pages. Memory that is new to the process costs a page
-/// fault for every page, which takes longer than computing what goes into it; here that is one for
-/// 2 MiB, not for 4 KiB.
+/// Asks the system for huge pages. The first write to each new page costs a page fault, which takes
+/// longer than the elements of a page of 4 KiB take to compute. A huge page has 2 MiB.
 void prefer_huge_pages(void* begin, std::int64_t bytes) {
 #ifdef MADV_HUGEPAGE
   constexpr std::uintptr_t kHugePage = 2 << 20;
   const auto address = reinterpret_cast<std::uintptr_t>(begin);
   const std::uintptr_t first = (address + kHugePage - 1) / kHugePage * kHugePage;
   const std::uintptr_t end = (address + static_cast<std::uintptr_t>(bytes)) / kHugePage * kHugePage;
-  // A wish: where the system does not grant it, all goes on as it would.
+  // The result does not matter: without huge pages the array only takes longer to write.
   if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 #else
   static_cast<void>(begin);
@@ -116,19 +116,20 @@ void prefer_huge_pages(void* begin, std::int64_t bytes) {
 #endif
 }
 
-/// Numbers of some channels in the precision of the arithmetic, repeated for every column of a
-/// matrix.
+/// Arrays of numbers per channel, rounded to R, for the kernels. If there is a matrix, the arrays
+/// have one number per column of it.
 template <class R>
 class Parameters {
  public:
-  /// Room for `number` of them for each channel.
+  /// Makes room for `number` arrays.
   Parameters(ChannelRange channels, const Layout& layout, const Matrix* matrix, std::size_t number)
       : channels_(channels),
         repeat_(matrix ? index(layout.inner) : 1),
         size_(index(matrix ? matrix->columns() : channels.end - channels.begin)),
         numbers_(number * size_of_one() + kLine) {}
-  Parameters(Parameters&&) = default;  // a copy would lie elsewhere within lines
+  Parameters(Parameters&&) = default;  // no copies: offset() depends on the address
 
+  /// Adds an array of value(channel).
   template <class Value>
   void add(const Value& value) {
     R* const begin = numbers_.data() + offset() + added_++ * size_of_one();
@@ -138,8 +139,8 @@ class Parameters {
     }
     for (const R* from = begin; end < begin + size_; ++from) *end++ = *from;
   }
-  /// Those of z if it is looked at. In place there is no x whose distance from a rounded mean would
-  /// leave a rest.
+  /// Adds the arrays of NormalizationArrays; only the center if the kernel does not compute z. In
+  /// place there is no x, so that rounding the mean leaves no rest.
   template <class T>
   void add_normalization(const Affine<T>& n, bool looks_at_z, bool in_place) {
     add([&](std::size_t c) { return n.mean[c]; });
@@ -151,19 +152,20 @@ class Parameters {
     });
   }
 
-  /// Those added as the first ones and after that; null if they have not been added.
+  /// Returns three arrays, beginning with the one that was added after `first` others. Arrays that
+  /// were not added are null.
   NormalizationArrays<R> normalization(std::size_t first = 0) const {
     return {at(first), at(first + 1), at(first + 2)};
   }
   InputGradientArrays<R> gradient() const { return {at(0), at(1), at(2)}; }
 
  private:
-  /// Where a vector would lie across two lines of the cache, it takes longer to load.
+  /// The elements of a cache line. A vector that lies across two lines takes longer to load.
   static constexpr std::size_t kLine = 64 / sizeof(R);
 
-  /// In whole lines.
+  /// The size of an array, rounded up to whole cache lines.
   std::size_t size_of_one() const { return (size_ + kLine - 1) / kLine * kLine; }
-  /// Older C++ libraries have no allocation that is aligned to lines.
+  /// Where the first cache line begins. Older C++ libraries have no aligned allocation.
   std::size_t offset() const {
     const auto address = reinterpret_cast<std::uintptr_t>(numbers_.data()) / sizeof(R);
     return (kLine - address % kLine) % kLine;
@@ -179,6 +181,7 @@ class Parameters {
   std::size_t added_ = 0;
 };
 
+/// Whether a backward kernel computes z.
 template <class T>
 bool looks_at_z(const T* x, const Gate<T>& gate) {
   return !x || (gate.activation.type != ActType::kNone && !gate.y);
@@ -211,13 +214,13 @@ Parameters<R> parameters_of_gradient(const Affine<T>& n, const Gate<T>& gate, co
   return values;
 }
 
-/// An array that may be missing, moved like the others; null stays null.
+/// Returns array + offset; null if the array is null.
 template <class T>
 const T* moved(const T* array, std::int64_t offset) {
   return array ? array + offset : nullptr;
 }
 
-/// Sums of the columns of all parts of a matrix.
+/// Two sums for each column of each part of a matrix.
 struct ColumnSums {
   ColumnSums(const Matrix& matrix)
       : columns(matrix.columns()),
@@ -274,8 +277,7 @@ void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
   }
 }
 
-/// The runs of these channels as a kernel takes them whose arrays begin with the first of them in
-/// the first row.
+/// The range that a kernel gets whose arrays already begin with the first of `channels`.
 ChannelRange first_channels(ChannelRange channels) { return {0, channels.end - channels.begin}; }
 
 }  // namespace
@@ -297,7 +299,7 @@ ChannelRange ChannelParts::operator[](std::int64_t i) const {
 }
 
 void ChannelParts::for_each(const std::function<void(ChannelRange)>& visit) const {
-  // What has one part only, as arrays without runs, is divided up where it is computed.
+  // A single part runs on this thread, because visit() divides an array without runs itself.
   if (number() == 1) return visit((*this)[0]);
   parallel_for(number(), [&](std::int64_t i) { visit((*this)[i]); });
 }
@@ -376,12 +378,12 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange 
                     StoreMode store, T* dx) {
   if (is_empty(layout)) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  constexpr std::size_t kBehindGradient = 3;
+  constexpr std::size_t kAfterGradient = 3;
   if (has_runs(layout)) {
     const auto values = parameters_of_gradient(n, gate, x, sums, count, channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_input_gradient(dy + first, moved(x, first), moved(gate.y, first), layout,
-                               first_channels(channels), values.normalization(kBehindGradient),
+                               first_channels(channels), values.normalization(kAfterGradient),
                                values.gradient(), gate.activation, store, dx + first);
     return;
   }
@@ -389,7 +391,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange 
   const auto values = parameters_of_gradient(n, gate, x, sums, count, channels, layout, &matrix);
   for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
     kernels.column_input_gradient(dy + begin, moved(x, begin), moved(gate.y, begin), extent,
-                                  values.normalization(kBehindGradient), values.gradient(),
+                                  values.normalization(kAfterGradient), values.gradient(),
                                   gate.activation, store, dx + begin);
   });
 }
@@ -398,7 +400,7 @@ template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels,
                        const Gate<T>& gate, StoreMode store, T* dz) {
   if (is_empty(layout)) return;
-  const T* y = gate.y ? gate.y : dy;  // without an activation it tells nothing
+  const T* y = gate.y ? gate.y : dy;  // Without an activation y is not used, but must not be null.
   const auto compute = [&](std::int64_t begin, std::int64_t number) {
     kernels_in_use<T>().shortcut_gradient(dy + begin, y + begin, number, gate.activation, store,
                                           dz + begin);
@@ -410,7 +412,7 @@ void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels,
     }
     return;
   }
-  // As one long run, whatever its channels.
+  // One long run, because the channels do not matter.
   const std::int64_t number = layout.count() * layout.channels;
   parallel_backwards(divide_up(number, kLeastGrain), [&](std::int64_t i) {
     compute(i * kLeastGrain, std::min(kLeastGrain, number - i * kLeastGrain));

@@ -19,7 +19,7 @@
 namespace gluon_syncbn {
 namespace {
 
-/// Waking a thread takes as long as a few parts.
+/// With fewer parts, the calling thread is done before a helper wakes up.
 constexpr std::int64_t kFewParts = 8;
 
 std::optional<cpu_set_t> cores_of_thread() {
@@ -40,13 +40,14 @@ int default_threads() {
   return wanted > 0 ? std::min(wanted, cores) : cores;
 }
 
-/// The threads that help. They start with the first job that they can help with, and live as long
-/// as the process: nothing here is ever destroyed, so they may be waiting when it exits.
+/// The threads that help. They start with the first job that they can help with. The team is never
+/// destroyed, so its threads may still be waiting when the process ends.
 class Team {
  public:
   static Team& instance() {
     static Team* const team = [] {
-      // A child of fork has the team's memory, but none of its threads, and its lock in any state.
+      // A forked child has the memory of the team but none of its threads, and the mutex may be
+      // locked. So each caller there does all the work itself.
       pthread_atfork(nullptr, nullptr, [] { forked_.store(true, std::memory_order_relaxed); });
       return new Team;
     }();
@@ -87,9 +88,9 @@ class Team {
     const std::int64_t number;
     const std::function<void(std::int64_t)>& task;
     std::atomic<std::int64_t> next{0};
-    int helpers = 0;  // guarded by the team's mutex
-    // Of a helper; likewise. By value, because the libstdc++ that MXNet's wheels ask for lacks what
-    // newer headers count the owners of a std::exception_ptr with.
+    int helpers = 0;  // guarded by the mutex of the team
+    // The error of a helper, guarded by the same mutex. It is no std::exception_ptr: newer headers
+    // count its owners with functions that the libstdc++ required by MXNet's wheels lacks.
     std::optional<Error> error;
 
     Job(std::int64_t number_in, const std::function<void(std::int64_t)>& task_in)
@@ -99,7 +100,7 @@ class Team {
     bool is_taken() const { return next.load(std::memory_order_relaxed) >= number; }
   };
 
-  /// Counts a thread that computes a job of its own.
+  /// Counts the threads that compute a job of their own.
   class Caller {
    public:
     explicit Caller(std::atomic<int>* callers) : callers_(callers) { ++*callers_; }
@@ -123,15 +124,16 @@ class Team {
     for (int i = 0; i < wanted; ++i) wake_.notify_one();
   }
 
-  /// Waits for those who still compute parts of the job.
+  /// Waits for the helpers that still compute parts of the job.
   void withdraw(Job* job) {
     std::unique_lock<std::mutex> lock(mutex_);
     jobs_.erase(std::find(jobs_.begin(), jobs_.end(), job));
     left_.wait(lock, [&] { return job->helpers == 0; });
   }
 
-  /// The system likes to start a thread on the core of the one that wakes it; where that computes
-  /// on, and others have only just become free, the helper would come when all is done.
+  /// Keeps the helpers off the core of the calling thread, which computes on. The system tends to
+  /// wake a thread on the core of the thread that wakes it. If the other cores have only just
+  /// become free, the helper would then run when the job is over.
   void keep_off_this_core() {
     auto cores = cores_of_thread();
     const int here = sched_getcpu();
@@ -150,7 +152,7 @@ class Team {
       thread.detach();
       return true;
     } catch (const std::system_error&) {
-      return false;  // the caller does all by itself
+      return false;  // The caller works without this thread.
     }
   }
 
@@ -158,7 +160,7 @@ class Team {
     return callers_.load(std::memory_order_relaxed) + helping < limit();
   }
 
-  /// A job that is not yet done, if a core is free to help with it.
+  /// Returns a job with parts left, if a core is free to help with it.
   Job* find_job() {
     if (!has_free_core(helping_)) return nullptr;
     for (Job* job : jobs_) {
@@ -167,7 +169,7 @@ class Team {
     return nullptr;
   }
 
-  /// Until the job is done or another device needs the core.
+  /// Computes parts until the job has none left, or another device needs the core.
   void help_with(Job* job, std::unique_lock<std::mutex>* lock) {
     while (has_free_core(helping_ - 1)) {
       const std::int64_t i = job->take();

@@ -6,22 +6,23 @@
 
 namespace gluon_syncbn {
 
-/// Calls task(i) for all i in [0, number) on the calling thread, helped by threads of this process
-/// for which a core is free, if there is enough to do. They start in rising order. The task must
-/// not throw, and give the same results whoever runs it. In a child of fork nobody helps.
+/// Calls task(i) for all i in [0, number), in rising order, on the calling thread and on helping
+/// threads. Helpers come only if there are many tasks and a core is free. The result of task(i)
+/// must not depend on its thread. An error of a task ends the others and is thrown here. A forked
+/// child has no helpers.
 ///
-/// All calls share num_threads() threads, their callers included: where as many devices compute at
-/// once, none gets help, and help that was given earlier leaves.
+/// All calls together use at most num_threads() threads, the calling threads included. If that many
+/// devices compute at the same time, no call gets help, and helpers leave the calls that have some.
 void parallel_for(std::int64_t number, const std::function<void(std::int64_t)>& task);
 
-/// Calls task(0), task(1), ... up to number on the calling thread alone, until one returns false;
-/// none where no other core would be left to those who are not here yet.
+/// Calls task(0), task(1), ..., task(number - 1) on the calling thread, until one returns false.
+/// Calls none if no core would be left for the devices that have not come yet.
 void for_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task);
 
-/// OMP_NUM_THREADS where it is set, but never more than the cores that this process may use.
+/// OMP_NUM_THREADS if it is set, but at most the number of cores that this process may use.
 int num_threads();
 
-/// At least 1. For tests.
+/// For tests. A number below 1 means 1.
 void set_num_threads(int number);
 
 }  // namespace gluon_syncbn

@@ -37,7 +37,7 @@ BACKBONES = ("resnet50", "resnest50")
 BY_DEFAULT = {
     ("FCN", "resnest50", "yes"),
     ("DeepLabV3", "resnet50", "no"),
-    ("ICNet", "resnet50", "-"),  # with the head of PSPNet
+    ("ICNet", "resnet50", "-"),  # has the head of PSPNet
 }
 
 Make = Callable[[Any, dict, list], Any]
@@ -84,8 +84,8 @@ class Network:
         return f"{self.family}-{self.backbone}" + ("-aux" if self.aux == "yes" else "")
 
     def build(self, norm_layer: Any, number: int, **norm_kwargs: Any) -> Any:
-        """Make the network for `number` contexts, without dropout, which no two runs share."""
-        with _quietly(), mx.name.NameManager():  # the same names every time
+        """Make the network for `number` contexts, without dropout, which is random."""
+        with _quietly(), mx.name.NameManager():  # gives the same names every time
             net = self.make(norm_layer, norm_kwargs, [mx.cpu(i) for i in range(number)])
         net.apply(_without_dropout)
         net.cast("float64")
@@ -94,7 +94,7 @@ class Network:
 
 @contextlib.contextmanager
 def _quietly() -> Any:
-    """Without what GluonCV's constructors print, and warn of because of what they initialize."""
+    """Hide what GluonCV's constructors print, and their warnings about what they initialize."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -107,7 +107,7 @@ def _without_dropout(block: Any) -> None:
 
 
 def _pixels_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
-    """Cross entropy of every output with random labels of its size."""
+    """Return the cross entropy of every output with random labels of its size."""
     criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
     losses = []
     for out in outputs_of(net(x)):
@@ -118,19 +118,19 @@ def _pixels_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
 
 
 def _masks_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
-    """Mask R-CNN's head adds an axis in front, for the images that the regions belong to."""
+    """Remove the first axis of the output of Mask R-CNN's head: the image of each region."""
     return weighted_loss(lambda data: net(data)[0], x, first)
 
 
 class _Predictions(YOLOV3Loss):
-    """In place of YOLO3's loss, which casts to single precision: its predictions as they are."""
+    """Return YOLO3's predictions. They replace its loss, which casts to single precision."""
 
     def hybrid_forward(self, F: Any, objectness: Any, *predictions_and_targets: Any) -> Any:
         return [objectness, *predictions_and_targets[:3]]
 
 
 def _yolo_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
-    """YOLO3's predictions in training, which it makes only where it is given targets."""
+    """YOLO3's predictions in training, which it makes only if it gets targets."""
     count = sum(3 * (x.shape[2] // stride) ** 2 for stride in (8, 16, 32))
     sizes = [(1, 4), (count, 1), (count, 2), (count, 2), (count, 2), (count, CLASSES)]
     targets = [mx.nd.ones((x.shape[0], *size), ctx=x.context, dtype="float64") for size in sizes]
@@ -153,7 +153,7 @@ def _segmentation(make: Any, size: int, **fixed: Any) -> Make:
 
 
 class _RcnnFeatures(gluon.HybridBlock):
-    """What holds the norm layers of Faster and Mask R-CNN: the pyramid of features, the box head.
+    """The parts of Faster and Mask R-CNN with norm layers: the pyramid of features, the box head.
 
     The rest draws proposals at random, which no two runs share, and has no norm layer.
     """
@@ -195,7 +195,7 @@ def _yolo(make: Any) -> Make:
 
 
 class _NotFrozen(nn.BatchNorm):
-    """GluonCV makes other networks, with frozen statistics, where the layer is BatchNorm itself."""
+    """A BatchNorm under another name: for BatchNorm itself, GluonCV freezes the statistics."""
 
     def _alias(self) -> str:
         return "batchnorm"
@@ -204,7 +204,7 @@ class _NotFrozen(nn.BatchNorm):
 def _mask_head(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
     kwargs = {"num_fcn_convs": 2, "norm_layer": norm_layer, "norm_kwargs": norm_kwargs}
     if norm_layer is nn.BatchNorm:
-        # MXNet's own, for which alone GluonCV makes norm layers here, knows no double precision.
+        # GluonCV makes norm layers here only for MXNet's SyncBatchNorm, which has no float64.
         with mock.patch.object(mask_rcnn, "SyncBatchNorm", norm_layer):
             return mask_rcnn.Mask(1, range(CLASSES), 8, **kwargs)
     return mask_rcnn.Mask(1, range(CLASSES), 8, **kwargs)

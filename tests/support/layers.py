@@ -16,7 +16,7 @@ _keys = iter(range(10**9))
 
 @dataclass
 class Batch:
-    """Inputs of one step; `shards` are the numbers of samples of the devices."""
+    """The inputs of one step; `shards` has the number of samples of each device."""
 
     x: np.ndarray
     dy: np.ndarray
@@ -29,7 +29,7 @@ class Batch:
     shortcut: np.ndarray | None = None
 
     def split(self, array: np.ndarray) -> list[np.ndarray]:
-        """Cut along the first axis of samples, which is the batch unless that is the channels."""
+        """Cut along the axis of the batch: the first axis, or the second if channels come first."""
         return np.split(array, np.cumsum(self.shards)[:-1], axis=self.batch_axis)
 
     @property
@@ -45,7 +45,7 @@ def make_batch(
     dtype: str = "float32",
     mean: float = 0.0,
 ) -> Batch:
-    """Random data of standard deviation 1 about `mean`; shape[batch axis] is the sum of shards."""
+    """Draw data of standard deviation 1 around `mean`; shape[batch axis] is the sum of shards."""
     channels = shape[axis]
     parameter = "float32" if dtype == "float16" else dtype
 
@@ -66,7 +66,7 @@ def make_batch(
 
 @dataclass
 class Result:
-    """What the devices computed: lists have one entry for each device.
+    """The results of the devices. Lists have one entry for each device.
 
     Gradients are None where grad_req is null.
     """
@@ -82,7 +82,7 @@ class Result:
 
 @dataclass
 class Options:
-    """Attributes of the operator and how to call it."""
+    """The attributes of the operator, and how to call it."""
 
     eps: float = 1e-5
     momentum: float = 0.9
@@ -90,14 +90,14 @@ class Options:
     use_global_stats: bool = False
     grad_req: dict[str, str] = field(default_factory=dict)
     train_mode: bool = True
-    before: float = 0.0  # what gradients hold before backward
-    device: str = DEVICE  # type of the contexts
+    before: float = 0.0  # the value of gradients before backward
+    device: str = DEVICE  # the type of the contexts
     act_type: str | None = None
     slope: float = 0.25
     inplace: bool = False
 
     def before_of(self, name: str) -> float:
-        """What is left of `before` in the gradient of `name`."""
+        """The part of `before` that stays in the gradient of `name`."""
         return self.before if self.grad_req.get(name) == "add" else 0.0
 
     def attributes(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Options:
 
 
 def run(batch: Batch, options: Options) -> Result:
-    """One forward and backward on ``len(batch.shards)`` contexts."""
+    """Run one forward and backward pass on ``len(batch.shards)`` contexts."""
     ctx = [mx.Context(options.device, i) for i in range(len(batch.shards))]
     key = f"test{next(_keys)}"
 
@@ -175,13 +175,13 @@ def add_shortcut(rng: np.random.Generator, batch: Batch) -> None:
 
 
 def avoid_kinks(batch: Batch, options: Options) -> None:
-    """Let no gradient come to where rounding decides on which side of its kink an activation is."""
+    """Set gradients to 0 where rounding decides on which side of its kink an activation is."""
     z = expect(batch, options).before_activation
     batch.dy[np.abs(z) < 1e-2] = 0
 
 
 def expect(batch: Batch, options: Options) -> Expected:
-    """The oracle's answer."""
+    """Return the expected results, from the oracle."""
     return batch_norm(
         batch.x,
         batch.dy,
@@ -227,7 +227,7 @@ def check(batch: Batch, options: Options, tolerance: float, out_tolerance: float
         if parts is not None:
             total = np.sum(parts, axis=0, dtype=np.float64)
             expected_total = whole + len(parts) * options.before_of(name)
-            # Sums may cancel; the rounding of their terms stays.
+            # Sums may cancel, but the rounding errors of their terms do not.
             size = max(np.abs(parts).max(), np.abs(whole).max(), largest_dz)
             assert np.abs(total - expected_total).max() <= tolerance * size
     for mine, theirs in (

@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass
 class Expected:
-    """What one device computes on the whole batch."""
+    """The results of one device on the whole batch."""
 
     out: np.ndarray
     dx: np.ndarray
@@ -21,7 +21,7 @@ class Expected:
     dbeta: np.ndarray
     running_mean: np.ndarray
     running_var: np.ndarray
-    largest_scale: float  # of |gamma| / std
+    largest_scale: float  # the largest |gamma| / std
     dshortcut: np.ndarray
     before_activation: np.ndarray
 
@@ -43,7 +43,7 @@ def batch_norm(
     act_type: str | None = None,
     slope: float = 0.25,
 ) -> Expected:
-    """Forward and backward for the gradient `dy` of the output."""
+    """Compute forward and backward for the gradient `dy` of the output."""
     x, dy, gamma, beta, running_mean, running_var = (
         np.asarray(a, dtype=np.float64) for a in (x, dy, gamma, beta, running_mean, running_var)
     )
@@ -83,7 +83,7 @@ def batch_norm(
 
 
 def activate(z: np.ndarray, act_type: str | None, slope: float) -> tuple[np.ndarray, np.ndarray]:
-    """Value and derivative of an activation, with MXNet's names; at 0 that from below."""
+    """Return value and derivative of an activation, by MXNet's names; at 0 the one from below."""
     z = np.asarray(z, dtype=np.float64)
     if act_type is None:
         return z, np.ones_like(z)
@@ -97,6 +97,6 @@ def activate(z: np.ndarray, act_type: str | None, slope: float) -> tuple[np.ndar
 
 
 def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Largest difference, relative to the largest expected value but not to less than 1e-30."""
+    """Return the largest difference, relative to the largest expected value or 1e-30."""
     difference = np.abs(np.asarray(actual, dtype=np.float64) - expected).max(initial=0.0)
     return float(difference / max(float(np.abs(expected).max(initial=0.0)), 1e-30))

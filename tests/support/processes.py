@@ -1,4 +1,4 @@
-"""Programs in interpreters of their own."""
+"""Programs in interpreters of their own, and the functions of scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment of a machine where nobody has imported gluon_syncbn."""
+    """Return the environment without the variables that importing gluon_syncbn sets."""
     return {name: value for name, value in os.environ.items() if name not in SETTINGS}
 
 
@@ -42,7 +42,7 @@ def run_python(
 
 
 def shell_function(script: str, name: str) -> str:
-    """The text of a function of a script in scripts/."""
+    """Return the text of a function of a script in scripts/."""
     text = (ROOT / "scripts" / script).read_text()
     found = re.search(rf"^{name}\(\) \{{\n.*?^\}}\n", text, re.MULTILINE | re.DOTALL)
     assert found is not None

@@ -1,4 +1,4 @@
-"""One training step of a network on any number of contexts, and how two of them compare."""
+"""One training step of a network on any number of contexts, and the comparison of two steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import contexts
 
 BATCH = 3  # two devices get one image and two
 
-# Of a network, its input and the place of that in the batch.
+# A loss of a network, its input and the place of that in the batch.
 Loss = Callable[[Any, mx.nd.NDArray, int], mx.nd.NDArray]
 
 
@@ -23,7 +23,7 @@ def outputs_of(out: Any) -> list[mx.nd.NDArray]:
 
 
 def weighted_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
-    """Every output times random weights."""
+    """Return the sum of every output times random weights."""
     losses = []
     for out in outputs_of(net(x)):
         rng = np.random.default_rng(out.size // out.shape[0])
@@ -34,7 +34,7 @@ def weighted_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
 
 @dataclass
 class Step:
-    """Loss and arrays after a step, the latter by the names of the parameters."""
+    """The loss of a step, and the arrays after it by the names of the parameters."""
 
     loss: float
     gradients: dict[str, np.ndarray]
@@ -48,7 +48,7 @@ def norm_layers(net: Any) -> list:
 
 
 def _named(net: Any) -> dict[str, Any]:
-    """Parameters by their place in the network. In a traced graph, their names tell the place."""
+    """Return parameters by their place in the network. In a traced graph, names give the place."""
     parameters = net._collect_params_with_prefix().items()
     return {n.replace("syncbatchnorm", "batchnorm").replace(".", "_"): p for n, p in parameters}
 
@@ -59,7 +59,7 @@ def randomize(net: Any, size: int, loss: Loss) -> dict[str, np.ndarray]:
     With the initial values of BatchNorm some statistics would be zero but for rounding.
     """
     net.initialize(mx.init.Zero(), ctx=contexts(1), force_reinit=True)
-    with autograd.record():  # completes the shapes
+    with autograd.record():  # infers the shapes
         loss(net, mx.nd.zeros((1, 3, size, size), dtype="float64"), 0)
     rng = np.random.default_rng(1)
     values = {}
@@ -91,7 +91,7 @@ def load(net: Any, number: int, values: dict[str, np.ndarray]) -> None:
 
 
 def train_step(net: Any, number: int, size: int, loss: Loss) -> Step:
-    """Forward and backward on `number` contexts."""
+    """Run forward and backward on `number` contexts."""
     rng = np.random.default_rng(2)
     data = mx.nd.array(rng.standard_normal((BATCH, 3, size, size)), dtype="float64")
     shards = gluon.utils.split_and_load(data, contexts(number), even_split=False)
@@ -113,7 +113,7 @@ def train_step(net: Any, number: int, size: int, loss: Loss) -> Step:
 
 
 def compare(ours: Step, expected: Step, tolerance: float) -> None:
-    """Fail where two steps differ by more than rounding, `tolerance` for gradients.
+    """Fail if two steps differ by more than rounding, or gradients by more than `tolerance`.
 
     Gradients that are zero in exact arithmetic (of a bias in front of a norm, say) are sums of
     terms as large as the other gradients.
@@ -128,5 +128,5 @@ def compare(ours: Step, expected: Step, tolerance: float) -> None:
         assert difference <= allowed, f"{name}: {difference} > {allowed}, size {size} of {largest}"
     assert ours.running.keys() == expected.running.keys()
     for name, value in expected.running.items():
-        # MXNet's BatchNorm holds momentum in single precision.
+        # MXNet's BatchNorm has its momentum in single precision.
         assert np.abs(ours.running[name] - value).max() <= 1e-6 * np.abs(value).max(), name

@@ -10,8 +10,11 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// An activation has `value`, the output for z; `gradient`, that with respect to z by z;
-/// `gradient_by_output`, the same by the output; and `inverse`, z by an output in elements of T.
+// Each activation has these functions, for vectors V:
+//   value                the output for z
+//   gradient             the gradient with respect to z, computed from z
+//   gradient_by_output   the same gradient, computed from the output
+//   inverse<T>           z, computed from an output that was rounded to T
 
 struct Identity {
   template <class V>
@@ -32,14 +35,13 @@ struct Identity {
   }
 };
 
-/// ReLU, leaky or not. Where the slope is 0, what lies below 0 does not come through even if it is
-/// not finite.
+/// ReLU, leaky or not. If the slope is 0, values below 0 become 0 even if they are infinite.
 struct Rectifier {
   double slope;
 
   template <class V>
   GLUON_SYNCBN_INLINE V value(V z) const {
-    return z < 0 ? below(z) : z;  // a NaN stays one
+    return z < 0 ? below(z) : z;  // keeps NaN
   }
   template <class V>
   GLUON_SYNCBN_INLINE V gradient(V dy, V z) const {
@@ -70,7 +72,7 @@ GLUON_SYNCBN_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
 GLUON_SYNCBN_INLINE float log1p_of(float x) { return __builtin_log1pf(x); }
 GLUON_SYNCBN_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
 
-/// Lanes that need such a function take far longer than a call: loops call these.
+/// Its functions are called and not inlined: a call takes little time beside expm1() for each lane.
 struct Elu {
   double slope;
 
@@ -96,11 +98,11 @@ struct Elu {
     V below = ratio < -1 ? of_lanes(y, -1) : ratio;
     for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = log1p_of(below[i]);
     const V lowest = of_lanes(y, kSaturation<T>);
-    return y > 0 ? y : below < lowest ? lowest : below;  // a NaN stays one
+    return y > 0 ? y : below < lowest ? lowest : below;  // keeps NaN
   }
 };
 
-/// Calls visit(activation) with a type of its own for each. Identity is a matter of the caller.
+/// Calls visit(Elu) or visit(Rectifier). The caller handles the identity, if it wants a faster one.
 template <class Visit>
 GLUON_SYNCBN_INLINE void with_activation(const Activation& activation, const Visit& visit) {
   if (activation.type == ActType::kElu) return visit(Elu{activation.slope});

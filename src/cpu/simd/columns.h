@@ -1,4 +1,4 @@
-// Loops over matrices in which the columns have statistics of their own.
+// Loops over matrices in which each column has its own statistics.
 
 #ifndef GLUON_SYNCBN_CPU_SIMD_COLUMNS_H_
 #define GLUON_SYNCBN_CPU_SIMD_COLUMNS_H_
@@ -15,38 +15,40 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Rows that are summed before they are merged (as kBlock in runs.h), and columns that are looked
-/// at together.
+/// A tile has up to kBlockRows rows and about kTile columns. Its sums are complete before they are
+/// merged into the statistics of the columns (as kBlock in runs.h).
 constexpr std::int64_t kBlockRows = 128;
 constexpr std::int64_t kTile = 512;
-/// Rows that are added up in registers before they are added to the sums in memory, and how far
-/// ahead of them rows are fetched.
+/// This many rows are added up in registers before the result is added to the sums in memory.
 constexpr std::int64_t kRowGroup = 8;
+/// Rows are fetched into the cache this far ahead.
 constexpr std::int64_t kRowsAhead = 32;
 constexpr std::int64_t kLineBytes = 64;
 
-/// What the last tile of a row may have more than others, so that none is less than a vector.
+/// The last tile of a row may be wider by less than a vector, so that no tile is narrower than one.
 constexpr std::int64_t kMostColumns = kTile + kDoubles;
 
 GLUON_SYNCBN_INLINE std::int64_t columns_of_tile(std::int64_t rest) {
   return rest < kMostColumns ? rest : kTile;
 }
 
-/// Sums over the rows of a tile, one for each of its columns.
+/// Two sums over the rows of a tile for each of its columns.
 struct TileSums {
   double first[kMostColumns];
   double second[kMostColumns];
 };
 
-/// Calls visit(i) for vectors that cover all columns. The last two may overlap.
+/// Calls visit(i) for the first columns i of vectors that cover all columns. The last two vectors
+/// may overlap.
 template <class Visit>
 GLUON_SYNCBN_INLINE void for_each_vector(std::int64_t columns, const Visit& visit) {
   for (std::int64_t i = 0; i < columns; i += kDoubles) visit(smaller(i, columns - kDoubles));
 }
 
-/// Sums terms(row, column) over rows, for all columns of a tile of T. A few rows at a time are read
-/// side by side, so that the sums are seldom loaded and stored. The processor does not foresee
-/// that, so fetch(row, column) is called for every line of memory well before, row by row.
+/// Sums terms(row, column) over the rows, for all columns of a tile of T.
+///
+/// Reads kRowGroup rows at a time, so that the sums are seldom loaded and stored. The processor
+/// does not predict this order. So this calls fetch(row, column) for each cache line of later rows.
 template <class T, class EachTerms, class Fetch>
 GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileSums* sums,
                                   const EachTerms& terms, const Fetch& fetch) {
@@ -76,7 +78,8 @@ GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileS
       store(sums->second + i, sum.second);
     }
   }
-  // The rows that are left; and all rows of a last vector, of which the first lanes are counted.
+  // The remaining rows. The last vector may overlap the one before it: only its last lanes count,
+  // over all rows.
   for (std::int64_t i = 0; i < columns; i += kDoubles) {
     const std::int64_t at = smaller(i, columns - kDoubles);
     Terms sum{};
@@ -87,8 +90,8 @@ GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileS
   }
 }
 
-/// The means of a tile as pivots; where there are none yet, those of a few rows at its top, exact
-/// where these are all the same.
+/// Writes the pivots of a tile: the means so far or, for the `first` tile of the columns, the means
+/// of its first few rows. If these rows are equal, the pivots are exact.
 template <class T>
 GLUON_SYNCBN_INLINE void choose_pivots(const T* x, std::int64_t width, std::int64_t rows,
                                        const double* mean, bool first, std::int64_t columns,
@@ -114,7 +117,7 @@ struct PaddedNormalization {
   NormalizationArrays<R> arrays() const { return {center, scale, shift}; }
 };
 
-/// Merges `rows` rows of a tile, `rows_before` rows from the top, into the moments of its columns.
+/// Merges a tile into the moments of its columns, which have `rows_before` rows so far.
 template <class T>
 void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t columns,
                 std::int64_t rows_before, double* mean, double* m2) {
@@ -216,7 +219,7 @@ void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
   });
 }
 
-/// As Computed, by numbers that change from element to element.
+/// Like Computed, with other numbers for each column.
 template <class T, int kInputs, class By>
 struct ComputedColumns {
   const Inputs<T, kInputs>& inputs;

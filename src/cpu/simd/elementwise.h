@@ -12,9 +12,11 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Writes value(i), a vector for out[i] and those after it, to out[0, length), which is a vector or
-/// more. Vectors at both ends may overlap with those between: they are made before anything is
-/// written, since the output may be an input.
+/// Writes out[0, length), where value(i) gives the vector that begins with out[i]. `length` is a
+/// vector or more.
+///
+/// The vectors at both ends may overlap with those between. They are computed before anything is
+/// written, because the output array may be an input too.
 template <class T, class Value>
 GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how, const Value& value) {
   const auto made = [&](std::int64_t i) GLUON_SYNCBN_INLINED {
@@ -37,7 +39,8 @@ GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how, const
   store(out + last, at_end);
 }
 
-/// What is computed of each element, made like gates by at(load) for some channels.
+// The functions that compute output elements. ...By has the numbers of all channels; its at(load)
+// makes the function for one channel, or for a vector of columns.
 
 template <class V, class Act>
 struct Normalize {
@@ -91,7 +94,7 @@ struct DifferentiateBy {
   }
 };
 
-/// Calls visit(inputs, what is computed of them).
+/// Calls visit(inputs, by), where `by` makes the function of these inputs.
 template <class T, class Visit>
 GLUON_SYNCBN_INLINE void with_normalization(const T* x, const T* shortcut,
                                             const NormalizationArrays<Real<T>>& p,
@@ -107,6 +110,7 @@ GLUON_SYNCBN_INLINE void with_normalization(const T* x, const T* shortcut,
   });
 }
 
+/// value(i) for write(): f of the inputs at i.
 template <class T, int kInputs, class F>
 struct Computed {
   const Inputs<T, kInputs>& inputs;
@@ -114,16 +118,6 @@ struct Computed {
 
   GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
     return (inputs + i).apply(f, [](const T* from) GLUON_SYNCBN_INLINED { return load(from); });
-  }
-};
-
-template <class Act>
-struct GateByOutput {
-  Act act;
-
-  template <class V>
-  GLUON_SYNCBN_INLINE V operator()(V dy, V y) const {
-    return act.gradient_by_output(dy, y);
   }
 };
 
@@ -137,9 +131,10 @@ void shortcut_gradient(const T* dy, const T* y, std::int64_t number, const Activ
     return copy(out.elements, number, dz);
   }
   with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
-    const GateByOutput<decltype(act)> f{act};
+    const auto f = [act](Reals<T> dy_at, Reals<T> y_at)
+                       GLUON_SYNCBN_INLINED { return act.gradient_by_output(dy_at, y_at); };
     const Inputs<T, 2> inputs{{dy, y}};
-    write(dz, number, how, Computed<T, 2, GateByOutput<decltype(act)>>{inputs, f});
+    write(dz, number, how, Computed<T, 2, decltype(f)>{inputs, f});
   });
   end_of_stream(how);
 }

@@ -11,16 +11,16 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// A flag that a loop need not look up.
+/// A flag that is known when the loop is compiled.
 template <bool kValue>
 struct Always {
   constexpr operator bool() const { return kValue; }
 };
 
-/// Turns dy into dz = dy * act'(z), and knows x - center. In place the output stands for x, and
-/// tells both.
+/// Turns dy into dz = dy * act'(z) for one channel, or for a vector of columns. Also computes
+/// x - center. In place, both are computed from the output, which is passed as x.
 template <class T, class V, class Act, class InPlace, class ByOutput>
-struct Gate {
+struct ChannelGate {
   V scale;
   V shift;
   Act act;
@@ -38,10 +38,10 @@ struct Gate {
   }
 };
 
-/// Of all channels; those in question are made by at(load), where load(array) gives their numbers.
+/// The gates of all channels. at(load) makes a ChannelGate, where load(array) gives its numbers.
 template <class T, class R, int kArrays, class Act, class InPlace, class ByOutput>
 struct Gates {
-  static constexpr int kInputs = kArrays;  // dy, x or what stands for it, and y
+  static constexpr int kInputs = kArrays;  // dy and x, or dy, x and y
   const R* scale;
   const R* shift;
   Act act;
@@ -52,12 +52,13 @@ struct Gates {
   GLUON_SYNCBN_INLINE auto at(const Load& load) const {
     using V = decltype(load(scale));
     const bool looks_at_z = in_place || !by_output;
-    return Gate<T, V, Act, InPlace, ByOutput>{
+    return ChannelGate<T, V, Act, InPlace, ByOutput>{
         looks_at_z ? load(scale) : V{}, looks_at_z ? load(shift) : V{}, act, in_place, by_output};
   }
 };
 
-/// Calls visit(gates) with those of an activation, told by the output if there is one.
+/// Calls visit(gates) with the gates of an activation. They compute act'(z) from y, or from z if y
+/// is null. They work in place if x is null.
 template <class T, class R, class Visit>
 GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, const T* y,
                                     const NormalizationArrays<R>& p, const Visit& visit) {
@@ -67,7 +68,7 @@ GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, co
     if (!x) return visit(Gates<T, R, 2, Identity, Yes, Yes>{p.scale, p.shift, {}, {}, {}});
     return visit(Gates<T, R, 2, Identity, No, Yes>{p.scale, p.shift, {}, {}, {}});
   }
-  // Its functions take so long that its loops may look up what tells z.
+  // The functions of ELU take so long that testing a flag for each vector does not matter.
   if (activation.type == ActType::kElu) {
     return visit(
         Gates<T, R, 3, Elu, bool, bool>{p.scale, p.shift, {activation.slope}, !x, y != nullptr});
@@ -78,7 +79,7 @@ GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, co
   visit(Gates<T, R, 2, Rectifier, No, No>{p.scale, p.shift, act, {}, {}});
 }
 
-/// Arrays of which elements at the same place belong together.
+/// Input arrays of the same shape.
 template <class T, int kNumber>
 struct Inputs {
   const T* arrays[kNumber];
@@ -90,7 +91,7 @@ struct Inputs {
     return moved;
   }
 
-  /// function(load(array) for each).
+  /// Returns function(load(array), ...) with one argument for each array.
   template <class Function, class Load>
   GLUON_SYNCBN_INLINE auto apply(const Function& function, const Load& load) const {
     if constexpr (kNumber == 1) {
@@ -103,7 +104,7 @@ struct Inputs {
   }
 };
 
-/// Those that a gate needs.
+/// The input arrays that a gate needs. If x or y is null, the other one takes its place.
 template <class Gates, class T>
 GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x, const T* y) {
   if constexpr (Gates::kInputs == 2) {
@@ -113,7 +114,7 @@ GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x,
   }
 }
 
-/// The two terms of a vector of elements.
+/// Computes dz and x - center of a vector of elements. Their sums and products are summed.
 template <class Gate>
 struct GradientTerms {
   Doubles mean;

@@ -14,7 +14,7 @@ namespace {
 constexpr Isa kAll[] = {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512};
 
 #ifdef GLUON_SYNCBN_X86
-/// Older compilers do not know the name of this one in __builtin_cpu_supports.
+/// Asks the processor itself, because __builtin_cpu_supports of older compilers has no "f16c".
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;

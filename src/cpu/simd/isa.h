@@ -10,17 +10,19 @@
 
 /// The innermost loops, compiled once for each instruction set from one source (loops.h).
 ///
-/// Files that are compiled for an instruction set which the machine may lack must not share inline
-/// functions with others: the linker keeps any one copy of such a function, and that would be an
-/// illegal instruction on a lesser machine. So what passes between them are pointers and the plain
-/// structures of this header.
+/// A file that is compiled for an instruction set must not share inline functions with other files.
+/// The linker keeps any one copy of such a function, which a machine without these instructions
+/// could not run. So only pointers and the plain structures of this header pass between the files.
 namespace gluon_syncbn::cpu {
 
-/// Whether a kernel replaces what its output array holds, adds to it, or replaces it past the
-/// caches, which saves reading an array that no cache could keep before it is overwritten.
-enum class StoreMode { kAssign, kAdd, kStream };
+/// How a kernel writes its output array.
+enum class StoreMode {
+  kAssign,  ///< replaces the elements
+  kAdd,     ///< adds to the elements
+  kStream,  ///< replaces the elements and bypasses the caches, which saves reading them first
+};
 
-/// z = (x - center) * scale + shift; an array for each.
+/// The numbers of z = (x - center) * scale + shift, per channel or per column.
 template <class R>
 struct NormalizationArrays {
   const R* center;
@@ -28,7 +30,8 @@ struct NormalizationArrays {
   const R* shift;
 };
 
-/// dx = dy_factor * dz + x_factor * (x - center) + constant; an array for each.
+/// The numbers of dx = dy_factor * dz + x_factor * (x - center) + constant, per channel or per
+/// column.
 template <class R>
 struct InputGradientArrays {
   const R* dy_factor;
@@ -42,20 +45,24 @@ struct ChannelRange {
   std::int64_t end;
 };
 
-/// A row-major matrix without gaps. One with fewer columns than a vector has lanes has one row.
+/// The size of a row-major matrix without gaps. A matrix that is narrower than a vector has one
+/// row.
 struct Extent {
   std::int64_t rows;
   std::int64_t columns;
 };
 
-/// For arrays in which a channel's elements lie in long runs, all elements of some channels; for
-/// others, matrices in which the columns have statistics of their own. A run has 16 elements or
-/// more, no fewer than a vector has lanes. Outputs may be inputs.
+/// The kernels for data of T.
 ///
-/// y is act(z), or act(z + shortcut) if there is a shortcut. Its gradient with respect to what the
-/// activation is given, dz, is told by y or, if that is null, by z. Without an activation, dz is dy
-/// and z is not looked at. If x is null, y tells it too: z is the inverse of the activation, and
-/// x - center is (z - shift) * scale, where scale is the inverse of that above.
+/// run_... take arrays in which a channel's elements lie in long runs, and compute some channels. A
+/// run has at least 16 elements, which is a vector or more. column_... take matrices in which each
+/// column has its own statistics. An output array may be an input array too.
+///
+/// y is act(z), or act(z + shortcut). dz is the gradient with respect to the argument of act. It is
+/// computed from y or, if y is null, from z. Without an activation dz is dy, and neither is read.
+///
+/// In place x is null, and the kernels compute x - center from y as (act's inverse(y) - shift) *
+/// scale. There, scale is 1 / the scale of z.
 template <class T>
 struct Kernels {
   using R = Real<T>;
@@ -80,12 +87,12 @@ struct Kernels {
                                 const NormalizationArrays<R>&, const InputGradientArrays<R>&,
                                 const Activation&, StoreMode, T* dx);
 
-  /// dz by y, for elements that lie side by side.
+  /// Computes dz from y for `number` elements, whatever their channels.
   void (*shortcut_gradient)(const T* dy, const T* y, std::int64_t number, const Activation&,
                             StoreMode, T* dz);
 };
 
-/// The kernels of one instruction set for all types of data.
+/// The kernels of one instruction set, for all types of data.
 struct IsaKernels {
 #define GLUON_SYNCBN_KERNELS(T) Kernels<T> of_##T;
   GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_KERNELS)
@@ -106,17 +113,17 @@ enum class Isa { kBaseline, kAvx2, kAvx512 };
 
 const char* isa_name(Isa isa);
 
-/// Whether this machine has the instructions and this library was built with them.
+/// Whether this machine has the instructions and the library was built with them.
 bool has_isa(Isa isa);
 
-/// The instruction set in use: the best that the machine has, unless the environment variable
-/// GLUON_SYNCBN_ISA (baseline, avx2 or avx512) names a lesser one.
+/// The instruction set in use: the newest that the machine has, unless the environment variable
+/// GLUON_SYNCBN_ISA (baseline, avx2 or avx512) names an older one.
 Isa isa();
 
-/// For tests. Without effect where the machine lacks `isa`.
+/// For tests. Has no effect if the machine lacks `isa`.
 void use_isa(Isa isa);
 
-/// Those of the instruction set in use.
+/// The kernels of the instruction set in use.
 template <class T>
 const Kernels<T>& kernels_in_use();
 

@@ -1,8 +1,9 @@
-// The innermost loops, in the source of the other files here, each of which sets
-//   GLUON_SYNCBN_ISA            the namespace of its kernels
-//   GLUON_SYNCBN_VECTOR_BYTES   the width of its registers
-// and is compiled for its instruction set (CMakeLists.txt). Everything in it has internal linkage
-// but for one function; see isa.h for why. For the same reason the standard library stays away.
+// The innermost loops. baseline.cc, avx2.cc and avx512.cc include this header, and CMakeLists.txt
+// compiles each for its instruction set. They define
+//   GLUON_SYNCBN_ISA            the namespace of the kernels
+//   GLUON_SYNCBN_VECTOR_BYTES   the width of the vector registers
+// Only the function kernels() has external linkage, for the reason that isa.h gives. For the same
+// reason, nothing here uses the standard library.
 
 #ifndef GLUON_SYNCBN_CPU_SIMD_LOOPS_H_
 #define GLUON_SYNCBN_CPU_SIMD_LOOPS_H_

@@ -16,14 +16,14 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Independent sums, so that additions need not wait for each other.
+/// The number of independent sums, so that additions need not wait for each other.
 constexpr std::int64_t kChains = 4;
-/// Elements whose deviations from one pivot are summed before the result is merged into the
-/// statistics of their channel: 128 in each lane of a sum, so that little is rounded. They fit the
-/// first-level cache, should a second look at them be necessary.
+/// This many deviations from one pivot are summed, and then merged into the statistics of their
+/// channel. With 128 for each lane of a sum, little is rounded. They fit the first-level cache, in
+/// case they must be read twice.
 constexpr std::int64_t kBlock = 128 * kChains * kDoubles;
 
-/// Part of one channel: runs of equal length, at least a vector, at equal distances.
+/// A part of one channel: runs of equal length, which is a vector or more, at equal distances.
 struct Block {
   std::int64_t begin;
   std::int64_t length;
@@ -33,8 +33,8 @@ struct Block {
   GLUON_SYNCBN_INLINE double count() const { return static_cast<double>(runs * length); }
 };
 
-/// Calls visit(block) for all blocks of a channel in a fixed order: several runs where they are
-/// short, pieces of a run where they are long.
+/// Calls visit(block) for all blocks of a channel in a fixed order. A block has several short runs,
+/// or a piece of a long run.
 template <class Visit>
 GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t channel,
                                         const Visit& visit) {
@@ -45,7 +45,7 @@ GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t chann
     const std::int64_t runs = smaller(group, layout.outer - outer);
     const std::int64_t first = outer * distance + channel * layout.inner;
     for (std::int64_t i = 0; i < layout.inner;) {
-      // The last piece takes what would be too short for a piece of its own.
+      // The last piece takes up to a vector more, which would be too short for a piece.
       const std::int64_t rest = layout.inner - i;
       const std::int64_t n = rest < length + kDoubles ? rest : length;
       visit(Block{first + i, n, runs, distance});
@@ -85,7 +85,7 @@ template <class T>
 void run_moments(const T* x, const Layout& layout, ChannelRange channels, double* means,
                  double* m2s) {
   for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
-    // A good guess at the mean saves the second look at the first block; any would do.
+    // Any first guess would do. One near the mean saves reading the first block twice.
     double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
     double m2 = 0;
     double count = 0;
@@ -102,6 +102,7 @@ void run_moments(const T* x, const Layout& layout, ChannelRange channels, double
   }
 }
 
+/// The sums of dz and of dz * (x - center) over a block.
 struct Products {
   double dz;
   double dz_centered;
@@ -163,8 +164,7 @@ void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout
   });
 }
 
-/// Calls visit(begin of a run, channel) for all runs of some channels, in memory order within each
-/// outer index.
+/// Calls visit(begin, channel) for all runs of some channels, in the order of memory.
 template <class Visit>
 GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, ChannelRange channels,
                                       const Visit& visit) {

@@ -8,8 +8,7 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Statistics of one channel, or of a vector of columns, in which parts are merged by Chan's
-/// update (see moments.h).
+/// Merges b into a by Chan's update (see norm/moments.h), for one channel or a vector of columns.
 template <class V>
 GLUON_SYNCBN_INLINE void merge(double count_a, V* mean_a, V* m2_a, double count_b, V mean_b,
                                V m2_b) {
@@ -25,23 +24,23 @@ GLUON_SYNCBN_INLINE void merge(double count_a, V* mean_a, V* m2_a, double count_
   *m2_a += m2_b + delta * delta * (weight_b * count_a);
 }
 
-/// n numbers by the sums of their deviations d from a pivot.
+/// The moments of n numbers, from the sums of their deviations d from a pivot.
 ///
-/// M2 is sum(d^2) - sum(d)^2 / n, which is as good as two passes while the pivot is within a
-/// standard deviation of the mean; then the difference loses no more than one bit. Where it is not,
-/// a second look with the mean as pivot settles it.
+/// M2 is sum(d^2) - sum(d)^2 / n. If the pivot is within a standard deviation of the mean, this
+/// difference loses at most one bit, and is as exact as two passes. Otherwise (is_far) the caller
+/// reads the numbers again, with their mean as pivot.
 template <class V>
 struct Deviations {
   V pivot;
   V sum;
   V squares;
 
-  /// `share` is 1 / n: dividing once for all columns saves time.
+  /// `share` is 1 / n, because one division for all columns saves time.
   GLUON_SYNCBN_INLINE V correction(double share) const { return sum * sum * share; }
   GLUON_SYNCBN_INLINE V mean(double share) const { return pivot + sum * share; }
   GLUON_SYNCBN_INLINE V m2(double share) const {
     const V difference = squares - correction(share);
-    return difference < V{} ? V{} : difference;  // a NaN stays
+    return difference < V{} ? V{} : difference;  // keeps NaN
   }
 };
 

@@ -1,6 +1,6 @@
-// Vectors of an instruction set, between registers and memory. They are those of the compiler (GCC
-// and Clang), so that the results depend on this source and not on what a compiler chooses to
-// vectorize.
+// Vectors of an instruction set, and how to load and store them. They are the vector types of GCC
+// and Clang, so that this source determines the order of all sums. Plain loops are slower in
+// several cases (docs/measurements/layer.md).
 
 #ifndef GLUON_SYNCBN_CPU_SIMD_VECTORS_H_
 #define GLUON_SYNCBN_CPU_SIMD_VECTORS_H_
@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-#define GLUON_SYNCBN_INLINED __attribute__((always_inline))  // behind the parameters of a lambda
+#define GLUON_SYNCBN_INLINED __attribute__((always_inline))  // for lambdas, after the parameters
 #define GLUON_SYNCBN_INLINE inline GLUON_SYNCBN_INLINED
 #define GLUON_SYNCBN_CALLED __attribute__((noinline))
 
@@ -37,13 +37,13 @@ GLUON_SYNCBN_INLINE V load_bytes(const T* from) {
   return vector;
 }
 
-/// Into the second-level cache.
+/// Starts to read a cache line into the second-level cache.
 template <class T>
 GLUON_SYNCBN_INLINE void fetch(const T* from) {
   __builtin_prefetch(from, 0, 2);
 }
 
-/// Vectors of the arithmetic of T.
+/// The vector type in which elements of T are computed.
 template <class T>
 struct Vector {
   using type = Floats;
@@ -62,7 +62,7 @@ GLUON_SYNCBN_INLINE auto broadcast(R value) {
   return Reals<R>{} + value;
 }
 
-/// As many of `value` as v has lanes.
+/// Returns a vector of the argument's type in which every lane is `value`.
 GLUON_SYNCBN_INLINE Floats of_lanes(Floats, double value) {
   return broadcast(static_cast<float>(value));
 }
@@ -78,10 +78,10 @@ GLUON_SYNCBN_INLINE Doubles load(const double* from) { return load_bytes<Doubles
 GLUON_SYNCBN_INLINE void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof(v)); }
 GLUON_SYNCBN_INLINE void store(double* to, Doubles v) { __builtin_memcpy(to, &v, sizeof(v)); }
 
-/// As many elements as there are doubles in a vector.
+/// Loads as many elements as a vector has doubles.
 GLUON_SYNCBN_INLINE Doubles load_wide(const double* from) { return load(from); }
-// Where all lanes are set, those with masks are the same as those without, whose undefined values
-// GCC 12 warns of.
+// The functions with masks compute all lanes here, as those without masks would. GCC 12 warns of an
+// undefined value in the latter.
 #if defined(__AVX512F__)
 GLUON_SYNCBN_INLINE Doubles widen(__m256 v) { return (Doubles)_mm512_maskz_cvtps_pd(0xff, v); }
 GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return widen(_mm256_loadu_ps(from)); }
@@ -127,8 +127,8 @@ GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) {
 }
 #else
 GLUON_SYNCBN_INLINE Doubles load_wide(const float* from) { return Doubles{from[0], from[1]}; }
-// Only the baseline may use the inline functions of half.h (isa.h). They are long, and so are
-// called rather than copied into every loop.
+// Only the baseline may use the inline functions of half.h (see isa.h). They are long, so loops
+// call them.
 GLUON_SYNCBN_CALLED Floats load(const Half* from) {
   Floats v{};
   for (std::int64_t i = 0; i < kReals<Half>; ++i) v[i] = to_float(from[i]);
@@ -152,7 +152,7 @@ GLUON_SYNCBN_INLINE void stream(double* to, Doubles v) { store(to, v); }
 GLUON_SYNCBN_INLINE void stream(Half* to, Floats v) { store(to, v); }
 #endif
 
-/// Makes streamed elements visible to whoever synchronizes with this thread afterwards.
+/// Makes streamed elements visible to threads that synchronize with this thread later.
 GLUON_SYNCBN_INLINE void end_of_stream(StoreMode how) {
 #ifdef __SSE2__
   if (how == StoreMode::kStream) _mm_sfence();
@@ -166,7 +166,8 @@ GLUON_SYNCBN_INLINE void copy(const E* from, std::int64_t number, E* to) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(number) * sizeof(E));
 }
 
-/// An array that is shorter than a vector, before zeros; null for null.
+/// A copy of an array that is shorter than a vector, with zeros after it. Converts to null if the
+/// array is null.
 template <class E>
 struct Padded {
   E elements[kReals<E>] = {};
@@ -178,14 +179,15 @@ struct Padded {
   operator const E*() const { return is_null ? nullptr : elements; }
 };
 
-/// The last n lanes of v, and zeros before them.
+/// Returns v with zeros in all lanes but the last n.
 GLUON_SYNCBN_INLINE Doubles last_lanes(Doubles v, std::int64_t n) {
   Indices index{};
   for (std::int64_t i = 0; i < kDoubles; ++i) index[i] = i;
   return index >= (Indices{} + (kDoubles - n)) ? v : Doubles{};
 }
 
-/// In pairs of halves, whatever the compiler.
+/// Adds the lower and the upper half of the lanes again and again. So the order of the sum does not
+/// depend on the compiler.
 GLUON_SYNCBN_INLINE double sum_of_lanes(Doubles v) {
   double lanes[kDoubles];
   store(lanes, v);
@@ -195,6 +197,7 @@ GLUON_SYNCBN_INLINE double sum_of_lanes(Doubles v) {
   return lanes[0];
 }
 
+/// Two vectors that a loop adds to two sums.
 struct Terms {
   Doubles first;
   Doubles second;

@@ -17,7 +17,7 @@ inline constexpr Activation kActivationsAndNone[] = {{},
                                                      {ActType::kElu, 0.4},
                                                      {ActType::kLeaky, 3}};
 
-/// act(z), by definition.
+/// Returns act(z), by definition.
 inline long double activated(const Activation& activation, long double z) {
   if (z > 0 || activation.type == ActType::kNone) return z;
   const auto slope = static_cast<long double>(activation.slope);
@@ -25,20 +25,20 @@ inline long double activated(const Activation& activation, long double z) {
   return activation.type == ActType::kLeaky ? slope * z : slope * std::expm1(z);
 }
 
-/// act'(z), at 0 that from below.
+/// Returns act'(z). At 0 it is the derivative from below.
 inline long double steepness(const Activation& activation, long double z) {
   if (z > 0 || activation.type == ActType::kNone) return 1;
   const auto slope = static_cast<long double>(activation.slope);
   return activation.type == ActType::kElu ? slope * std::exp(z) : slope;
 }
 
-/// act'(z) by y = act(z).
+/// Returns act'(z), computed from y = act(z).
 inline long double steepness_at(const Activation& activation, long double y) {
   if (y > 0 || activation.type != ActType::kElu) return steepness(activation, y);
   return y + static_cast<long double>(activation.slope);
 }
 
-/// z by y = act(z).
+/// Returns z, computed from y = act(z).
 inline long double inverse(const Activation& activation, long double y) {
   if (y > 0 || activation.type == ActType::kNone) return y;
   const auto slope = static_cast<long double>(activation.slope);

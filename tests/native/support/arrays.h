@@ -14,15 +14,15 @@
 
 namespace gluon_syncbn::tests {
 
-/// How numbers get into and out of arrays of T, and how exact arithmetic on them should be.
+/// Converts numbers to and from elements of T, and says how exact arithmetic on them should be.
 template <class T>
 struct Type {
   static constexpr DType kDType = std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
   static T of(double value) { return static_cast<T>(value); }
   static long double value(T element) { return element; }
-  /// Greatest relative error of one arithmetic operation.
+  /// The greatest relative error of one arithmetic operation.
   static constexpr long double kUnit = std::is_same_v<T, float> ? 0x1p-24L : 0x1p-53L;
-  /// Greatest error of storing a result.
+  /// The greatest error of storing a result.
   static long double storing(long double) { return 0; }
 };
 
@@ -35,7 +35,7 @@ struct Type<Half> {
   static long double storing(long double result) { return 0x1p-11L * std::fabs(result) + 0x1p-25L; }
 };
 
-/// An array of (outer, channels, inner) with a mean of its own for every channel.
+/// Returns an array of (outer, channels, inner) in which each channel has its own mean.
 template <class T>
 struct Data {
   Layout layout;
@@ -65,7 +65,7 @@ struct Data {
   long double at(std::size_t i) const { return Type<T>::value(elements[i]); }
 };
 
-/// Numbers per channel, about `centre`.
+/// Returns one number per channel, around `centre`.
 inline std::vector<double> parameters(const Layout& layout, double centre, std::uint32_t seed) {
   Normal normal(seed);
   std::vector<double> values;
@@ -78,7 +78,7 @@ std::vector<R> as(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-/// Means that double holds and float does not.
+/// Returns means that double represents and float does not.
 inline std::vector<double> means_near(const Layout& layout, double mean, std::uint32_t seed) {
   Normal normal(seed);
   std::vector<double> values;
@@ -88,13 +88,13 @@ inline std::vector<double> means_near(const Layout& layout, double mean, std::ui
   return values;
 }
 
-/// Of the data of the case with this number.
+/// Returns the mean of the data of case `number`.
 inline double mean_of(std::uint32_t number) {
   const double all[] = {0, 1, -37, 1e3, 1e4};
   return all[number % 5];
 }
 
-/// Channel by channel in long double, by definition.
+/// Computes the moments by definition, in long double.
 struct Reference {
   std::vector<long double> mean;
   std::vector<long double> m2;

@@ -7,7 +7,7 @@
 
 namespace gluon_syncbn::tests {
 
-/// What is written to std::cerr while it lives.
+/// Captures the text that is written to std::cerr while this object lives.
 class CapturedErrors {
  public:
   CapturedErrors() : before_(std::cerr.rdbuf(stream_.rdbuf())) {}

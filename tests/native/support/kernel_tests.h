@@ -1,22 +1,22 @@
 #ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_KERNEL_TESTS_H_
 #define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_KERNEL_TESTS_H_
 
-// What kernels are to compute, on CPUs and on GPUs. `Kernels` has
+// The tests of the kernels, for CPUs and for GPUs. Their parameter `Kernels` has
 //
 //   Element                    the type of data
-//   kUnitOfMoments             greatest relative error of a deviation in moments
-//   kUnitOfSums                and of a term of gradient_sums(), or of adding it
-//   kUnitOfEqualSums           where all terms are equal, and so are their errors
-//   kExactMeans                of constant channels
-//   layouts()                  to try
-//   kMostElements              of others
-//   moments(x, number)         means, and behind them M2, of arrays that lie as `number` says
+//   kUnitOfMoments             the greatest relative error of a deviation in moments
+//   kUnitOfSums                the same of a term of gradient_sums(), or of adding it
+//   kUnitOfEqualSums           the same if all terms are equal, and so are their errors
+//   kExactMeans                whether the means of constant channels are exact
+//   layouts()                  the layouts to try
+//   kMostElements              the size of the largest other layouts
+//   moments(x, number)         all means, and after them all M2; `number` says how arrays lie
 //   phases(given, number)      the phases of a LayerCase:
 //     normalize(write, adds_shortcut, &y)
-//     gradient_sums()          those of dz, and behind them those of dz * (x - mean)
+//     gradient_sums()          all sums of dz, and after them all sums of dz * (x - mean)
 //     input_gradient(write, &dx)
-//     shortcut_gradient(write, &dz), where the output tells dz
-//     kept()                   what else they leave
+//     shortcut_gradient(write, &dz), if dz is computed from the output
+//     kept()                   their other results
 //   in_all_orders(check)       calls check() for each order in which threads may run
 
 #include <doctest/doctest.h>
@@ -40,8 +40,8 @@
 
 namespace gluon_syncbn::tests {
 
-/// Runs and columns of few channels and many. Those of several images have `most` elements at most:
-/// large arrays of many long runs try nothing that smaller ones do not.
+/// Runs and columns of few channels and of many. Layouts of several images have at most `most`
+/// elements, because larger arrays of long runs would test nothing more.
 inline std::vector<Layout> layouts_of(const std::vector<std::int64_t>& inners,
                                       const std::vector<std::int64_t>& outers, std::int64_t most) {
   std::vector<Layout> layouts;
@@ -57,7 +57,7 @@ inline std::vector<Layout> layouts_of(const std::vector<std::int64_t>& inners,
   return layouts;
 }
 
-/// Calls try_layout(layout, number) for all, counted from 1.
+/// Calls try_layout(layout, number) for all layouts, which are counted from 1.
 template <class Try>
 void for_each_layout(const std::vector<Layout>& layouts, const Try& try_layout) {
   std::uint32_t number = 0;
@@ -71,8 +71,8 @@ void for_each_layout(const std::vector<Layout>& layouts, const Try& try_layout) 
   }
 }
 
-/// Lets kernel(write, &out) change the array `out` in both ways of writing, and counts the elements
-/// that are further from reference(i) than magnitude(i), the sum of its absolute terms, allows.
+/// Calls kernel(write, &out) for both ways of writing. Counts the elements of `out` whose distance
+/// from reference(i) is larger than magnitude(i), the sum of its absolute terms, allows.
 template <class T, class Kernel, class Value, class Magnitude>
 void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference,
                   const Magnitude& magnitude) {
@@ -95,8 +95,8 @@ void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference
   }
 }
 
-/// Mean and M2 of all channels in `found`, merged in double of sums in which deviations have the
-/// relative error `unit`; `mean_unit` of the mean.
+/// Checks the means and M2 of all channels in `found`, which are sums merged in double. Deviations
+/// may have the relative error `unit`, and means the error `mean_unit`.
 template <class T>
 void check_moments(const Data<T>& x, const std::vector<double>& found, long double unit,
                    long double mean_unit) {
@@ -120,7 +120,7 @@ void check_moments(const Data<T>& x, const std::vector<double>& found, long doub
   check_moments(x, found, unit, unit);
 }
 
-/// The moments of constant channels.
+/// Checks the moments of constant channels.
 template <class T>
 void check_constant(const Data<T>& x, const std::vector<double>& found) {
   const auto channels = static_cast<std::size_t>(x.layout.channels);
@@ -131,7 +131,7 @@ void check_constant(const Data<T>& x, const std::vector<double>& found) {
   }
 }
 
-/// Calls try_case(LayerCase*, number) for an activation on every layout, in turn.
+/// Calls try_case(LayerCase*, number) for each layout, with one activation after the other.
 template <class T, class Try>
 void for_each_case(const std::vector<Layout>& layouts, const Try& try_case) {
   for_each_layout(layouts, [&](const Layout& layout, std::uint32_t number) {
@@ -143,7 +143,7 @@ void for_each_case(const std::vector<Layout>& layouts, const Try& try_case) {
   });
 }
 
-/// Calls check() for all that may tell dz.
+/// Calls check() for each way to compute dz.
 template <class T, class Check>
 void for_each_by(LayerCase<T>* given, const Check& check) {
   for (const By by : {By::kInput, By::kOutput, By::kOutputAlone}) {
@@ -165,7 +165,7 @@ void check_outputs(const LayerCase<T>& given, Phases* phases) {
   }
 }
 
-/// `unit` is the greatest relative error of a term, or of adding it.
+/// Checks the sums. `unit` is the greatest relative error of a term, or of adding it.
 template <class T, class Phases>
 void check_gradient_sums(const LayerCase<T>& given, Phases* phases, long double unit) {
   const std::vector<double> found = phases->gradient_sums();
@@ -176,7 +176,7 @@ void check_gradient_sums(const LayerCase<T>& given, Phases* phases, long double 
     first[c] += given.dz(i);
     second[c] += given.dz(i) * given.centered(i);
     first_size[c] += given.size_of_dz(i);
-    // The rest of the mean is taken off in the end, exactly.
+    // The kernels subtract the rest of the mean exactly, at the end.
     second_size[c] += given.size_of_dz(i) * given.size_of_centered(i) +
                       0x1p-24L * std::fabs(given.means[c] * given.dz(i));
   }
@@ -186,7 +186,8 @@ void check_gradient_sums(const LayerCase<T>& given, Phases* phases, long double 
   }
 }
 
-/// `input_gradient` is that of phases, or another that should give the same, like what follows.
+/// Checks `input_gradient`, which is the one of phases() or another that should give the same
+/// result.
 template <class T, class Kernel>
 void check_dx(const LayerCase<T>& given, const Kernel& input_gradient) {
   check_output(
@@ -208,7 +209,8 @@ void check_gradients(const LayerCase<T>& given, Phases* phases) {
       given, [&](WriteMode write, std::vector<T>* dz) { phases->shortcut_gradient(write, dz); });
 }
 
-/// Constant channels that are normalized to 0, where the slope is that from below; dx is dz.
+/// Returns a case of constant channels. They are normalized to 0, where the derivative is the one
+/// from below, and dx is dz.
 template <class T>
 LayerCase<T> case_at_kink(const Layout& layout, const Activation& activation) {
   LayerCase<T> given(layout, activation, 1);
@@ -225,13 +227,13 @@ LayerCase<T> case_at_kink(const Layout& layout, const Activation& activation) {
   return given;
 }
 
-/// An infinity, a negative one and what is not a number among outputs, which are alone in that,
-/// and, where ReLU cuts all off, among gradients.
+/// Checks outputs with infinities and NaN among others, which must stay finite. Checks gradients of
+/// such values where ReLU is 0.
 template <class T, class Kernels>
 void check_not_finite(const Layout& layout, Kernels* kernels) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const Activation& activation : kActivationsAndNone) {
-    LayerCase<T> given(layout, activation, 3);  // with a gamma above 0
+    LayerCase<T> given(layout, activation, 3);  // gamma is above 0
     std::vector<T>& x = given.x.elements;
     x[0] = Type<T>::of(infinity);
     x[20] = Type<T>::of(-infinity);
@@ -257,10 +259,10 @@ void check_not_finite(const Layout& layout, Kernels* kernels) {
   }
 }
 
-/// In place, where ELU is flat, also by rounding, and what is not finite.
+/// Checks inputs in place where ELU is flat, also by rounding, and inputs that are not finite.
 template <class T, class Kernels>
 void check_flat(const Layout& layout, Kernels* kernels) {
-  LayerCase<T> given(layout, {ActType::kElu, 0.5}, 1);  // of a batch, with its gamma
+  LayerCase<T> given(layout, {ActType::kElu, 0.5}, 1);  // statistics of the batch, and a gamma
   given.by = By::kOutputAlone;
   std::vector<T>& y = given.y.elements;
   y.assign(y.size(), Type<T>::of(-0.5));
@@ -271,7 +273,7 @@ void check_flat(const Layout& layout, Kernels* kernels) {
   y[21] = Type<T>::of(std::numeric_limits<double>::infinity());
   std::vector<T> dx(y.size());
   kernels->phases(given).input_gradient(WriteMode::kAssign, &dx);
-  // No further below 0 than the dtype tells.
+  // z is no further below 0 than the dtype can represent.
   const auto expected = static_cast<double>(
       given.constant(0) + given.slope(0) * (kSaturation<T> - given.beta[0]) / given.factor(0));
   for (std::size_t i = 0; i < dx.size(); ++i) {
@@ -303,7 +305,8 @@ void test_moments() {
   });
 }
 
-/// Of what comes first, which kernels take for a guess at the mean, and where the mean moves.
+/// Checks moments if the first values, with which kernels guess the mean, are far from it, and if
+/// the mean moves.
 template <class Kernels>
 void test_outliers() {
   using T = typename Kernels::Element;
@@ -317,9 +320,9 @@ void test_outliers() {
     const auto inner = static_cast<std::size_t>(layout.inner);
     const Data<T> plain(layout, 3, 1, 11);
     const std::size_t row = plain.elements.size() / static_cast<std::size_t>(layout.outer);
-    // Channel 0 begins with values that are no guess at its mean; channel 1 climbs.
+    // Channel 0 begins with values that are far from its mean, and channel 1 climbs.
     Data<T> moving = plain;
-    // One alone, or a ninth of channel 1.
+    // One outlier, or a ninth of channel 1.
     Data<T> one = plain;
     for (std::size_t c = 0; c < 3; ++c) one.elements[c * inner] = Type<T>::of(1e4);
     Data<T> many = one;
@@ -333,7 +336,7 @@ void test_outliers() {
       }
     }
     for (const Data<T>* x : {&moving, &one, &many}) {
-      // M2 of far outliers is rounded in double as well.
+      // M2 with far outliers is also rounded to double.
       const long double rounding = x == &moving ? 0 : 0x1p-50L;
       check_moments(*x, kernels.moments(*x, 0), 2 * Kernels::kUnitOfMoments + rounding,
                     std::min(Kernels::kUnitOfMoments, 5e-8L));
@@ -341,7 +344,7 @@ void test_outliers() {
   }
 }
 
-/// Equal elements whose squares no double can hold.
+/// Checks equal elements whose squares are too large for double.
 template <class Kernels>
 void test_huge_means() {
   using T = typename Kernels::Element;
@@ -414,7 +417,7 @@ void test_not_finite() {
   }
 }
 
-/// What is not finite in channels 1 to 3 of 6 changes nothing of others.
+/// Checks that values which are not finite in channels 1 to 3 of 6 change no other channel.
 template <class Kernels>
 void test_spoiled_channels() {
   using T = typename Kernels::Element;
@@ -426,7 +429,7 @@ void test_spoiled_channels() {
     CAPTURE(layout.outer);
     CAPTURE(layout.inner);
     const auto spoil = [&](Data<T>* data) {
-      for (std::int64_t c = 1; c <= 3; ++c) {  // in the last place
+      for (std::int64_t c = 1; c <= 3; ++c) {  // the last element of each channel
         const std::int64_t run = (layout.outer - 1) * layout.channels + c;
         const auto at = static_cast<std::size_t>((run + 1) * layout.inner - 1);
         data->elements[at] = Type<T>::of(values[c - 1]);
@@ -449,7 +452,7 @@ void test_spoiled_channels() {
     check(kernels.phases(spoiled_x).gradient_sums(), sums, 6);
     check(kernels.phases(spoiled_dy).gradient_sums(), sums);
 
-    LayerCase<T> spoiled = spoiled_x;  // with the statistics of such data
+    LayerCase<T> spoiled = spoiled_x;  // has the statistics of such data
     for (std::size_t c = 1; c <= 3; ++c)
       spoiled.means[c] = spoiled.sum_dz_centered[c] = values[c - 1];
     const auto outputs = [&](const LayerCase<T>& given) {
@@ -488,7 +491,7 @@ void test_empty_arrays() {
   }
 }
 
-/// All that is computed for a case whose arrays lie as `number` says.
+/// Returns all results for a case. `number` says how its arrays lie.
 template <class T, class Kernels>
 auto everything(const LayerCase<T>& given, std::uint32_t number, Kernels* kernels) {
   auto phases = kernels->phases(given, number);

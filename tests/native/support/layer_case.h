@@ -1,8 +1,8 @@
 #ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_LAYER_CASE_H_
 #define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_LAYER_CASE_H_
 
-// What a layer makes of given statistics and sums, by its definition, for the kernels of CPUs and
-// of GPUs: with all activations, with a shortcut and in place.
+// The expected outputs of a layer for given statistics and sums, by its definition, for the kernels
+// of CPUs and of GPUs: with all activations, with a shortcut and in place.
 
 #include <algorithm>
 #include <cmath>
@@ -19,11 +19,12 @@
 
 namespace gluon_syncbn::tests {
 
-/// What tells dz: the input, the output, or, in place, the output alone.
+/// The arrays from which dz is computed: the input, the input and the output, or, in place, the
+/// output.
 enum class By { kInput, kOutput, kOutputAlone };
 
-/// A layer whose batch has given moments and sums, in long double. Gradients are 0 where rounding
-/// decides on which side of its kink the activation is. Any output will do where ELU is not flat.
+/// A layer whose batch has given moments and sums, in long double. The output gradient of an
+/// element is 0 if rounding decides on which side of its kink the activation is.
 template <class T>
 struct LayerCase {
   using R = Real<T>;
@@ -72,8 +73,8 @@ struct LayerCase {
   }
   long double constant(std::size_t c) const { return share(c) * sum_dz[c]; }
 
-  // Of an element, with the sum of its absolute terms. The logarithm makes an absolute error of a
-  // relative one, and exp() a relative error of an absolute one.
+  // The value of an element, and the sum of its absolute terms. The logarithm turns a relative
+  // error into an absolute one, and exp() an absolute error into a relative one.
 
   long double z(std::size_t i) const {
     const std::size_t c = x.channel(i);
@@ -117,7 +118,7 @@ struct LayerCase {
   }
   long double size_of_dx(std::size_t i) const {
     const std::size_t c = x.channel(i);
-    // The numbers of a channel are in double: of data in double they are rounded as much.
+    // The numbers of a channel are in double, so that data in double is rounded as much.
     const long double rounded = std::is_same_v<T, double> ? 2 : 1;
     return rounded * (std::fabs(factor(c)) * size_of_dz(i) +
                       std::fabs(slope(c)) * size_of_centered(i) + std::fabs(constant(c)));
@@ -126,7 +127,7 @@ struct LayerCase {
   Layout layout;
   Activation activation;
   bool fix_gamma;
-  bool of_batch;  ///< or of running statistics, whose gradient has no part in dx
+  bool of_batch;  ///< false: running statistics, which dx does not go through
   By by = By::kInput;
   Data<T> x;
   Data<T> y;  // and the shortcut

@@ -6,14 +6,14 @@
 
 namespace {
 
-/// Swallows what the watchdog writes to std::cerr in the many tests that let it warn.
+/// Discards the warnings of the watchdog on std::cerr, which many tests cause.
 class NoBuffer : public std::streambuf {
  protected:
   int_type overflow(int_type character) override { return traits_type::not_eof(character); }
   std::streamsize xsputn(const char*, std::streamsize size) override { return size; }
 };
 
-// Never destroyed: std::cerr is flushed when everything else is gone.
+// Never destroyed, because std::cerr is flushed after all other objects are gone.
 NoBuffer& no_buffer = *new NoBuffer();
 [[maybe_unused]] std::streambuf* const before = std::cerr.rdbuf(&no_buffer);
 

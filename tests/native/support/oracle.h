@@ -30,7 +30,7 @@ struct Tensor {
       for (std::size_t i = 0; i < shards[s].size(); ++i) visit(s, i, i / inner % channels);
     }
   }
-  /// Elements of a channel.
+  /// The number of elements per channel.
   long double count() const {
     long double sum = 0;
     for (const Layout& layout : layouts) sum += static_cast<long double>(layout.count());
@@ -64,7 +64,7 @@ struct Normalized {
 
 struct Gradients {
   Tensor x;
-  std::vector<Values> gamma;  ///< each shard's share
+  std::vector<Values> gamma;  ///< the part of each shard
   std::vector<Values> beta;
 };
 
@@ -110,7 +110,7 @@ inline Gradients differentiate(const Normalized& forward, const Tensor& dy,
   const std::size_t channels = forward.gamma.size();
   const std::vector<Values> zeros(dy.shards.size(), Values(channels, 0));
   Gradients result{forward.x, zeros, zeros};
-  Values sum(channels, 0);  // over the whole batch, of dy and of dy * xhat
+  Values sum(channels, 0);  // sums over the whole batch of dy and, below, of dy * xhat
   Values sum_normalized(channels, 0);
   const auto normalized = [&](std::size_t s, std::size_t i, std::size_t c) {
     return (forward.x.shards[s][i] - forward.mean[c]) * forward.inv_std[c];

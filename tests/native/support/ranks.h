@@ -15,8 +15,8 @@
 
 namespace gluon_syncbn::tests {
 
-/// Runs run(rank) for every rank on a thread of its own, all released at once. Joins all of them,
-/// then rethrows what the first of them threw.
+/// Calls run(rank) for every rank on its own thread, all at the same time. Joins all threads, and
+/// then rethrows the exception of the lowest rank that threw one.
 inline void run_ranks(std::size_t ranks, const std::function<void(std::size_t)>& run) {
   std::mutex mutex;
   std::condition_variable changed;
@@ -27,7 +27,7 @@ inline void run_ranks(std::size_t ranks, const std::function<void(std::size_t)>&
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       {
-        // Asleep: threads that run until the last has started take the cores from it.
+        // They sleep until then, because spinning threads would take the cores from the last one.
         std::unique_lock<std::mutex> lock(mutex);
         if (++ready == ranks) changed.notify_all();
         changed.wait(lock, [&] { return ready == ranks; });
@@ -44,12 +44,12 @@ inline void run_ranks(std::size_t ranks, const std::function<void(std::size_t)>&
   if (first_error) std::rethrow_exception(first_error);
 }
 
-/// The device of a rank. Devices sort in another order than ranks, and not as their names do.
+/// The device of a rank. The order of devices is neither that of ranks nor that of their names.
 inline Device device_of(std::size_t rank) {
   return {rank % 3 == 2 ? "cpu_pinned" : "cpu", static_cast<int>((rank * 5 + 9) % 16)};
 }
 
-/// Sets the timeout of the watchdog and restores the former one.
+/// Sets the timeout of the watchdog, and restores the former one in the end.
 class ScopedTimeout {
  public:
   explicit ScopedTimeout(double seconds) : before_(Watchdog::instance().timeout()) {

@@ -21,7 +21,7 @@ int started_threads() { return started; }
 
 }  // namespace gluon_syncbn::tests
 
-/// In front of that of the system, for std::thread too.
+/// Replaces the function of the system, also for std::thread.
 extern "C" __attribute__((visibility("default"))) int pthread_create(
     pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
   using gluon_syncbn::tests::allowed_threads;

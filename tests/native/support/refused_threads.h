@@ -3,8 +3,8 @@
 
 namespace gluon_syncbn::tests {
 
-/// As at the limit on processes: for as long as this lives, the thread that made it can start
-/// `allowed` more threads and no other.
+/// Simulates the limit on processes: as long as this object lives, the thread that made it can
+/// start only `allowed` more threads.
 class RefusedThreads {
  public:
   explicit RefusedThreads(int allowed);
@@ -13,7 +13,7 @@ class RefusedThreads {
   RefusedThreads& operator=(const RefusedThreads&) = delete;
 };
 
-/// How many threads the calling thread has started.
+/// The number of threads that the calling thread has started.
 int started_threads();
 
 }  // namespace gluon_syncbn::tests

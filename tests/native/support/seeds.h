@@ -9,8 +9,8 @@
 
 namespace gluon_syncbn::tests {
 
-/// `number` seeds from `first` on, each of which a test draws a case from. TEST_SEED and TEST_CASES
-/// in the environment take the place of these two: for the case that failed, or for a longer run.
+/// Returns `number` seeds from `first` on. A test draws a case from each. TEST_SEED and TEST_CASES
+/// in the environment replace `first` and `number`, for a case that failed or for a longer run.
 inline std::vector<std::uint32_t> seeds(std::uint32_t first, std::uint32_t number) {
   const auto chosen = [](const char* name, std::uint32_t otherwise) {
     const char* text = std::getenv(name);

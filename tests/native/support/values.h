@@ -12,24 +12,24 @@
 
 namespace gluon_syncbn::tests {
 
-/// Roughly normal numbers that are the same with every standard library.
+/// Draws roughly normal numbers, which are the same with every standard library.
 class Normal {
  public:
   explicit Normal(std::uint32_t seed) : generator_(seed) {}
 
   double operator()(double mean, double deviation) {
-    double sum = 0;  // of four uniform numbers, whose variance is a third
+    double sum = 0;  // of four uniform numbers, each of variance 1/3
     for (int i = 0; i < 4; ++i) sum += static_cast<double>(generator_() >> 32) * 0x1p-32 - 0.5;
     return mean + deviation * sum * 1.7320508075688772;
   }
 
  private:
-  /// Knuth's for MMIX: one number to remember, because sanitizers watch each.
+  /// Knuth's generator for MMIX. Its state is one number, which keeps it fast under sanitizers.
   std::linear_congruential_engine<std::uint64_t, 6364136223846793005u, 1442695040888963407u, 0>
       generator_;
 };
 
-/// Bitwise, so that signed zeros differ and a NaN equals itself.
+/// Compares bits, so that signed zeros differ and a NaN equals itself.
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() &&
@@ -61,8 +61,8 @@ Part merge_all(const std::vector<Part>& parts) {
   return Part::merge(pointers);
 }
 
-/// Moments of two channels that no other number gives, and whose merged value depends on the order
-/// of merging.
+/// Returns moments of two channels that differ for each number, and whose merged value depends on
+/// the order of merging.
 inline Moments some_moments(std::uint32_t number) {
   Normal normal(number);
   Moments moments{1 + number % 7, {}, {}};
@@ -73,7 +73,7 @@ inline Moments some_moments(std::uint32_t number) {
   return moments;
 }
 
-/// As some_moments.
+/// Like some_moments().
 inline GradientSums some_sums(std::uint32_t number) {
   Normal normal(number);
   GradientSums sums;
