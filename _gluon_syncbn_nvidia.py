@@ -1,8 +1,8 @@
-"""Finds NVIDIA's libraries for MXNet for CUDA: those of the system, else those of Python packages.
+"""Finds NVIDIA's libraries for MXNet for CUDA: in the system, else in Python packages.
 
-The dynamic linker does not look where the packages of the extra ``cu112`` have their libraries, but
-takes a library that is loaded already. Python reads gluon_syncbn.pth whenever it starts. That makes
-``import mxnet`` import this module first, which stands outside of the package that needs MXNet.
+The dynamic linker does not look in the packages of the extra ``cu112``, but takes a library that is
+loaded already. Python reads gluon_syncbn.pth whenever it starts, so that ``import mxnet`` imports
+this module first. The module stands outside of the package, because the package needs MXNet.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from types import ModuleType
 
 _CUDA_11 = "-cu11"
 
-_loaded: list[ctypes.CDLL] = []  # what was loaded has to stay
+_loaded: list[ctypes.CDLL] = []  # keeps the libraries loaded
 
 
 class LibraryError(ImportError):
-    """A library that MXNet needs is missing, or is not the one that it needs."""
+    """A library that MXNet needs is missing, or is the library of another CUDA."""
 
 
 def find_mxnet() -> ModuleSpec | None:
-    """Find MXNet, and let its import load what it needs first."""
+    """Find MXNet, and make its import load NVIDIA's libraries first."""
     spec = PathFinder.find_spec("mxnet")
     if spec is not None and spec.loader is not None and spec.submodule_search_locations:
         execute = spec.loader.exec_module
@@ -40,7 +40,7 @@ def find_mxnet() -> ModuleSpec | None:
 
 
 def load() -> None:
-    """Load libmxnet.so, and before it what it needs and does not find.
+    """Load libmxnet.so, and before it the libraries that the dynamic linker does not find.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def load() -> None:
     spec = PathFinder.find_spec("mxnet")
     for folder in (spec and spec.submodule_search_locations) or ():
         library = Path(os.environ.get("MXNET_LIBRARY_PATH") or Path(folder, "libmxnet.so"))
-        if library.exists():  # else MXNet knows more places, and says what is wrong
+        if library.exists():  # else MXNet looks in more places, or raises its own error
             _load(library, library)
 
 
@@ -89,7 +89,7 @@ def _require_driver(needed_by: Path) -> None:
 
 
 def _find(library: str) -> Path | None:
-    """Return where NVIDIA's packages have a library."""
+    """Return the file of a library in NVIDIA's packages."""
     for folder in sys.path:
         for path in sorted(Path(folder or ".", "nvidia").glob(f"*/lib/{library}")):
             return path
@@ -97,7 +97,7 @@ def _find(library: str) -> Path | None:
 
 
 def _require_cuda_11(path: Path) -> None:
-    """Raise if a package for another CUDA has put its own library in the place of this one."""
+    """Raise if a package for another CUDA has overwritten this library with its own."""
     owners = _owners(path)
     ours = [owner for owner in owners if owner.endswith(_CUDA_11)]
     others = [owner for owner in owners if not owner.endswith(_CUDA_11)]
@@ -114,7 +114,7 @@ def _require_cuda_11(path: Path) -> None:
 
 
 def _owners(path: Path) -> dict[str, int | None]:
-    """Return NVIDIA's installed packages that have this file, with the size that each gave it."""
+    """Return the installed packages of NVIDIA that list this file, with the size in their lists."""
     owners: dict[str, int | None] = {}
     for distribution in distributions(path=[str(path.parents[3])]):
         name = (distribution.metadata["Name"] or "").lower()

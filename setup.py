@@ -1,7 +1,7 @@
 """Packaging entry point: metadata is in pyproject.toml, the native build in CMakeLists.txt.
 
 The ``cmake_source_dir`` keyword comes from scikit-build-core's setuptools plugin, which runs CMake
-and installs what CMake installs (``gluon_syncbn/libgluon_syncbn.so``) into the wheel.
+and puts the library that CMake installs (``gluon_syncbn/libgluon_syncbn.so``) into the wheel.
 """
 
 from setuptools import setup
@@ -20,10 +20,10 @@ class PlatformWheel(bdist_wheel):
 
 
 class WithPathFile(build_py):
-    """Puts the ``.pth`` file beside the packages, where alone Python reads it.
+    """Puts the ``.pth`` file beside the packages, the only place where Python reads it.
 
-    An editable install takes nothing from the build folder; what it installs as it is lies in the
-    folder that libraries would be installed to.
+    An editable install ignores the build folder. It installs the files that lie in the folder for
+    libraries.
     """
 
     def run(self):

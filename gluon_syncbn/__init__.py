@@ -10,7 +10,7 @@ import _gluon_syncbn_nvidia
 
 try:
     if "mxnet" not in _sys.modules:
-        _gluon_syncbn_nvidia.load()  # where Python has not read gluon_syncbn.pth
+        _gluon_syncbn_nvidia.load()  # if Python has not read gluon_syncbn.pth
     import mxnet as _mxnet
 except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no numpy.bool
     from .diagnose.report import without_mxnet as _without_mxnet
@@ -46,7 +46,7 @@ from .symbols.folding import fold_batchnorm
 from .symbols.fusing import fuse
 from .timeout import drop_step, get_timeout, set_timeout
 
-if _TYPE_CHECKING:  # imported when it is asked for, because it needs Horovod
+if _TYPE_CHECKING:
     from .processes.distributed_trainer import DistributedTrainer as DistributedTrainer
 
 __all__ = [
@@ -73,7 +73,7 @@ _start()
 
 
 def __getattr__(name: str) -> _Any:
-    """Import what needs Horovod when it is asked for."""
+    """Import the trainer at its first use, because it needs Horovod."""
     if name != "DistributedTrainer":
         raise AttributeError(name)
     from .processes.distributed_trainer import DistributedTrainer

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Activation:
-    """How the operators name an activation, and what it takes."""
+    """How the operators name an activation, and whether it has a slope."""
 
     act_type: str  # attribute of this package's operator and of MXNet's own
     op: str  # MXNet's own operator, with the attributes `act_type` and perhaps `slope`
     alpha: float | None = None  # default of the layer for `slope`; None without a slope
 
 
-# By the names that the layer takes. src/norm/activation.h has what they compute.
+# By the names that the layer takes. src/norm/activation.h has their formulas.
 ACTIVATIONS = {
     "relu": Activation("relu", "Activation"),
     "leaky_relu": Activation("leaky", "LeakyReLU", alpha=0.01),

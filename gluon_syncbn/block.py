@@ -19,15 +19,15 @@ from .processes import horovod
 
 OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
-# Of the operator's attributes; src/operator/attributes.cc refuses what a later one has written.
+# Version of the operator's attributes. src/operator/attributes.cc refuses a later version.
 ATTRIBUTES_VERSION = 1
 
 
 class _Identity:
     """A token that no copy shares, so that a copied block does not join its original.
 
-    `place` counts the blocks of one prefix. Unlike the token, it is the same in all processes that
-    run the same program, which may destroy their blocks at different times: so counts are kept.
+    `place` numbers the blocks of one prefix. Unlike the token, it is the same in all processes that
+    run the same program. Processes may destroy blocks at different times, so counts never go back.
     """
 
     _counters: ClassVar[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
@@ -67,24 +67,24 @@ class SyncBatchNorm(NormBlock):
 
     In training, all devices exchange the count, the mean and the sum of squared deviations of every
     channel, and normalize with the merged statistics. Backward exchanges the two sums that the
-    gradient of the input needs. Output, gradients and running statistics are those of one device
-    with the whole batch [1]_, [2]_, [3]_. Each device computes its share of the gradients of gamma
-    and beta, and ``gluon.Trainer`` sums them. Inference, ``use_global_stats=True`` and a single
-    device exchange nothing.
+    gradient of the input needs. One device with the whole batch would compute the same output,
+    gradients and running statistics [1]_, [2]_, [3]_. Each device computes its share of the
+    gradients of gamma and beta, and ``gluon.Trainer`` sums them. Inference,
+    ``use_global_stats=True`` and a single device exchange nothing.
 
     The layer is a ``gluon.nn.BatchNorm`` with the arguments of ``gluon.contrib.nn.SyncBatchNorm``.
     Each training forward updates the running statistics once, with the biased variance (as MXNet),
     and to the same bits on all devices. BatchNorm updates them in backward.
 
     Parameters have BatchNorm's names, so files of ``save_parameters`` load in networks with either.
-    Prefixes have ``syncbatchnorm``, as those of ``gluon.contrib.nn.SyncBatchNorm``. They are part
-    of the names in files of ``collect_params().save``, and in networks that contain a symbol.
+    Prefixes have ``syncbatchnorm``, as in ``gluon.contrib.nn.SyncBatchNorm``. Prefixes are part of
+    the names in files of ``collect_params().save``, and in networks that contain a symbol.
 
     The input has 2 to 5 dimensions and is float16, float32 or float64. The output has its shape and
     dtype. For float16 data, parameters and statistics are float32, even after
     ``net.cast("float16")``. Devices may hold shards of different size.
 
-    Call all devices before you read a result of one: ``asnumpy()`` inside the loop over shards
+    Call all devices before you read the result of any: ``asnumpy()`` inside the loop over shards
     waits for devices that have not been called.
 
     ``layer(x)`` is ``act(norm(x))`` and ``layer(x, shortcut)`` is ``act(norm(x) + shortcut)``, in
@@ -94,9 +94,9 @@ class SyncBatchNorm(NormBlock):
     With `inplace`, backward recovers the normalized values from the output [4]_, so that MXNet can
     free the input after the forward pass. Parameters keep their meaning. Backward raises an error
     if gamma is 0, or so small beside its beta that the output has lost half of the digits. Do not
-    initialize gamma with zeros. Gradients have the rounding error of the output, about
-    ``1 + abs(beta / gamma)`` times that of the dtype. 'elu' loses values far below 0: below -8 in
-    float16, below -17 in float32.
+    initialize gamma with zeros. Gradients have the rounding error of the output: that of the dtype
+    times about ``1 + abs(beta / gamma)``. 'elu' loses values far below 0: below -8 in float16,
+    below -17 in float32.
 
     Parameters
     ----------
@@ -129,9 +129,9 @@ class SyncBatchNorm(NormBlock):
         running statistics. A saved checkpoint has their mean. By default, all devices are one
         group.
     process_set : horovod.mxnet.ProcessSet, optional
-        Processes to synchronize with. By default, those of :func:`gluon_syncbn.init`, or this
-        process alone. They match layers by prefix, then by order, so all must make the same layers
-        in the same order. One process may also call or trace some of them without training.
+        Processes to synchronize with. By default, the processes of :func:`gluon_syncbn.init`, or
+        this process alone. Processes match layers by prefix, then by order, so all must make the
+        same layers in the same order. A process may also call or trace layers without training.
     activation : {'relu', 'leaky_relu', 'elu'}, optional
         An activation after the normalization, in the same pass. By default, none.
     alpha : float, optional
@@ -252,11 +252,11 @@ class SyncBatchNorm(NormBlock):
         layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
 
     def _revert_in_place(self) -> None:
-        """Become what this layer was before `_convert_in_place`, or else a plain BatchNorm."""
+        """Become the layer that `_convert_in_place` has changed, or else a plain BatchNorm."""
         now = {name: self._kwargs[name] for name in SHARED_ATTRIBUTES}
         before_class, before = getattr(self, "_before_conversion", (nn.BatchNorm, now))
         self.__class__ = before_class
-        # What was changed in between, such as a frozen layer's use_global_stats, stays changed.
+        # Settings that the program has changed since, such as use_global_stats, stay changed.
         self._kwargs = {name: now.get(name, value) for name, value in before.items()}
 
     @property
@@ -367,8 +367,8 @@ class SyncBatchNorm(NormBlock):
         self._clear_cached_op()
 
     def _count_batches(self) -> None:
-        # In the dtype of the other parameters, so that casts keep them together. Where a float32
-        # count ends, at 2**24, float32 averages take no notice of another batch either.
+        # The count has the dtype of the other parameters, so that casts keep them together. A
+        # float32 count ends at 2**24, where another batch no longer changes float32 averages.
         add_parameter(
             self,
             "num_batches_tracked",
@@ -389,7 +389,7 @@ class SyncBatchNorm(NormBlock):
         return f"{self.prefix}{self._identity.token}"
 
     def _get_graph(self, *args: Any) -> Any:
-        # Of this block alone, which has one use in it.
+        # The graph of this block alone has one use of the block.
         self._identity.forget_uses()
         return super()._get_graph(*args)
 
@@ -410,8 +410,8 @@ class SyncBatchNorm(NormBlock):
     ) -> Any:
         if shortcut is not None and self.inplace:
             raise ValueError(
-                f"{self.name}: inplace=True and a shortcut exclude each other: the output is a "
-                "sum, which does not tell its terms"
+                f"{self.name}: inplace=True and a shortcut exclude each other: the terms of a sum "
+                "are not recoverable from the output"
             )
         use = self._identity.next_use(self) if traced else None
         return custom(
@@ -424,8 +424,8 @@ class SyncBatchNorm(NormBlock):
             **self._attributes(check=not traced),
             **({} if shortcut is None else {"shortcut": True}),
             **self._among_processes(use),
-            # A graph may be copied or loaded twice, key and all; its operators then find each other
-            # by the node that they share.
+            # A graph may be copied or loaded twice with one key. Then its operators find each
+            # other by the node that they share.
             scope="graph" if traced else "key",
             **({"version": ATTRIBUTES_VERSION} if traced else {}),
         )
@@ -448,14 +448,14 @@ class SyncBatchNorm(NormBlock):
             attributes["device_ids"] = devices
             if self._identity.first_devices is None:
                 self._identity.first_devices = devices
-            elif self._identity.first_devices != devices:  # whose arrays may still be in use
+            elif self._identity.first_devices != devices:  # passes there may not be over
                 attributes["key"] += f"@{devices}"
         return attributes
 
     def _among_processes(self, use: str | None) -> dict[str, Any]:
         """Attributes for synchronizing with other processes; none if this process is alone.
 
-        They do not depend on extra graphs that only one process traces.
+        They stay the same if one process traces additional graphs.
         """
         number = self._processes()
         if number is None:
@@ -466,12 +466,12 @@ class SyncBatchNorm(NormBlock):
                 "other processes; make the groups of process sets"
             )
         name = f"{self.prefix}#{self._identity.place}"
-        if use is not None:  # every use is a node of its own, and runs beside those of other graphs
+        if use is not None:  # each use is a node of its own, and may run beside other uses
             name += f"@{use}"
         return {"process_set": number, "across": name}
 
     def _processes(self) -> int | None:
-        """Horovod's number of the set of processes to synchronize with; None for this one alone."""
+        """Horovod's number of the processes to synchronize with; None for this process alone."""
         return self._process_set if self._own_process_set else horovod.default()
 
     def _devices_in_use(self, check: bool) -> int:
@@ -511,10 +511,10 @@ def contexts_of(parameter: Any) -> list | None:
 
 
 def device_ids(contexts: list, num_devices: int) -> str | None:
-    """Write the attribute `device_ids`, which says who should come; None if that is not known.
+    """Write the attribute `device_ids`, the devices of a training step; None if they are not known.
 
-    Inference may run on fewer contexts than training. cpu(0) and gpu(0) have one number; their call
-    is told that they cannot synchronize.
+    Inference may run on fewer contexts than training. cpu(0) and gpu(0) have the same number, and
+    the operator refuses to synchronize them.
     """
     if len(contexts) != num_devices or len({each.device_type for each in contexts}) != 1:
         return None

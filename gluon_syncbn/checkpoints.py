@@ -1,4 +1,4 @@
-"""Weights from PyTorch."""
+"""Load the weights of another library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxnet import gluon
 
 from .mxnet_versions import new_array
 
-# A parameter's name here, and there.
+# Names of parameters in Gluon, and in PyTorch.
 _LEAVES = {
     "weight": "weight",
     "bias": "bias",
@@ -21,7 +21,7 @@ _LEAVES = {
     "running_var": "running_var",
     "num_batches_tracked": "num_batches_tracked",
 }
-# What a norm without it computes with.
+# Values for parameters that a norm of PyTorch may lack.
 _WITHOUT = {"gamma": 1.0, "beta": 0.0, "num_batches_tracked": 0.0}
 
 _Modules = Dict[str, Dict[str, Any]]
@@ -41,7 +41,7 @@ def load_torch(
     net : Block
         An initialized network, or a part of one, such as a backbone.
     state_dict : mapping of str to torch.Tensor or array
-        What ``torch_net.state_dict()`` returns, without modules that `net` does not have.
+        The result of ``torch_net.state_dict()``, without modules that `net` does not have.
     names : mapping of str to str, optional
         Parts of `net`, and the matching parts of the PyTorch network, such as
         ``{"head": "classifier"}``. The modules in each part match as above. By default, the whole
@@ -60,7 +60,7 @@ def load_torch(
 
     See Also
     --------
-    update_statistics : Biased running variances; those of PyTorch are unbiased.
+    update_statistics : Biased running variances; PyTorch computes unbiased ones.
     """
     ours, theirs = _modules(net._collect_params_with_prefix()), _modules(state_dict)
     pairs: dict[str, str] = {}
@@ -84,21 +84,21 @@ def load_torch(
 
 
 def _modules(entries: Mapping[str, Any]) -> _Modules:
-    """Put the entries of each module together."""
+    """Group the entries by module."""
     modules: _Modules = {}
     for name, value in entries.items():
         module, _, leaf = name.rpartition(".")
         if leaf not in _LEAVES or not hasattr(value, "shape"):
             raise ValueError(
                 f"{name} ({type(value).__name__}) should be a weight, a bias or a running "
-                "statistic. Give what state_dict() of the network returns"
+                "statistic. Give the result of state_dict() of the network"
             )
         modules.setdefault(module, {})[leaf] = value
     return modules
 
 
 def _part(modules: _Modules, part: str) -> dict[str, str]:
-    """Names of the modules of a part, by what follows the part's name."""
+    """Names of the modules of a part, by the rest of the name after the part."""
     found = {
         name[len(part) :].lstrip("."): name
         for name in modules
@@ -114,7 +114,7 @@ def _matched(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
     if ours.keys() == theirs.keys():
         return {ours[name]: theirs[name] for name in ours}
     for our_name, their_name in zip(ours, theirs):
-        # Numbers are places among layers of all kinds, which differ between the libraries.
+        # A number is a place among layers of all kinds, and differs between the libraries.
         for name in {our_name, their_name} if our_name != their_name else ():
             if name in ours and name in theirs and not name.rpartition(".")[2].isdecimal():
                 raise ValueError(
@@ -144,7 +144,7 @@ def _value(
             return "", np.full(tuple(shape), _WITHOUT[leaf])
         raise ValueError(f"{here} of net needs {there}, which state_dict does not have")
     value = module[_LEAVES[leaf]]
-    if hasattr(value, "detach"):  # of any device and dtype, bfloat16 too
+    if hasattr(value, "detach"):  # a tensor on any device, perhaps of bfloat16
         value = value.detach().cpu().double().numpy()
     value = np.asarray(value)
     if leaf == "num_batches_tracked":

@@ -26,9 +26,9 @@ def convert_sync_batchnorm(
 
     It converts the layers that compute what ``gluon.nn.BatchNorm`` or
     ``gluon.contrib.nn.SyncBatchNorm`` computes. They stay the same objects with the same
-    parameters, so references, trainers and checkpoints stay valid. Other subclasses, those with
-    public methods of their own, and SymbolBlocks with BatchNorm nodes stay as they are, and a
-    warning names them. The logger ``gluon_syncbn`` lists what was converted.
+    parameters, so references, trainers and checkpoints stay valid. Other subclasses, subclasses
+    with public methods of their own, and SymbolBlocks with BatchNorm nodes stay as they are, and a
+    warning names them. The logger ``gluon_syncbn`` lists the converted layers.
 
     SyncBatchNorm nodes of a SymbolBlock, such as an imported network, then synchronize the current
     contexts of its parameters. All hybridized networks that contain a converted layer build their
@@ -109,14 +109,14 @@ def _is_one_batchnorm(layer: Any, training: bool) -> bool:
         try:
             # Not layer(data), which would call hooks.
             symbol = layer.forward(data.as_np_ndarray() if mx.util.is_np_array() else data)
-        except Exception:  # a forward of the user's wants arrays, as all do in MXNet 2
+        except Exception:  # a forward of the user's may need arrays; in MXNet 2 all do
             return False
     if not isinstance(symbol, mx.sym.Symbol):
         return False
     *inputs, norm = Graph(symbol).nodes
     parameters = (layer.gamma, layer.beta, layer.running_mean, layer.running_var)
     attributes = dict(norm.get("attrs", {}))
-    attributes.pop("cudnn_off", None)  # says how to compute, not what
+    attributes.pop("cudnn_off", None)  # chooses a library, not a formula
     return (
         norm["op"] in ("BatchNorm", "_contrib_SyncBatchNorm")
         and [node["name"] for node in inputs] == ["data", *(each.name for each in parameters)]
@@ -129,7 +129,7 @@ def _warn_of_left(block: gluon.Block, why: str) -> None:
 
 
 def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
-    """Make every :class:`gluon_syncbn.SyncBatchNorm` what it was before conversion, in place.
+    """Undo the conversion of every :class:`gluon_syncbn.SyncBatchNorm` of a network, in place.
 
     Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``. That has neither
     ``momentum=None`` nor an activation: set `momentum` to a number first, and use
@@ -191,14 +191,14 @@ def norm_layers(net: gluon.Block) -> Iterator[Any]:
     return (block for block in blocks_of(net) if isinstance(block, _BatchNorm))
 
 
-def _report(what: str, net: gluon.Block, names: list[str]) -> None:
+def _report(action: str, net: gluon.Block, names: list[str]) -> None:
     if names:
         changed = {id(block) for block in blocks_of(net)}
-        # Networks that `net` is a part of have graphs too, and nothing else leads to them.
+        # Networks that contain `net` have graphs too, and only the collector knows them.
         hybrid = (each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock))
         for block in [*blocks_of(net), *hybrid]:
             if getattr(block, "_cached_graph", None) and changed & {*map(id, blocks_of(block))}:
                 block._clear_cached_op()
     _logger.info(
-        "%s in %s: %d layers: %s", what, name_of(net), len(names), ", ".join(names) or "none"
+        "%s in %s: %d layers: %s", action, name_of(net), len(names), ", ".join(names) or "none"
     )

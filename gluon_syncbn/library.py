@@ -12,7 +12,7 @@ LiveArrays = ctypes.CFUNCTYPE(None, ArrayVisitor)
 CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
 
 _TEXT = ctypes.c_char_p
-# What each function of src/exports.cc returns, then what it takes.
+# The functions of src/exports.cc: the type of the result, then the types of the arguments.
 _FUNCTIONS = {
     "add_process_set": (_TEXT, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, _TEXT),
     "blas": (_TEXT,),

@@ -1,1 +1,1 @@
-"""What ``python -m gluon_syncbn diagnose`` finds out about an installation."""
+"""The command ``python -m gluon_syncbn diagnose``."""

@@ -1,4 +1,4 @@
-"""What ``python -m gluon_syncbn diagnose`` prints, also where MXNet cannot be imported."""
+"""The report of ``python -m gluon_syncbn diagnose``, also where MXNet cannot be imported."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .._version import __version__
 
 _PACKAGE = Path(__file__).parent.parent
 
-# CUDA of one major version runs on every driver from its first on (NVIDIA's "minor version
-# compatibility", which began with 11).
+# The first driver of each major version of CUDA, which runs all minor versions (NVIDIA's "minor
+# version compatibility", which began with 11).
 _FIRST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
@@ -111,7 +111,7 @@ def _facts_without_mxnet() -> Iterator[tuple[str, str]]:
 
 
 def _missing_libraries(library: Path) -> Iterator[tuple[str, str]]:
-    """Say where the libraries are that the linker does not find."""
+    """Say where the libraries are that the linker does not find by itself."""
     try:
         command = ["ldd", str(library)]
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -20,7 +20,7 @@ from ..block import SyncBatchNorm
 from ..mxnet_versions import Context, new_array
 
 _SECONDS = 300
-_FAILED = 3  # the exit status of a test that says on its output why
+_FAILED = 3  # exit status of a test that has printed why
 
 
 def contexts_of(device_type: str) -> list[Context]:
@@ -52,7 +52,9 @@ def _step(layer: nn.BatchNorm, contexts: list[Context], samples: int) -> dict[st
         array.attach_grad()
     with mx.autograd.record():
         outputs = [layer(array) for array in inputs]
-    heads = new_array(np.eye(samples)[:, :1], mx.cpu(), "float32")  # of the first sample alone
+    heads = new_array(
+        np.eye(samples)[:, :1], mx.cpu(), "float32"
+    )  # the gradient of the first sample
     mx.autograd.backward(outputs, gluon.utils.split_and_load(heads, contexts))
     return {
         "output": np.concatenate([array.asnumpy() for array in outputs]),
@@ -63,7 +65,7 @@ def _step(layer: nn.BatchNorm, contexts: list[Context], samples: int) -> dict[st
 
 
 def find_failure(device_type: str) -> str | None:
-    """Run the test on contexts of this type in a separate process; return what went wrong."""
+    """Run the test on contexts of this type in a separate process; return the failure, if any."""
     environment = dict(os.environ)
     if device_type == "cpu":
         environment["GLUON_SYNCBN_CPU_CONTEXTS"] = "1"

@@ -15,8 +15,8 @@ class DistributedTrainer(hvd.DistributedTrainer):
 
     Horovod's own trainer exchanges only the gradients of the first context. The other contexts use
     their own gradients, and drift apart. This trainer first sums the gradients over the contexts,
-    and gives all contexts the average of the processes. With one context per process the two
-    trainers are the same.
+    and gives all contexts the average of the processes. With one context per process it does what
+    Horovod's own trainer does.
 
     As in Horovod, ``step(batch_size)`` also divides by the number of processes. `batch_size` is the
     size of the whole batch divided by the number of processes, even if their shares differ.
@@ -24,7 +24,7 @@ class DistributedTrainer(hvd.DistributedTrainer):
     Parameters
     ----------
     *args, **kwargs
-        Those of ``horovod.mxnet.DistributedTrainer``.
+        The arguments of ``horovod.mxnet.DistributedTrainer``.
 
     Raises
     ------

@@ -19,7 +19,7 @@ _default: int | None = None
 
 
 def init(process_set: Any = None) -> None:
-    """Synchronize every layer over the devices of all processes, from now on.
+    """Make every layer synchronize the devices of all processes.
 
     Call it in all processes, after ``horovod.mxnet.init()`` and before the first call of a network.
     ``num_devices`` stays the number of devices of this process. A layer with its own `process_set`
@@ -73,8 +73,8 @@ def join(process_set: Any = None) -> int | None:
     if chosen.size() == 1:
         return None
     if not _joined:
-        # Registered after Horovod's handler, so called before it. MXNet would wait forever for
-        # exchanges that no other process joins.
+        # Registered after Horovod's handler, so called before it. Otherwise MXNet would wait
+        # forever for exchanges that no other process joins.
         atexit.register(_leave)
     _joined[number] = chosen
     from horovod.mxnet.mpi_ops import MPI_MXNET_LIB_CTYPES

@@ -1,4 +1,4 @@
-"""Tell whether all devices hold the same parameters."""
+"""Compare the parameters of all devices."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def update_statistics(
     seen = [_Seen(layer) for layer in layers]
     done = False
     try:
-        for block in hybrid:  # compiled networks call no hooks
+        for block in hybrid:  # a compiled network calls no hooks of its layers
             block._active = False
         with autograd.pause(train_mode=True):
             for batch in _shown(_batches(loader, len(contexts)), loader, progress):
@@ -87,7 +87,7 @@ def update_statistics(
 
 
 def _layers(net: gluon.Block) -> list[SyncBatchNorm]:
-    """Find the layers to update; warn of those that keep their statistics."""
+    """Find the layers to update; warn of other norms, which keep their statistics."""
     gathering = [each for each in norm_layers(net) if not each._kwargs["use_global_stats"]]
     layers = [each for each in gathering if isinstance(each, SyncBatchNorm)]
     if not layers:
@@ -106,7 +106,7 @@ def _layers(net: gluon.Block) -> list[SyncBatchNorm]:
 
 
 def _batches(loader: Iterable[Any], fewest: int) -> Iterator[mx.nd.NDArray]:
-    """Yield the arrays of `loader`, joined where one has too few images for the devices."""
+    """Yield the arrays of `loader`; join one that has too few images for the devices."""
     held: Any = None
     for number, batch in enumerate(loader):
         data = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
@@ -135,7 +135,7 @@ def _shown(batches: Iterator[Any], loader: Iterable[Any], progress: bool) -> Ite
 
 
 class _Seen:
-    """Gathers what a layer sees: with momentum 0 its running statistics are those of one use."""
+    """Gathers the moments of a layer's inputs; with momentum 0 it computes them for one input."""
 
     def __init__(self, layer: SyncBatchNorm) -> None:
         self.layer = layer
@@ -156,7 +156,7 @@ class _Seen:
         self._waiting.append((count, [p.data(context_of(x)).copy() for p in self._parameters]))
 
     def merge_waiting(self) -> None:
-        """Add what the devices have seen, after all of them were called."""
+        """Add the moments of all devices, after all of them were called."""
         for count, statistics in self._waiting:
             mean, var = (array.asnumpy().astype(np.float64) for array in statistics)
             self.merge(np.stack([np.full_like(mean, count), mean, count * var]))
@@ -164,7 +164,7 @@ class _Seen:
         self._waiting.clear()
 
     def merge(self, others: np.ndarray) -> None:
-        """Add count, mean and M2 of others, by Chan's formula."""
+        """Add another count, mean and M2, by Chan's formula."""
         (count, mean, m2), (more, other, m2_other) = self.moments, others
         share = more / np.maximum(count + more, 1)
         change = other - mean
@@ -196,7 +196,7 @@ class _Seen:
 
 
 def _merge_processes(seen: list[_Seen]) -> None:
-    """Add what the other processes have seen, in one exchange for each set of processes."""
+    """Add the moments of other processes, in one exchange for each set of processes."""
     sets: dict[int, list[_Seen]] = defaultdict(list)
     for each in seen:
         number = each.layer._processes()

@@ -63,7 +63,7 @@ def _make_plain(graph: Graph, index: int) -> None:
         if activation.alpha is not None:
             extra["slope"] = attributes.get("slope", DEFAULT_SLOPE)
         graph.add(activation.op, f"{name}_{act_type}", [[last, 0, 0]], **extra)
-    # The last of them is what others read.
+    # Readers of the norm now read the last node.
     graph.nodes[index] = graph.nodes.pop()
 
 
@@ -107,8 +107,8 @@ def export(
 class PlainFiles:
     """Exported files, converted to MXNet's own operators.
 
-    `converted` is how many nodes were SyncBatchNorm, `report` what was folded. A file that holds
-    something else is a ValueError, and one that cannot be read an OSError.
+    `converted` counts the SyncBatchNorm nodes, and `report` lists the folded norms. A file with
+    other contents raises a ValueError, and an unreadable file an OSError.
     """
 
     def __init__(self, symbol_file: str, params_file: str, fold: bool) -> None:
@@ -132,7 +132,7 @@ class PlainFiles:
             _logger.info("folded batch normalization of %s:\n%s", symbol_file, self.report)
 
     def write(self, symbol_file: str, params_file: str) -> None:
-        """Write both; they may be the files that were read."""
+        """Write both files, which may be the files that were read."""
         arrays = {f"arg:{name}": array for name, array in self.args.items()}
         arrays.update({f"aux:{name}": array for name, array in self.aux.items()})
         mx.nd.save(params_file, arrays)
@@ -149,7 +149,7 @@ def _load_symbol(name: str) -> mx.sym.Symbol:
 
 def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
     """Load arguments and auxiliary states; if there are none, a ValueError names the file."""
-    with Path(name).open("rb"):  # for the usual message if there is no such file
+    with Path(name).open("rb"):  # raises the usual error if there is no such file
         pass
     try:
         arrays = mx.nd.load(name)

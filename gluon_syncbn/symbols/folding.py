@@ -16,7 +16,7 @@ _FOLDABLE = ("Convolution", "Deconvolution", "FullyConnected")
 
 @dataclass
 class FoldReport:
-    """What was folded. ``str()`` makes a text with one line per BatchNorm.
+    """The folded norms and the others. ``str()`` makes a text with one line per BatchNorm.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ def fold_batchnorm(
     symbol : Symbol
     args : dict of str to NDArray
     aux : dict of str to NDArray
-        New ones; the arguments do not change.
+        Copies; the arguments do not change.
     report : FoldReport
-        What was folded, and what was not and why.
+        The folded norms, and the other norms with the reason.
     """
     graph = _Graph(symbol)
     args, aux, report = dict(args), dict(aux), FoldReport()
@@ -154,7 +154,7 @@ def _scale_outputs(graph: _Graph, index: int, weight: np.ndarray, scale: np.ndar
     weight = weight.astype(np.float64)
     if graph.nodes[index]["op"] != "Deconvolution":
         return weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
-    # (inputs, outputs of a group, kernel...), the groups one after the other along the inputs
+    # The shape is (inputs, outputs of a group, kernel...). Groups lie one after the other in it.
     groups = int(graph.attribute(index, "num_group", "1"))
     grouped = weight.reshape(groups, -1, *weight.shape[1:])
     factors = scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))

@@ -30,13 +30,13 @@ def fuse(
 
     A :class:`gluon_syncbn.SyncBatchNorm` is fused with an activation (ReLU, leaky ReLU or ELU) that
     is the only reader of its output. A sum with another array may stand between them. The
-    attributes ``fused`` and ``left`` of the new network list what was fused, and what was not and
-    why. The logger ``gluon_syncbn`` prints both.
+    attribute ``fused`` of the new network lists the fused norms, and ``left`` the other norms with
+    the reason. The logger ``gluon_syncbn`` prints both.
 
-    The new network computes what `net` computes hybridized. A layer that is called several times in
-    a step updates its running statistics in the order of the graph, not of the calls. The graph of
-    some networks depends on training, as in YOLO3. Fuse these under ``autograd.record()`` for
-    training, and again outside for inference.
+    The new network computes the same as `net` does when it is hybridized. A layer that is called
+    several times in a step updates its running statistics in the order of the graph, not of the
+    calls. The graph of some networks depends on training, as in YOLO3. Fuse such a network under
+    ``autograd.record()`` for training, and again outside for inference.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def fuse(
         Number of inputs of the network.
     inplace : bool, default False
         Make norms with a leaky ReLU or ELU, without a sum, work in place, so that MXNet frees their
-        inputs. `inplace` of :class:`gluon_syncbn.SyncBatchNorm` says what that costs.
+        inputs. See `inplace` of :class:`gluon_syncbn.SyncBatchNorm` for the price.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def fuse(
     >>> net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
     >>> fused = gluon_syncbn.fuse(net, convert=True)
     >>> fused.hybridize(static_alloc=True)
-    >>> kinds = [what for _, what in fused.fused]
+    >>> activations = [activation for _, activation in fused.fused]
     """
     if not isinstance(net, gluon.HybridBlock):
         raise ValueError(f"net={type(net).__name__} should be a HybridBlock, which can be traced")
@@ -90,7 +90,7 @@ def fuse(
         outputs = net(*inputs)
     except ValueError:
         raise
-    except Exception as error:  # whatever its code raises where it meets a symbol
+    except Exception as error:  # the user's code may raise any error where it meets a symbol
         raise ValueError(
             f"{name_of(net)} cannot be traced with {len(inputs)} inputs, as hybridize() would do: "
             f"{type(error).__name__}: {error}"
@@ -104,7 +104,7 @@ def fuse(
         "fused in %s: %d norms: %s; left: %s",
         name_of(net),
         len(fused),
-        ", ".join(f"{name} with {what}" for name, what in fused) or "none",
+        ", ".join(f"{name} with {others}" for name, others in fused) or "none",
         ", ".join(f"{name} ({why})" for name, why in left) or "none",
     )
     return network
@@ -116,8 +116,8 @@ class FusedNetwork(gluon.SymbolBlock):
     Attributes
     ----------
     fused : list of (str, str)
-        Each fused norm, and what it was fused with. A layer that is called several times has
-        several entries.
+        Each fused norm, and the operations after it that it now computes. A layer that is called
+        several times has several entries.
     left : list of (str, str)
         Each other norm, and why it was not fused.
     """
@@ -132,7 +132,8 @@ class FusedNetwork(gluon.SymbolBlock):
         out_format: Any,
         net: gluon.HybridBlock,
     ) -> None:
-        # Not that of SymbolBlock, which would make parameters of its own idea of dtypes.
+        # SymbolBlock's constructor makes parameters, and guesses their dtypes from the symbol. This
+        # network has the parameters of `net`, so it sets the attributes of a SymbolBlock itself.
         gluon.HybridBlock.__init__(self)
         self._prefix = ""
         _, self._in_format = _flatten(inputs, "input")
@@ -144,7 +145,7 @@ class FusedNetwork(gluon.SymbolBlock):
         self._params = gluon.ParameterDict("", shared)
         self._params._params.update(used)
         self._reg_params = used
-        # The network itself would become a child.
+        # As an attribute, the network itself would become a child.
         self._structure: Callable[[str], dict] = net._collect_params_with_prefix
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
@@ -164,63 +165,67 @@ class FusedNetwork(gluon.SymbolBlock):
         return self._structure(prefix)
 
 
+class _LeftError(Exception):
+    """Why a norm is not fused."""
+
+
 class _Graph(Graph):
     def fuse_all(self, inplace: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Fuse all norms; return those with what they were fused with, and the others with why."""
+        """Fuse all norms; return the lists `fused` and `left` of the network."""
         fused, left = [], []
         norms = self.norms()
         counts = Counter(self.running_mean(index) for index in norms)
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
         for index in norms:
             name = self.nodes[index]["name"]
-            what, why_not = self._fuse(index, inplace)
-            if why_not is None:
-                fused.append((name, what))
-            else:
-                left.append((name, why_not))
+            try:
+                fused.append((name, self._fuse(index, inplace)))
+            except _LeftError as reason:
+                left.append((name, str(reason)))
         return fused, left
 
-    def _fuse(self, index: int, inplace: bool) -> tuple[str, str | None]:
-        """Fuse a norm with what follows; return what that is, or why it was not fused."""
+    def _fuse(self, index: int, inplace: bool) -> str:
+        """Fuse a norm with the operations after it; return their names, or raise `_LeftError`."""
         if self.attribute(index, "act_type", "None") != "None":
-            return "", "has an activation already"
+            raise _LeftError("has an activation already")
         reader = self._only_reader(index)
         if reader is None:
-            return "", "its output is used more than once, or is an output of the network"
+            raise _LeftError("its output is used more than once, or is an output of the network")
         shortcut, absorbed = None, [index]
         if self.nodes[reader]["op"] == "elemwise_add" and not self.flag(index, "shortcut"):
             (shortcut,) = (entry for entry in self.nodes[reader]["inputs"] if entry[0] != index)
             absorbed.append(reader)
             reader = self._only_reader(reader)
             if reader is None:
-                return "", "its sum with a shortcut is used more than once"
+                raise _LeftError("its sum with a shortcut is used more than once")
         activation = self._activation(reader)
         if activation is None:
             name = self.nodes[reader]["name"]
-            return "", f"is followed by {name}, which is no ReLU, leaky ReLU or ELU"
+            raise _LeftError(f"is followed by {name}, which is no ReLU, leaky ReLU or ELU")
         recovers = self.flag(index, "inplace")
         inverts = shortcut is None and float(activation.get("slope", 0)) > 0
         if recovers and not inverts:
-            return "", "works in place, and could not if fused"
+            raise _LeftError("works in place, and could not if fused")
         norm = self.nodes[index]
         inputs, attributes = list(norm["inputs"]), {**norm["attrs"], **activation}
         if shortcut is not None:
             inputs.insert(SHORTCUT, shortcut)
             attributes["shortcut"] = "True"
-        what = f"{'sum and ' if shortcut is not None else ''}{activation['act_type']}"
         if inplace and inverts:
             attributes["inplace"], recovers = "True", True
-        what += " in place" if recovers else ""
-        # Where the activation stood, all that the shortcut depends on has been computed.
+        # The new node takes the place of the activation, after all inputs of the shortcut.
         uses, before = self._uses(), {i: self.nodes[i] for i in (*absorbed, reader)}
         self.nodes[reader] = {**norm, "inputs": inputs, "attrs": attributes}
         for other in absorbed:
             self.nodes[other] = {**self.nodes[other], "inputs": []}
-        if self._uses() == uses:
-            return what, None
-        for other, node in before.items():
-            self.nodes[other] = node
-        return "", "would change the order in which a layer used several times updates statistics"
+        if self._uses() != uses:
+            for other, node in before.items():
+                self.nodes[other] = node
+            raise _LeftError(
+                "would change the order in which a layer used several times updates statistics"
+            )
+        addition = "" if shortcut is None else "sum and "
+        return f"{addition}{activation['act_type']}{' in place' if recovers else ''}"
 
     def _uses(self) -> list[tuple[int, list[int]]]:
         """Layers that are used several times, each with its input, in the order of the uses."""

@@ -11,11 +11,11 @@ from mxnet import gluon
 from ..block import OP_TYPE, contexts_of, device_ids
 from ..mxnet_versions import load_symbol
 
-SHORTCUT = 3  # its place among the inputs of this package's operator, if there is one
+SHORTCUT = 3  # the input of this package's operator that is the shortcut, if there is one
 
 
 def last_line(error: Exception) -> str:
-    """Return what MXNet says after its stack trace."""
+    """Return the message of an error of MXNet, without the stack trace before it."""
     return str(error).strip().splitlines()[-1]
 
 
@@ -85,7 +85,7 @@ class Graph:
         return len(self.nodes) - 1
 
     def redirect(self, index: int, source: list[int]) -> None:
-        """Make all readers of the node `index` read `source`; the node reads nothing any more."""
+        """Make all readers of the node `index` read `source`, and the node itself nothing."""
         for entries in [self.heads, *(node["inputs"] for node in self.nodes)]:
             for entry in entries:
                 if entry[0] == index:

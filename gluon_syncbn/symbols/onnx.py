@@ -40,8 +40,8 @@ def write_onnx(
 ) -> None:
     """Write a symbol of plain MXNet operators and its parameters as an ONNX file, opset 13.
 
-    The file keeps the `shapes` of the inputs, in the order of the symbol's arguments. If they do
-    not fit, or MXNet's exporter does not know an operator, that is a ValueError.
+    The file keeps the `shapes` of the inputs, in the order of the symbol's arguments. If a shape
+    does not fit, or MXNet's exporter does not know an operator, this raises a ValueError.
     """
     import onnx
 
@@ -55,7 +55,9 @@ def write_onnx(
     dtypes = {array.dtype for array in args.values()}
     if dtypes - {np.float32}:
         names = ", ".join(sorted(np.dtype(dtype).name for dtype in dtypes))
-        raise ValueError(f"MXNet's exporter handles float32 parameters; these are {names}")
+        raise ValueError(
+            f"MXNet's exporter writes float32 parameters only, and the network has {names}"
+        )
     try:
         symbol.infer_shape(**dict(zip(inputs, shapes)))
     except mx.base.MXNetError as error:
@@ -67,7 +69,7 @@ def write_onnx(
                 symbol, {**args, **aux}, list(shapes), np.float32, onnx_file_path=str(file)
             )
         model = onnx.load(str(file))
-        # Parameters are constants: onnxruntime warns of those that are inputs too.
+        # Parameters are constants, and onnxruntime warns of constants that are inputs too.
         constants = {initializer.name for initializer in model.graph.initializer}
         data = [each for each in model.graph.input if each.name not in constants]
         del model.graph.input[:]
@@ -76,7 +78,7 @@ def write_onnx(
         onnx.save(model, str(file))
     except OSError:
         raise
-    except Exception as error:  # the exporter raises whatever its converters raise
+    except Exception as error:  # converters raise errors of any type
         reason = " ".join(str(error).split())
         raise ValueError(f"MXNet's ONNX exporter cannot write this network: {reason}") from error
 

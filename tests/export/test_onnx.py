@@ -157,7 +157,7 @@ def test_half_precision_is_refused(exported, capsys):
     arrays = {name: array.astype("float16") for name, array in mx.nd.load(str(params)).items()}
     mx.nd.save(str(params), arrays)
     assert export(folder, "--onnx", "net.onnx", "--input-shape", "2,4,7,7") == 1
-    assert "handles float32 parameters; these are float16" in capsys.readouterr().err
+    assert "writes float32 parameters only, and the network has float16" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("kind", "fold"), [("elu 0.5", []), ("leaky 0.3", ["--fold"])])

@@ -136,7 +136,7 @@ def test_fuse():
     """All but the sum: with this interface it may broadcast, which the layer's own does not."""
     net, plain = make_net(), make_net()
     fused = gluon_syncbn.fuse(net)
-    assert [what for _, what in fused.fused] == ["relu", "relu"]
+    assert [activation for _, activation in fused.fused] == ["relu", "relu"]
     assert len(fused.left) == 1
     fused.hybridize(static_alloc=True)
     assert train(fused) == pytest.approx(train(plain), rel=1e-4)
