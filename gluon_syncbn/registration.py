@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 
-from . import cpu_contexts
+from . import cpu_contexts, notebooks
 from .library import LIBRARY, CpuContextCheck, LiveArrays
 from .timeout import set_timeout_from_environment
 
@@ -22,6 +22,7 @@ def start() -> None:
     cpu_contexts.prepare_at_import()
     _register_operator()
     set_timeout_from_environment()
+    notebooks.watch_cells()
 
 
 def _register_operator() -> None:

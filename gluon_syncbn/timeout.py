@@ -55,6 +55,8 @@ def drop_step() -> None:
     notebook, an exception that is caught), the first device waits for the second, and would meet
     its call of the next step. This function waits until all that can still run has run, makes the
     devices that wait give up, and takes their errors. It takes about a second if there are any.
+    In IPython, each cell that ended with an error calls it, unless the environment variable
+    ``GLUON_SYNCBN_NOTEBOOK`` is 0.
 
     Raises
     ------

@@ -17,6 +17,7 @@ MODULES = (
     "block",
     "cpu_contexts",
     "library",
+    "notebooks",
     "processes/horovod",
     "registration",
     "timeout",
