@@ -151,7 +151,7 @@ void fill(const std::vector<std::pair<Slot, void*>>& slots) {
   }
 }
 
-/// The number of OpenMP threads that MXNet gives each worker (src/engine/openmp.cc of MXNet).
+/// The number of OpenMP threads that MXNet gives each worker (mxnet/src/engine/openmp.cc).
 int threads_of_workers() {
   if (!api().omp_get_max_threads || !api().omp_get_num_procs) return 1;
   return std::getenv("OMP_NUM_THREADS") ? api().omp_get_max_threads()

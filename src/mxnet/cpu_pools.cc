@@ -28,7 +28,7 @@ ResourceManager* manager_for(Context context, ResourceManager* own) {
   try {
     return ThreadManagers::instance().of(context.dev_id, the_originals);
   } catch (const std::exception& error) {
-    // MXNet catches dmlc::Error alone (ExecuteOprBlock in its src/engine/threaded_engine.h).
+    // MXNet catches dmlc::Error alone (ExecuteOprBlock in mxnet/src/engine/threaded_engine.h).
     throw dmlc::Error("gluon_syncbn: cpu(" + std::to_string(context.dev_id) +
                       ") got no workspaces of its own: " + error.what());
   }

@@ -7,9 +7,9 @@ namespace gluon_syncbn::mxnet {
 /// thread. cpu(0) keeps those of the thread.
 ///
 /// This works around a fault of MXNet: all CPU contexts share them, while each GPU context has its
-/// own (ResourceManagerImpl in src/resource.cc). An operation of one device that comes after the
-/// synchronization can be first in line for the workspace that another device needs to reach it.
-/// Both devices then wait forever.
+/// own (ResourceManagerImpl in mxnet/src/resource.cc). An operation of one device that comes after
+/// the synchronization can be first in line for the workspace that another device needs to reach
+/// it. Both devices then wait forever.
 ///
 /// Replaces virtual functions of ResourceManagerImpl in the library `libmxnet` until the process
 /// ends. Throws Error, and replaces none, if the library does not have the expected functions.

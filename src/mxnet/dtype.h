@@ -8,7 +8,7 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// The numbers of dtypes in MXNet (mshadow/base.h).
+/// The numbers of dtypes in MXNet (mxnet/3rdparty/mshadow/mshadow/base.h).
 enum MXDType : int { kUnknownDType = -1, kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kInt64 = 6 };
 
 inline const char* dtype_name(int dtype) {

@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 // A failure takes this long only if MXNet mistakes the error of another operator for ours.
 constexpr std::chrono::seconds kPatience{1};
 
-/// Works around a fault of MXNet: AddToGlobalExceptions (src/engine/threaded_engine.h) searches and
-/// extends a std::vector of errors without a lock.
+/// Works around a fault of MXNet: AddToGlobalExceptions (mxnet/src/engine/threaded_engine.h)
+/// searches and extends a std::vector of errors without a lock.
 ///
 /// The queue lets only one operator at a time extend the vector. But operations that depend on a
 /// failed one search it on other threads, and would read freed memory if the vector moved to larger
@@ -46,9 +46,10 @@ void make_room() {
 /// Finds out when a custom operator has failed, and then starts the next failure.
 ///
 /// After an operator's callback, MXNet pushes an operation CustomOperatorWait, which takes the
-/// error from the output array and fails the operator (src/operator/custom/custom-inl.h). As long
-/// as the array has its error, the engine skips all operations that write it. So an attempt pushes
-/// such an operation again and again: the first one that runs comes after CustomOperatorWait.
+/// error from the output array and fails the operator (mxnet/src/operator/custom/custom-inl.h). As
+/// long as the array has its error, the engine skips all operations that write it. So an attempt
+/// pushes such an operation again and again: the first one that runs comes after
+/// CustomOperatorWait.
 class ErrorQueue::Attempt {
  public:
   static void start(const std::shared_ptr<const NDArray>& output, Clock::time_point give_up) {

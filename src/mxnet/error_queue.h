@@ -15,10 +15,10 @@ namespace gluon_syncbn::mxnet {
 /// Makes custom operators fail one after the other.
 ///
 /// This works around a fault of MXNet: its list of all errors has no lock (AddToGlobalExceptions in
-/// src/engine/threaded_engine.h). A custom operator that fails adds an error on a worker of its
-/// device, after the operation that its callback has pushed (src/operator/custom/custom-inl.h). If
-/// several operators did so at the same time, as the devices of a round would, the process could
-/// crash.
+/// mxnet/src/engine/threaded_engine.h). A custom operator that fails adds an error on a worker of
+/// its device, after the operation that its callback has pushed
+/// (mxnet/src/operator/custom/custom-inl.h). If several operators did so at the same time, as the
+/// devices of a round would, the process could crash.
 class ErrorQueue {
  public:
   static ErrorQueue& instance();

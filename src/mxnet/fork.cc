@@ -24,9 +24,9 @@ std::atomic<LiveArrays> the_live_arrays{nullptr};
 /// Keeps unread errors over a fork.
 ///
 /// This works around a fault of MXNet: WaitForAll, which its handler of forks calls, takes the
-/// errors from all arrays (src/engine/threaded_engine.cc). The program could then read arrays that
-/// no operation has written. MXNet has no list of the arrays with errors, so this visits all arrays
-/// that the program holds, notes which have an error, and fails them again after the fork.
+/// errors from all arrays (mxnet/src/engine/threaded_engine.cc). The program could then read arrays
+/// that no operation has written. MXNet has no list of the arrays with errors, so this visits all
+/// arrays that the program holds, notes which have an error, and fails them again after the fork.
 class UnreadErrors {
  public:
   /// Must come before take().
@@ -113,11 +113,11 @@ void register_handlers() {
 
 }  // namespace
 
-// This works around two faults of MXNet (atfork_prepare in src/initialize.cc). Before a fork, MXNet
-// ends the threads of custom operators and then waits for all operations: an operation that calls a
-// custom operator in between waits forever, or crashes. And an unread error is thrown through the
-// handler, which ends the process. MXNet registers its handlers first, so that `before` runs before
-// MXNet's handler and `after` runs after it.
+// This works around two faults of MXNet (atfork_prepare in mxnet/src/initialize.cc). Before a fork,
+// MXNet ends the threads of custom operators and then waits for all operations: an operation that
+// calls a custom operator in between waits forever, or crashes. And an unread error is thrown
+// through the handler, which ends the process. MXNet registers its handlers first, so that `before`
+// runs before MXNet's handler and `after` runs after it.
 void survive_forks(LiveArrays live_arrays) {
   if (!the_live_arrays.exchange(live_arrays)) register_handlers();
 }

@@ -2,14 +2,16 @@
 #define GLUON_SYNCBN_MXNET_MANGLED_NAMES_H_
 
 /// The C++ symbols of libmxnet that this library looks up. All other uses of MXNet go through its C
-/// functions (c_api.h). `c++filt` prints the names as below; the files are those of MXNet 1.9.1.
+/// functions (c_api.h). `c++filt` prints the names as below; the paths are those of
+/// apache/mxnet 1.9.1.
 namespace gluon_syncbn::mxnet::mangled {
 
-// mxnet::ResourceManager::Get() (include/mxnet/resource.h): the calling thread's manager.
+// mxnet::ResourceManager::Get() (mxnet/include/mxnet/resource.h): the calling thread's manager.
 constexpr const char* kGetManager = "_ZN5mxnet15ResourceManager3GetEv";
 
-// vtable for mxnet::resource::ResourceManagerImpl (src/resource.cc). Its first three functions are
-// the ones below, in this order, because include/mxnet/resource.h declares them in this order.
+// vtable for mxnet::resource::ResourceManagerImpl (mxnet/src/resource.cc). Its first three
+// functions are the ones below, in this order, because mxnet/include/mxnet/resource.h declares them
+// in this order.
 constexpr const char* kManagerVtable = "_ZTVN5mxnet8resource19ResourceManagerImplE";
 
 // mxnet::resource::ResourceManagerImpl::Request(mxnet::Context, mxnet::ResourceRequest const&)

@@ -15,8 +15,8 @@ namespace gluon_syncbn::mxnet {
 namespace {
 
 /// Mixes numbers into a seed. Devices with neighbouring seeds would share generators, because MXNet
-/// seeds the 1024 generators of a context with consecutive numbers (its
-/// include/mxnet/random_generator.h).
+/// seeds the 1024 generators of a context with consecutive numbers
+/// (mxnet/include/mxnet/random_generator.h).
 std::uint32_t mix(std::initializer_list<std::uint32_t> numbers) {
   std::uint32_t seed = 0;
   std::seed_seq(numbers).generate(&seed, &seed + 1);

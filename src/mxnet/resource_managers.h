@@ -9,7 +9,7 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// mxnet::ResourceManager (include/mxnet/resource.h of MXNet): workspaces and random number
+/// mxnet::ResourceManager (mxnet/include/mxnet/resource.h): workspaces and random number
 /// generators. Operations that use the same one wait for each other.
 struct ResourceManager;
 
