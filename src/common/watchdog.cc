@@ -120,15 +120,15 @@ void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limi
     if (!waiting) continue;
     if (waited >= limit) {
       expired.emplace_back(std::move(waiting), waited);
-    } else if (!entry.warned && waited >= limit * waiting->warn_after()) {
-      entry.warned = true;
+    } else if (!entry.reminded && waited >= limit * waiting->remind_after()) {
+      entry.reminded = true;
       early.emplace_back(std::move(waiting), waited);
     } else {
       punctual.push_back(std::move(waiting));
     }
   }
   lock.unlock();
-  for (const auto& [waiting, waited] : early) waiting->warn(waited, limit);
+  for (const auto& [waiting, waited] : early) waiting->remind(waited, limit);
   for (const auto& [waiting, waited] : expired) waiting->give_up(waited);
   early.clear();
   expired.clear();

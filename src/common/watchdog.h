@@ -27,9 +27,9 @@ class Waiting {
 
   virtual ~Waiting() = default;
   /// The share of the timeout after which warn() is called.
-  virtual double warn_after() const { return 0.1; }
+  virtual double remind_after() const { return 0.1; }
   /// Called once.
-  virtual void warn(Seconds waited, Seconds limit) = 0;
+  virtual void remind(Seconds waited, Seconds limit) = 0;
   virtual void give_up(Seconds waited) = 0;
   virtual void fail(const std::string& error) = 0;
   /// Has no effect on a Waiting that waits for no calls in this process.
@@ -66,7 +66,7 @@ class Watchdog {
   struct Entry {
     std::weak_ptr<Waiting> waiting;
     Clock::time_point since;
-    bool warned = false;
+    bool reminded = false;
   };
 
   void run();

@@ -9,7 +9,7 @@
 #include "cpu/kernels.h"
 #include "norm/moments.h"
 
-/// What the CPU computes of one number a channel.
+/// Computations with one number per channel.
 namespace gluon_syncbn {
 
 struct HostStatistics : Statistics {
@@ -30,7 +30,7 @@ struct HostStatistics : Statistics {
 
 StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
                                          const void* running_variance, double eps);
-/// Moves the running statistics of `work` by those of its batch.
+/// Moves the running statistics of `work` by the statistics of its batch.
 void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch);
 
 /// For data of T. `gamma` may be null, and so may `beta` where nothing looks at z.
@@ -40,7 +40,7 @@ cpu::Affine<T> affine_of(const HostStatistics& statistics, const void* gamma, co
           static_cast<const Real<T>*>(beta)};
 }
 
-/// Throws Error unless the output tells the input in every channel.
+/// Throws Error unless the input is recoverable from the output in every channel.
 void require_invertible(const Backend::Backward& pass);
 
 void write_parameter_gradients(const Backend::Data& data, const GradientSums& own,

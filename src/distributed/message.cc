@@ -10,7 +10,7 @@ namespace {
 
 using Words = ProcessGroup::Words;
 
-// The lengths of what follows come first, so that messages of different length can be told apart.
+// The lengths come first, because messages differ in length.
 enum : std::size_t {
   kNumValues,
   kTextBytes,

@@ -15,19 +15,19 @@ inline constexpr const char* kUnreadableMessage =
     "the message of another process cannot be read; all processes should run the same version of "
     "gluon_syncbn";
 
-/// What one process tells the others in one exchange: the statistics of all its devices, or why
-/// it has none, and what lets every process see whether they speak of the same thing.
+/// The message of one process in one exchange: the merged statistics of its devices, or an error.
+/// The round and the signature let every process check that all mean the same pass.
 struct ProcessMessage {
   std::uint64_t round = 0;
   std::uint64_t used_slots = 0;  ///< on this process; see ProcessLink
   Signature signature;
   PartialStatistics statistics;
-  std::string text;  ///< why there are no statistics; in a roll call, what is waited for
+  std::string
+      text;  ///< the error; in a roll call, the names of the exchanges that the process waits in
 
   ProcessGroup::Words pack() const;
 
-  /// Messages that were packed one by one and put behind each other. Throws Error where the words
-  /// are something else.
+  /// Unpacks messages that follow each other. Throws Error if the words are not messages.
   static std::vector<ProcessMessage> unpack(const ProcessGroup::Words& words);
 };
 

@@ -13,8 +13,7 @@ class ProcessGroup {
  public:
   using Words = std::vector<std::int64_t>;
 
-  /// The messages of all processes one behind the other, in the order of processes, or why there
-  /// are none.
+  /// The messages of all processes after each other, in the order of processes; or an error.
   struct Gathered {
     Words words;
     std::string error;
@@ -23,14 +22,15 @@ class ProcessGroup {
 
   virtual ~ProcessGroup() = default;
 
-  /// Calls `then` exactly once, now or later, from any thread. Messages meet under `name`, which
-  /// no two of one process may bear at the same time; they may differ in length. Does not throw.
+  /// Calls `then` exactly once, now or later, from any thread. Messages with the same `name` meet;
+  /// a process has one message of a name under way at a time. Messages may differ in length. Does
+  /// not throw.
   virtual void gather(const std::string& name, Words message, Then then) = 0;
 
-  /// Tells apart groups that have processes in common.
+  /// Different for groups that have processes in common.
   virtual int id() const = 0;
   virtual int size() const = 0;
-  /// Of this process, counted from 0.
+  /// The number of this process, counted from 0.
   virtual int number() const = 0;
   /// "process 0 of 4 (ranks 0, 1, 2, 3)", for a message.
   virtual std::string describe() const = 0;

@@ -63,7 +63,7 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   mutable std::mutex mutex_;
   std::uint64_t rounds_ = 0;
   std::uint64_t used_slots_ = 0;
-  std::map<std::string, std::deque<PendingMessage>> queued_;  // behind the message of this name
+  std::map<std::string, std::deque<PendingMessage>> queued_;  // after the message under way
 };
 
 /// One round of a layer: sends the partial statistics of this process, and receives those of all.

@@ -75,7 +75,7 @@ void StallInspector::gather(const std::string& name, Words message, Then then) {
       });
 }
 
-void StallInspector::warn(Seconds, Seconds) { call(); }
+void StallInspector::remind(Seconds, Seconds) { call(); }
 
 void StallInspector::give_up(Seconds) {
   {

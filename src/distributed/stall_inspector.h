@@ -14,13 +14,13 @@
 
 namespace gluon_syncbn {
 
-/// A group whose processes know of each other what each waits for, so that the missing ones can be
-/// named on all of them.
+/// A group whose processes know what each of them waits for, so that all of them can name the
+/// missing processes.
 ///
-/// Whenever no exchange has ended for a while, every process tells the others the names under which
-/// it waits: also the one that never calls, because it is the watchdog's thread that does so. An
-/// exchange ends on all processes at the same time, and so does a roll call; the next one is
-/// counted from there, so that the processes call at the same time without having agreed to.
+/// If no exchange has ended for a while, every process calls the roll: it sends the names of the
+/// exchanges that it waits in. A process that never calls a layer takes part too, because the
+/// watchdog's thread calls. An exchange or a roll call ends on all processes at the same time. Each
+/// process counts the time from there, so they call at the same time without an agreement.
 class StallInspector : public ProcessGroup,
                        public Waiting,
                        public std::enable_shared_from_this<StallInspector> {
@@ -28,10 +28,10 @@ class StallInspector : public ProcessGroup,
   explicit StallInspector(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
   ~StallInspector() override { Watchdog::instance().unwatch(this); }
 
-  /// From now on, calls the roll: all processes of the group should begin at about the same time.
-  /// Throws Error if nothing can wake it for that.
+  /// Begins to call the roll. All processes of the group should begin at about the same time.
+  /// Throws Error if the watchdog cannot start.
   void begin();
-  /// Another group takes this one's place.
+  /// Ends it: another group takes the place of this group.
   void end();
 
   void gather(const std::string& name, Words message, Then then) override;
@@ -41,8 +41,8 @@ class StallInspector : public ProcessGroup,
   std::string describe() const override { return group_->describe(); }
   std::string missing(const std::string& name) const override;
 
-  double warn_after() const override { return 0.05; }
-  void warn(Seconds waited, Seconds limit) override;
+  double remind_after() const override { return 0.05; }
+  void remind(Seconds waited, Seconds limit) override;  ///< calls the roll
   void give_up(Seconds waited) override;
   void fail(const std::string& error) override;
 

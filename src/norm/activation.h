@@ -21,6 +21,28 @@ struct Activation {
   double slope = 0;  ///< 0 or greater, so that the sign of the output is that of z; 0 for ReLU
 };
 
+/// What users and backward know of a type.
+struct ActTypeTraits {
+  ActType type;
+  const char* name;  ///< in the operator's attribute act_type
+  bool has_slope;
+  bool is_invertible;  ///< if its slope is above 0
+};
+
+inline constexpr ActTypeTraits kActTypes[] = {{ActType::kNone, "None", false, true},
+                                              {ActType::kRelu, "relu", false, false},
+                                              {ActType::kLeaky, "leaky", true, true},
+                                              {ActType::kElu, "elu", true, true}};
+
+/// Whether z is recoverable from the output.
+inline bool is_invertible(const Activation& activation) {
+  for (const ActTypeTraits& each : kActTypes) {
+    if (each.type != activation.type) continue;
+    return each.is_invertible && (!each.has_slope || activation.slope > 0);
+  }
+  return false;
+}
+
 /// The z below which expm1(z) rounds to -1 in T: the logarithm of half the distance from 1 to the
 /// number before it. A lower z is not recoverable from the output of ELU.
 template <class T>

@@ -126,13 +126,9 @@ bool parse_ids(const std::string& text, std::vector<int>* ids) {
 }
 
 bool parse_act_type(const std::string& text, ActType* type) {
-  static constexpr std::pair<const char*, ActType> kTypes[] = {{"None", ActType::kNone},
-                                                               {"relu", ActType::kRelu},
-                                                               {"leaky", ActType::kLeaky},
-                                                               {"elu", ActType::kElu}};
-  for (const auto& [name, value] : kTypes) {
-    if (text != name) continue;
-    *type = value;
+  for (const ActTypeTraits& each : kActTypes) {
+    if (text != each.name) continue;
+    *type = each.type;
     return true;
   }
   return false;
@@ -215,23 +211,9 @@ void parse_one(const std::string& layer, const std::string& name, const std::str
               " and version");
 }
 
-bool is_invertible(const Activation& activation) {
-  switch (activation.type) {
-    case ActType::kNone:
-      return true;
-    case ActType::kRelu:
-      return false;
-    case ActType::kLeaky:
-    case ActType::kElu:
-      return activation.slope > 0;
-  }
-  return false;
-}
-
 /// What cannot be combined.
 void check(const Attributes& attributes) {
   const std::string layer = attributes.layer();
-  // In place, the output has to tell the input.
   if (attributes.inplace && !is_invertible(attributes.activation)) {
     throw Error(layer +
                 ": attribute inplace=True takes an activation that can be inverted: None, "
@@ -310,8 +292,8 @@ std::string Attributes::layer(const Group& group) const {
 }
 
 BackwardReads Attributes::backward_reads() const {
-  // Of an activation beta tells how steep it was, with which its argument is computed again; where
-  // a shortcut was added to that, the output does.
+  // The slope of an activation is computed from its argument, for which backward needs beta. With a
+  // shortcut, it is computed from the output.
   const bool active = activation.type != ActType::kNone;
   return {!inplace, inplace || (active && !shortcut), inplace || (active && shortcut)};
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "common/error.h"
 #include "cpu/backend.h"
@@ -33,7 +34,8 @@ std::shared_ptr<void> lend_from_pool(int index, std::size_t bytes) {
 }
 
 std::shared_ptr<Backend> gpu_backend(const Device& device, const std::string& layer) {
-  cuda::set_lender(lend_from_pool);
+  static std::once_flag once;
+  std::call_once(once, [] { cuda::set_lender(lend_from_pool); });
   return cuda::backend_of(device.index, layer);
 }
 #else

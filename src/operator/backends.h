@@ -9,13 +9,13 @@
 
 namespace gluon_syncbn::op {
 
-/// What computes for a context. Throws Error naming `layer` where this build has nothing for it.
+/// The backend of a context. Throws Error naming `layer` if this build has none.
 std::shared_ptr<Backend> backend_of(const Device& device, const std::string& layer);
 
-/// The CUDA version and architectures that this build is for, or how to build for some.
+/// The CUDA version and architectures of this build, or how to build for GPUs.
 std::string gpu_build();
 
-/// The GPUs of the machine, as far as this build can tell.
+/// The GPUs that this build finds.
 std::string gpu_devices();
 
 }  // namespace gluon_syncbn::op

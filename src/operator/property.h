@@ -15,8 +15,8 @@ namespace gluon_syncbn::op {
 
 using Shape = std::vector<int>;
 
-/// One node of a graph (or one imperative call): its attributes, shapes and types, and the place
-/// where the operators made from it meet. MXNet shares it between the devices that run a graph.
+/// One node of a graph (or one imperative call): its attributes, shapes and types, and the group of
+/// the devices that synchronize in it. MXNet shares it between the devices that run a graph.
 class Property {
  public:
   explicit Property(Attributes attributes) : attributes_(std::move(attributes)) {}
@@ -32,7 +32,7 @@ class Property {
   BackwardReads backward_reads() const { return attributes_.backward_reads(); }
 
   /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments and
-  /// the auxiliary states; empty where nothing is known.
+  /// the auxiliary states; empty if nothing is known.
   Shapes infer_shapes(const std::vector<Shape>& given) const;
 
   struct DTypes {

@@ -121,7 +121,7 @@ void Meeting::interrupt(const Interruption& interruption) {
   });
 }
 
-void Meeting::warn(Seconds waited, Seconds limit) {
+void Meeting::remind(Seconds waited, Seconds limit) {
   const auto group = group_.lock();
   if (!group) return;
   const State state = this->state();

@@ -53,7 +53,7 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   /// The same if it waits for devices of this process.
   void interrupt(const Interruption& interruption) override;
 
-  void warn(Seconds waited, Seconds limit) override;
+  void remind(Seconds waited, Seconds limit) override;  ///< warns
   void give_up(Seconds waited) override;
 
  private:

@@ -26,7 +26,7 @@ class Round {
   Round(const std::shared_ptr<SyncGroup>& group, std::uint64_t number,
         const std::shared_ptr<ProcessLink>& link);
 
-  /// Fails the round if `device` does not agree with those that came before it, and throws Error.
+  /// Fails the round if `device` does not agree with the devices before it, and throws Error.
   void agree(const Device& device, const Signature& signature);
 
   std::uint64_t number() const { return number_; }

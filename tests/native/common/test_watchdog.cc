@@ -105,11 +105,11 @@ TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog 
       ended->set_value();
     }
     // Asked during the inspection: its owner lets go just then.
-    double warn_after() const override {
+    double remind_after() const override {
       owner.reset();
       return 1;
     }
-    void warn(Seconds, Seconds) override {}
+    void remind(Seconds, Seconds) override {}
     void give_up(Seconds) override {}
     void fail(const std::string&) override {}
 
