@@ -148,8 +148,8 @@ class SyncBatchNorm(NormBlock):
     ValueError
         If an argument is not as above, `sync_group_size` does not divide `num_devices`, or Horovod
         does not know `process_set`. At the call, if `num_devices` is not the number of contexts of
-        the parameters, `sync_group_size` is combined with other processes, or `shortcut` is on
-        another context or combined with `inplace`.
+        the parameters, or `sync_group_size` is combined with other processes. Also if `shortcut` is
+        on another context, or combined with `inplace`.
     ImportError, RuntimeError
         If `process_set` is given and Horovod is missing or not initialized.
     mxnet.base.MXNetError

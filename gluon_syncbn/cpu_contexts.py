@@ -2,7 +2,7 @@
 
 Three parts of MXNet do not suit devices that wait for each other. oneDNN can pass an asynchronous
 operator a temporary copy of its input. All CPU contexts share workspaces and random numbers. The
-OpenBLAS in MXNet's packages can hang if several contexts use it. GPU contexts have none of these.
+OpenBLAS in MXNet's packages can hang if several contexts use it. GPU contexts need no preparation.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def prepare_cpu_contexts() -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if not _prepared:
-        _pools_error = LIBRARY.gluon_syncbn_give_cpu_contexts_pools(mx.base._LIB._name.encode())
+        _pools_error = LIBRARY.give_cpu_contexts_pools(mx.base._LIB._name.encode())
         _openblas_error = _use_openblas()
         _prepared = True
     if late and os.environ[ONEDNN] == "0" and _onednn_is_in_effect():
@@ -123,7 +123,7 @@ def _use_openblas() -> str | None:
         problem = "it is not installed"
     else:
         path = os.fsencode(Path(package.origin).with_name("lib") / "libscipy_openblas.so")
-    error = LIBRARY.gluon_syncbn_use_openblas(mx.base._LIB._name.encode(), path)
+    error = LIBRARY.use_openblas(mx.base._LIB._name.encode(), path)
     return problem if error is None else error
 
 
@@ -161,9 +161,9 @@ def find_problem(several: bool) -> str | None:
 def describe() -> dict[str, str]:
     """Say for ``diagnose`` which preparations are in effect, and why."""
     if not _prepared:  # finds the library of the products, and changes nothing
-        LIBRARY.gluon_syncbn_use_openblas(mx.base._LIB._name.encode(), None)
+        LIBRARY.use_openblas(mx.base._LIB._name.encode(), None)
     shared = _pools_error if _prepared else "CPU contexts are not prepared"
-    products = LIBRARY.gluon_syncbn_blas()
+    products = LIBRARY.blas()
     kept = _openblas_error if _prepared else shared
     return {
         "CPU contexts": f"{'' if _prepared else 'not '}prepared: {_choice}",

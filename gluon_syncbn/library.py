@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -38,19 +39,20 @@ def library_path() -> Path:
     return Path(other) if other else Path(__file__).with_name("libgluon_syncbn.so")
 
 
-def _load() -> ctypes.CDLL:
+def _load() -> SimpleNamespace:
     path = library_path()
     if not path.exists():
         raise ImportError(
             f"gluon_syncbn was installed without its native library {path}; "
             "build and install it with: pip install ."
         )
-    library = ctypes.CDLL(str(path))
+    library, functions = ctypes.CDLL(str(path)), SimpleNamespace()
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, f"gluon_syncbn_{name}")
         function.restype, function.argtypes = result, arguments
         function.errcheck = _decoded
-    return library
+        setattr(functions, name, function)
+    return functions
 
 
 def _decoded(value: Any, *_: object) -> Any:
@@ -58,23 +60,3 @@ def _decoded(value: Any, *_: object) -> Any:
 
 
 LIBRARY = _load()
-
-
-def num_keys() -> int:
-    """Count the keys under which imperative operators synchronize now."""
-    return LIBRARY.gluon_syncbn_num_keys()
-
-
-def build_info() -> str:
-    """Version and compiler of the native library."""
-    return LIBRARY.gluon_syncbn_build_info()
-
-
-def gpu_build() -> str:
-    """CUDA version and architectures of the native library, or how to build it with CUDA."""
-    return LIBRARY.gluon_syncbn_gpu_build()
-
-
-def gpu_devices() -> str:
-    """Names of the GPUs that the native library finds, or why it finds none."""
-    return LIBRARY.gluon_syncbn_gpu_devices()

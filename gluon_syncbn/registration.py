@@ -26,9 +26,7 @@ def start() -> None:
 
 
 def _register_operator() -> None:
-    error = LIBRARY.gluon_syncbn_register(
-        mx.base._LIB._name.encode(), _check_cpu_contexts, _visit_live_arrays
-    )
+    error = LIBRARY.register(mx.base._LIB._name.encode(), _check_cpu_contexts, _visit_live_arrays)
     if error is not None:
         raise ImportError(f"gluon_syncbn could not register its operator: {error}")
     # Registered after MXNet's own handler, and so called before it.
@@ -57,11 +55,11 @@ def _visit_live_arrays(visitor: Callable[[int], None]) -> None:
 
 def _end_all_waiting() -> None:
     """Fail all passes that wait when the process ends, because MXNet would wait for them."""
-    expected = [LIBRARY.gluon_syncbn_leave_processes(), LIBRARY.gluon_syncbn_retire()]
+    expected = [LIBRARY.leave_processes(), LIBRARY.retire()]
     try:
         mx.nd.waitall()
     except mx.base.MXNetError as error:
         if not any(words in str(error) for words in expected):
             raise
     finally:
-        LIBRARY.gluon_syncbn_wait_for_errors()
+        LIBRARY.wait_for_errors()

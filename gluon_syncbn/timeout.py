@@ -1,4 +1,4 @@
-"""How long a device waits for the others, and how to end a step that was broken off."""
+"""How long a device waits for the others, and the end of a step that was broken off."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def set_timeout(seconds: float) -> None:
     is_number = isinstance(seconds, numbers.Real)
     if not is_number or not 0 <= seconds < float("inf"):
         raise ValueError(f"seconds={seconds!r} should be a finite number, 0 or greater")
-    LIBRARY.gluon_syncbn_set_timeout(float(seconds))
+    LIBRARY.set_timeout(float(seconds))
 
 
 def get_timeout() -> float:
     """Return how many seconds a device waits for the others; 0 means forever."""
-    return LIBRARY.gluon_syncbn_timeout()
+    return LIBRARY.timeout()
 
 
 def set_timeout_from_environment() -> None:
@@ -51,10 +51,11 @@ def set_timeout_from_environment() -> None:
 def drop_step() -> None:
     """Forget a step that was broken off, so that the next one is whole.
 
-    If a step ends after the call of one device and before that of the next (a stopped cell of a
-    notebook, an exception that is caught), the first device waits for the second, and would meet
-    its call of the next step. This function waits until all that can still run has run, makes the
-    devices that wait give up, and takes their errors. It takes about a second if there are any.
+    A stopped cell of a notebook, or a caught exception, may end a step between the calls of two
+    devices. The first device then waits for the second, and would meet its call of the next step.
+    This function waits until all other operations have run, fails the devices that wait, and takes
+    their errors. It needs about a second if any device waits.
+
     In IPython, each cell that ended with an error calls it, unless the environment variable
     ``GLUON_SYNCBN_NOTEBOOK`` is 0.
 
@@ -63,6 +64,6 @@ def drop_step() -> None:
     MXNetError
         If another operation has failed.
     """
-    error = LIBRARY.gluon_syncbn_drop_step()
+    error = LIBRARY.drop_step()
     if error is not None:
         raise mx.base.MXNetError(error)

@@ -326,8 +326,8 @@ fi
 facts="$("$venv/bin/python" -W ignore -c '
 import sys
 from gluon_syncbn.diagnose import report
-from gluon_syncbn.library import gpu_build
-build = gpu_build()
+from gluon_syncbn.library import LIBRARY
+build = LIBRARY.gpu_build()
 print("GPU backend: " + (build if sys.argv[1] != "cpu" else build.split(";")[0]))
 if not build.startswith("not built"):
     print("NVIDIA driver: " + report.describe_driver(build))' "$mxnet")"

@@ -47,15 +47,16 @@ def _facts() -> Iterator[tuple[str, object]]:
     import mxnet as mx
     import numpy as np
 
-    from .. import cpu_contexts, library
+    from .. import cpu_contexts
+    from ..library import LIBRARY, library_path
     from ..timeout import get_timeout
 
     yield "gluon_syncbn", __version__
-    yield "native library", library.library_path()
-    yield "built as", library.build_info()
-    yield "GPU backend", library.gpu_build()
-    yield "GPUs for it", library.gpu_devices()
-    yield "NVIDIA driver", describe_driver(library.gpu_build())
+    yield "native library", library_path()
+    yield "built as", LIBRARY.build_info()
+    yield "GPU backend", LIBRARY.gpu_build()
+    yield "GPUs for it", LIBRARY.gpu_devices()
+    yield "NVIDIA driver", describe_driver(LIBRARY.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     features = mx.runtime.Features()
     names = ("CUDA", "CUDNN", "NCCL", "MKLDNN", "ONEDNN", "OPENMP")
@@ -92,10 +93,10 @@ def _facts_without_mxnet() -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     yield "system", platform.platform()
     try:
-        library = ctypes.CDLL(str(_PACKAGE / "libgluon_syncbn.so"))
-        library.gluon_syncbn_gpu_build.restype = ctypes.c_char_p
-        gpu_build = str(library.gluon_syncbn_gpu_build().decode())
-    except (OSError, AttributeError) as error:
+        from ..library import LIBRARY
+
+        gpu_build = str(LIBRARY.gpu_build())
+    except (ImportError, OSError, AttributeError) as error:
         gpu_build = f"unknown: {error}"
     yield "GPU backend", gpu_build
     yield "NVIDIA driver", describe_driver(gpu_build)

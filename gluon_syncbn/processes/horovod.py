@@ -83,9 +83,7 @@ def join(process_set: Any = None) -> int | None:
     text = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
     text = f"{text}, ..." if len(ranks) > _SHOWN_RANKS else text or "unknown"
     function = ctypes.cast(MPI_MXNET_LIB_CTYPES.horovod_mxnet_allgather_async, ctypes.c_void_p)
-    error = LIBRARY.gluon_syncbn_add_process_set(
-        function, number, chosen.rank(), chosen.size(), text.encode()
-    )
+    error = LIBRARY.add_process_set(function, number, chosen.rank(), chosen.size(), text.encode())
     if error is not None:
         raise RuntimeError(f"process set {number} could not be added: {error}")
     return int(number)
@@ -115,5 +113,5 @@ def require_horovod() -> Any:
 
 
 def _leave() -> None:
-    LIBRARY.gluon_syncbn_leave_processes()
+    LIBRARY.leave_processes()
     require_horovod().shutdown()

@@ -43,7 +43,7 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
     for name, parameter in net.collect_params().items():
         first, *others = arrays = [array.asnumpy() for array in parameter.list_data()]
         differing = [
-            f"{context} by {_largest_difference(first, other):.3g}"
+            f"{context} by {np.abs(first.astype(float) - other.astype(float)).max():.3g}"
             for context, other in zip(parameter.list_ctx()[1:], others)
             if other.tobytes() != first.tobytes()
         ]
@@ -59,7 +59,3 @@ def _describe_groups(arrays: list[np.ndarray], size: int) -> str:
     if all(len({array.tobytes() for array in group}) == 1 for group in groups):
         return f"; expected with sync_group_size={size}: each group agrees"
     return f"; the devices of a group differ too (sync_group_size={size})"
-
-
-def _largest_difference(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max())

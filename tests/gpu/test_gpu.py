@@ -6,18 +6,18 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.library import gpu_build
+from gluon_syncbn.library import LIBRARY
 from mxnet import autograd, gluon
 
 from tests.layer.test_modes import Branches
 from tests.support.layers import Options, check, make_batch
 
 GPUS = mx.context.num_gpus()
-BUILT = not gpu_build().startswith("not built")
+BUILT = not LIBRARY.gpu_build().startswith("not built")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs and MXNet for CUDA; MXNet finds {GPUS}"),
-    pytest.mark.skipif(not BUILT, reason=f"GPU backend {gpu_build()}"),
+    pytest.mark.skipif(not BUILT, reason=f"GPU backend {LIBRARY.gpu_build()}"),
 ]
 
 
