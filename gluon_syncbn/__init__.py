@@ -39,6 +39,7 @@ from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .cpu_contexts import prepare_cpu_contexts
 from .processes.horovod import init
 from .registration import start as _start
+from .statistics.averaging import average_statistics
 from .statistics.in_sync import check_in_sync
 from .statistics.whole_data_set import update_statistics
 from .symbols.exporting import export, to_batchnorm
@@ -53,6 +54,7 @@ __all__ = [
     "SyncBatchNorm",
     "__version__",
     "amp_fp32_ops",
+    "average_statistics",
     "check_in_sync",
     "convert_sync_batchnorm",
     "drop_step",

@@ -30,7 +30,7 @@ def _register_operator() -> None:
     if error is not None:
         raise ImportError(f"gluon_syncbn could not register its operator: {error}")
     # Registered after MXNet's own handler, and so called before it.
-    atexit.register(_end_all_waiting)
+    atexit.register(end_all_waiting)
 
 
 @CpuContextCheck
@@ -53,7 +53,7 @@ def _visit_live_arrays(visitor: Callable[[int], None]) -> None:
             visitor(gradient.handle)
 
 
-def _end_all_waiting() -> None:
+def end_all_waiting() -> None:
     """Fail all passes that wait when the process ends, because MXNet would wait for them."""
     expected = [LIBRARY.leave_processes(), LIBRARY.retire()]
     try:

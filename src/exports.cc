@@ -15,6 +15,7 @@
 #include "mxnet/horovod.h"
 #include "operator/backends.h"
 #include "operator/callbacks.h"
+#include "sync/round_counts.h"
 #include "sync/sync_group.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -109,6 +110,16 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_give_cpu_contexts_pools(const char*
 /// Number of keys under which operators can meet at present.
 GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept {
   return SyncGroup::count_named();
+}
+
+/// Counts rounds from now on.
+GLUON_SYNCBN_EXPORT void gluon_syncbn_count_rounds() { RoundCounts::instance().start(); }
+
+/// The rounds since then; see RoundCounts::text(). The text is good until the next call.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_rounds() {
+  thread_local std::string text;
+  text = RoundCounts::instance().text();
+  return text.c_str();
 }
 
 /// Version and compiler of this build.

@@ -5,6 +5,7 @@
 
 #include "common/enforce.h"
 #include "common/report.h"
+#include "sync/round_counts.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn {
@@ -74,6 +75,7 @@ void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
   }
   if (passes_.size() < num_devices_) return;
   if (processes_) return exchange(lock, pass);
+  count();
   pass->finish(take_passes(lock), {});
 }
 
@@ -96,6 +98,7 @@ void Meeting::answered(const std::vector<PartialStatistics>& processes, const st
   if (!error.empty()) return fail(error);
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_over_) return;
+  count();
   last->finish(take_passes(lock), processes);
 }
 
@@ -170,6 +173,12 @@ std::string Meeting::describe(const State& state, const SyncGroup& group) const 
             "; all devices should train, or none. ";
   }
   return text + group.elsewhere_text() + kForwardCauses + kCausesOfBoth;
+}
+
+void Meeting::count() const {
+  auto& counts = RoundCounts::instance();
+  if (direction_ == Direction::kBackward || !counts.is_counting()) return;
+  if (const auto group = group_.lock()) counts.add(group->layer(), device_list(passes_));
 }
 
 DevicePasses Meeting::passes() const {

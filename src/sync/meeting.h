@@ -65,6 +65,7 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   State state();
   std::string awaited(const State& state) const;
   std::string describe(const State& state, const SyncGroup& group) const;
+  void count() const;
   DevicePasses passes() const;
   DevicePasses take_passes(std::unique_lock<std::mutex>& lock);
   void exchange(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& last);

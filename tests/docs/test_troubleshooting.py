@@ -20,6 +20,7 @@ MODULES = (
     "notebooks",
     "processes/horovod",
     "registration",
+    "run",
     "timeout",
 )
 
@@ -63,7 +64,9 @@ def python_messages() -> Iterator[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 yield text_of(node.exc.args[0])
-            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "warn":
+            elif isinstance(node, ast.Call) and (
+                getattr(node.func, "attr", "") == "warn" or getattr(node.func, "id", "") == "_say"
+            ):
                 yield text_of(node.args[0])
             elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "_require":
                 _, name, _, expected = map(text_of, node.args)

@@ -1,4 +1,4 @@
-"""check_in_sync finds what differs between devices, and nothing else."""
+"""check_in_sync finds what differs between devices, and average_statistics makes it equal."""
 
 from __future__ import annotations
 
@@ -49,3 +49,29 @@ def test_nan_is_in_sync_with_nan():
 def test_an_uninitialized_network():
     with pytest.raises(RuntimeError):
         gluon_syncbn.check_in_sync(gluon_syncbn.SyncBatchNorm(in_channels=3))
+
+
+def test_average_statistics():
+    ctx = contexts(3)
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=4), gluon_syncbn.SyncBatchNorm(in_channels=2))
+    net[0].cast("float64")
+    net.initialize(ctx=ctx)
+    rng = np.random.default_rng(0)
+    expected = {}
+    for layer in net:
+        for parameter in (layer.running_mean, layer.running_var):
+            values = rng.normal(1e3, 1, (3, *parameter.shape)).astype(parameter.dtype)
+            for array, value in zip(parameter.list_data(), values):
+                array[:] = value
+            mean = values.astype("float64").mean(axis=0)
+            expected[parameter] = mean.astype(parameter.dtype)
+    gluon_syncbn.average_statistics(net)
+    assert gluon_syncbn.check_in_sync(net) == {}
+    for parameter, mean in expected.items():
+        assert parameter.data(ctx[2]).asnumpy().tobytes() == mean.tobytes()
+
+
+def test_average_statistics_needs_statistics():
+    with pytest.raises(ValueError, match="has no BatchNorm"):
+        gluon_syncbn.average_statistics(nn.Dense(2))

@@ -51,6 +51,18 @@ def statistics(rank: int, size: int, ctx: list[mx.Context]) -> None:
     agree("statistics", {name: zlib.crc32(value.tobytes()) for name, value in found.items()})
 
 
+def averages(rank: int, size: int, ctx: list[mx.Context]) -> None:
+    """Plain BatchNorm layers, every device with statistics of its own."""
+    layer = nn.BatchNorm(in_channels=CHANNELS)
+    layer.initialize(ctx=ctx)
+    for i, array in enumerate(layer.running_mean.list_data()):
+        array[:] = rank * len(ctx) + i
+    gluon_syncbn.average_statistics(layer)
+    mean = (size * len(ctx) - 1) / 2
+    close("average", values(layer)["running_mean"], np.full(CHANNELS, mean), 1e-6)
+    assert not gluon_syncbn.check_in_sync(layer)
+
+
 def main() -> None:
     rank, size = init()
     alone = build(nn.BatchNorm, [mx.cpu()])
@@ -74,6 +86,7 @@ def main() -> None:
             # MXNet's BatchNorm holds momentum in single precision.
             close(name, ours[name], value, 1e-6 if "running" in name else 1e-9)
         statistics(rank, size, ctx)
+        averages(rank, size, ctx)
     report(sys.argv[1], done=True)
 
 

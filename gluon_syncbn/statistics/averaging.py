@@ -1,0 +1,84 @@
+"""Running statistics that are the same everywhere, as their mean."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+
+from ..convert import norm_layers
+from ..mxnet_versions import name_of, new_array
+from ..processes import horovod
+
+# Beyond the keys of any trainer, which counts parameters from 0.
+_FIRST_KEY = 10**6
+_keys: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
+
+
+def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
+    """Average the running statistics of a network over its contexts, and over processes.
+
+    Call it before you save or validate a network whose devices or workers normalized with
+    statistics of their own, as plain BatchNorm does, or SyncBatchNorm with `sync_group_size` or a
+    parameter server. All contexts of all processes then hold the plain means of the running means
+    and variances: every device has the same weight, however many images it had. These variances are
+    those within the devices' batches; :func:`gluon_syncbn.update_statistics` computes those of a
+    whole data set. Waits until all devices are done.
+
+    Parameters
+    ----------
+    net : Block
+        An initialized network with BatchNorm layers, of any class.
+    kvstore : mxnet.kvstore.KVStore, optional
+        The ``dist_sync`` store of the trainer, which has to have ``update_on_kvstore=False``. All
+        workers call this function with the same network. By default the processes are those of
+        :func:`gluon_syncbn.init`, or this process alone.
+
+    Raises
+    ------
+    ValueError
+        If `net` has no BatchNorm, or `kvstore` updates parameters itself.
+    RuntimeError
+        If a parameter is not initialized.
+    """
+    parameters = [
+        each for layer in norm_layers(net) for each in (layer.running_mean, layer.running_var)
+    ]
+    if not parameters:
+        raise ValueError(f"{name_of(net)} has no BatchNorm, whose statistics could be averaged")
+    means = [
+        np.mean([array.asnumpy() for array in each.list_data()], axis=0, dtype=np.float64)
+        for each in parameters
+    ]
+    values = np.concatenate(means)
+    processes = horovod.default()
+    if kvstore is not None:
+        values = _average_over_workers(values, kvstore)
+    elif processes is not None:
+        values = horovod.gather(values, processes).mean(axis=0)
+    ends = np.cumsum([len(each) for each in means])
+    for parameter, value in zip(parameters, np.split(values, ends[:-1])):
+        for array in parameter.list_data():
+            array[:] = value
+
+
+def _average_over_workers(values: np.ndarray, store: Any) -> np.ndarray:
+    """Let the server add the values of all workers, and divide."""
+    # The one at the end finds out what a push does: with the optimizer on the server, a step.
+    array = new_array(np.append(values, 1), mx.cpu(), "float64")
+    keys = _keys.setdefault(store, {})
+    if array.size not in keys:
+        keys[array.size] = _FIRST_KEY + len(keys)
+        store.init(keys[array.size], mx.nd.zeros_like(array))
+    store.push(keys[array.size], array)
+    store.pull(keys[array.size], array)
+    *total, workers = array.asnumpy()
+    if workers != store.num_workers:
+        raise ValueError(
+            f"kvstore={store} takes a push for a gradient: give the trainer "
+            "update_on_kvstore=False, so that the store adds statistics"
+        )
+    return np.asarray(total) / workers

@@ -1,0 +1,19 @@
+#include "sync/round_counts.h"
+
+namespace gluon_syncbn {
+
+void RoundCounts::add(const std::string& layer, const std::string& devices) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++rounds_[{layer, devices}];
+}
+
+std::string RoundCounts::text() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::string text;
+  for (const auto& [met, number] : rounds_) {
+    text += met.first + "\t" + std::to_string(number) + "\t" + met.second + "\n";
+  }
+  return text;
+}
+
+}  // namespace gluon_syncbn
