@@ -7,7 +7,6 @@ OpenBLAS in MXNet's packages can hang if several contexts use it. GPU contexts n
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import threading
@@ -65,7 +64,7 @@ def prepare_cpu_contexts() -> None:
         If operators ran before, and oneDNN therefore stays in effect.
     """
     global _prepared, _pools_error, _openblas_error  # noqa: PLW0603
-    late = _operators_have_run()
+    late = LIBRARY.operators_have_run(mx.base._LIB._name.encode())
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if not _prepared:
@@ -199,13 +198,3 @@ def _onednn_is_in_effect() -> bool:
     if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
-
-
-def _operators_have_run() -> bool:
-    """Whether MXNet has started its engine, as its first operator does."""
-    # threaded_engine.h: set when the engine makes its first BulkStatus, for any thread.
-    store = "_ZGVZN4dmlc16ThreadLocalStoreIN5mxnet6engine14ThreadedEngine10BulkStatusEE"
-    try:
-        return bool(ctypes.c_uint8.in_dll(mx.base._LIB, f"{store}9SingletonEvE4inst").value)
-    except ValueError:  # another build of MXNet; the first call of a layer finds it then
-        return False

@@ -25,6 +25,7 @@ _FUNCTIONS = {
     "gpu_devices": (_TEXT,),
     "leave_processes": (_TEXT,),
     "num_keys": (ctypes.c_size_t,),
+    "operators_have_run": (ctypes.c_bool, _TEXT),
     "register": (_TEXT, _TEXT, CpuContextCheck, LiveArrays),
     "retire": (_TEXT,),
     "rounds": (_TEXT,),

@@ -56,7 +56,7 @@ def run_program(
     if convert:
         _convert_new_layers(num_devices)
     _serialize_first_calls()
-    LIBRARY.gluon_syncbn_count_rounds()
+    LIBRARY.count_rounds()
     # The summary comes after the last operation, which the other handler waits for.
     atexit.unregister(end_all_waiting)
     atexit.register(_summarize)
@@ -238,7 +238,7 @@ def _serialize_first_calls() -> None:
 def _summarize() -> None:
     """Print which layers synchronized; warn if none did."""
     layers: dict[tuple[str, str], list[str]] = {}
-    for line in LIBRARY.gluon_syncbn_rounds().splitlines():
+    for line in LIBRARY.rounds().splitlines():
         layer, rounds, devices = line.split("\t")
         # Without the token of the key: SyncBatchNorm 'batchnorm0_0a1b...'.
         name = re.sub(r"^SyncBatchNorm '(.*?)(_[0-9a-f]{32}(@[0-9,]+)?)?'", r"\1", layer)

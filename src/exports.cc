@@ -102,6 +102,11 @@ GLUON_SYNCBN_EXPORT void gluon_syncbn_wait_for_errors() noexcept {
   mxnet::ErrorQueue::instance().wait_until_idle();
 }
 
+/// See operators_have_run().
+GLUON_SYNCBN_EXPORT bool gluon_syncbn_operators_have_run(const char* libmxnet) noexcept {
+  return mxnet::operators_have_run(libmxnet);
+}
+
 /// See give_cpu_contexts_pools(). Returns nullptr, or what went wrong.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_give_cpu_contexts_pools(const char* libmxnet) {
   return error_of([&] { mxnet::give_cpu_contexts_pools(libmxnet); });

@@ -1,9 +1,13 @@
 #include "mxnet/cpu_contexts.h"
 
+#include <dlfcn.h>
+
 #include <array>
 #include <atomic>
+#include <cstdint>
 
 #include "common/error.h"
+#include "mxnet/mangled_names.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
@@ -11,6 +15,14 @@ namespace {
 std::atomic<CpuContextCheck> the_check{nullptr};
 
 }  // namespace
+
+bool operators_have_run(const char* libmxnet) {
+  void* const library = dlopen(libmxnet, RTLD_NOW | RTLD_NOLOAD);
+  if (!library) return false;
+  // A guard variable's first byte says whether its object exists (Itanium C++ ABI, 2.8).
+  const auto* begun = static_cast<const std::uint8_t*>(dlsym(library, mangled::kEngineHasBegun));
+  return begun && *begun != 0;
+}
 
 void set_cpu_context_check(CpuContextCheck check) { the_check = check; }
 

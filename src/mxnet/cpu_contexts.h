@@ -9,6 +9,10 @@ namespace gluon_syncbn::mxnet {
 /// several. Writes an error message of at most `size` bytes with its terminating zero, or "".
 using CpuContextCheck = void (*)(int several, char* message, int size);
 
+/// Whether the libmxnet of this file has run an operator, and so has read its settings. False if it
+/// is not known.
+bool operators_have_run(const char* libmxnet);
+
 void set_cpu_context_check(CpuContextCheck check);
 
 /// Throws Error with the message of the check. After the check has passed once, it is not called

@@ -25,6 +25,12 @@ constexpr const char* kSeed = "_ZN5mxnet8resource19ResourceManagerImpl10SeedRand
 constexpr const char* kSeedContext =
     "_ZN5mxnet8resource19ResourceManagerImpl10SeedRandomENS_7ContextEj";
 
+// guard variable for dmlc::ThreadLocalStore<mxnet::engine::ThreadedEngine::BulkStatus>::Singleton()
+// ::inst (mxnet/3rdparty/dmlc-core/include/dmlc/thread_local.h), which the engine sets
+// (mxnet/src/engine/threaded_engine.h) at its first operation, on any thread.
+constexpr const char* kEngineHasBegun =
+    "_ZGVZN4dmlc16ThreadLocalStoreIN5mxnet6engine14ThreadedEngine10BulkStatusEE9SingletonEvE4inst";
+
 }  // namespace gluon_syncbn::mxnet::mangled
 
 #endif  // GLUON_SYNCBN_MXNET_MANGLED_NAMES_H_
