@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def start() -> None:
-    """Prepare MXNet and register the operator; called once, by the import of the package."""
+    """Prepare MXNet and register the operator, at the import. The calls may come in any order."""
     cpu_contexts.prepare_at_import()
     _register_operator()
     set_timeout_from_environment()

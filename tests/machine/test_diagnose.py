@@ -38,6 +38,46 @@ def test_without_gpus():
         assert words in report
 
 
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        (
+            {},
+            {
+                "CPU contexts": "prepared: MXNet was built without CUDA",
+                "oneDNN": "off",
+                "workspaces of CPU contexts": "own",
+                "matrix products on CPU contexts": "OpenBLAS 0.3.",
+                "several CPU contexts": "safe",
+            },
+        ),
+        (
+            {"GLUON_SYNCBN_CPU_CONTEXTS": "0"},
+            {
+                "CPU contexts": "not prepared: GLUON_SYNCBN_CPU_CONTEXTS is 0",
+                "oneDNN": "in effect",
+                "workspaces of CPU contexts": "shared: CPU contexts are not prepared",
+                "matrix products on CPU contexts": "OpenBLAS 0.3.13",
+                "several CPU contexts": "refused: CPU contexts are not prepared, because",
+            },
+        ),
+        (
+            {"MXNET_MKLDNN_ENABLED": "1", "GLUON_SYNCBN_OPENBLAS": "0"},
+            {
+                "oneDNN": "in effect",
+                "workspaces of CPU contexts": "own",
+                "several CPU contexts": "refused: oneDNN is in effect",
+            },
+        ),
+    ],
+)
+def test_preparations_of_cpu_contexts(settings, rows):
+    program = "from gluon_syncbn.diagnose.report import _facts\nfor row in _facts(): print(*row)"
+    lines = run_python(program, **settings).stdout.splitlines()
+    for name, value in rows.items():
+        assert any(line.startswith(f"{name} {value}") for line in lines), (name, lines)
+
+
 def test_cpu_contexts_beside_gpus(tmp_path):
     """The GPUs here are made up, and fail."""
     (tmp_path / "sitecustomize.py").write_text(TWO_GPUS)
