@@ -121,7 +121,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     const OnDevice on_device(gpu_->stream()->ordinal());
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
     StreamWorkspace workspace(gpu_);
-    sum_into(own_->values(), &workspace);
+    sum_into({own_->values(), own_->copy(), layout_.channels}, &workspace);
     own_->written();
   }
 
@@ -140,6 +140,9 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       on_device.emplace(gpu_->stream()->ordinal());
       if (processes.empty()) {
         all = {all_of(passes), own_};
+        std::vector<Gpu*> gpus;
+        for (const auto& pass : passes) gpus.push_back(of(pass).gpu_);
+        for (const auto& each : all.parts) each->let_read(gpus);
         own_->come_behind(all.parts);
       } else {
         all.parts = {std::make_shared<const GpuPartialStatistics>(gpu_, merged(processes))};
@@ -182,7 +185,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
  private:
   /// Puts the kernel of the partial statistics on the stream.
-  virtual void sum_into(double* message, StreamWorkspace* workspace) = 0;
+  virtual void sum_into(const Pairs& message, StreamWorkspace* workspace) = 0;
   virtual PartialStatistics merged(const std::vector<PartialStatistics>& parts) const = 0;
   /// Puts all that is left on the stream.
   virtual void compute(const AllPartialStatistics& all) = 0;
@@ -244,7 +247,7 @@ class ForwardPass : public GpuPass {
       : GpuPass(gpu, work.data.layout, std::move(call)), work_(work) {}
 
  private:
-  void sum_into(double* message, StreamWorkspace* workspace) override {
+  void sum_into(const Pairs& message, StreamWorkspace* workspace) override {
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::moments(static_cast<const T*>(work_.x), layout(), workspace, message, gpu()->stream());
@@ -278,7 +281,7 @@ class BackwardPass : public GpuPass {
         statistics_(GpuStatistics::of(*work_.statistics)) {}
 
  private:
-  void sum_into(double* message, StreamWorkspace* workspace) override {
+  void sum_into(const Pairs& message, StreamWorkspace* workspace) override {
     if (work_.inplace) check_ = std::make_unique<InvertibleCheck>(gpu(), work_);
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;

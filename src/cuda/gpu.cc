@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <numeric>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -12,7 +14,9 @@
 #include "common/error.h"
 #include "common/per_process.h"
 #include "common/report.h"
+#include "common/watchdog.h"
 #include "cuda/kernels/channels.h"
+#include "cuda/kernels/phases.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -62,12 +66,15 @@ void wait_until_reached(const Event& event) {
 void set_lender(Lender lender) { the_lender = lender; }
 
 void* ZeroedMemory::at_least(std::size_t bytes, Stream* stream, const Allocate& allocate) {
-  if (memories_.empty() || memories_.back()->bytes() < bytes) {
-    // Twice what is needed, so that little is left behind.
-    auto memory = allocate(2 * bytes + 4096);
-    stream->zero(memory->data(), memory->bytes());
-    memories_.push_back(std::move(memory));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!memories_.empty() && memories_.back()->bytes() >= bytes) return memories_.back()->data();
   }
+  // Twice the need, so that growing leaves little behind. Two threads may both do this.
+  auto memory = allocate(2 * bytes + 4096);
+  stream->zero(memory->data(), memory->bytes());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  memories_.push_back(std::move(memory));
   return memories_.back()->data();
 }
 
@@ -82,10 +89,13 @@ Gpu& Gpu::of(int index) {
 Gpu::Gpu(int index, int ordinal)
     : index_(index),
       ordinal_(ordinal),
-      // Without peer access no GPU should read from another in any way, not even once.
-      message_place_(peer_access_is_off() ? Memory::Place::kHost : Memory::Place::kDevice),
+      has_peer_access_(!peer_access_is_off()),
+      messages_to_host_(!has_peer_access_),
       reading_(static_cast<std::size_t>(device_count())),
       stream_(ordinal) {
+  // CUDA would load each at its first launch, and then may wait for kernels of NCCL that wait for
+  // launches.
+  load_kernels(ordinal);
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
@@ -118,10 +128,10 @@ std::unique_ptr<Memory> Gpu::allocate(Memory::Place place, std::size_t bytes) {
     // MXNet allocates under a lock that it also holds while it launches kernels of NCCL
     // (kvstore_nccl.h): an allocation between two of these can wait for the first, which waits for
     // the second.
-    if (const Lender lender = place == Memory::Place::kDevice ? the_lender.load() : nullptr) {
+    if (const Lender lender = the_lender) {
       const OnDevice on_device(ordinal_);
-      if (auto lent = lender(index_, bytes)) {
-        return std::make_unique<Memory>(std::move(lent), ordinal_, bytes);
+      if (auto lent = lender(place, index_, bytes)) {
+        return std::make_unique<Memory>(place, ordinal_, bytes, std::move(lent));
       }
       forget_last_error();
     }
@@ -161,45 +171,68 @@ Pool<Event>::Lease Gpu::event() {
 
 Gpu::Message Gpu::message(std::size_t doubles) {
   require_no_capture();
-  return {take(message_place_, doubles), event()};
+  return {memory(doubles), messages_to_host_ ? host_memory(doubles) : Pool<Memory>::Lease(),
+          event()};
 }
 
 bool Gpu::reads(Gpu* owner) {
+  if (owner == this) return true;
+  if (!has_peer_access_) return false;
   if (owner->ordinal_ == ordinal_) return true;
   auto& reading = reading_.at(static_cast<std::size_t>(owner->ordinal_));
-  if (reading == Reading::kNotTried) {
-    // Two threads that come first do the same.
-    const bool is_allowed = enable_reading(ordinal_, owner->ordinal_);
-    const bool works = is_allowed && reads_rightly(owner);
-    const Reading before = reading.exchange(works ? Reading::kWorks : Reading::kFails);
-    if (is_allowed && !works && before == Reading::kNotTried) {
-      report("warning: gpu(" + std::to_string(index_) +
-             ") reads wrong numbers from the memory of gpu(" + std::to_string(owner->index_) +
-             "), though CUDA reports peer access. This library reads them from memory of the host "
-             "now; set MXNET_ENABLE_GPU_P2P=0 for MXNet");
-    }
+  if (reading == Reading::kNotTried) reading = try_reading(owner);
+  if (reading != Reading::kHangs) return reading == Reading::kWorks;
+  std::ostringstream text;
+  text << "gpu(" << index_ << ") has waited " << Watchdog::instance().timeout()
+       << " s for its first read of the memory of gpu(" << owner->index_
+       << "): peer access between them does not work; set MXNET_ENABLE_GPU_P2P=0";
+  throw Error(text.str());
+}
+
+Gpu::Reading Gpu::try_reading(Gpu* owner) {
+  // CUDA or the kernel may never return.
+  std::packaged_task<Reading()> trial([this, owner] {
+    if (!enable_reading(ordinal_, owner->ordinal_)) return Reading::kFails;
+    if (reads_rightly(owner)) return Reading::kWorks;
+    report("warning: gpu(" + std::to_string(index_) +
+           ") reads wrong numbers from the memory of gpu(" + std::to_string(owner->index_) +
+           "), though CUDA reports peer access. This library reads them from memory of the host "
+           "now; set MXNET_ENABLE_GPU_P2P=0 for MXNet");
+    return Reading::kFails;
+  });
+  auto found = trial.get_future();
+  try {
+    std::thread(std::move(trial)).detach();
+  } catch (const std::system_error& error) {
+    throw Error("the thread that tries peer access of gpu(" + std::to_string(index_) +
+                ") could not be started: " + error.what());
   }
-  return reading == Reading::kWorks;
+  const double seconds = Watchdog::instance().timeout();
+  const auto limit = std::chrono::duration<double>(seconds);
+  if (seconds > 0 && found.wait_for(limit) != std::future_status::ready) return Reading::kHangs;
+  return found.get();
 }
 
 bool Gpu::reads_rightly(Gpu* owner) {
+  // On streams of its own: if the kernel hangs, those of the contexts go on.
+  Stream reading(ordinal_);
+  Stream writing(owner->ordinal_);
   std::vector<double> numbers(1024);
   std::iota(numbers.begin(), numbers.end(), 1 + owner->ordinal_);
-  const auto there = owner->memory(numbers.size());
-  owner->stream_.copy(there->data(), numbers.data(), numbers.size() * sizeof(double));
-  owner->stream_.synchronize();
+  const auto there = owner->allocate(Memory::Place::kDevice, numbers.size() * sizeof(double));
+  writing.copy(there->data(), numbers.data(), numbers.size() * sizeof(double));
+  writing.synchronize();
   const auto here = host_memory(numbers.size());
   auto* read = static_cast<double*>(here->data());
   std::fill_n(read, numbers.size(), 0.0);
   const Channels<ReadNumbers> body{{static_cast<const double*>(there->data()), read},
                                    static_cast<std::int64_t>(numbers.size())};
-  launch(body, body.blocks(), &stream_);
-  stream_.synchronize();
+  launch(body, body.blocks(), &reading);
+  reading.synchronize();
   return std::equal(numbers.begin(), numbers.end(), read);
 }
 
 std::uint32_t* Gpu::counters(std::size_t number) {
-  const std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<std::uint32_t*>(counters_.at_least(
       number * sizeof(std::uint32_t), &stream_,
       [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); }));
@@ -207,7 +240,6 @@ std::uint32_t* Gpu::counters(std::size_t number) {
 
 Claims Gpu::claims(std::size_t number) {
   require_no_capture();
-  const std::lock_guard<std::mutex> lock(mutex_);
   void* states = claims_.at_least(
       number * sizeof(Claims::State), &stream_,
       [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); });

@@ -58,7 +58,7 @@ class Pool {
   std::vector<std::unique_ptr<T>> free_;
 };
 
-/// Memory that begins as zeros. Where it grows, what was there stays for the kernels that use it.
+/// Memory that begins as zeros. Where it grows, the old memory stays for the kernels that use it.
 class ZeroedMemory {
  public:
   using Allocate = std::function<std::unique_ptr<Memory>(std::size_t bytes)>;
@@ -66,12 +66,13 @@ class ZeroedMemory {
   void* at_least(std::size_t bytes, Stream* stream, const Allocate& allocate);
 
  private:
+  std::mutex mutex_;
   std::vector<std::unique_ptr<Memory>> memories_;
 };
 
-/// Memory of the context gpu(index) from the pool of the host program; null if that has none left.
-/// Asked before CUDA.
-using Lender = std::shared_ptr<void> (*)(int index, std::size_t bytes);
+/// Memory of the context gpu(index), or of the host for it, from the pool of the host program; null
+/// if that has none left. Asked before CUDA, and without any lock of this library.
+using Lender = std::shared_ptr<void> (*)(Memory::Place place, int index, std::size_t bytes);
 void set_lender(Lender lender);
 
 /// What this library has on one GPU context: a stream of its own, memory, and a thread that tells
@@ -102,20 +103,21 @@ class Gpu {
     return take(Memory::Place::kHost, doubles);
   }
 
-  /// Memory that kernels of other GPUs may read, with an event for what writes it.
+  /// Memory that kernels of other GPUs may read, a second place for those that cannot, and an event
+  /// for what writes both.
   struct Message {
     Pool<Memory>::Lease memory;
-    Pool<Event>::Lease written;  ///< null where the host has written it
-
-    double* values() const { return static_cast<double*>(memory->data()); }
+    Pool<Memory>::Lease on_host;  ///< null if all can read the first place
+    Pool<Event>::Lease written;   ///< null if the host has written it
   };
   Message message(std::size_t doubles);
 
-  /// Whether kernels of this GPU can read what `owner` keeps in its own memory. Asked for a GPU for
-  /// the first time, lets them where that is possible, and sees what they read.
+  /// Whether kernels of this GPU can read memory of `owner`. The first call for a GPU enables that
+  /// where it is possible, and checks what they read. Throws Error if that takes longer than the
+  /// timeout of devices.
   bool reads(Gpu* owner);
-  /// Messages to come lie in memory of the host: somebody cannot read them where they are now.
-  void keep_messages_on_host() { message_place_ = Memory::Place::kHost; }
+  /// From now on messages have a second place.
+  void write_messages_to_host() { messages_to_host_ = true; }
 
   /// As Workspace says.
   std::uint32_t* counters(std::size_t number);
@@ -128,7 +130,7 @@ class Gpu {
   void when_reached(Event* event, Done done);
 
  private:
-  enum class Reading : char { kNotTried, kWorks, kFails };
+  enum class Reading : char { kNotTried, kWorks, kFails, kHangs };
   struct Waiting {
     Event* event;            ///< null: all work that is on the stream when its turn comes
     Pool<Event>::Lease own;  ///< where nobody else keeps the event
@@ -138,6 +140,7 @@ class Gpu {
   Pool<Memory>::Lease take(Memory::Place place, std::size_t doubles);
   std::unique_ptr<Memory> allocate(Memory::Place place, std::size_t bytes);
   void give_back_free(Memory::Place place);
+  Reading try_reading(Gpu* owner);
   bool reads_rightly(Gpu* owner);
   void require_no_capture() const;
   Pool<Event>::Lease event();
@@ -146,16 +149,17 @@ class Gpu {
 
   const int index_;
   const int ordinal_;
-  std::atomic<Memory::Place> message_place_;
+  const bool has_peer_access_;
+  std::atomic<bool> messages_to_host_;
   std::vector<std::atomic<Reading>> reading_;  // of each GPU
   Stream stream_;
   std::mutex memories_mutex_;                                               // may be taken last
   std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> memories_;  // by size
   Pool<Event> events_;
-  std::mutex mutex_;  // of what follows
   ZeroedMemory counters_;
   ZeroedMemory claims_;
-  Claims::State last_claim_ = 0;
+  std::atomic<Claims::State> last_claim_{0};
+  std::mutex mutex_;  // of what follows
   bool ends_ = false;
   std::deque<Waiting> waiting_;
   std::condition_variable wake_;

@@ -16,7 +16,7 @@ PartialStatistics copy_of(std::int64_t count, const Memory& memory, std::size_t 
 
 GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& statistics)
     : gpu_(gpu),
-      message_{gpu->host_memory(statistics.values.size()), {}},
+      message_{gpu->host_memory(statistics.values.size()), {}, {}},
       doubles_(statistics.values.size()),
       count_(statistics.count) {
   std::copy(statistics.values.begin(), statistics.values.end(), values());
@@ -30,25 +30,23 @@ void GpuPartialStatistics::come_behind(const std::vector<GpuPartialStatisticsPtr
   if (all.size() > 2) written();
 }
 
+void GpuPartialStatistics::let_read(const std::vector<Gpu*>& readers) const {
+  bool all_can = true;
+  for (Gpu* reader : readers) all_can = reader->reads(gpu_) && all_can;
+  if (all_can || copy()) return;
+  // The GPU itself copies. A copy between GPUs might be made by the same broken way.
+  gpu_->write_messages_to_host();
+  message_.on_host = gpu_->host_memory(doubles_);
+  gpu_->stream()->copy(copy(), values(), doubles_ * sizeof(double));
+  written();
+}
+
 const double* GpuPartialStatistics::read_by(Gpu* reader,
                                             const std::function<double*(std::size_t)>& room) const {
-  if (message_.written) {
-    if (is_on_host() || reader->reads(gpu_)) return values();
-    // The GPU itself leaves a copy on the host, and the next messages at once. One between GPUs
-    // might be made by the same broken way.
-    if (!on_host_.memory) {
-      gpu_->keep_messages_on_host();
-      Gpu::Message copy = gpu_->message(doubles_);
-      gpu_->stream()->copy(copy.values(), values(), doubles_ * sizeof(double));
-      copy.written->record(gpu_->stream());
-      on_host_ = std::move(copy);
-    }
-    reader->stream()->wait(*on_host_.written);
-    return on_host_.values();
-  }
-  double* copy = room(doubles_);
-  reader->stream()->copy(copy, values(), doubles_ * sizeof(double));
-  return copy;
+  if (message_.written) return reader->reads(gpu_) ? values() : copy();
+  double* near = room(doubles_);
+  reader->stream()->copy(near, values(), doubles_ * sizeof(double));
+  return near;
 }
 
 std::string GpuPartialStatistics::error() const {
@@ -62,13 +60,13 @@ std::string GpuPartialStatistics::error() const {
 }
 
 void GpuPartialStatistics::copy_to_host(Then then) const {
-  if (is_on_host() && message_.written) {
-    // Kept until it is read; what comes after that may need such memory.
+  if (copy()) {
+    // Kept until it is read; the next work may need such memory.
     gpu_->when_reached(message_.written.get(),
                        [self = shared_from_this(), then](const std::string& error) mutable {
                          PartialStatistics copy;
                          if (error.empty())
-                           copy = copy_of(self->count_, *self->message_.memory, self->doubles_);
+                           copy = copy_of(self->count_, *self->message_.on_host, self->doubles_);
                          self.reset();
                          then(copy, error);
                        });

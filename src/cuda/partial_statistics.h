@@ -27,8 +27,13 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   /// Those of the host.
   GpuPartialStatistics(Gpu* gpu, const PartialStatistics& statistics);
 
-  double* values() const { return message_.values(); }
   std::int64_t count() const { return count_; }
+  /// On the GPU or, if the host has written them, there.
+  double* values() const { return static_cast<double*>(message_.memory->data()); }
+  /// A second place, which kernels have to fill as well; null: none.
+  double* copy() const {
+    return message_.on_host ? static_cast<double*>(message_.on_host->data()) : nullptr;
+  }
 
   /// What fills the values is on the stream of the GPU now.
   void written() const { message_.written->record(gpu_->stream()); }
@@ -39,9 +44,12 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   /// What comes next on `stream` comes behind these.
   void keep_waiting(Stream* stream) const { stream->wait(*message_.written); }
 
-  /// Where kernels that come next on the stream of `reader`, behind these, find the values: in
-  /// place, or in memory of the host if they cannot read them there, or in memory that `room` gives
-  /// if they come from the host, because every block reads them. Called for one reader at a time.
+  /// Leaves a copy on the host if one of the GPUs cannot read the values in place. The next
+  /// messages of this GPU then have a second place. Called before any GPU waits for these.
+  void let_read(const std::vector<Gpu*>& readers) const;
+  /// Where kernels that come next on the stream of `reader`, after these, find the values: in
+  /// place, in memory of the host if they cannot read them there, or in memory that `room` gives if
+  /// they come from the host.
   const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
 
   /// What went wrong in the kernels that fill them, for a GPU that has waited for these; or "".
@@ -53,11 +61,8 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   void copy_to_host(Then then) const;
 
  private:
-  bool is_on_host() const { return message_.memory->place() == Memory::Place::kHost; }
-
   Gpu* const gpu_;
-  const Gpu::Message message_;
-  mutable Gpu::Message on_host_;  // a copy, where a GPU cannot read the message
+  mutable Gpu::Message message_;  // to which let_read() adds the second place
   const std::size_t doubles_;
   const std::int64_t count_;  // elements of a channel
 };

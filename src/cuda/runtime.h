@@ -109,9 +109,9 @@ class Memory {
 
   /// Throws OutOfMemory where there is none.
   Memory(Place place, int ordinal, std::size_t bytes);
-  /// That of a GPU which somebody else has allocated, and lends for as long as this lives.
-  Memory(std::shared_ptr<void> lent, int ordinal, std::size_t bytes)
-      : place_(Place::kDevice),
+  /// Memory that the host program has allocated, and lends for as long as this lives.
+  Memory(Place place, int ordinal, std::size_t bytes, std::shared_ptr<void> lent)
+      : place_(place),
         ordinal_(ordinal),
         bytes_(bytes),
         lent_(std::move(lent)),
@@ -136,6 +136,10 @@ class Memory {
 /// instances.h.
 template <class Body>
 void launch(const Body& body, std::int64_t blocks, Stream* stream);
+
+/// Loads that kernel to the thread's GPU, with this number.
+template <class Body>
+void load(int ordinal);
 
 }  // namespace gluon_syncbn::cuda
 

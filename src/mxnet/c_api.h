@@ -48,6 +48,7 @@ struct Context {
 };
 constexpr int kCPUContext = 1;
 constexpr int kGPUContext = 2;
+constexpr int kPinnedContext = 3;  // of the host, for GPUs
 
 /// mxnet::engine::CallbackOnComplete. The third argument of `callback` is a dmlc::Error.
 struct OnComplete {

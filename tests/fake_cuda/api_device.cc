@@ -98,7 +98,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int ordinal, int peer) {
   return call("cudaDeviceCanAccessPeer", Needs::kDriver, [=] {
     if (!exists(ordinal) || !exists(peer)) return cudaErrorInvalidDevice;
-    *can = ordinal != peer && settings().peers != 0;
+    *can = fake_cuda::is_linked(ordinal, peer);
     return cudaSuccess;
   });
 }
@@ -107,6 +107,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return call("cudaDeviceEnablePeerAccess", Needs::kContext, [=] {
     if (flags != 0) return cudaErrorInvalidValue;
     if (!exists(peer)) return cudaErrorInvalidDevice;
+    fake_cuda::wait_in_driver(&device(current_device()));
     return device(current_device()).enable_peer(peer);
   });
 }

@@ -139,11 +139,7 @@ cudaError_t free_memory(void* begin, bool on_device) {
     return cudaErrorInvalidValue;
   }
   // Work that is under way may use it.
-  if (on_device) {
-    device(known->ordinal).synchronize();
-  } else {
-    for (int i = 0; fake_cuda::exists(i); ++i) device(i).synchronize();
-  }
+  fake_cuda::wait_in_driver(on_device ? &device(known->ordinal) : nullptr);
   const auto allocation = fake_cuda::forget(begin);
   if (!allocation) return cudaErrorInvalidValue;
   if (on_device) device(allocation->ordinal).give_back_memory(allocation->bytes);
@@ -161,7 +157,10 @@ cudaError_t cudaMalloc(void** begin, size_t bytes) {
 }
 
 cudaError_t cudaHostAlloc(void** begin, size_t bytes, unsigned) {
-  return call("cudaHostAlloc", Needs::kContext, [=] { return allocate(begin, bytes, -1); });
+  return call("cudaHostAlloc", Needs::kContext, [=] {
+    fake_cuda::wait_in_driver();
+    return allocate(begin, bytes, -1);
+  });
 }
 
 cudaError_t cudaFree(void* begin) {

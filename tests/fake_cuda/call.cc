@@ -3,12 +3,18 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "control.h"
 
 namespace fake_cuda {
 namespace {
+
+std::mutex& driver() {
+  static std::mutex& the = *new std::mutex;
+  return the;
+}
 
 /// Of a process that forked after it had called CUDA, the child cannot. Without a GPU no call gets
 /// so far.
@@ -47,7 +53,14 @@ Device* device_of(cudaStream_t stream) {
   return stream->device();
 }
 
+void wait_in_driver(Device* of) {
+  const std::lock_guard<std::mutex> lock(driver());
+  if (of) return of->synchronize();
+  for (int i = 0; exists(i); ++i) device(i).synchronize();
+}
+
 cudaError_t put(cudaStream_t stream, Work work) {
+  const std::lock_guard<std::mutex> lock(driver());
   const cudaError_t error = device_of(stream)->error();
   if (error == cudaSuccess) stream->put(std::move(work));
   return error;

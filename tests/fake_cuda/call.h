@@ -32,6 +32,10 @@ cudaError_t call(const char* name, Needs needs, const Body& body) {
 /// The device of a stream. The default stream, which nobody here uses, is not imitated.
 Device* device_of(cudaStream_t stream);
 
+/// Waits for all work of the devices, or of `device` alone, as some calls of CUDA do while they
+/// hold a lock that every launch needs: what a kernel waits for cannot be launched meanwhile.
+void wait_in_driver(Device* device = nullptr);
+
 cudaError_t put(cudaStream_t stream, Work work);
 /// The same for a kernel, which starts on a stream of the thread's device only.
 cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel);

@@ -166,6 +166,9 @@ long fakeCudaCount(const char* call, int device) {
   return sum;
 }
 
+void fakeCudaSetLink(int reader, int owner, int linked) {
+  fake_cuda::set_link(reader, owner, linked != 0);
+}
 int fakeCudaHasContext(int ordinal) { return fake_cuda::device(ordinal).has_context(); }
 void fakeCudaReset(int ordinal) { fake_cuda::device(ordinal).reset(); }
 

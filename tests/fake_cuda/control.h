@@ -22,7 +22,8 @@ struct Settings {
   Setting memory{4096};    ///< MiB of each device
   Setting delay{
       100};  ///< each operation of a stream waits up to so many microseconds before it runs
-  /// 0: no peer access, 1: it works, 2: it is reported but reads what is no number
+  /// 0: no peer access, 1: it works, 2: it is reported but reads what is no number, 3: it is
+  /// reported but a kernel that reads there does not end before this setting changes
   Setting peers{1};
 
   // Ways to be no CUDA at all, to see that tests notice.

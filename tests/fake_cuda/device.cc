@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 #include <vector>
 
+#include "call.h"
 #include "control.h"
 
 namespace fake_cuda {
@@ -11,7 +13,30 @@ namespace {
 
 constexpr int kMostDevices = 64;
 
+/// Pairs of devices that do not reach each other.
+struct Links {
+  std::mutex mutex;
+  std::set<std::pair<int, int>> missing;
+};
+Links& links() {
+  static Links& the = *new Links;
+  return the;
+}
+
 }  // namespace
+
+bool is_linked(int ordinal, int peer) {
+  const std::lock_guard<std::mutex> lock(links().mutex);
+  return ordinal != peer && settings().peers != 0 && !links().missing.count({ordinal, peer});
+}
+void set_link(int ordinal, int peer, bool linked) {
+  const std::lock_guard<std::mutex> lock(links().mutex);
+  if (linked) {
+    links().missing.erase({ordinal, peer});
+  } else {
+    links().missing.insert({ordinal, peer});
+  }
+}
 
 bool exists(int ordinal) {
   return ordinal >= 0 && ordinal < kMostDevices && ordinal < settings().devices;
@@ -45,6 +70,7 @@ void Device::reset() {
   error_ = cudaSuccess;
   has_context_ = false;
   peers_.clear();
+  kernels_.clear();
   used_ = 0;
 }
 
@@ -61,7 +87,7 @@ bool Device::has_context() {
 }
 
 cudaError_t Device::enable_peer(int peer) {
-  if (peer == ordinal_ || settings().peers == 0) return cudaErrorPeerAccessUnsupported;
+  if (!is_linked(ordinal_, peer)) return cudaErrorPeerAccessUnsupported;
   // The driver needs the contexts of both.
   const cudaError_t status = device(peer).make_context();
   if (status != cudaSuccess) return status;
@@ -71,6 +97,16 @@ cudaError_t Device::enable_peer(int peer) {
 bool Device::reaches(int peer) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return peer == ordinal_ || peers_.count(peer);
+}
+
+void Device::load(const void* kernel) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (kernels_.count(kernel)) return;
+  }
+  wait_in_driver(this);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kernels_.insert(kernel);
 }
 
 std::size_t Device::all_memory() { return static_cast<std::size_t>(settings().memory) << 20; }

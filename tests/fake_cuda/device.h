@@ -32,6 +32,9 @@ class Device {
   cudaError_t enable_peer(int peer);
   bool reaches(int peer);
 
+  /// Loads a kernel, which waits for running work. Without effect if it is there already.
+  void load(const void* kernel);
+
   cudaError_t take_memory(std::size_t bytes);
   void give_back_memory(std::size_t bytes);
   std::size_t free_memory();
@@ -48,6 +51,7 @@ class Device {
   std::mutex mutex_;  // of what follows
   bool has_context_ = false;
   std::set<int> peers_;
+  std::set<const void*> kernels_;
   std::size_t used_ = 0;
   std::set<cudaStream_t> streams_;
 };
@@ -55,6 +59,10 @@ class Device {
 /// Any device that settings could make exist.
 Device& device(int ordinal);
 bool exists(int ordinal);
+
+/// Whether the machine lets a device reach the memory of a peer, once that is enabled.
+bool is_linked(int ordinal, int peer);
+void set_link(int ordinal, int peer, bool linked);
 
 /// That of the calling thread.
 int& current_device();

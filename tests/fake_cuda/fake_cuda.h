@@ -30,6 +30,10 @@ long fakeCudaClearFaults();
 /// `device` -1: on all.
 long fakeCudaCount(const char* call, int device);
 
+/// Whether `reader` reaches the memory of `owner` where the setting PEERS allows it. At first all
+/// devices reach each other.
+void fakeCudaSetLink(int reader, int owner, int linked);
+
 int fakeCudaHasContext(int device);
 /// As a new process would find the device: in order, without a context. Memory that is there stays.
 void fakeCudaReset(int device);
@@ -39,6 +43,10 @@ void fakeCudaReset(int device);
 cudaError_t fakeCudaLaunch(const void* arguments, std::size_t bytes,
                            void (*run)(const void* arguments, long blocks), long blocks,
                            cudaStream_t stream);
+
+/// Loads such a kernel on the thread's device, as cudaFuncGetAttributes does it. If nobody has, its
+/// first launch does so, and like many calls that change a context it waits for running work.
+cudaError_t fakeCudaLoad(void (*run)(const void* arguments, long blocks));
 
 }  // extern "C"
 

@@ -26,12 +26,6 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Two numbers of a channel as a message has them.
-struct Pair {
-  double first;
-  double second;
-};
-
 /// `count` elements by the sums of their deviations from a pivot, and of the squares of these. The
 /// pivot is near the mean of these elements, whatever the others are: little cancels.
 template <class R>

@@ -38,6 +38,27 @@ GLUON_SYNCBN_HOST_DEVICE inline Half from_real<Half>(float value) {
 #endif
 }
 
+/// Two numbers of a channel as a message has them.
+struct Pair {
+  double first;
+  double second;
+};
+
+/// A message: two numbers per channel, all first numbers, then all second numbers.
+struct Pairs {
+  double* first;
+  double* copy;       // a second place; null: none
+  std::int64_t size;  // channels
+
+  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Pair& pair) const {
+    first[i] = pair.first;
+    first[size + i] = pair.second;
+    if (!copy) return;
+    copy[i] = pair.first;
+    copy[size + i] = pair.second;
+  }
+};
+
 /// Neighbours in memory that are moved at once.
 template <class T, int N>
 struct alignas(sizeof(T) * N) AlignedVector {

@@ -87,11 +87,12 @@ auto sums_of(const ChannelLast& matrix, Workspace* workspace) {
 /// What `Accumulator` gives for the channels of arrays, into `message`.
 template <template <class> class Accumulator, class T, class... Others>
 void reduce(const Layout& layout, const double* statistic,
-            const typename Accumulator<Real<T>>::Gate& gate, Workspace* workspace, double* message,
-            Stream* stream, const T* first, const Others*... others) {
+            const typename Accumulator<Real<T>>::Gate& gate, Workspace* workspace,
+            const Pairs& message, Stream* stream, const T* first, const Others*... others) {
   if (is_empty(layout)) {
-    if (layout.channels > 0) {
-      stream->zero(message, 2 * static_cast<std::size_t>(layout.channels) * sizeof(double));
+    const std::size_t bytes = 2 * static_cast<std::size_t>(layout.channels) * sizeof(double);
+    for (double* place : {message.first, message.copy}) {
+      if (place && bytes > 0) stream->zero(place, bytes);
     }
     return;
   }
@@ -99,7 +100,7 @@ void reduce(const Layout& layout, const double* statistic,
       layout,
       [&](const auto& partition, auto vector) {
         auto sums = sums_of<T, decltype(vector)::value, Accumulator>(partition, workspace);
-        sums.message = {message, layout.channels};
+        sums.message = message;
         const T* const inputs[] = {first, others...};
         std::copy(std::begin(inputs), std::end(inputs), sums.inputs);
         sums.statistic = statistic;
@@ -152,8 +153,18 @@ GateInPlace<Real<T>> gate_in_place(const Gate<T>& gate) {
 
 }  // namespace
 
+void load_kernels(int ordinal) {
+  const OnDevice on_device(ordinal);
+#define GLUON_SYNCBN_LOAD(...) load<__VA_ARGS__>(ordinal);
+  GLUON_SYNCBN_CUDA_CHANNEL_BODIES(GLUON_SYNCBN_LOAD)
+  GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_LOAD, float)
+  GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_LOAD, double)
+  GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_LOAD, Half)
+#undef GLUON_SYNCBN_LOAD
+}
+
 template <class T>
-void moments(const T* x, const Layout& layout, Workspace* workspace, double* message,
+void moments(const T* x, const Layout& layout, Workspace* workspace, const Pairs& message,
              Stream* stream) {
   reduce<Deviations>(layout, nullptr, {}, workspace, message, stream, x);
 }
@@ -183,7 +194,8 @@ void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& s
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   Workspace* workspace, double* message, Stream* stream, const Gate<T>& gate) {
+                   Workspace* workspace, const Pairs& message, Stream* stream,
+                   const Gate<T>& gate) {
   const auto activator = Activator<Real<T>>::of(gate.activation);
   if (gate.inplace) {
     reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), workspace, message, stream,
@@ -222,11 +234,11 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                             \
-  template void moments<T>(const T*, const Layout&, Workspace*, double*, Stream*);              \
+  template void moments<T>(const T*, const Layout&, Workspace*, const Pairs&, Stream*);         \
   template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, WriteMode, \
                              T*, Workspace*, Stream*, const Activated<T>&);                     \
   template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, Workspace*,  \
-                                 double*, Stream*, const Gate<T>&);                             \
+                                 const Pairs&, Stream*, const Gate<T>&);                        \
   template void input_gradient<T>(const T*, const T*, const Layout&,                            \
                                   const BackwardSource<Real<T>>&, WriteMode, T*, Workspace*,    \
                                   Stream*, const Gate<T>&, WriteMode, T*);

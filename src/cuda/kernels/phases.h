@@ -26,6 +26,9 @@ class Workspace {
   virtual Claims claims(std::size_t number) = 0;
 };
 
+/// Loads all kernels to a GPU.
+void load_kernels(int ordinal);
+
 /// What follows the normalization z in the same kernel: y = act(z), or act(z + shortcut).
 template <class T>
 struct Activated {
@@ -54,11 +57,10 @@ struct Gate {
 /// the CPU (cpu/kernels.h), the order of sums depends on the layout alone, except that an
 /// array that does not begin at a multiple of 16 bytes has an order of its own.
 ///
-/// A message holds two numbers for every channel, the second ones behind all the first ones.
 
 /// Mean and M2 of every channel into `message`.
 template <class T>
-void moments(const T* x, const Layout& layout, Workspace* workspace, double* message,
+void moments(const T* x, const Layout& layout, Workspace* workspace, const Pairs& message,
              Stream* stream);
 
 /// What `source` computes for every channel, and `y` where it is not null.
@@ -70,7 +72,8 @@ void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& s
 /// Sums of dz and of dz * (x - mean) of every channel into `message`. In place `x` is not read.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   Workspace* workspace, double* message, Stream* stream, const Gate<T>& gate = {});
+                   Workspace* workspace, const Pairs& message, Stream* stream,
+                   const Gate<T>& gate = {});
 
 /// What `source` computes for every channel, and `dx` and `dshortcut` where they are not null. In
 /// place `x` is not read, and there is no `dshortcut`.

@@ -11,17 +11,6 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Two numbers for each of several things, the second ones behind all the first ones: a message.
-struct Pairs {
-  double* first;
-  std::int64_t size;
-
-  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Pair& pair) const {
-    first[i] = pair.first;
-    first[size + i] = pair.second;
-  }
-};
-
 /// How a block merges `number` partial results of each of its channels or columns, with `threads`
 /// for each of these: a thread takes `share` that follow each other, and one of them merges what
 /// `parts` threads then have. The number alone decides on the order.

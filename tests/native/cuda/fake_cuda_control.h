@@ -29,6 +29,25 @@ class Faults {
   Faults& operator=(const Faults&) = delete;
 };
 
+/// Eight GPUs as those of NVIDIA's DGX-1 (a hybrid cube mesh): each reaches the others of its half,
+/// and the one at its place in the other half.
+class CubeMesh {
+ public:
+  CubeMesh() { set(0); }
+  ~CubeMesh() { set(1); }
+  CubeMesh(const CubeMesh&) = delete;
+  CubeMesh& operator=(const CubeMesh&) = delete;
+
+ private:
+  static void set(int linked) {
+    for (int a = 0; a < 8; ++a) {
+      for (int b = 0; b < 8; ++b) {
+        if (a / 4 != b / 4 && a % 4 != b % 4) fakeCudaSetLink(a, b, linked);
+      }
+    }
+  }
+};
+
 // How often the library has called CUDA so far, on all GPUs.
 
 inline long copies() { return fakeCudaCount("cudaMemcpyAsync", -1); }

@@ -18,6 +18,7 @@
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
 #include "support/layer_case.h"
+#include "support/values.h"
 
 namespace gluon_syncbn::tests {
 
@@ -101,8 +102,8 @@ class GpuPhases {
   std::vector<double> gradient_sums() {
     const DeviceArray<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
     on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
-      cuda::gradient_sums(dy, x, given_.layout, mean_.data(), &workspace_, found.data(), stream_,
-                          gate);
+      cuda::gradient_sums(dy, x, given_.layout, mean_.data(), &workspace_,
+                          {found.data(), nullptr, given_.layout.channels}, stream_, gate);
     });
     return found.download();
   }
@@ -233,8 +234,12 @@ class GpuKernels {
     const DeviceArray<T> on_device(&stream_, x.elements, offset_of(number));
     const auto channels = static_cast<std::size_t>(x.layout.channels);
     const DeviceArray<double> message(&stream_, std::vector<double>(2 * channels, -1));
-    cuda::moments(on_device.data(), x.layout, &workspace, message.data(), &stream_);
-    return message.download();
+    const DeviceArray<double> copy(&stream_, std::vector<double>(2 * channels, -1));
+    cuda::moments(on_device.data(), x.layout, &workspace,
+                  {message.data(), copy.data(), x.layout.channels}, &stream_);
+    const auto found = message.download();
+    REQUIRE(same_bits(copy.download(), found));
+    return found;
   }
   GpuPhases<T> phases(const LayerCase<T>& given, std::uint32_t number = 1) {
     return {&stream_, given, number};

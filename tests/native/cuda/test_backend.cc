@@ -20,6 +20,7 @@
 #include "cuda/needs_gpu.h"
 #include "cuda/shard.h"
 #include "support/captured_errors.h"
+#include "support/ranks.h"
 
 namespace gluon_syncbn::tests {
 
@@ -92,7 +93,7 @@ TEST_CASE("cuda backend: by MXNET_ENABLE_GPU_P2P=0 devices meet in memory of the
   const NoPeerAccess no_peer_access;
   Layer layer({3}, 49, 80);
   const auto message = cuda::Gpu::of(80).message(10);
-  CHECK(message.memory->place() == cuda::Memory::Place::kHost);
+  CHECK(message.on_host->place() == cuda::Memory::Place::kHost);
 #ifdef GLUON_SYNCBN_FAKE_CUDA
   const Setting broken("PEERS", 2);
   const long meetings_before = meetings();
@@ -240,6 +241,41 @@ TEST_CASE("cuda backend: where peers read what is wrong, they meet on the host, 
       "gluon_syncbn: warning: gpu(121) reads wrong numbers from the memory of gpu(120)";
   CHECK(contains(text, warning));
   CHECK(text.find(warning) == text.rfind(warning));
+}
+
+TEST_CASE("cuda backend: a first read of a peer that does not end is an error after the timeout") {
+  const ShareGpus share;
+  if (cuda::device_count() == 1) return;
+  const ScopedTimeout timeout(0.2);
+  Layer layer({3}, 49, 130);        // contexts of their own
+  const Setting hangs("PEERS", 3);  // until the layer gives memory back
+  for (int i = 0; i < 2; ++i) {
+    Finishes finishes;
+    for (const std::size_t rank : {0, 1, 2}) {
+      layer.shards[rank]->forward(&layer.join(rank)->forward(), &finishes);
+    }
+    const auto errors = finishes.wait(3);
+    CHECK(errors.size() == 3);
+    for (const auto& error : errors) {
+      CHECK(contains(error, "has waited 0.2 s for its first read of the memory of gpu(13"));
+      CHECK(contains(error, "MXNET_ENABLE_GPU_P2P=0"));
+    }
+  }
+}
+
+TEST_CASE("cuda backend: on eight GPUs of which each reaches four, few messages lie on the host") {
+  const ShareGpus share;
+  const Setting eight("DEVICES", 8);
+  const CubeMesh mesh;
+  Layer layer({8}, 49, 140);  // contexts of their own
+  for (int i = 0; i < 3; ++i) {
+    const long copies_before = copies();
+    const long meetings_before = meetings();
+    CHECK(layer.step() == no_errors(16));
+    if (i == 0) layer.check_one_batch();
+    CHECK((copies() > copies_before) == (i == 0));
+    CHECK(meetings() - meetings_before == (i == 0 ? 8 * 7 : 0));
+  }
 }
 
 TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages until it is done") {

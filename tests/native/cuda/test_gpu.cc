@@ -3,9 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstddef>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/backend.h"
@@ -58,7 +61,7 @@ namespace {
 std::vector<std::size_t> borrowed;
 std::shared_ptr<void> to_lend;
 
-std::shared_ptr<void> lend(int index, std::size_t bytes) {
+std::shared_ptr<void> lend(cuda::Memory::Place, int index, std::size_t bytes) {
   CHECK(index == kIndex);
   borrowed.push_back(bytes);
   return to_lend;
@@ -93,15 +96,39 @@ TEST_CASE(
     CHECK(lent->bytes() == large * sizeof(double));
     *static_cast<double*>(lent->data()) = 1;
   }
-  // No pool lends pinned memory. What kernels count with is no exception.
-  CHECK_THROWS_AS(gpu.host_memory(2 * large), cuda::OutOfMemory);
-  CHECK(gpu.claims(100).states != nullptr);
-  CHECK(borrowed.size() == 2);
+  // So does pinned memory, and what kernels count with.
+  CHECK(gpu.host_memory(2 * large)->data() == own->data());
+  CHECK(gpu.counters(100) != nullptr);
+  CHECK(borrowed.size() == 3);
   to_lend = nullptr;
   CHECK_THROWS_AS(gpu.memory(2 * large), cuda::OutOfMemory);
-  CHECK(borrowed.size() == 4);
+  CHECK(borrowed.size() == 5);
   cuda::set_lender(nullptr);
   CHECK(finish(&gpu) == std::vector<std::string>{""});
+}
+
+namespace {
+
+cuda::Gpu* lending_for = nullptr;
+
+/// As MXNet's pool, which may wait for another thread that waits for work on the GPU.
+std::shared_ptr<void> lend_after_work(cuda::Memory::Place place, int, std::size_t bytes) {
+  std::promise<void> done;
+  std::thread([&] { lending_for->when_done([&](auto&) { done.set_value(); }); }).detach();
+  CHECK(done.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  const auto memory = std::make_shared<cuda::Memory>(place, 0, bytes);
+  return {memory, memory->data()};
+}
+
+}  // namespace
+
+TEST_CASE("cuda gpu: while it borrows memory for counters, other threads put work on it") {
+  cuda::Gpu gpu(kIndex, 0);
+  lending_for = &gpu;
+  cuda::set_lender(lend_after_work);
+  CHECK(gpu.counters(100) != nullptr);
+  cuda::set_lender(nullptr);
+  gpu.stream()->synchronize();
 }
 
 TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {

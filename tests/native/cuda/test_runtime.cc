@@ -4,13 +4,18 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "cuda/check.h"
 #include "cuda/fake_cuda_control.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels/channels.h"
@@ -81,6 +86,74 @@ void use(int index, int ordinal) {
     CHECK(message.written->is_reached());
   }
   gpu.stream()->synchronize();
+}
+
+/// Kernels of two GPUs that wait for each other, as those of NCCL. MXNet launches these under a
+/// lock, which its allocations take too.
+class Collective {
+ public:
+  /// Launches both, and does `between` in the meantime. Returns whether they have met.
+  template <class Between>
+  bool run(const Between& between) {
+    const cuda::Stream first(kGpu);
+    const cuda::Stream second(kOther);
+    const auto launch = [this](const cuda::Stream& stream) {
+      const cuda::OnDevice on_device(stream.ordinal());
+      Collective* const self = this;
+      REQUIRE(fakeCudaLaunch(&self, sizeof self, kernel, 1, cuda::native(stream)) == cudaSuccess);
+    };
+    for (const cuda::Stream* stream : {&first, &second}) {
+      const cuda::OnDevice on_device(stream->ordinal());
+      REQUIRE(fakeCudaLoad(kernel) == cudaSuccess);
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    launch(first);
+    between();
+    launch(second);
+    lock.unlock();
+    for (const cuda::Stream* stream : {&first, &second}) {
+      cuda::Stream(stream->ordinal()).synchronize();
+    }
+    std::unique_lock<std::mutex> meeting(meeting_);
+    both_.wait(meeting, [this] { return ended_ == 2; });
+    return have_met_;
+  }
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  static void kernel(const void* arguments, long) {
+    Collective* const self = *static_cast<Collective* const*>(arguments);
+    std::unique_lock<std::mutex> lock(self->meeting_);
+    ++self->arrived_;
+    self->both_.notify_all();
+    const auto all = [self] { return self->arrived_ == 2; };
+    if (!self->both_.wait_for(lock, std::chrono::seconds(5), all)) self->have_met_ = false;
+    ++self->ended_;
+    self->both_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::mutex meeting_;
+  std::condition_variable both_;
+  int arrived_ = 0;
+  int ended_ = 0;
+  bool have_met_ = true;
+};
+
+/// Waits until `call` is made, if another thread makes it soon.
+void wait_for_call(const char* call, long before) {
+  for (int i = 0; i < 50 && fakeCudaCount(call, -1) == before; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+std::mutex* lender_mutex = nullptr;
+
+std::shared_ptr<void> lend_under_lock(cuda::Memory::Place place, int, std::size_t bytes) {
+  const std::lock_guard<std::mutex> lock(*lender_mutex);
+  const auto memory = std::make_shared<cuda::Memory>(place, kGpu, bytes);
+  return {memory, memory->data()};
 }
 
 /// The message of what `task` throws; the thread's last error is nobody's then.
@@ -161,6 +234,43 @@ TEST_CASE("cuda runtime: a GPU that cannot be had is an error, and the thread ke
     CHECK(cudaGetDevice(&gpu) == cudaSuccess);
     CHECK(gpu == kOther);
   });
+}
+
+TEST_CASE("cuda runtime: pinned memory comes under the lock of the host program") {
+  const FreshGpus fresh;
+  cuda::Gpu gpu(kIndex, kGpu);
+  Collective collective;
+  lender_mutex = &collective.mutex();
+  cuda::set_lender(lend_under_lock);
+  const long before = fakeCudaCount("cudaHostAlloc", -1);
+  std::thread allocates;
+  const bool have_met = collective.run([&] {
+    allocates = std::thread([&] { CHECK(gpu.host_memory(1000)->data() != nullptr); });
+    wait_for_call("cudaHostAlloc", before);
+  });
+  CHECK(have_met);
+  allocates.join();
+  cuda::set_lender(nullptr);
+}
+
+TEST_CASE("cuda runtime: no kernel is loaded at its first launch, which would wait for others") {
+  const FreshGpus fresh;
+  cuda::Gpu gpu(kIndex, kGpu);
+  const auto numbers = gpu.memory(2);
+  auto* const values = static_cast<double*>(numbers->data());
+  Collective collective;
+  const long before = fakeCudaCount("cudaLaunchKernel", -1) + 1;
+  std::thread launches;
+  const bool have_met = collective.run([&] {
+    launches = std::thread([&] {
+      const cuda::Channels<cuda::ReadNumbers> body{{values, values + 1}, 1};
+      launch(body, body.blocks(), gpu.stream());
+    });
+    wait_for_call("cudaLaunchKernel", before);
+  });
+  CHECK(have_met);
+  launches.join();
+  gpu.stream()->synchronize();
 }
 
 TEST_CASE("cuda runtime: a GPU reaches another's memory from the time when they meet") {

@@ -45,7 +45,14 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
 }
 
-#define GLUON_SYNCBN_LAUNCH(...) template void launch(const __VA_ARGS__&, std::int64_t, Stream*);
+template <class Body>
+void load(int ordinal) {
+  check(fakeCudaLoad(tests::run<Body>), std::string("kernel '") + Body::kName + "'", ordinal);
+}
+
+#define GLUON_SYNCBN_LAUNCH(...)                                   \
+  template void launch(const __VA_ARGS__&, std::int64_t, Stream*); \
+  template void load<__VA_ARGS__>(int);
 
 }  // namespace gluon_syncbn::cuda
 

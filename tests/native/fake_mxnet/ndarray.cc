@@ -18,8 +18,9 @@ std::shared_ptr<void> allocate(const mxnet::Context& context, std::size_t bytes)
     return {::operator new(bytes), [](void* data) { ::operator delete(data); }};
   }
   // An array without elements has a place too.
-  const auto memory = std::make_shared<cuda::Memory>(cuda::Memory::Place::kDevice, gpu_of(context),
-                                                     bytes > 0 ? bytes : 1);
+  using Place = cuda::Memory::Place;
+  const Place place = context.dev_type == mxnet::kGPUContext ? Place::kDevice : Place::kHost;
+  const auto memory = std::make_shared<cuda::Memory>(place, gpu_of(context), bytes > 0 ? bytes : 1);
   return {memory, memory->data()};
 }
 
