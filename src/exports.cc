@@ -1,5 +1,6 @@
-// The functions that gluon_syncbn/library.py calls. Those that could fail for want of memory only
-// are noexcept: an exception must not get into the C code that calls them.
+// The functions that gluon_syncbn/library.py calls. No exception may pass into the C code that
+// calls them. A function that can fail only for lack of memory is noexcept, and then ends the
+// process.
 
 #include <cstddef>
 #include <exception>
@@ -26,8 +27,8 @@
 
 using namespace gluon_syncbn;
 
-/// Registers the operator with the libmxnet that is loaded from `libmxnet`. Returns nullptr, or
-/// what went wrong.
+/// Registers the operator with the libmxnet that is loaded from the file `libmxnet`. Returns
+/// nullptr, or an error message.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
                                                       mxnet::CpuContextCheck check,
                                                       mxnet::LiveArrays live_arrays) {
@@ -39,7 +40,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
   });
 }
 
-/// See use_openblas(). Returns nullptr, or why not.
+/// See use_openblas(). Returns nullptr, or the reason why MXNet keeps its library.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_openblas(const char* libmxnet,
                                                           const char* openblas) {
   return error_of([&] {
@@ -48,7 +49,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_use_openblas(const char* libmxnet,
   });
 }
 
-/// What computes MXNet's matrix products. The text is good until the next call.
+/// See describe_blas(). The text is valid until the next call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_blas() {
   thread_local std::string blas;
   blas = mxnet::describe_blas();
@@ -63,8 +64,8 @@ GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() noexcept {
   return Watchdog::instance().timeout();
 }
 
-/// Fails whatever waits for devices in vain and brings the others up to date, when all else is
-/// over. Returns nullptr, or the first error that is not of that.
+/// Waits for all operations, and fails the rounds that wait for devices in vain. Returns nullptr,
+/// or the first error of another kind.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step() {
   return error_of([] {
     const std::string reason = "gluon_syncbn.drop_step() dropped it";
@@ -73,33 +74,38 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step() {
   });
 }
 
-/// From now on, operators may name this process set of Horovod, of whose processes this one is
-/// number `rank`. `allgather` is horovod_mxnet_allgather_async. Returns nullptr, or what went
-/// wrong.
+/// See add_process_set(). `allgather` is horovod_mxnet_allgather_async. Returns nullptr, or an
+/// error message.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_add_process_set(mxnet::HorovodAllgather allgather,
                                                              int process_set, int rank, int size,
                                                              const char* ranks) {
   return error_of([&] { mxnet::add_process_set({allgather, process_set, rank, size, ranks}); });
 }
 
-/// To be called before Horovod shuts down: no exchange starts any more, but fails with the message
-/// returned.
+/// Must be called before Horovod shuts down. Exchanges that start later fail with the returned
+/// message.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_leave_processes() noexcept {
   mxnet::leave_processes();
   return mxnet::kHasLeft;
 }
 
-/// At the end of the process: whatever waits for devices fails, with the message returned.
+/// Must be called at the end of the process. Every round that waits for devices fails with the
+/// returned message, and so does every later one.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_retire() noexcept {
   mxnet::forget_live_arrays();
   Watchdog::instance().retire();
   return Watchdog::kRetired;
 }
 
-/// Before MXNet shuts down, when all operations are over: what this library still asks of the
-/// engine because of errors would find it destroyed.
+/// Must be called when all operations are over, before MXNet shuts down. After errors, this library
+/// still pushes operations, and would find the engine destroyed.
 GLUON_SYNCBN_EXPORT void gluon_syncbn_wait_for_errors() noexcept {
   mxnet::ErrorQueue::instance().wait_until_idle();
+}
+
+/// See give_cpu_contexts_pools(). Returns nullptr, or an error message.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_give_cpu_contexts_pools(const char* libmxnet) {
+  return error_of([&] { mxnet::give_cpu_contexts_pools(libmxnet); });
 }
 
 /// See operators_have_run().
@@ -107,38 +113,33 @@ GLUON_SYNCBN_EXPORT bool gluon_syncbn_operators_have_run(const char* libmxnet) n
   return mxnet::operators_have_run(libmxnet);
 }
 
-/// See give_cpu_contexts_pools(). Returns nullptr, or what went wrong.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_give_cpu_contexts_pools(const char* libmxnet) {
-  return error_of([&] { mxnet::give_cpu_contexts_pools(libmxnet); });
-}
-
-/// Number of keys under which operators can meet at present.
+/// The number of keys under which operators can meet now.
 GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept {
   return SyncGroup::count_named();
 }
 
-/// Counts rounds from now on.
+/// See RoundCounts::start().
 GLUON_SYNCBN_EXPORT void gluon_syncbn_count_rounds() { RoundCounts::instance().start(); }
 
-/// The rounds since then; see RoundCounts::text(). The text is good until the next call.
+/// See RoundCounts::text(). The text is valid until the next call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_rounds() {
   thread_local std::string text;
   text = RoundCounts::instance().text();
   return text.c_str();
 }
 
-/// Version and compiler of this build.
+/// The version and the compiler of this build.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {
   return GLUON_SYNCBN_VERSION ", C++17, compiler " __VERSION__;
 }
 
-/// The GPU backend of this build: what it is for, or why it is not there.
+/// The CUDA version and the architectures of this build, or how to build it with CUDA.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_build() noexcept {
   static const std::string build = op::gpu_build();
   return build.c_str();
 }
 
-/// The GPUs that it finds. The text is good until the next call.
+/// The names of the GPUs, or the reason why there are none. The text is valid until the next call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_devices() {
   static std::string devices;
   try {

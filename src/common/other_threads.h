@@ -8,10 +8,10 @@ namespace gluon_syncbn {
 /// Finds out whether all threads of this process except the calling one are idle.
 class OtherThreads {
  public:
-  /// Looks at the threads once; the caller repeats this every few milliseconds. Returns true at the
-  /// end of a second in which hardly any call found a thread that was running, ready to run or
-  /// reading a disk. "Hardly any" leaves out threads that look for work now and then. Always
-  /// returns false if the system has no /proc.
+  /// Looks at the threads once; the caller repeats this every few milliseconds. A thread is busy if
+  /// it is running, ready to run or reading a disk. Returns true at the end of a second in which
+  /// few calls found a busy thread: some threads only look for work now and then. Always returns
+  /// false if the system has no /proc.
   bool observe_idle();
 
   /// Starts a new second.

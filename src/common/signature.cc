@@ -18,7 +18,11 @@ std::optional<std::string> Signature::difference(const Signature& other) const {
     text << "eps " << eps << " and " << other.eps;
   } else if (momentum != other.momentum) {
     const auto write = [&text](const std::optional<double>& value) {
-      value ? text << *value : text << "None";
+      if (value) {
+        text << *value;
+      } else {
+        text << "None";
+      }
     };
     text << "momentum ";
     write(momentum);

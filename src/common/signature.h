@@ -7,15 +7,15 @@
 
 namespace gluon_syncbn {
 
-/// What all devices of a round must agree on.
+/// The values on which all devices of a round must agree.
 struct Signature {
   std::int64_t channels = 0;
   std::string dtype;
   double eps = 0;
-  std::optional<double> momentum;  ///< nothing for the average over all batches
-  std::string context = "cpu";     ///< type of the device
+  std::optional<double> momentum;  ///< empty: average over all batches
+  std::string context = "cpu";     ///< the type of the device
 
-  /// Names the first value that differs as "channels 3 and 4"; nothing where all agree.
+  /// Returns the first difference, such as "channels 3 and 4", or nothing if there is none.
   std::optional<std::string> difference(const Signature& other) const;
 };
 

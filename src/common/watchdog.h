@@ -14,7 +14,7 @@
 
 namespace gluon_syncbn {
 
-/// Ends all waiting before the timeout.
+/// Why all waiting ends before the timeout.
 struct Interruption {
   std::string reason;
   bool calls_may_come;  ///< whether the program may still make the missing calls

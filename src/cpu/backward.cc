@@ -26,7 +26,7 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
         dshortcut_(static_cast<T*>(work_.gradients.shortcut)) {}
 
  private:
-  void sum_channels(ChannelRange channels) override {
+  void sum_channels(Channels channels) override {
     gradient_sums(dy_, x_, layout(), channels, normalization_, gate_, &own());
   }
 
@@ -41,7 +41,7 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
     store_shortcut_ = prepare_output(wanted.write_shortcut, layout(), dshortcut_);
   }
 
-  void write_outputs(ChannelRange channels) override {
+  void write_outputs(Channels channels) override {
     if (dshortcut_) {
       shortcut_gradient(dy_, layout(), channels, gate_, store_shortcut_, dshortcut_);
     }

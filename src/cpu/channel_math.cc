@@ -13,7 +13,7 @@
 namespace gluon_syncbn {
 namespace {
 
-/// Of a channel, in an array of P.
+/// Element c of an array of P.
 template <class P, class Index>
 double number(const void* array, Index c) {
   return static_cast<double>(static_cast<const P*>(array)[c]);
@@ -29,15 +29,7 @@ void write_gradient(const std::vector<double>& values, WriteMode write, void* ar
   }
 }
 
-template <class P>
-void move_average(const std::vector<double>& batch, double momentum, void* array) {
-  P* running = static_cast<P*>(array);
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    running[i] = static_cast<P>(moved_average(static_cast<double>(running[i]), momentum, batch[i]));
-  }
-}
-
-/// That of an average over all batches, which are one more now.
+/// Counts one more batch, and returns the momentum of the average over all batches.
 template <class P>
 double next_momentum(void* num_batches) {
   P* count = static_cast<P*>(num_batches);
@@ -46,7 +38,7 @@ double next_momentum(void* num_batches) {
   return momentum_of_average(batches);
 }
 
-/// Returns visit(P()) with the type P of parameters for such data.
+/// Returns visit(P()) for the type P of the parameters for this data.
 template <class Visit>
 auto with_parameter_type(const Backend::Data& data, const Visit& visit) {
   return dispatch(data.dtype,
@@ -74,14 +66,17 @@ StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* 
   });
 }
 
-void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch) {
+void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch,
+                             std::int64_t count) {
   with_parameter_type(work.data, [&](auto parameter) {
     using P = decltype(parameter);
     const Backend::Running& running = work.running;
     const double momentum =
         running.momentum ? *running.momentum : next_momentum<P>(running.num_batches);
-    move_average<P>(batch.mean, momentum, running.mean);
-    move_average<P>(batch.variance, momentum, running.variance);
+    for (std::size_t c = 0; c < batch.mean.size(); ++c) {
+      move_averages(momentum, batch.mean[c], batch.variance[c], count,
+                    static_cast<P*>(running.mean) + c, static_cast<P*>(running.variance) + c);
+    }
   });
 }
 

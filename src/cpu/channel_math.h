@@ -9,7 +9,7 @@
 #include "cpu/kernels.h"
 #include "norm/moments.h"
 
-/// Computations with one number per channel.
+/// The computations of CPU contexts on numbers per channel.
 namespace gluon_syncbn {
 
 struct HostStatistics : Statistics {
@@ -17,7 +17,7 @@ struct HostStatistics : Statistics {
   std::vector<double> variance;
   std::vector<double> inv_std;
 
-  /// Not yet set.
+  /// Makes room for numbers that set() writes.
   explicit HostStatistics(std::size_t channels)
       : mean(channels), variance(channels), inv_std(channels) {}
 
@@ -30,17 +30,20 @@ struct HostStatistics : Statistics {
 
 StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
                                          const void* running_variance, double eps);
-/// Moves the running statistics of `work` by the statistics of its batch.
-void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch);
+/// Moves the running statistics of `work` towards those of its batch, which has `count` elements
+/// per channel.
+void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch,
+                             std::int64_t count);
 
-/// For data of T. `gamma` may be null, and so may `beta` where nothing looks at z.
+/// The numbers of the normalization for data of T. `gamma` may be null. `beta` may be null if no
+/// kernel computes z.
 template <class T>
 cpu::Affine<T> affine_of(const HostStatistics& statistics, const void* gamma, const void* beta) {
   return {statistics.mean.data(), statistics.inv_std.data(), static_cast<const Real<T>*>(gamma),
           static_cast<const Real<T>*>(beta)};
 }
 
-/// Throws Error unless the input is recoverable from the output in every channel.
+/// Throws Error unless the input of every channel is recoverable from its output.
 void require_invertible(const Backend::Backward& pass);
 
 void write_parameter_gradients(const Backend::Data& data, const GradientSums& own,

@@ -33,13 +33,13 @@ class ForwardPass : public HostPass<Moments, BatchStatistics> {
         y_(static_cast<T*>(work_.y)) {}
 
  private:
-  void sum_channels(ChannelRange channels) override { moments(x_, layout(), channels, &own()); }
+  void sum_channels(Channels channels) override { moments(x_, layout(), channels, &own()); }
 
   std::shared_ptr<BatchStatistics> make_merged(std::int64_t count) const override {
     return std::make_shared<BatchStatistics>(count, zeros(layout()));
   }
 
-  void have_merged(ChannelRange channels) override {
+  void have_merged(Channels channels) override {
     const auto end = static_cast<std::size_t>(channels.end);
     for (auto c = static_cast<std::size_t>(channels.begin); c < end; ++c) {
       merged()->statistics.set(c, merged()->mean[c], merged()->variance(c), work_.eps);
@@ -50,7 +50,7 @@ class ForwardPass : public HostPass<Moments, BatchStatistics> {
     if (y_) store_ = prepare_output(work_.write, layout(), y_);
   }
 
-  void write_outputs(ChannelRange channels) override {
+  void write_outputs(Channels channels) override {
     if (!y_) return;
     normalize(x_, layout(), channels, affine_of<T>(merged()->statistics, work_.gamma, work_.beta),
               work_.activation, store_, y_, shortcut_);
@@ -59,7 +59,8 @@ class ForwardPass : public HostPass<Moments, BatchStatistics> {
   void write_channel_results() override {
     *work_.saved = {StatisticsPtr(merged(), &merged()->statistics), merged()->count};
     // A batch without elements has no statistics.
-    if (merged()->count > 0) move_running_statistics(work_, merged()->statistics);
+    const std::int64_t count = merged()->count;
+    if (count > 0) move_running_statistics(work_, merged()->statistics, count);
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
@@ -76,7 +77,7 @@ void normalize_by(const Backend::Forward& work, const HostStatistics& statistics
   const Layout& layout = work.data.layout;
   T* const y = static_cast<T*>(work.y);
   const auto store = prepare_output(work.write, layout, y);
-  ChannelParts(layout).for_each_backwards([&](ChannelRange channels) {
+  ChannelParts(layout).for_each_backwards([&](Channels channels) {
     normalize(static_cast<const T*>(work.x), layout, channels,
               affine_of<T>(statistics, work.gamma, work.beta), work.activation, store, y,
               static_cast<const T*>(work.shortcut));

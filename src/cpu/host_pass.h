@@ -22,9 +22,9 @@ namespace gluon_syncbn::cpu {
 /// A sum before that would read them from memory once more.
 inline constexpr std::int64_t kTooManyToSumAhead = 3 << 19;
 /// From this number of elements of all devices on, a few channels at a time go through the whole
-/// pass, so that the outputs find in the cache what the sums have read. Fewer elements stay in the
-/// caches, each in that of the core that has touched it last, so devices compute outputs on their
-/// own threads.
+/// pass. So the elements that the sums have read are still in the cache for the outputs. Fewer
+/// elements all stay in the caches of the cores that have read them, so each device computes its
+/// outputs on its own thread.
 inline constexpr std::int64_t kManyOfAll = 1 << 21;
 /// Up to this number of elements of all devices, it takes longer to wake a thread than to compute
 /// the outputs.
@@ -66,7 +66,7 @@ class HostPass : public DevicePass {
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     try {
-      // This pass last: the other devices wait while this thread is busy here.
+      // This pass comes last, because the other devices wait while its own thread is busy here.
       std::vector<std::shared_ptr<HostPass>> own_last;
       for (const auto& pass : passes) own_last.push_back(std::static_pointer_cast<HostPass>(pass));
       std::stable_partition(own_last.begin(), own_last.end(),
@@ -98,19 +98,19 @@ class HostPass : public DevicePass {
   const std::shared_ptr<Merged>& merged() const { return merged_; }
 
  private:
-  virtual void sum_channels(ChannelRange channels) = 0;
-  /// Zeros, for devices with `count` elements in each channel.
+  virtual void sum_channels(Channels channels) = 0;
+  /// Returns zeros for all channels, of which each has `count` elements on all devices together.
   virtual std::shared_ptr<Merged> make_merged(std::int64_t count) const = 0;
   /// Called when these channels are merged.
-  virtual void have_merged(ChannelRange /*channels*/) {}
+  virtual void have_merged(Channels /*channels*/) {}
   virtual void prepare_outputs() = 0;
-  virtual void write_outputs(ChannelRange channels) = 0;
+  virtual void write_outputs(Channels channels) = 0;
   /// Writes the results of one number per channel, once all channels are merged.
   virtual void write_channel_results() = 0;
-  /// Held meanwhile.
+  /// Returns the lock that is held while the devices write these results.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
 
-  ChannelRange all_channels() const { return {0, layout_.channels}; }
+  Channels all_channels() const { return {0, layout_.channels}; }
 
   /// Makes room for the merged numbers, which all passes read.
   void share_merged(const DevicePasses& passes) {
@@ -125,7 +125,7 @@ class HostPass : public DevicePass {
     for (const auto& pass : passes) static_cast<HostPass&>(*pass).merged_ = merged;
   }
 
-  void merge_channels(ChannelRange channels) {
+  void merge_channels(Channels channels) {
     Part::merge(parts_, static_cast<std::size_t>(channels.begin),
                 static_cast<std::size_t>(channels.end), merged_.get());
     have_merged(channels);
@@ -163,7 +163,7 @@ class HostPass : public DevicePass {
       pass->prepare_outputs();
       count += pass->layout_.count();
     }
-    ChannelParts(layout_, count).for_each([&](ChannelRange channels) {
+    ChannelParts(layout_, count).for_each([&](Channels channels) {
       for (const auto& pass : passes) pass->sum_missing(channels);
       merge_channels(channels);
       for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
@@ -175,10 +175,10 @@ class HostPass : public DevicePass {
   std::int64_t elements() const { return layout_.count() * layout_.channels; }
 
   void sum_rest() {
-    ChannelParts(layout_).for_each([this](ChannelRange channels) { sum_missing(channels); });
+    ChannelParts(layout_).for_each([this](Channels channels) { sum_missing(channels); });
   }
 
-  void sum_missing(ChannelRange channels) {
+  void sum_missing(Channels channels) {
     const auto at = [this](std::int64_t c) { return summed_.begin() + c; };
     for (auto c = channels.begin; c < channels.end;) {
       const auto begin = std::find(at(c), at(channels.end), false);
@@ -202,21 +202,21 @@ class HostPass : public DevicePass {
     try {
       prepare_outputs();
       ChannelParts(layout_).for_each_backwards(
-          [this](ChannelRange channels) { write_outputs(channels); });
+          [this](Channels channels) { write_outputs(channels); });
       complete("");
     } catch (const std::exception& error) {
       fail(error.what());
     }
   }
 
-  /// Before any call completes, and for all devices at once: MXNet may let the next use of the
-  /// layer read the running statistics of one device when the first call has completed.
+  /// Writes the results of all devices before any call completes. After that, MXNet may let the
+  /// next use of the layer read running statistics.
   void write_results_of_all(const std::vector<std::shared_ptr<HostPass>>& passes) {
     const auto lock = lock_results();
     for (const auto& pass : passes) pass->write_channel_results();
   }
 
-  /// Without effect the second time.
+  /// Has no effect the second time.
   void complete(const std::string& error) {
     if (const auto call = std::exchange(call_, nullptr)) call->complete(error);
   }
@@ -224,9 +224,9 @@ class HostPass : public DevicePass {
   const Layout layout_;
   Part own_;
   std::shared_ptr<Merged> merged_;
-  std::vector<const Part*> parts_;  // of the pass that merges
-  std::shared_ptr<Call> call_;      // until it is complete
-  std::vector<char> summed_;        // by channel
+  std::vector<const Part*> parts_;  // the parts of all devices, in the pass that merges them
+  std::shared_ptr<Call> call_;      // null once it is complete
+  std::vector<char> summed_;        // whether each channel has been summed
 };
 
 }  // namespace gluon_syncbn::cpu

@@ -100,8 +100,8 @@ void for_rows_backwards(const Matrix& matrix, const Visit& visit) {
   parallel_backwards(matrix.number(), [&](std::int64_t i) { visit(matrix.begin(i), matrix[i]); });
 }
 
-/// Asks the system for huge pages. The first write to each new page costs a page fault, which takes
-/// longer than the elements of a page of 4 KiB take to compute. A huge page has 2 MiB.
+/// Asks the system for huge pages. The first write to each new page causes a page fault, which
+/// takes longer than to compute the 4 KiB of a normal page. A huge page has 2 MiB.
 void prefer_huge_pages(void* begin, std::int64_t bytes) {
 #ifdef MADV_HUGEPAGE
   constexpr std::uintptr_t kHugePage = 2 << 20;
@@ -122,7 +122,7 @@ template <class R>
 class Parameters {
  public:
   /// Makes room for `number` arrays.
-  Parameters(ChannelRange channels, const Layout& layout, const Matrix* matrix, std::size_t number)
+  Parameters(Channels channels, const Layout& layout, const Matrix* matrix, std::size_t number)
       : channels_(channels),
         repeat_(matrix ? index(layout.inner) : 1),
         size_(index(matrix ? matrix->columns() : channels.end - channels.begin)),
@@ -174,7 +174,7 @@ class Parameters {
     return i < added_ ? numbers_.data() + offset() + i * size_of_one() : nullptr;
   }
 
-  const ChannelRange channels_;
+  const Channels channels_;
   const std::size_t repeat_;
   const std::size_t size_;
   std::vector<R> numbers_;
@@ -188,8 +188,8 @@ bool looks_at_z(const T* x, const Gate<T>& gate) {
 }
 
 template <class R, class T>
-Parameters<R> parameters_of(const Affine<T>& n, bool looks_at_z, bool in_place,
-                            ChannelRange channels, const Layout& layout, const Matrix* matrix) {
+Parameters<R> parameters_of(const Affine<T>& n, bool looks_at_z, bool in_place, Channels channels,
+                            const Layout& layout, const Matrix* matrix) {
   Parameters<R> values(channels, layout, matrix, 3);
   values.add_normalization(n, looks_at_z, in_place);
   return values;
@@ -197,7 +197,7 @@ Parameters<R> parameters_of(const Affine<T>& n, bool looks_at_z, bool in_place,
 
 template <class T, class R = Real<T>>
 Parameters<R> parameters_of_gradient(const Affine<T>& n, const Gate<T>& gate, const T* x,
-                                     const GradientSums* sums, double count, ChannelRange channels,
+                                     const GradientSums* sums, double count, Channels channels,
                                      const Layout& layout, const Matrix* matrix) {
   const auto share = [&](std::size_t c) { return -n.scale(c) / count; };
   const auto x_factor = [&](std::size_t c) {
@@ -278,7 +278,7 @@ void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
 }
 
 /// The range that a kernel gets whose arrays already begin with the first of `channels`.
-ChannelRange first_channels(ChannelRange channels) { return {0, channels.end - channels.begin}; }
+Channels first_channels(Channels channels) { return {0, channels.end - channels.begin}; }
 
 }  // namespace
 
@@ -294,17 +294,17 @@ ChannelParts::ChannelParts(const Layout& layout, std::int64_t count) : channels_
   each_ = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
 }
 
-ChannelRange ChannelParts::operator[](std::int64_t i) const {
+Channels ChannelParts::operator[](std::int64_t i) const {
   return {i * each_, std::min(channels_, (i + 1) * each_)};
 }
 
-void ChannelParts::for_each(const std::function<void(ChannelRange)>& visit) const {
+void ChannelParts::for_each(const std::function<void(Channels)>& visit) const {
   // A single part runs on this thread, because visit() divides an array without runs itself.
   if (number() == 1) return visit((*this)[0]);
   parallel_for(number(), [&](std::int64_t i) { visit((*this)[i]); });
 }
 
-void ChannelParts::for_each_backwards(const std::function<void(ChannelRange)>& visit) const {
+void ChannelParts::for_each_backwards(const std::function<void(Channels)>& visit) const {
   if (number() == 1) return visit((*this)[0]);
   parallel_backwards(number(), [&](std::int64_t i) { visit((*this)[i]); });
 }
@@ -322,7 +322,7 @@ StoreMode prepare_output(WriteMode write, const Layout& layout, T* out) {
 }
 
 template <class T>
-void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result) {
+void moments(const T* x, const Layout& layout, Channels channels, Moments* result) {
   if (is_empty(layout)) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (has_runs(layout)) {
@@ -333,7 +333,7 @@ void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* r
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, ChannelRange channels, const Affine<T>& n,
+void normalize(const T* x, const Layout& layout, Channels channels, const Affine<T>& n,
                const Activation& activation, StoreMode store, T* y, const T* shortcut) {
   if (is_empty(layout)) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
@@ -353,7 +353,7 @@ void normalize(const T* x, const Layout& layout, ChannelRange channels, const Af
 }
 
 template <class T>
-void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
                    const Affine<T>& n, const Gate<T>& gate, GradientSums* result) {
   if (is_empty(layout)) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
@@ -373,7 +373,7 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange c
 }
 
 template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
                     const Affine<T>& n, const Gate<T>& gate, const GradientSums* sums, double count,
                     StoreMode store, T* dx) {
   if (is_empty(layout)) return;
@@ -397,8 +397,8 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange 
 }
 
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels,
-                       const Gate<T>& gate, StoreMode store, T* dz) {
+void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, const Gate<T>& gate,
+                       StoreMode store, T* dz) {
   if (is_empty(layout)) return;
   const T* y = gate.y ? gate.y : dy;  // Without an activation y is not used, but must not be null.
   const auto compute = [&](std::int64_t begin, std::int64_t number) {
@@ -419,18 +419,17 @@ void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels,
   });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                              \
-  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                            \
-  template void moments<T>(const T*, const Layout&, ChannelRange, Moments*);                     \
-  template void normalize<T>(const T*, const Layout&, ChannelRange, const Affine<T>&,            \
-                             const Activation&, StoreMode, T*, const T*);                        \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, ChannelRange,                \
-                                 const Affine<T>&, const Gate<T>&, GradientSums*);               \
-  template void input_gradient<T>(const T*, const T*, const Layout&, ChannelRange,               \
-                                  const Affine<T>&, const Gate<T>&, const GradientSums*, double, \
-                                  StoreMode, T*);                                                \
-  template void shortcut_gradient<T>(const T*, const Layout&, ChannelRange, const Gate<T>&,      \
-                                     StoreMode, T*);
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                                \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                              \
+  template void moments<T>(const T*, const Layout&, Channels, Moments*);                           \
+  template void normalize<T>(const T*, const Layout&, Channels, const Affine<T>&,                  \
+                             const Activation&, StoreMode, T*, const T*);                          \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, Channels, const Affine<T>&,    \
+                                 const Gate<T>&, GradientSums*);                                   \
+  template void input_gradient<T>(const T*, const T*, const Layout&, Channels, const Affine<T>&,   \
+                                  const Gate<T>&, const GradientSums*, double, StoreMode, T*);     \
+  template void shortcut_gradient<T>(const T*, const Layout&, Channels, const Gate<T>&, StoreMode, \
+                                     T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 

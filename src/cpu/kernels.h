@@ -39,7 +39,7 @@ struct Affine {
 template <class T>
 struct Gate {
   Activation activation = {};
-  /// The output. Null: dz is computed from z. In place (x is null), x is computed from y too.
+  /// The output. If it is null, dz is computed from z. In place, x is null and computed from y too.
   const T* y = nullptr;
 };
 
@@ -55,11 +55,11 @@ class ChannelParts {
   explicit ChannelParts(const Layout& layout) : ChannelParts(layout, layout.count()) {}
 
   std::int64_t number() const { return (channels_ + each_ - 1) / each_; }
-  ChannelRange operator[](std::int64_t i) const;
+  Channels operator[](std::int64_t i) const;
 
   /// Calls visit(channels) for all parts, on the threads of the pool.
-  void for_each(const std::function<void(ChannelRange)>& visit) const;
-  void for_each_backwards(const std::function<void(ChannelRange)>& visit) const;
+  void for_each(const std::function<void(Channels)>& visit) const;
+  void for_each_backwards(const std::function<void(Channels)>& visit) const;
 
  private:
   std::int64_t channels_;
@@ -72,31 +72,30 @@ StoreMode prepare_output(WriteMode write, const Layout& layout, T* out);
 
 /// Writes the moments of `channels` into `result`, which has zeros for all channels.
 template <class T>
-void moments(const T* x, const Layout& layout, ChannelRange channels, Moments* result);
+void moments(const T* x, const Layout& layout, Channels channels, Moments* result);
 
 /// y = act(z), or act(z + shortcut).
 template <class T>
-void normalize(const T* x, const Layout& layout, ChannelRange channels,
-               const Affine<T>& normalization, const Activation& activation, StoreMode store, T* y,
-               const T* shortcut = nullptr);
+void normalize(const T* x, const Layout& layout, Channels channels, const Affine<T>& normalization,
+               const Activation& activation, StoreMode store, T* y, const T* shortcut = nullptr);
 
 /// Writes the sums of dz of `channels` into `result`, which has zeros for all channels. `x` is null
 /// in place.
 template <class T>
-void gradient_sums(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
                    const Affine<T>& normalization, const Gate<T>& gate, GradientSums* result);
 
 /// Writes dx. `sums` are the merged sums of all devices, whose channels have `count` elements. They
 /// are null if the running statistics were used.
 template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, ChannelRange channels,
+void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
                     const Affine<T>& normalization, const Gate<T>& gate, const GradientSums* sums,
                     double count, StoreMode store, T* dx);
 
 /// Writes dz. The gate has an output or no activation.
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, ChannelRange channels,
-                       const Gate<T>& gate, StoreMode store, T* dz);
+void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, const Gate<T>& gate,
+                       StoreMode store, T* dz);
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

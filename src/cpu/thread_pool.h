@@ -8,8 +8,8 @@ namespace gluon_syncbn {
 
 /// Calls task(i) for all i in [0, number), in rising order, on the calling thread and on helping
 /// threads. Helpers come only if there are many tasks and a core is free. The result of task(i)
-/// must not depend on its thread. An error of a task ends the others and is thrown here. A forked
-/// child has no helpers.
+/// must not depend on its thread. After an error of a task no other one starts, and the error is
+/// thrown here. A forked child has no helpers.
 ///
 /// All calls together use at most num_threads() threads, the calling threads included. If that many
 /// devices compute at the same time, no call gets help, and helpers leave the calls that have some.

@@ -23,8 +23,7 @@ bool find_if_there(void* library, const char* name, Function* function) {
   return *function != nullptr;
 }
 
-/// The first name is that of MXNet 1.9.1, and a second one that of MXNet 2, where the first is
-/// gone.
+/// The first name is the one in MXNet 1.9.1. The second name, if any, is the one in MXNet 2.
 template <class Function>
 void find(void* library, std::initializer_list<const char*> names, Function* function) {
   for (const char* name : names) {
@@ -38,7 +37,7 @@ std::atomic<int> the_engine_arguments{0};
 int the_probe = 0;  // its address is the parameter of the probe
 
 void probe(void* /*run_context*/, void* second, void* third, void* fourth) {
-  // With three arguments, the fourth is whatever its register holds.
+  // If the engine passes three arguments, `fourth` is the value that happens to be in its register.
   if (third == &the_probe) {
     the_engine_arguments = 3;
   } else if (fourth == &the_probe) {
@@ -82,7 +81,7 @@ void load_api(const char* path) {
 int count_engine_arguments() {
   if (the_engine_arguments == 0) {
     const Context cpu{kCPUContext, 0};
-    const EngineProperty property = kAsync;  // runs before the push returns
+    const EngineProperty property = kAsync;  // runs the probe before the push returns
     check(api().EnginePushAsyncND(&probe, &the_probe, nullptr, &cpu, nullptr, 0, nullptr, 0,
                                   &property, 0, "SyncBatchNormProbe", false),
           "MXEnginePushAsyncND");
@@ -97,7 +96,7 @@ int count_engine_arguments() {
 
 Operation begin_operation(void* second, void* third, void* fourth) {
   if (the_engine_arguments == 3) return {*static_cast<OnComplete*>(second), third};
-  const auto on_start = *static_cast<OnComplete*>(second);  // of the same form
+  const auto on_start = *static_cast<OnComplete*>(second);  // on_start has the same type.
   on_start.callback(on_start.engine, on_start.param, nullptr);
   return {*static_cast<OnComplete*>(third), fourth};
 }

@@ -1,10 +1,10 @@
 #ifndef GLUON_SYNCBN_MXNET_C_API_H_
 #define GLUON_SYNCBN_MXNET_C_API_H_
 
-// The part of MXNet's C interface (c_api.h, base.h, op_attr_types.h, ndarray.h of 1.9.1) that this
-// library uses. It is looked up at run time in the libmxnet that the process has loaded, so that
-// one binary serves every build of MXNet 1.9.1 and MXNet 2; what differs between these is in
-// c_api.cc. One C++ class crosses this border: MXNet's exception.
+// The part of MXNet's C interface that this library uses (c_api.h, base.h, op_attr_types.h and
+// ndarray.h of 1.9.1). The functions are looked up in the libmxnet that the process has loaded. So
+// one binary serves every build of MXNet 1.9.1 and MXNet 2, and c_api.cc has the differences
+// between the two. One C++ class crosses this border: MXNet's exception.
 
 #include <cstdint>
 #include <stdexcept>
@@ -12,8 +12,8 @@
 
 namespace dmlc {
 
-/// What MXNet throws, and after which it goes back to the settings before a call, such as the size
-/// of bulks. Other exceptions pass through it.
+/// The exception of MXNet. MXNet catches it, and then restores settings such as the size of bulks.
+/// Other exceptions pass through MXNet, which then restores nothing.
 struct Error : std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 };
@@ -22,7 +22,7 @@ struct Error : std::runtime_error {
 
 namespace gluon_syncbn::mxnet {
 
-/// Any function: MXNet casts it back to the type that its place in the list implies.
+/// A function of any type. MXNet casts it to the type that belongs to its place in the list.
 using Callback = void (*)();
 
 struct CallbackList {
@@ -36,7 +36,7 @@ using PropertyCreator = int (*)(const char* op_type, int num_kwargs, const char*
 
 enum OpReq : int { kNull = 0, kWrite = 1, kWriteInplace = 2, kAdd = 3 };
 
-/// Of an array: dense, or one of two sparse layouts.
+/// The layout of an array: dense, or one of two sparse layouts.
 enum StorageType : int { kUnknownStorage = -1, kDense = 0, kRowSparse = 1, kCsr = 2 };
 
 enum EngineProperty : int { kNormal = 0, kCPUPrioritized = 3, kAsync = 4 };
@@ -58,9 +58,8 @@ struct OnComplete {
 };
 
 using NDArrayHandle = void*;
-/// Has three arguments (run context, on_complete, param) in the wheels of MXNet 1.9.1. In MXNet 2
-/// and in NVIDIA's builds of 1.9.1 there are four: on_start comes second. begin_operation()
-/// understands both.
+/// The wheels of MXNet 1.9.1 pass three arguments: run context, on_complete, param. MXNet 2 and
+/// NVIDIA's builds of 1.9.1 pass four: on_start comes second. begin_operation() understands both.
 using EngineFunction = void (*)(void* run_context, void* second, void* third, void* fourth);
 using ParamDeleter = void (*)(void* param);
 
@@ -82,20 +81,20 @@ struct Api {
   int (*NDArrayGetShape)(NDArrayHandle handle, int* ndim, const int** shape);
   int (*NDArrayWaitAll)();
   int (*NDArrayWaitToRead)(NDArrayHandle handle);
-  /// Those of what the host is linked with; null where it is not.
+  /// From the OpenMP runtime that MXNet is linked to; null if there is none.
   int (*omp_get_max_threads)();
   int (*omp_get_num_procs)();
 };
 
-/// The table in use. Throws Error before one was loaded.
+/// Returns the functions. Throws Error before load_api().
 const Api& api();
 
-/// Fills the table from the library at `path`, which must be loaded already.
+/// Looks up the functions in the library at `path`, which must be loaded already.
 void load_api(const char* path);
 
-/// How many arguments the engine gives to an EngineFunction: 3 or 4. The first call finds out by an
-/// operation, which starts the engine; MXNet reads its environment variables then. Throws Error for
-/// any other engine.
+/// Returns the number of arguments that the engine passes to an EngineFunction, 3 or 4. The first
+/// call pushes an operation to find out. That starts the engine, which then reads MXNet's
+/// environment variables. Throws Error for any other engine.
 int count_engine_arguments();
 
 /// The arguments of an operation.
@@ -104,12 +103,11 @@ struct Operation {
   void* param;
 };
 
-/// To be called first in an EngineFunction, with its arguments after the first: tells an engine
-/// with on_start that the operation begins. count_engine_arguments() has been called before the
-/// push.
+/// Must be the first call in an EngineFunction, with its arguments after the first. Calls on_start
+/// if the engine has it. count_engine_arguments() must have been called before the push.
 Operation begin_operation(void* second, void* third, void* fourth);
 
-/// Throws the host's last error where `status` is not 0.
+/// Throws MXNet's last error if `status` is not 0.
 void check(int status, const char* function);
 
 }  // namespace gluon_syncbn::mxnet

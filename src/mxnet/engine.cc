@@ -16,8 +16,8 @@ namespace {
 
 using Task = std::function<void(Completion)>;
 
-/// Lets the calling thread go on with the GPU that it had. MXNet changes that of any thread that
-/// frees arrays or pushes operations of another GPU, and relies on it in its own workers.
+/// Restores the current GPU of the calling thread. MXNet changes it on any thread that frees arrays
+/// or pushes operations of another GPU. But MXNet's own workers rely on it.
 class KeepsGpu {
  public:
   KeepsGpu() = default;
@@ -37,25 +37,25 @@ class KeepsGpu {
 
 void run(void* /*run_context*/, void* second, void* third, void* fourth) {
   const Operation operation = begin_operation(second, third, fourth);
-  // The last device of a round frees arrays of all of them, on its worker.
+  // The worker of the last device of a round frees arrays of all devices.
   const KeepsGpu keeps_gpu;
-  // Completing deletes what `param` points to, perhaps while the task still runs: its own mutex may
-  // be locked.
+  // Moved out of `param`, because completing deletes `param`. The task may still be running then,
+  // and may have locked its own mutex.
   const Task task = std::move(*static_cast<Task*>(operation.param));
   task(Completion(operation.on_complete));
 }
 
 void destroy(void* task) { std::unique_ptr<Task>(static_cast<Task*>(task)); }
 
-/// `always`: also where an operation that writes an input has failed.
+/// `always` runs the task even if an operation that writes an input has failed.
 void push_to(const Context& context, std::vector<NDArrayHandle> inputs,
              std::vector<NDArrayHandle> outputs, const char* name, EngineProperty property,
              bool always, Task task) {
   count_engine_arguments();
-  // MXNet makes the GPU of an operation that it runs at once that of the thread.
+  // MXNet may run the operation at once, and then changes the current GPU of this thread.
   const KeepsGpu keeps_gpu;
   auto owned = std::make_unique<Task>(std::move(task));
-  // The engine owns the task from here on, also where the push fails.
+  // From here on the engine owns the task, even if the push fails.
   check(api().EnginePushAsyncND(&run, owned.release(), &destroy, &context, inputs.data(),
                                 static_cast<int>(inputs.size()), outputs.data(),
                                 static_cast<int>(outputs.size()), &property, 0, name, always),
@@ -75,7 +75,7 @@ bool is_engine(const char* type) {
 }
 
 std::string asynchronous_gpu_engine() {
-  if (count_engine_arguments() == 3) return "";  // knows no such variable
+  if (count_engine_arguments() == 3) return "";  // This engine ignores these variables.
   const auto value_of = [](const char* name) {
     const char* value = std::getenv(name);
     return std::string(value ? value : "");

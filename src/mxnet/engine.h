@@ -10,39 +10,44 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// Tells the engine that an operation is over. To be called exactly once, from any thread.
+/// Completes an operation of the engine. succeed() or fail() must be called exactly once, from any
+/// thread.
 class Completion {
  public:
   explicit Completion(const OnComplete& on_complete) : on_complete_(on_complete) {}
 
   void succeed() const { on_complete_.callback(on_complete_.engine, on_complete_.param, nullptr); }
-  /// The message comes out of asnumpy() or wait_to_read() as MXNetError. To be called by
-  /// ErrorQueue.
+  /// asnumpy() and wait_to_read() then raise an MXNetError with the message. Only ErrorQueue calls
+  /// this.
   void fail(const std::string& message) const;
 
  private:
   OnComplete on_complete_;
 };
 
-/// Whether the environment names this engine of MXNet, as MXNET_ENGINE_TYPE does.
+/// Whether the environment variable MXNET_ENGINE_TYPE names this engine.
 bool is_engine(const char* type);
 
-/// The environment variable, with its value, by which the engine lets an operation on a GPU begin
-/// before its inputs are computed, which its stream then waits for; "" where it does not.
+/// Returns "NAME=value" for the environment variable that makes the engine asynchronous on GPUs, or
+/// "" if none does. In such an engine, an operation on a GPU begins before its inputs are computed,
+/// and its stream waits for them.
 std::string asynchronous_gpu_engine();
 
-/// Runs `operation` once all that writes `inputs` or uses `outputs` has finished: on a worker of
-/// `device`, or, with kAsync, before this returns if there is nothing to wait for. The engine holds
-/// back whoever uses `outputs` until the completion is called. `operation` must not throw.
+/// Runs `operation` after all earlier operations that write `inputs` or use `outputs`. Later
+/// operations that use `outputs` wait until its completion is called.
+///
+/// It runs on a worker of `device`. With kAsync, it runs before this returns if there is nothing to
+/// wait for. It must not throw.
 void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
           const std::vector<NDArrayHandle>& outputs, const char* name, EngineProperty property,
           std::function<void(Completion)> operation);
 
-/// Runs `task` on one of the engine's prioritized threads once all that writes `input` has
-/// finished, also where that has failed. It must not throw.
+/// Runs `task` on a prioritized thread of the engine after all earlier operations that write
+/// `input`, even if one of them has failed. `task` must not throw.
 void push_after(NDArrayHandle input, const char* name, std::function<void()> task);
 
-/// Runs `task` on a worker of `device`, after nothing and before nothing. It must not throw.
+/// Runs `task` on a worker of `device`. It waits for no operation, and no operation waits for it.
+/// `task` must not throw.
 void post(const Device& device, const char* name, std::function<void()> task);
 
 }  // namespace gluon_syncbn::mxnet

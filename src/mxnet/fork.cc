@@ -25,8 +25,8 @@ std::atomic<LiveArrays> the_live_arrays{nullptr};
 ///
 /// This works around a fault of MXNet: WaitForAll, which its handler of forks calls, takes the
 /// errors from all arrays (mxnet/src/engine/threaded_engine.cc). The program could then read arrays
-/// that no operation has written. MXNet has no list of the arrays with errors, so this visits all
-/// arrays that the program holds, notes which have an error, and fails them again after the fork.
+/// that no operation has written. MXNet has no list of the arrays with errors. So this visits all
+/// arrays that the program holds, notes those with an error, and fails them again after the fork.
 class UnreadErrors {
  public:
   /// Must come before take().

@@ -10,12 +10,12 @@
 
 namespace gluon_syncbn::mxnet {
 
-/// Owns a handle of MXNet.
+/// Owns a handle of an array of MXNet.
 class NDArray {
  public:
   explicit NDArray(NDArrayHandle handle) : handle_(handle) {}
 
-  /// A new one in the host's memory.
+  /// Makes an array in the memory of the host.
   static NDArray on_cpu(std::int64_t length, MXDType dtype) {
     NDArrayHandle handle = nullptr;
     check(api().NDArrayCreate64(&length, 1, kCPUContext, 0, 0, dtype, &handle),

@@ -2,6 +2,7 @@
 #define GLUON_SYNCBN_NORM_MOVING_AVERAGE_H_
 
 #include <cmath>
+#include <cstdint>
 
 #include "common/host_device.h"
 
@@ -19,6 +20,18 @@ GLUON_SYNCBN_HOST_DEVICE inline double moved_average(double average, double mome
 /// Returns the momentum of the average over all batches, of which there are `batches` so far.
 GLUON_SYNCBN_HOST_DEVICE inline double momentum_of_average(double batches) {
   return 1.0 - 1.0 / batches;
+}
+
+/// Moves the running statistics of one channel towards those of a batch with `count` elements per
+/// channel. The running variance is biased, as in MXNet. The unbiased one of PyTorch is
+/// variance * count / (count - 1).
+template <class P>
+GLUON_SYNCBN_HOST_DEVICE void move_averages(double momentum, double mean, double variance,
+                                            std::int64_t /*count*/, P* running_mean,
+                                            P* running_variance) {
+  *running_mean = static_cast<P>(moved_average(static_cast<double>(*running_mean), momentum, mean));
+  *running_variance =
+      static_cast<P>(moved_average(static_cast<double>(*running_variance), momentum, variance));
 }
 
 }  // namespace gluon_syncbn

@@ -114,7 +114,7 @@ GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x,
   }
 }
 
-/// Computes dz and x - center of a vector of elements. Their sums and products are summed.
+/// Computes dz and x - center of a vector of elements. The caller sums dz and dz * (x - center).
 template <class Gate>
 struct GradientTerms {
   Doubles mean;

@@ -39,8 +39,8 @@ struct InputGradientArrays {
   const R* constant;
 };
 
-/// Consecutive channels.
-struct ChannelRange {
+/// Consecutive channels: [begin, end).
+struct Channels {
   std::int64_t begin;
   std::int64_t end;
 };
@@ -67,13 +67,13 @@ template <class T>
 struct Kernels {
   using R = Real<T>;
 
-  void (*run_moments)(const T* x, const Layout&, ChannelRange, double* mean, double* m2);
-  void (*run_gradient_sums)(const T* dy, const T* x, const T* y, const Layout&, ChannelRange,
+  void (*run_moments)(const T* x, const Layout&, Channels, double* mean, double* m2);
+  void (*run_gradient_sums)(const T* dy, const T* x, const T* y, const Layout&, Channels,
                             const NormalizationArrays<double>&, const Activation&, double* sum_dz,
                             double* sum_dz_centered);
-  void (*run_normalize)(const T* x, const T* shortcut, const Layout&, ChannelRange,
+  void (*run_normalize)(const T* x, const T* shortcut, const Layout&, Channels,
                         const NormalizationArrays<R>&, const Activation&, StoreMode, T* y);
-  void (*run_input_gradient)(const T* dy, const T* x, const T* y, const Layout&, ChannelRange,
+  void (*run_input_gradient)(const T* dy, const T* x, const T* y, const Layout&, Channels,
                              const NormalizationArrays<R>&, const InputGradientArrays<R>&,
                              const Activation&, StoreMode, T* dx);
 

@@ -82,8 +82,7 @@ GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block
 }
 
 template <class T>
-void run_moments(const T* x, const Layout& layout, ChannelRange channels, double* means,
-                 double* m2s) {
+void run_moments(const T* x, const Layout& layout, Channels channels, double* means, double* m2s) {
   for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
     // Any first guess would do. One near the mean saves reading the first block twice.
     double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
@@ -142,9 +141,9 @@ GLUON_SYNCBN_INLINE Products products(const Inputs<T, kInputs>& inputs, const Bl
 }
 
 template <class T>
-void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout,
-                       ChannelRange channels, const NormalizationArrays<double>& p,
-                       const Activation& activation, double* sum_dz, double* sum_dz_centered) {
+void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout, Channels channels,
+                       const NormalizationArrays<double>& p, const Activation& activation,
+                       double* sum_dz, double* sum_dz_centered) {
   with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
     const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
     for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
@@ -166,8 +165,7 @@ void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout
 
 /// Calls visit(begin, channel) for all runs of some channels, in the order of memory.
 template <class Visit>
-GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, ChannelRange channels,
-                                      const Visit& visit) {
+GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, Channels channels, const Visit& visit) {
   for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
     for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
       visit((outer * layout.channels + channel) * layout.inner, channel);
@@ -177,7 +175,7 @@ GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, ChannelRange channel
 
 template <class T, int kInputs, class By>
 GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layout& layout,
-                                    ChannelRange channels, const By& by, StoreMode how, T* out) {
+                                    Channels channels, const By& by, StoreMode how, T* out) {
   for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) GLUON_SYNCBN_INLINED {
     const auto f =
         by.at([c](const Real<T>* array) GLUON_SYNCBN_INLINED { return broadcast(array[c]); });
@@ -188,7 +186,7 @@ GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layo
 }
 
 template <class T>
-void run_normalize(const T* x, const T* shortcut, const Layout& layout, ChannelRange channels,
+void run_normalize(const T* x, const T* shortcut, const Layout& layout, Channels channels,
                    const NormalizationArrays<Real<T>>& p, const Activation& activation,
                    StoreMode how, T* y) {
   with_normalization(x, shortcut, p, activation,
@@ -199,7 +197,7 @@ void run_normalize(const T* x, const T* shortcut, const Layout& layout, ChannelR
 
 template <class T>
 void run_input_gradient(const T* dy, const T* x, const T* y, const Layout& layout,
-                        ChannelRange channels, const NormalizationArrays<Real<T>>& n,
+                        Channels channels, const NormalizationArrays<Real<T>>& n,
                         const InputGradientArrays<Real<T>>& p, const Activation& activation,
                         StoreMode how, T* dx) {
   with_gates(activation, x, y, n, [&](auto gates) GLUON_SYNCBN_INLINED {

@@ -82,8 +82,9 @@ struct Averages {
   std::uint32_t* counter;  // of the channels that have read the number
   std::int64_t channels;
 
-  GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean,
-                                     double batch_variance) const {
+  /// The batch has `count` elements per channel.
+  GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean, double batch_variance,
+                                     std::int64_t count) const {
     if (!mean) return;
     double weight = momentum;
     if (num_batches) {
@@ -92,13 +93,7 @@ struct Averages {
       if (is_last_block(counter, static_cast<std::uint32_t>(channels)))
         *num_batches = static_cast<R>(batches);
     }
-    move(batch_mean, weight, &mean[c]);
-    move(batch_variance, weight, &variance[c]);
-  }
-
- private:
-  GLUON_SYNCBN_HOST_DEVICE static void move(double value, double weight, R* average) {
-    *average = static_cast<R>(moved_average(static_cast<double>(*average), weight, value));
+    move_averages(weight, batch_mean, batch_variance, count, &mean[c], &variance[c]);
   }
 };
 
@@ -145,7 +140,7 @@ struct ForwardSource {
     statistics.mean[c] = mean;
     statistics.variance[c] = variance;
     statistics.inv_std[c] = 1.0 / std::sqrt(variance + eps);
-    averages.move(c, mean, variance);
+    averages.move(c, mean, variance, messages.count);
   }
 
   GLUON_SYNCBN_HOST_DEVICE Affine<R> at(std::int64_t c) const {

@@ -42,7 +42,7 @@ inline std::vector<double> zeros(const Layout& layout) {
 template <class T>
 Moments moments(const T* x, const Layout& layout) {
   Moments result{layout.count(), zeros(layout), zeros(layout)};
-  ChannelParts(layout).for_each([&](ChannelRange part) { moments(x, layout, part, &result); });
+  ChannelParts(layout).for_each([&](Channels part) { moments(x, layout, part, &result); });
   return result;
 }
 
@@ -51,7 +51,7 @@ GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout, const 
                            const Gate<T>& gate = {}) {
   GradientSums result{zeros(layout), zeros(layout)};
   ChannelParts(layout).for_each(
-      [&](ChannelRange part) { gradient_sums(dy, x, layout, part, n.affine(), gate, &result); });
+      [&](Channels part) { gradient_sums(dy, x, layout, part, n.affine(), gate, &result); });
   return result;
 }
 
@@ -59,7 +59,7 @@ template <class T>
 void normalize(const T* x, const Layout& layout, const Numbers<T>& n, WriteMode write, T* y,
                const Activation& activation = {}, const T* shortcut = nullptr) {
   const StoreMode store = prepare_output(write, layout, y);
-  ChannelParts(layout).for_each_backwards([&](ChannelRange part) {
+  ChannelParts(layout).for_each_backwards([&](Channels part) {
     normalize(x, layout, part, n.affine(), activation, store, y, shortcut);
   });
 }
@@ -69,7 +69,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const Numbers
                     const GradientSums* sums, double count, WriteMode write, T* dx,
                     const Gate<T>& gate = {}) {
   const StoreMode store = prepare_output(write, layout, dx);
-  ChannelParts(layout).for_each_backwards([&](ChannelRange part) {
+  ChannelParts(layout).for_each_backwards([&](Channels part) {
     input_gradient(dy, x, layout, part, n.affine(), gate, sums, count, store, dx);
   });
 }
@@ -79,7 +79,7 @@ void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz
                        const Gate<T>& gate) {
   const StoreMode store = prepare_output(write, layout, dz);
   ChannelParts(layout).for_each_backwards(
-      [&](ChannelRange part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
+      [&](Channels part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
 }
 
 }  // namespace gluon_syncbn::cpu
