@@ -1,16 +1,21 @@
 """Prepare MXNet for SyncBatchNorm on CPU contexts, or leave MXNet as it is.
 
-Three parts of MXNet do not suit devices that wait for each other. oneDNN can pass an asynchronous
-operator a temporary copy of its input. All CPU contexts share workspaces and random numbers. The
-OpenBLAS in MXNet's packages can hang if several contexts use it. GPU contexts need no preparation.
+The preparation works around three faults of MXNet, which GPU contexts do not have:
+
+- With oneDNN, an asynchronous operator can get a copy of its input that MXNet frees too early
+  (PushOperator in mxnet/src/imperative/imperative_utils.h).
+- All CPU contexts share workspaces and random numbers (mxnet/src/resource.cc), so devices can wait
+  for each other forever.
+- The OpenBLAS in MXNet's packages can hang if several contexts use it.
 """
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
-import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mxnet as mx
@@ -24,6 +29,7 @@ SETTINGS = {
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
 }
 
+_LIBMXNET = mx.base._LIB._name.encode()
 _GPU_FILES = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
 
 # Not mx.nd.Convolution, to which automatic mixed precision hands arrays of another dtype.
@@ -38,7 +44,7 @@ _CONVOLUTION = """{
   "heads": [[2, 0, 0]],
   "attrs": {"mxnet_version": ["int", %d]}
 }"""
-# In MXNet's error about an array whose layout is one of oneDNN's (ndarray.cc, NDArray::SetTBlob).
+# In the error about an array in a layout of oneDNN (SetTBlob in mxnet/src/ndarray/ndarray.cc).
 _LAYOUT_ERROR = "generate TBlob for"
 
 _choice = ""  # why the import has prepared CPU contexts, or why not
@@ -64,11 +70,11 @@ def prepare_cpu_contexts() -> None:
         If operators ran before, and oneDNN therefore stays in effect.
     """
     global _prepared, _pools_error, _openblas_error  # noqa: PLW0603
-    late = LIBRARY.operators_have_run(mx.base._LIB._name.encode())
+    late = LIBRARY.operators_have_run(_LIBMXNET)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if not _prepared:
-        _pools_error = LIBRARY.give_cpu_contexts_pools(mx.base._LIB._name.encode())
+        _pools_error = LIBRARY.give_cpu_contexts_pools(_LIBMXNET)
         _openblas_error = _use_openblas()
         _prepared = True
     if late and os.environ[ONEDNN] == "0" and _onednn_is_in_effect():
@@ -103,7 +109,7 @@ def _choose() -> tuple[bool, str]:
     if not mx.runtime.Features().is_enabled("CUDA"):
         return True, "MXNet was built without CUDA"
     # CUDA would say it too, but a process that has called CUDA cannot use GPUs after a fork.
-    if not any(any(Path("/").glob(pattern[1:])) for pattern in _GPU_FILES):
+    if not any(map(glob.glob, _GPU_FILES)):
         return True, "there is no NVIDIA GPU"
     return False, "MXNet was built for CUDA and there is an NVIDIA GPU"
 
@@ -122,7 +128,7 @@ def _use_openblas() -> str | None:
         problem = "it is not installed"
     else:
         path = os.fsencode(Path(package.origin).with_name("lib") / "libscipy_openblas.so")
-    error = LIBRARY.use_openblas(mx.base._LIB._name.encode(), path)
+    error = LIBRARY.use_openblas(_LIBMXNET, path)
     return problem if error is None else error
 
 
@@ -159,42 +165,38 @@ def find_problem(several: bool) -> str | None:
 
 def describe() -> dict[str, str]:
     """Say for ``diagnose`` which preparations are in effect, and why."""
-    if not _prepared:  # finds the library of the products, and changes nothing
-        LIBRARY.use_openblas(mx.base._LIB._name.encode(), None)
-    shared = _pools_error if _prepared else "CPU contexts are not prepared"
+    shared, kept = _pools_error, _openblas_error
+    if not _prepared:
+        shared = kept = "CPU contexts are not prepared"
+        LIBRARY.use_openblas(_LIBMXNET, None)  # finds the library of the products
     products = LIBRARY.blas()
-    kept = _openblas_error if _prepared else shared
     return {
         "CPU contexts": f"{'' if _prepared else 'not '}prepared: {_choice}",
         "oneDNN": "in effect" if _onednn_is_in_effect() else "off",
-        "workspaces of CPU contexts": "own" if shared is None else f"shared: {shared}",
+        "workspaces of CPU contexts": f"shared: {shared}" if shared else "own",
         "matrix products on CPU contexts": products
-        if kept is None
-        else f"{products}; not scipy-openblas32: {kept}",
+        + (f"; not scipy-openblas32: {kept}" if kept else ""),
     }
 
 
 def _onednn_is_in_effect() -> bool:
     """Find out whether a convolution returns an array in a layout of oneDNN.
 
-    MXNet runs operators of one thread together, and an error of one is an error of all. So a thread
-    runs this convolution alone.
+    MXNet runs operators of one thread together, and an error of one is an error of all. So a new
+    thread runs this convolution alone.
     """
-    found: list[bool | Exception] = []
-
-    def convolve() -> None:
+    with ThreadPoolExecutor(1) as thread:
         try:
-            data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
-            weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
-            convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
-            convolution(data, weight).to_dlpack_for_read()
-            found.append(False)
-        except Exception as error:
-            found.append(_LAYOUT_ERROR in str(error) or error)
+            thread.submit(_export_convolution).result()
+        except mx.base.MXNetError as error:
+            if _LAYOUT_ERROR not in str(error):
+                raise
+            return True
+    return False
 
-    thread = threading.Thread(target=convolve)
-    thread.start()
-    thread.join()
-    if isinstance(found[0], Exception):
-        raise found[0]
-    return found[0]
+
+def _export_convolution() -> None:
+    data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
+    weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
+    convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
+    convolution(data, weight).to_dlpack_for_read()

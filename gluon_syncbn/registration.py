@@ -54,7 +54,10 @@ def _visit_live_arrays(visitor: Callable[[int], None]) -> None:
 
 
 def end_all_waiting() -> None:
-    """Fail all passes that wait when the process ends, because MXNet would wait for them."""
+    """Fail all passes that wait at the end of the process.
+
+    MXNet waits for all operations then (_notify_shutdown in mxnet/python/mxnet/base.py).
+    """
     expected = [LIBRARY.leave_processes(), LIBRARY.retire()]
     try:
         mx.nd.waitall()

@@ -85,7 +85,10 @@ def write_onnx(
 
 @contextlib.contextmanager
 def _opset() -> Iterator[None]:
-    """Make `OPSET` the newest opset of the package onnx: the exporter labels its files with it."""
+    """Make `OPSET` the newest opset of the package onnx.
+
+    MXNet labels its files with that (mxnet/python/mxnet/onnx/mx2onnx/_export_model.py).
+    """
     import onnx
 
     defs: Any = onnx.defs
