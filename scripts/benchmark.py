@@ -219,7 +219,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("--quick", action="store_true", help="small and few cases: does it work?")
+    parser.add_argument("--quick", action="store_true", help="a few small cases, as a test")
     group = parser.add_argument_group("net and inplace")
     group.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
     group.add_argument(

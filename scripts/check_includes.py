@@ -1,7 +1,4 @@
-"""Check that includes between the folders of src/ run one way, and that nothing else is included.
-
-Each folder may include what stands in `MAY_INCLUDE`, and itself.
-"""
+"""Check that each folder of src/ includes only itself and the folders that `MAY_INCLUDE` lists."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--gpus", action="store_true", help="GPU contexts instead of CPU contexts")
     parser.add_argument("--steps", type=int, default=150, help="training steps of each way (150)")
     parser.add_argument("--scenes", type=int, default=1200, help="training scenes (1200)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches (0)")
     parser.add_argument("--sweep", action="store_true", help="plot mIoU over images per device")
-    parser.add_argument("--seeds", type=int, default=3, help="of the sweep (3)")
-    parser.add_argument("--out", type=Path, default=Path("runs/aerial"), help="for all files")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds of the sweep (3)")
+    parser.add_argument("--out", type=Path, default=Path("runs/aerial"), help="folder of all files")
     options = parser.parse_args()
     if options.devices not in DEVICES[1:]:
         parser.error(f"--devices {options.devices}: {BATCH} images are cut for 2, 4 or 8")

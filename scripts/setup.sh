@@ -184,14 +184,14 @@ provide_nvcc() {
       return
     fi
     if [[ "$GLUON_SYNCBN_CUDA" != ON ]]; then
-      say "warning: no nvcc here. That of Python's packages builds for drivers of CUDA 13" \
+      say "warning: there is no nvcc. The one of Python's packages builds for drivers of CUDA 13" \
         "(580.65.06 and later), and this driver is for CUDA ${known:-unknown}. Install a newer" \
         "driver or nvcc of CUDA 11.2 to ${known:-12} (Debian: nvidia-cuda-toolkit in non-free) and" \
         "run this again"
       return 1
     fi
   fi
-  say "installing nvcc 13.0 in .venv; what it builds runs on GPUs from Turing (sm_75) on"
+  say "installing nvcc 13.0 in .venv; its code runs on GPUs from Turing (sm_75) on"
   logged scripts/install_nvcc.sh "$venv"
   CUDACXX="$(tail -n 1 "$log")"
 }
@@ -293,7 +293,7 @@ if ((want_test)); then
   if ! load_cv2 2>/dev/null; then
     system_packages OpenCV libgl1 libglib2.0-0 || true
     load_cv2 2>>"$log" ||
-      say "warning: OpenCV does not load, what uses it in GluonCV will fail (see $log)"
+      say "warning: OpenCV does not load, so the parts of GluonCV that use it will fail (see $log)"
   fi
   have_doctest() { "${CXX:-c++}" -fsyntax-only -include doctest/doctest.h -x c++ /dev/null; }
   if ! have_doctest 2>/dev/null; then
@@ -313,7 +313,7 @@ if ((want_distributed)); then
   horovod="$(hash_of scripts/install_horovod.sh) $version $mxnet $with_mpi"
   if ! stamped horovod "$horovod" || ! "$venv/bin/python" -c 'import horovod.mxnet' 2>/dev/null; then
     if [[ "$mxnet" != cpu ]] && ! provide_nvcc; then
-      die "Horovod for MXNet for CUDA has kernels of its own, which only nvcc compiles"
+      die "with MXNet for CUDA, Horovod has its own kernels, which only nvcc compiles"
     fi
     say "building Horovod with MXNet, gloo${with_mpi:+ and MPI}; this takes minutes"
     rm -f "$state/horovod"

@@ -1,7 +1,7 @@
-"""Time PyTorch's batch normalization on the cases that ``time_gpu`` has left in a log.
+"""Time PyTorch's batch normalization on the cases that ``time_gpu`` has written to a log.
 
-Prints a table: our four phases together, the kernels of PyTorch's ``SyncBatchNorm`` on one GPU, and
-``torch.nn.functional.batch_norm`` (with cuDNN, if PyTorch takes it), in microseconds.
+Prints a table in microseconds: our four phases together, the kernels of PyTorch's ``SyncBatchNorm``
+on one GPU, and ``torch.nn.functional.batch_norm``, which may use cuDNN.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def microseconds(step: Callable[[], object], number: int) -> float:
 
 
 def steps(case: Case) -> list[Callable[[], object]]:
-    """Time forward and backward by the kernels of SyncBatchNorm, and by batch_norm."""
+    """Return forward and backward by the kernels of SyncBatchNorm, and the same by batch_norm."""
     batch, channels, side = (int(word) for word in case[:3])
     dtype, parameter = getattr(torch, case[3]), torch.float32
     if dtype == torch.float64:
