@@ -166,9 +166,10 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
                 f"{layer.name}: activation={layer.activation!r} has no counterpart in BatchNorm; "
                 "gluon_syncbn.export writes the network with MXNet's own operators"
             )
+    names = [layer.name for layer in layers]
     for layer in layers:
         layer._revert_in_place()
-    _report("reverted from SyncBatchNorm", net, [layer.name for layer in layers])
+    _report("reverted from SyncBatchNorm", net, names)
     return net
 
 

@@ -42,7 +42,8 @@ def context_of(array: Any) -> Any:
 
 def new_array(values: Any, ctx: Any, dtype: str | None = None) -> Any:
     """Return an array that Gluon layers accept: of ``mx.np`` where that is in use."""
-    array = mx.np.array if mx.util.is_np_array() else mx.nd.array
+    # In MXNet 2 threads that have not called npx.set_np() know of no arrays of mx.np.
+    array = mx.np.array if IS_2 or mx.util.is_np_array() else mx.nd.array
     return array(values, ctx=ctx, dtype=dtype)
 
 
@@ -64,6 +65,24 @@ def names_in(net: gluon.Block, prefix: str = "") -> dict[gluon.Block, str]:
         for block, name in names_in(child, f"{prefix}.{key}".lstrip(".")).items():
             names.setdefault(block, name)
     return names
+
+
+def require_symbolic_calls(function: str, instead: str) -> None:
+    """Raise an error in MXNet 2, where no network can be called with symbols."""
+    if IS_2:
+        raise RuntimeError(
+            f"gluon_syncbn.{function} needs MXNet 1.9.1: networks of MXNet 2 cannot be called with "
+            f"symbols. Instead, {instead}"
+        )
+
+
+def require_onnx_exporter() -> None:
+    """Raise a ValueError in MXNet 2, whose exporter is another one."""
+    if IS_2:
+        raise ValueError(
+            "--onnx needs MXNet 1.9.1; with MXNet 2, export without it, and give the files to "
+            "mxnet.onnx.export_model"
+        )
 
 
 def add_parameter(block: gluon.Block, name: str, **arguments: Any) -> None:
@@ -129,7 +148,11 @@ def _current_graph_2(layer: gluon.Block) -> tuple[Any, str, bool]:
     trace = _latest_traces.get(block)
     if trace is None or trace.inputs is not inputs:
         trace = _latest_traces[block] = _Trace(inputs)
-    return trace, f"{type(block).__name__}.{names_in(block)[layer]}", block is layer
+    return (
+        trace,
+        f"{type(block).__name__}.{names_in(block).get(layer, name_of(layer))}",
+        block is layer,
+    )
 
 
 class _NormBlock1(gluon.nn.BatchNorm):
@@ -158,9 +181,14 @@ class _NormBlock1(gluon.nn.BatchNorm):
 class _NormBlock2(gluon.nn.BatchNorm):
     _counter: Iterator[int] = itertools.count()
 
+    def __init__(self, prefix: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if prefix is not None:
+            self._name = prefix.rstrip("_")
+
     @property
     def name(self) -> str:
-        """Where :func:`names_in` found this layer when it was converted, or its number."""
+        """The prefix, or this layer's place in the network that was converted, or its number."""
         if "_name" not in self.__dict__:
             self._name = f"{type(self).__name__.lower()}{next(self._counter)}"
         return self._name
@@ -169,6 +197,12 @@ class _NormBlock2(gluon.nn.BatchNorm):
     def prefix(self) -> str:
         """As in MXNet 1.9.1."""
         return f"{self.name}_"
+
+    def infer_shape(self, x: Any, *_: Any) -> None:
+        """Complete the parameters; `axis` may be a whole number of any type."""
+        channels = x.shape[self._kwargs["axis"]]
+        for parameter in (self.gamma, self.beta, self.running_mean, self.running_var):
+            parameter.shape = (channels,)
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
         """Normalize `x`, add `shortcut` and activate; see the class."""

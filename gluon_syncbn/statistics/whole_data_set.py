@@ -116,7 +116,7 @@ def _batches(loader: Iterable[Any], fewest: int) -> Iterator[mx.nd.NDArray]:
             yield held
             held = None
         if held is not None:
-            numpy = mx.util.is_np_array()
+            numpy = isinstance(data, mx.np.ndarray)
             data = mx.np.concatenate([held, data]) if numpy else mx.nd.concat(held, data, dim=0)
         held = data
     if held is None or len(held) < fewest:

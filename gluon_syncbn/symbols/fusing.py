@@ -13,7 +13,7 @@ from mxnet.gluon.block import _flatten
 
 from ..activations import BY_NODE, DEFAULT_SLOPE
 from ..convert import convert_sync_batchnorm
-from ..mxnet_versions import name_of
+from ..mxnet_versions import name_of, require_symbolic_calls
 from .graph import SHORTCUT, Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
@@ -81,6 +81,9 @@ def fuse(
     """
     if not isinstance(net, gluon.HybridBlock):
         raise ValueError(f"net={type(net).__name__} should be a HybridBlock, which can be traced")
+    require_symbolic_calls(
+        "fuse", "give the norms of the network their activation: SyncBatchNorm(activation='relu')"
+    )
     if convert:
         convert_sync_batchnorm(net, num_devices)
     names = ["data"] if num_inputs == 1 else [f"data{i}" for i in range(num_inputs)]

@@ -9,6 +9,7 @@ from typing import Any, Iterator, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..mxnet_versions import require_onnx_exporter
 from .folding import Arrays
 from .graph import last_line
 
@@ -22,6 +23,7 @@ _INSTALL = "pip install 'gluon_syncbn[onnx]'"
 
 def check_onnx() -> None:
     """Raise a ValueError if MXNet's exporter cannot use the installed package onnx."""
+    require_onnx_exporter()
     try:
         import onnx
     except ImportError as error:

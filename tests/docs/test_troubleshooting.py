@@ -17,6 +17,7 @@ MODULES = (
     "block",
     "cpu_contexts",
     "library",
+    "mxnet_versions",
     "notebooks",
     "processes/horovod",
     "registration",

@@ -9,14 +9,16 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_syncbn.mxnet_versions import PLAIN_NORMS
 from mxnet import autograd
-from mxnet.gluon import contrib, nn
+from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import nd
 
 
 def test_accepts_everything_that_mxnets_layer_accepts():
-    theirs = inspect.signature(contrib.nn.SyncBatchNorm.__init__).parameters
+    theirs = inspect.signature(PLAIN_NORMS[1].__init__).parameters
     ours = inspect.signature(gluon_syncbn.SyncBatchNorm.__init__).parameters
     names = list(theirs)
     assert list(ours)[: len(names) - 1] == names[:-1], "same order, up to **kwargs"
@@ -51,7 +53,7 @@ def test_one_device_equals_batch_norm(hybridize, train, options):
         nn.BatchNorm(**options): mx.cpu(),
         gluon_syncbn.SyncBatchNorm(**options): contexts(1)[0],
     }
-    x = mx.nd.random.normal(1, 2, shape=(4, 6, 5, 6))
+    x = nd.random.normal(1, 2, shape=(4, 6, 5, 6))
     results = []
     for layer, ctx in layers.items():
         layer.initialize(ctx=ctx)
@@ -75,9 +77,9 @@ def test_gradient_of_inference(hybridize):
     """BatchNorm gives that of training if backward() is called without train_mode=False."""
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, epsilon=0.5)
     layer.initialize(ctx=contexts(1))
-    layer.running_var.set_data(mx.nd.array([0.5, 3.5, 8.5]))
+    layer.running_var.set_data(nd.array([0.5, 3.5, 8.5]))
     layer.hybridize(hybridize)
-    x = mx.nd.random.normal(shape=(4, 3, 2), ctx=contexts(1)[0])
+    x = nd.random.normal(shape=(4, 3, 2), ctx=contexts(1)[0])
     x.attach_grad()
     with autograd.record(train_mode=False):
         out = layer(x)
@@ -96,9 +98,9 @@ def test_running_statistics_follow_the_calls(mode):
         if mode is not None:
             layer.hybridize(**mode)
         with autograd.record():
-            out = layer(mx.nd.full((4, 1), 1, ctx=ctx)) + layer(mx.nd.full((4, 1), 8, ctx=ctx))
+            out = layer(nd.full((4, 1), 1, ctx=ctx)) + layer(nd.full((4, 1), 8, ctx=ctx))
         out.backward()
-        means[kind] = layer.running_mean.data().asscalar()
+        means[kind] = layer.running_mean.data().asnumpy().item()
     assert means == {nn.BatchNorm: 2.5, gluon_syncbn.SyncBatchNorm: 4.25}
 
 
@@ -145,5 +147,5 @@ def test_numbers_of_any_type(kind):
     layer.initialize(ctx=contexts(1))
     layer.hybridize()
     with autograd.record():
-        out = layer(mx.nd.array([[1], [3]], ctx=contexts(1)[0]))
+        out = layer(nd.array([[1], [3]], ctx=contexts(1)[0]))
     np.testing.assert_allclose(out.asnumpy(), [[-(0.5**0.5)], [0.5**0.5]], rtol=1e-6)

@@ -11,6 +11,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
 
 CHANNELS = 3
 LIKE_BATCH_NORM = {"gamma", "beta", "running_mean", "running_var"}
@@ -43,7 +44,7 @@ def make_layer(number: int = 2, mode: str = "imperative", **options) -> gluon_sy
 
 def train(net, batches, ctx) -> None:
     for batch in batches:
-        data = mx.nd.array(batch, dtype=batch.dtype)
+        data = nd.array(batch, dtype=batch.dtype)
         with autograd.record():
             outs = [net(x) for x in gluon.utils.split_and_load(data, ctx, even_split=False)]
         for out in outs:
@@ -74,7 +75,7 @@ def test_every_batch_counts_the_same(number, mode):
     for done in range(len(batches)):
         train(layer, batches[done : done + 1], contexts(number))
         check(layer, batches[: done + 1])
-    layer(mx.nd.array(batches[0])).wait_to_read()  # inference counts nothing
+    layer(nd.array(batches[0])).wait_to_read()  # inference counts nothing
     check(layer, batches)
 
 
@@ -92,7 +93,7 @@ def test_other_dtypes(dtype, count, rtol):
     check(layer, batches, rtol)
 
 
-class Twice(gluon.HybridBlock):
+class Twice(HybridBlock):
     """One layer used twice in a forward, on branches that no data connects."""
 
     def __init__(self) -> None:
@@ -126,7 +127,7 @@ def test_saved_and_resumed_on_other_devices(tmp_path):
     train(second, batches[4:], contexts(3))
     for mine, expected in zip(state(second), state(whole)):
         np.testing.assert_array_equal(mine, expected)
-    second.collect_params().reset_ctx(contexts(2))
+    reset_ctx(second, contexts(2))
     train(second, batches[:1], contexts(2))
     check(second, [*batches, batches[0]])
     second.initialize(ctx=contexts(2), force_reinit=True)
@@ -137,7 +138,7 @@ def test_checkpoints_of_batch_norm(tmp_path):
     """Gluon has no parameter that a file may lack, unless it is told so."""
     plain, ours = nn.BatchNorm(in_channels=CHANNELS), make_layer(2, in_channels=CHANNELS)
     plain.initialize()
-    plain.running_mean.set_data(mx.nd.array([1, 2, 3]))
+    plain.running_mean.set_data(nd.array([1, 2, 3]))
     plain.save_parameters(str(tmp_path / "plain.params"))
     with pytest.raises(AssertionError, match="num_batches_tracked"):
         ours.load_parameters(str(tmp_path / "plain.params"), ctx=contexts(2))
@@ -174,6 +175,7 @@ def test_statistics_measured_anew_after_training():
     assert set(net[0]._collect_params_with_prefix()) == LIKE_BATCH_NORM
 
 
+@only_1  # `params`
 def test_momentum_set_before_the_first_call_and_shared_parameters():
     layer = gluon_syncbn.SyncBatchNorm()
     layer.initialize(ctx=contexts(2))
@@ -204,7 +206,7 @@ def test_a_step_that_fails_does_not_count(mode):
     train(layer, batches[:1], contexts(2))
     gluon_syncbn.set_timeout(0.2)
     with autograd.record():
-        out = layer(mx.nd.array(batches[1]))
+        out = layer(nd.array(batches[1]))
     with pytest.raises(mx.base.MXNetError, match="forward waited"):
         out.wait_to_read()
     gluon_syncbn.set_timeout(60)
@@ -218,13 +220,13 @@ def test_symbols_and_wrong_counts():
     assert symbol.list_auxiliary_states() == names
     assert symbol.infer_shape(data=(2, 3, 4))[2] == [(3,), (3,), (1,)]
     assert symbol.infer_type(data="float16")[2] == [np.float32] * 3
-    arrays = [mx.nd.ones(s) for s in ((2, 3), 3, 3, 3, 3, 3)]
+    arrays = [nd.ones(s) for s in ((2, 3), 3, 3, 3, 3, 3)]
     message = r"SyncBatchNorm 'bn'.*num_batches_tracked has shape \(3,\) where \(1,\)"
     with pytest.raises(mx.base.MXNetError, match=message):
-        mx.nd.Custom(*arrays, op_type="SyncBatchNorm", key="bn", momentum=None)
-    arrays[-1] = mx.nd.ones(1, dtype="int64")
+        nd.Custom(*arrays, op_type="SyncBatchNorm", key="bn", momentum=None)
+    arrays[-1] = nd.ones(1, dtype="int64")
     with pytest.raises(mx.base.MXNetError, match="num_batches_tracked is int64 where float32"):
-        mx.nd.Custom(*arrays, op_type="SyncBatchNorm", key="bn", momentum=None)
+        nd.Custom(*arrays, op_type="SyncBatchNorm", key="bn", momentum=None)
 
 
 @pytest.fixture
@@ -239,12 +241,12 @@ def net():
 
 
 def test_exported_for_mxnet_alone(net, tmp_path):
-    x = mx.nd.random.normal(shape=(2, CHANNELS, 4, 4))
+    x = nd.random.normal(shape=(2, CHANNELS, 4, 4))
     symbol_file, params_file = gluon_syncbn.export(net, tmp_path / "net")
     symbol = mx.sym.load(symbol_file)
     assert "SyncBatchNorm" not in symbol.tojson()
     assert "momentum" not in symbol.tojson()
-    names = [*symbol.list_arguments(), *symbol.list_auxiliary_states(), *mx.nd.load(params_file)]
+    names = [*symbol.list_arguments(), *symbol.list_auxiliary_states(), *nd.load(params_file)]
     assert not [name for name in names if "num_batches_tracked" in name]
     plain = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=contexts(1))
     np.testing.assert_allclose(plain(x).asnumpy(), net(x).asnumpy(), rtol=1e-4, atol=1e-5)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import DEVICE, contexts
 from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import nd
 
 CAUSES = (
     "DataLoader should have last_batch='discard'",
@@ -31,7 +32,7 @@ def make_layer(mode: str = "imperative", number: int = 2) -> gluon_syncbn.SyncBa
 
 def normal(shape, device: int) -> mx.nd.NDArray:
     values = np.random.default_rng(device).standard_normal(shape)
-    return mx.nd.array(values, ctx=mx.Context(DEVICE, device))
+    return nd.array(values, ctx=mx.Context(DEVICE, device))
 
 
 def train(layer, devices, shape=(2, 3, 4)):
@@ -42,7 +43,7 @@ def train(layer, devices, shape=(2, 3, 4)):
 def check_step(layer, devices) -> None:
     """A whole step works, and its numbers are those of all devices together."""
     gluon_syncbn.set_timeout(60)
-    xs = [mx.nd.full((2, 3), 1 + i, ctx=mx.Context(DEVICE, i)) for i in devices]
+    xs = [nd.full((2, 3), 1 + i, ctx=mx.Context(DEVICE, i)) for i in devices]
     with mx.autograd.record():
         outs = [layer(x) for x in xs]
     mx.autograd.backward(outs)
@@ -65,12 +66,12 @@ class Custom:
         self.attributes = {"op_type": "SyncBatchNorm", "key": key, "num_devices": 2, **attributes}
 
     def __call__(self, device, channels=3, dtype="float32", **attributes):
-        arrays = [mx.nd.ones((2, channels), ctx=mx.Context(DEVICE, device), dtype=dtype)]
+        arrays = [nd.ones((2, channels), ctx=mx.Context(DEVICE, device), dtype=dtype)]
         arrays += [
-            mx.nd.ones((channels,), ctx=mx.Context(DEVICE, device), dtype=dtype) for _ in range(4)
+            nd.ones((channels,), ctx=mx.Context(DEVICE, device), dtype=dtype) for _ in range(4)
         ]
         with mx.autograd.record():
-            return mx.nd.Custom(*arrays, **{**self.attributes, **attributes})
+            return nd.Custom(*arrays, **{**self.attributes, **attributes})
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -125,7 +126,7 @@ def test_a_call_that_comes_too_late_fails_at_once(mode):
     check_step(layer, [0, 1])
     gluon_syncbn.set_timeout(0.3)
     _Late.ready.clear()
-    x = mx.nd.Custom(mx.nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, 1)), op_type="late")
+    x = nd.Custom(nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, 1)), op_type="late")
     with mx.autograd.record():
         late = layer(x)
     (out,) = train(layer, [0])
@@ -143,7 +144,7 @@ def test_backward_on_one_device(mode):
     layer = make_layer(mode)
     outs = train(layer, [0, 1])
     gluon_syncbn.set_timeout(0.3)
-    x = mx.nd.ones((2, 3, 4))
+    x = nd.ones((2, 3, 4))
     x.attach_grad()
     with mx.autograd.record():
         outs = [layer(x), *train(layer, [1])]
@@ -166,7 +167,7 @@ def test_training_on_one_device_and_inference_on_the_other(mode):
     check_step(layer, [0, 1])
     gluon_syncbn.set_timeout(0.3)
     (out,) = train(layer, [0])
-    assert np.isfinite(layer(mx.nd.ones((2, 3), ctx=mx.Context(DEVICE, 1))).asnumpy()).all()
+    assert np.isfinite(layer(nd.ones((2, 3), ctx=mx.Context(DEVICE, 1))).asnumpy()).all()
     message = error_of(out.asnumpy)
     assert (
         f"Called in inference mode, without autograd.record() or train_mode: {DEVICE}(1)" in message
@@ -203,7 +204,7 @@ def test_a_static_shape_network_called_twice_in_its_first_step():
     layer = make_layer("static_shape")
     calls = np.random.default_rng(0).standard_normal((2, 2, 2, 3, 4))  # each on two devices
     with mx.autograd.record():
-        outs = [[layer(mx.nd.array(x, ctx=c)) for x, c in zip(xs, contexts(2))] for xs in calls]
+        outs = [[layer(nd.array(x, ctx=c)) for x, c in zip(xs, contexts(2))] for xs in calls]
     mx.autograd.backward([*outs[0], *outs[1]])
     for xs, ys in zip(calls, outs):
         x, y = np.concatenate(xs), np.concatenate([y.asnumpy() for y in ys])
@@ -230,10 +231,10 @@ def test_a_device_that_fails_fails_its_peer_at_once():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (mx.nd.ones((2, 3, 4), dtype="float64"), "float64 of shape (2, 3, 4)"),
-        (mx.nd.ones((2, 3, 4), dtype="float16"), "float16 of shape (2, 3, 4)"),
-        (mx.nd.ones((2, 3, 3)), "float32 of shape (2, 3, 3)"),
-        (mx.nd.ones((2, 4, 3)), "float32 of shape (2, 4, 3)"),
+        (nd.ones((2, 3, 4), dtype="float64"), "float64 of shape (2, 3, 4)"),
+        (nd.ones((2, 3, 4), dtype="float16"), "float16 of shape (2, 3, 4)"),
+        (nd.ones((2, 3, 3)), "float32 of shape (2, 3, 3)"),
+        (nd.ones((2, 4, 3)), "float32 of shape (2, 4, 3)"),
     ],
 )
 @pytest.mark.parametrize("number", [1, 2])
@@ -244,7 +245,7 @@ def test_gradients_of_the_output_that_do_not_fit(number, wrong, words):
         x.attach_grad()
     with mx.autograd.record():
         outs = [layer(x) for x in xs]
-    heads = [mx.nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
+    heads = [nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
     heads[-1] = wrong.as_in_context(mx.cpu(number - 1))
     mx.autograd.backward(outs, heads)
     for x in xs:
@@ -264,8 +265,8 @@ def test_devices_that_fail_at_the_same_time():
     for _ in range(steps):
         with mx.autograd.record():
             outs = train(layer, range(number))
-        heads = [mx.nd.ones(out.shape, ctx=out.context) for out in outs]
-        heads[-1] = mx.nd.ones((2, 3, 3), ctx=outs[-1].context)
+        heads = [nd.ones(out.shape, ctx=out.context) for out in outs]
+        heads[-1] = nd.ones((2, 3, 3), ctx=outs[-1].context)
         mx.autograd.backward(outs, heads)
         consequences = [gradient * 2 for gradient in layer.gamma.list_grad()]
         errors += [error_of(array.asnumpy) for array in consequences]
@@ -282,7 +283,7 @@ def test_a_batch_without_elements_moves_no_average(number, options):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, **options)
     layer.initialize(ctx=contexts(number))
     with mx.util.np_shape(True):
-        xs = [mx.nd.zeros((0, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
+        xs = [nd.zeros((0, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
         with mx.autograd.record():
             outs = [layer(x) for x in xs]
         mx.autograd.backward(outs)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.layer.test_life import LAYER
 from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import only_1
 from tests.support.processes import run_python
 
 # A round waits forever where nothing ends it.
@@ -18,12 +19,13 @@ NETWORK = (
 import multiprocessing, os, threading
 import numpy as np
 from mxnet.gluon import nn
+from tests.support.either_mxnet import nd
 multiprocessing = multiprocessing.get_context("fork")
 net = nn.HybridSequential()
 net.add(nn.Dense(4, in_units=3), gluon_syncbn.SyncBatchNorm(in_channels=4),
         nn.Dense(5, in_units=4), gluon_syncbn.SyncBatchNorm(in_channels=5))
 net.initialize(ctx=contexts)
-xs = [mx.nd.random.normal(shape=(2, 3), ctx=context) for context in contexts]
+xs = [nd.random.normal(shape=(2, 3), ctx=context) for context in contexts]
 def call(device):
     with mx.autograd.record():
         return net(xs[device])
@@ -100,7 +102,11 @@ assert len(list(loader)) == 4
 
 @pytest.mark.parametrize(
     "fork",
-    [BY_SUBPROCESS_OF_PYTHON_3_8, BY_ANOTHER_THREAD, BY_A_LOADER_WHOSE_WORKER_DIES],
+    [
+        BY_SUBPROCESS_OF_PYTHON_3_8,
+        BY_ANOTHER_THREAD,
+        pytest.param(BY_A_LOADER_WHOSE_WORKER_DIES, marks=only_1),
+    ],
     ids=["subprocess", "thread", "loader"],
 )
 def test_ways_to_fork_while_a_device_waits(fork):
@@ -111,9 +117,9 @@ def test_ways_to_fork_while_a_device_waits(fork):
 def test_fork_while_the_devices_are_on_their_way():
     """All devices have been called: none waits in vain, however long it takes them."""
     program = (
-        "slow = mx.nd.ones((3000, 3000), ctx=contexts[1])\n"
+        "slow = nd.ones((3000, 3000), ctx=contexts[1])\n"
         "for _ in range(8):\n"
-        "    slow = mx.nd.dot(slow, slow) / 3000\n"
+        "    slow = nd.dot(slow, slow) / 3000\n"
         "xs[1] = xs[1] + slow[:2, :3] * 0\n"
         "outs = [call(0), call(1)]\n"
         "if os.fork() == 0:\n    os._exit(0)\n"
@@ -159,7 +165,7 @@ def test_drop_step():
     step()
     gluon_syncbn.drop_step()
     step()
-x = mx.nd.random.normal(scale=-1, shape=(1,))
+x = nd.random.normal(scale=-1, shape=(1,))
 expect_error(gluon_syncbn.drop_step, 'scale')  # the error of another operator
 gluon_syncbn.drop_step()
 """
@@ -195,7 +201,7 @@ def test_forks_while_steps_are_under_way():
     """
     program = LAYER + (
         "import ctypes, os\n"
-        "wide = [mx.nd.ones((2, 3, 200000), ctx=context) for context in contexts]\n"
+        "wide = [nd.ones((2, 3, 200000), ctx=context) for context in contexts]\n"
         "def begin():\n"
         "    with mx.autograd.record():\n"
         "        outs = [layer(x) for x in wide]\n"

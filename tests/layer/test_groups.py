@@ -11,6 +11,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import nd, reset_ctx
 from tests.support.oracle import batch_norm, relative_error
 
 CHANNELS = 3
@@ -23,7 +24,7 @@ def make_layer(ctx, mode: str = "imperative", **options) -> gluon_syncbn.SyncBat
     layer.initialize(ctx=ctx)
     rng = np.random.default_rng(5)
     for parameter in (layer.gamma, layer.beta, layer.running_mean, layer.running_var):
-        parameter.set_data(mx.nd.array(0.5 + rng.random(CHANNELS)))
+        parameter.set_data(nd.array(0.5 + rng.random(CHANNELS)))
     layer.hybridize(**MODES[mode])
     return layer
 
@@ -39,12 +40,12 @@ def make_shards(sizes, seed: int = 0) -> list[np.ndarray]:
 
 def step(layer, ctx, shards, gradients) -> tuple[list, list]:
     """Outputs and gradients of the input, by device. The last device is called first."""
-    xs = [mx.nd.array(shard, ctx=c) for shard, c in zip(shards, ctx)]
+    xs = [nd.array(shard, ctx=c) for shard, c in zip(shards, ctx)]
     for x in xs:
         x.attach_grad()
     with autograd.record():
         outs = [layer(x) for x in reversed(xs)][::-1]
-    autograd.backward(outs, [mx.nd.array(g, ctx=c) for g, c in zip(gradients, ctx)])
+    autograd.backward(outs, [nd.array(g, ctx=c) for g, c in zip(gradients, ctx)])
     return [out.asnumpy() for out in outs], [x.grad.asnumpy() for x in xs]
 
 
@@ -90,9 +91,9 @@ def test_groups_follow_the_list_of_contexts(mode):
 def test_moved_to_other_contexts():
     layer = make_layer(ELSEWHERE, "hybridized", sync_group_size=2)
     check_groups(layer, ELSEWHERE, 2)
-    layer.collect_params().reset_ctx(contexts(6))
+    reset_ctx(layer, contexts(6))
     with autograd.record():
-        out = layer(mx.nd.ones((2, CHANNELS), ctx=mx.Context(DEVICE, 1)))
+        out = layer(nd.ones((2, CHANNELS), ctx=mx.Context(DEVICE, 1)))
     with pytest.raises(mx.base.MXNetError, match=rf"called on {DEVICE}\(1\), which is in no group"):
         out.wait_to_read()
     layer.hybridize()
@@ -105,7 +106,7 @@ def test_a_missing_device_fails_its_group_alone(mode):
     gluon_syncbn.set_timeout(0.3)
     shards = make_shards((2, 2, 2, 2))
     with autograd.record():
-        outs = [layer(mx.nd.array(shards[i], ctx=mx.Context(DEVICE, i))) for i in (0, 1, 2)]
+        outs = [layer(nd.array(shards[i], ctx=mx.Context(DEVICE, i))) for i in (0, 1, 2)]
     whole = np.concatenate(shards[:2])
     expected = batch_norm(whole, whole, *[p.data().asnumpy() for p in layer._reg_params.values()])
     assert relative_error(np.concatenate([out.asnumpy() for out in outs[:2]]), expected.out) < 1e-5
@@ -159,7 +160,7 @@ def test_exported_groups(tmp_path):
         np.testing.assert_array_equal(mine, theirs)
 
     elsewhere = gluon.SymbolBlock.imports(*files, ctx=mx.Context(DEVICE, 6))
-    x = mx.nd.array(shards[0], ctx=mx.Context(DEVICE, 6))
+    x = nd.array(shards[0], ctx=mx.Context(DEVICE, 6))
     assert np.isfinite(elsewhere(x).asnumpy()).all()
     with autograd.record():
         out = elsewhere(x)
@@ -193,9 +194,9 @@ def test_a_size_must_divide_the_number_of_devices():
         gluon_syncbn.SyncBatchNorm(num_devices=4, sync_group_size=3)
     layer = make_layer(contexts(4), sync_group_size=3)
     with pytest.raises(ValueError, match=message), autograd.record():
-        layer(mx.nd.ones((2, CHANNELS)))
+        layer(nd.ones((2, CHANNELS)))
     with pytest.raises(ValueError, match="sync_group_size=3 should divide num_devices=2"):
         layer.num_devices = 2
     layer.hybridize()
     with pytest.raises(ValueError, match=message):
-        layer(mx.nd.ones((2, CHANNELS)))
+        layer(nd.ones((2, CHANNELS)))

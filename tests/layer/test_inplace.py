@@ -7,13 +7,14 @@ import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import given
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import contexts, examples
 from tests.layer.test_activation import require_same_training
 from tests.layer.test_modes import MODES
 from tests.layer.test_parity import steps
+from tests.support.either_mxnet import HybridBlock, nd, only_1
 from tests.support.layers import Batch, Options, avoid_kinks, check, make_batch, run
 
 # Arguments of the layer.
@@ -42,7 +43,7 @@ def test_any_step_matches_the_oracle(step):
     check(batch, options, {"float32": 3e-5, "float64": 1e-11, "float16": 3e-2}[dtype])
 
 
-class Chain(gluon.HybridBlock):
+class Chain(HybridBlock):
     """Two convolutions and norms; the input of the first norm is read by others too."""
 
     def __init__(self, kind: str, inplace: bool) -> None:
@@ -94,7 +95,7 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True, prefix="small_")
     layer.initialize(ctx=contexts(number))
     layer.cast(dtype)
-    arrays = [mx.nd.random.normal(shape=(4, 3, 9), ctx=c).astype(dtype) for c in contexts(number)]
+    arrays = [nd.random.normal(shape=(4, 3, 9), ctx=c).astype(dtype) for c in contexts(number)]
 
     def step() -> None:
         with autograd.record():
@@ -104,8 +105,8 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
         for gradient in layer.gamma.list_grad():
             assert np.isfinite(gradient.asnumpy()).all()
 
-    layer.gamma.set_data(mx.nd.array([1, gamma, 1]))
-    layer.beta.set_data(mx.nd.array([5, beta, 0]))
+    layer.gamma.set_data(nd.array([1, gamma, 1]))
+    layer.beta.set_data(nd.array([5, beta, 0]))
     if works:
         step()
         return
@@ -113,7 +114,7 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
     with pytest.raises(mx.base.MXNetError, match=message):
         step()
     assert np.isfinite(layer(arrays[0]).asnumpy()).all(), "inference needs no inverse"
-    layer.gamma.set_data(mx.nd.ones(3))
+    layer.gamma.set_data(nd.ones(3))
     step()
 
 
@@ -137,6 +138,7 @@ def test_activations_that_do_not_invert(arguments, message):
         )
 
 
+@only_1
 def test_plain_operators_have_no_such_attribute():
     symbol = gluon_syncbn.SyncBatchNorm(num_devices=1, inplace=True)(mx.sym.var("data"))
     assert '"inplace": "True"' in symbol.tojson()
@@ -146,7 +148,7 @@ def test_plain_operators_have_no_such_attribute():
 def test_no_shortcut():
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, inplace=True)
     layer.initialize()
-    x = mx.nd.ones((2, 3, 4))
+    x = nd.ones((2, 3, 4))
     with pytest.raises(ValueError, match=r"inplace=True and a shortcut exclude each other"):
         layer(x, x)
     with pytest.raises(mx.base.MXNetError, match="inplace=True and shortcut=True exclude"):

@@ -13,20 +13,23 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import HybridBlock, nd, only_1
 from tests.support.oracle import batch_norm, relative_error
 from tests.support.processes import run_python
 
 PREPARE = """
 import gluon_syncbn, mxnet as mx, numpy as np
 from mxnet import autograd, gluon
-from mxnet.contrib import amp
 from mxnet.gluon import nn
+from gluon_syncbn.mxnet_versions import mixed_precision
 from tests.conftest import contexts
 from tests.support.oracle import batch_norm, relative_error
+from tests.support.either_mxnet import nd
 
+amp = mixed_precision()
 ctx = contexts(2)
 rng = np.random.default_rng(0)
-data = [mx.nd.array(rng.normal(1, 2, (n, 3, 8, 8)), ctx=c) for n, c in zip((1, 3), ctx)]
+data = [nd.array(rng.normal(1, 2, (n, 3, 8, 8)), ctx=c) for n, c in zip((1, 3), ctx)]
 
 def make():
     net = nn.HybridSequential()
@@ -80,6 +83,7 @@ def train(hybridized):
 """
 
 
+@only_1
 def test_amp_keeps_float16():
     init = 'amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())\n'
     run_python(PREPARE + init + TRAIN + "train(False)\ntrain(True)\n")
@@ -101,6 +105,7 @@ assert relative_error(np.concatenate([out.asnumpy() for out in outs]), expected.
     run_python(PREPARE + program)
 
 
+@only_1
 def test_convert_hybrid_block():
     program = """
 for ours in (True, False):
@@ -124,7 +129,7 @@ for ours in (True, False):
     run_python(PREPARE + program)
 
 
-class Scaled(gluon.HybridBlock):
+class Scaled(HybridBlock):
     """A layer with a weight that MXNet computes in float16 on a CPU."""
 
     def __init__(self, channels: int) -> None:
@@ -136,6 +141,7 @@ class Scaled(gluon.HybridBlock):
         return F.broadcast_mul(x, weight)
 
 
+@only_1
 def test_cast_network_trains_with_multi_precision():
     net = nn.HybridSequential()
     net.add(Scaled(3), gluon_syncbn.SyncBatchNorm(in_channels=3), nn.Activation("relu"), Scaled(3))
@@ -155,13 +161,13 @@ def test_cast_network_trains_with_multi_precision():
             parts = []
             for part in (slice(0, 2), slice(2, 5)):
                 ctx = contexts(2)[len(parts)]
-                out = net(mx.nd.array(x[part], ctx=ctx, dtype="float16"))
+                out = net(nd.array(x[part], ctx=ctx, dtype="float16"))
                 assert out.dtype == np.float16
-                target = mx.nd.array(wanted[part], ctx=ctx, dtype="float16")
+                target = nd.array(wanted[part], ctx=ctx, dtype="float16")
                 parts.append((out - target).astype("float32").square().sum())
         autograd.backward(parts)
         trainer.step(x.size)
-        losses.append(sum(part.asscalar() for part in parts))
+        losses.append(sum(part.asnumpy().item() for part in parts))
         inputs = x * weight  # float16, as in the network
         expected = batch_norm(inputs, np.zeros_like(inputs), gamma, beta, mean, var)
         mean, var = expected.running_mean, expected.running_var

@@ -10,6 +10,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import HybridBlock, nd
 from tests.support.oracle import relative_error
 
 MODES = {
@@ -20,7 +21,7 @@ MODES = {
 }
 
 
-class Branches(gluon.HybridBlock):
+class Branches(HybridBlock):
     """Parallel branches of different depth, as in ASPP and PSP heads."""
 
     def __init__(self, norm, number: int = 5, channels: int = 4) -> None:
@@ -40,7 +41,7 @@ class Branches(gluon.HybridBlock):
         return F.concat(*[branch(x) for branch in reversed(list(self.branches))], dim=1)
 
 
-class Shared(gluon.HybridBlock):
+class Shared(HybridBlock):
     """One layer used three times in a forward, twice of it in independent branches."""
 
     def __init__(self, norm) -> None:
@@ -68,12 +69,12 @@ class Training:
         self.net = make_net(norm)
         self.net.initialize(mx.init.Zero(), ctx=self.ctx)
         rng = np.random.default_rng(7)
-        self.x = mx.nd.array(rng.standard_normal((size, 3, 9, 9)))
-        self.weight = mx.nd.array(rng.standard_normal((size, 1, 9, 9)))
+        self.x = nd.array(rng.standard_normal((size, 3, 9, 9)))
+        self.weight = nd.array(rng.standard_normal((size, 1, 9, 9)))
         self.net(self.x[:1].as_in_context(self.ctx[0]))
         for _, parameter in sorted(self.net._collect_params_with_prefix().items()):
             if parameter.grad_req != "null":
-                parameter.set_data(mx.nd.array(rng.standard_normal(parameter.shape) * 0.5))
+                parameter.set_data(nd.array(rng.standard_normal(parameter.shape) * 0.5))
         self.net.hybridize(**MODES[mode])
         self.trainer = gluon.Trainer(self.net.collect_params(), "sgd", {"learning_rate": 0.05})
 
@@ -88,7 +89,7 @@ class Training:
             # statistics too, and in a static_shape graph MXNet does not let it wait for them.
             mx.nd.waitall()
         self.trainer.step(self.x.size)
-        return sum(loss.asscalar() for loss in losses)
+        return sum(loss.asnumpy().item() for loss in losses)
 
     def parameters(self) -> dict[str, np.ndarray]:
         parameters = self.net._collect_params_with_prefix()
@@ -154,7 +155,7 @@ class Pair:
             ]
         autograd.backward(losses)
         training.trainer.step(training.x.size)
-        return sum(loss.asscalar() for loss in losses)
+        return sum(loss.asnumpy().item() for loss in losses)
 
 
 @pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
@@ -172,7 +173,7 @@ def test_several_backward_passes_through_one_forward(mode):
     layer.initialize(ctx=ctx)
     layer.hybridize(**MODES[mode])
     rng = np.random.default_rng(8)
-    xs = [mx.nd.array(rng.standard_normal((2, 3, 5)), ctx=c) for c in ctx]
+    xs = [nd.array(rng.standard_normal((2, 3, 5)), ctx=c) for c in ctx]
     for x in xs:
         x.attach_grad()
     with autograd.record():

@@ -8,11 +8,12 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon, npx
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import HybridBlock, numpy_interface, only_1
 from tests.support.oracle import batch_norm
 
 SHAPE = (7, 3, 4, 5)
@@ -20,9 +21,8 @@ SHAPE = (7, 3, 4, 5)
 
 @pytest.fixture(autouse=True)
 def _numpy_interface() -> Iterator[None]:
-    npx.set_np()
-    yield
-    npx.reset_np()
+    with numpy_interface():
+        yield
 
 
 def shards(values: np.ndarray, ctx: list[mx.Context]) -> list[mx.np.ndarray]:
@@ -83,7 +83,7 @@ def test_layer(mode, options):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-class Residual(gluon.HybridBlock):
+class Residual(HybridBlock):
     def __init__(self) -> None:
         super().__init__()
         with self.name_scope():
@@ -116,7 +116,7 @@ def train(net: gluon.Block, steps: int = 3) -> list[float]:
             parts = [criterion(out, y) for out, y in zip(outs, shards(labels, ctx))]
         for part in parts:
             part.backward()
-        npx.waitall()
+        mx.npx.waitall()
         trainer.step(SHAPE[0], ignore_stale_grad=True)
         losses.append(float(sum(part.sum().item() for part in parts)))
     return losses
@@ -132,6 +132,7 @@ def test_all_modes_train_alike(mode):
     assert ours == pytest.approx(train(make_net()), rel=1e-4)
 
 
+@only_1
 def test_fuse():
     """All but the sum: with this interface it may broadcast, which the layer's own does not."""
     net, plain = make_net(), make_net()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import only_1
 from tests.support.layers import make_batch
 from tests.support.oracle import batch_norm, relative_error
 
@@ -47,6 +48,7 @@ def test_symbol_names_its_parameters_like_batch_norm():
     assert dtypes == ([np.float16, np.float32, np.float32], [np.float16], [np.float32] * 2)
 
 
+@only_1
 @pytest.mark.parametrize("shards", [(4, 4), (2, 2, 2, 2)])
 def test_module_over_several_contexts(shards):
     batch = make_batch(np.random.default_rng(1), (sum(shards), 3, 5, 5), shards)
@@ -139,6 +141,7 @@ def make_sparse(storage: str, sparse: str) -> str:
         ("row_sparse", "the gradient of the output, hybridized"),
     ],
 )
+@only_1  # Gluon of MXNet 2 takes no sparse arrays
 def test_sparse_arrays_are_refused(storage, sparse):
     message = make_sparse(storage, sparse)
     words = f": {sparse.split(',')[0]} is {storage} where a dense array is expected; convert it"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mxnet import gluon
 
 from tests.conftest import contexts, examples
+from tests.support.either_mxnet import nd, only_1
 from tests.support.layers import Options, add_shortcut, avoid_kinks, check, make_batch, run
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 1e-5}
@@ -102,7 +103,7 @@ def test_published_numbers():
     layer = gluon_syncbn.SyncBatchNorm(epsilon=1e-3, momentum=0.9)
     layer.initialize(ctx=ctx)
     with mx.autograd.record():
-        outs = [layer(mx.nd.full((3, 1), value, ctx=c)) for value, c in zip((1, 2), ctx)]
+        outs = [layer(nd.full((3, 1), value, ctx=c)) for value, c in zip((1, 2), ctx)]
     np.testing.assert_allclose(outs[0].asnumpy(), np.full((3, 1), -0.998006), rtol=1e-6)
     np.testing.assert_allclose(outs[1].asnumpy(), np.full((3, 1), 0.998006), rtol=1e-6)
     for c in ctx:
@@ -123,14 +124,22 @@ def test_values_that_are_not_finite_stay_in_their_channel(value):
         assert np.isfinite(statistics[[0, 2]]).all()
 
 
-@pytest.mark.parametrize(("scale", "is_right"), [(1e-20, True), (1e-38, True), (1e-40, False)])
+@pytest.mark.parametrize(
+    ("scale", "is_right"),
+    [
+        (1e-20, True),
+        # MXNet 2 takes denormal numbers for 0.
+        pytest.param(1e-38, True, marks=only_1),
+        pytest.param(1e-40, False, marks=only_1),
+    ],
+)
 def test_epsilon_of_zero(scale, is_right):
     """1 / sqrt(variance) has to be a float32."""
     x = np.array([[1.0], [-1.0], [2.0], [-2.5]], np.float32) * np.float32(scale)
     layer = gluon_syncbn.SyncBatchNorm(in_channels=1, epsilon=0)
     layer.initialize(ctx=contexts(2))
     with mx.autograd.record():
-        shards = gluon.utils.split_and_load(mx.nd.array(x), contexts(2))
+        shards = gluon.utils.split_and_load(nd.array(x), contexts(2))
         outs = [layer(shard) for shard in shards]
     out = np.concatenate([each.asnumpy() for each in outs])
     exact = (x.astype(float) - x.astype(float).mean()) / x.astype(float).std()

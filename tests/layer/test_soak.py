@@ -16,6 +16,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import nd
 from tests.support.processes import run_python
 
 MOST_GROWTH = {"rss_mib": 1.0, "threads": 0, "files": 0, "keys": 0}
@@ -48,7 +49,7 @@ def train(mode: str, steps: int) -> list[list[float]]:
     net.initialize(ctx=ctx)
     net.hybridize(**MODES[mode])
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
-    data = [mx.nd.random.normal(shape=(2, 3, 8, 8), ctx=c) for c in ctx]
+    data = [nd.random.normal(shape=(2, 3, 8, 8), ctx=c) for c in ctx]
     samples = []
     for step in range(steps):
         short = gluon_syncbn.SyncBatchNorm(in_channels=4)

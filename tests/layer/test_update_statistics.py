@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 
 import gluon_syncbn
-import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import gluon, npx
+from gluon_syncbn.mxnet_versions import name_of
+from mxnet import gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import HybridBlock, nd, numpy_interface, only_1
 
 
-class TwoUses(gluon.HybridBlock):
+class TwoUses(HybridBlock):
     """One norm for two arrays, and one for what it makes of them."""
 
     def __init__(self, **options) -> None:
@@ -59,9 +60,9 @@ def test_they_are_those_of_the_data_set(options, mode):
     net.initialize(ctx=ctx)
     if mode is not None:
         net.hybridize(**mode)
-    before = net(mx.nd.array(data)).asnumpy()
-    net.norm.running_mean.set_data(mx.nd.full(3, np.nan))  # whatever they were before
-    batches = [mx.nd.array(part) for part in np.split(data, [4, 8, 11])]
+    before = net(nd.array(data)).asnumpy()
+    net.norm.running_mean.set_data(nd.full(3, np.nan))  # whatever they were before
+    batches = [nd.array(part) for part in np.split(data, [4, 8, 11])]
     gluon_syncbn.update_statistics(net, batches, ctx)
     seen = np.concatenate([data, 3 * data - 1]).astype(np.float64)
     mean, var = statistics(net.norm, ctx)
@@ -70,31 +71,28 @@ def test_they_are_those_of_the_data_set(options, mode):
     # The last norm's input depends on the batch, so one device has to see the same batches.
     one = TwoUses(**options)
     one.initialize(ctx=contexts(1))
-    one(mx.nd.array(data))
+    one(nd.array(data))
     if "sync_group_size" not in options:
-        parts = [mx.nd.array(part) for part in np.split(data, [4, 8])]
+        parts = [nd.array(part) for part in np.split(data, [4, 8])]
         gluon_syncbn.update_statistics(one, parts)
         for ours, theirs in zip(statistics(net.last, ctx), statistics(one.last, ctx[:1])):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    after = net(mx.nd.array(data)).asnumpy()
+    after = net(nd.array(data)).asnumpy()
     assert np.abs(after - before).max() > 0.1, "a compiled network predicts with the new ones"
     assert net.norm.momentum == options.get("momentum", 0.9)
     if net.norm.momentum is None:
-        assert net.norm.num_batches_tracked.data(ctx[2]).asscalar() == 6
+        assert net.norm.num_batches_tracked.data(ctx[2]).asnumpy().item() == 6
 
 
-@pytest.mark.parametrize("numpy_interface", [False, True])
-def test_a_loader_of_data_and_labels(numpy_interface):
+@pytest.mark.parametrize("interface", [pytest.param(False, marks=only_1), True])
+def test_a_loader_of_data_and_labels(interface):
     """Batches of 4, 4 and 1 images: the last one joins the one before it."""
     ctx, data = contexts(2), data_of(9)
-    npx.set_np(numpy_interface, numpy_interface)
-    try:
+    with numpy_interface(interface):
         layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
         layer.initialize(ctx=ctx)
         gluon_syncbn.update_statistics(layer, loader(data, 4))
         mean, var = statistics(layer, ctx)
-    finally:
-        npx.reset_np()
     np.testing.assert_allclose(mean, data.astype(np.float64).mean((0, 2, 3)), rtol=1e-6)
     np.testing.assert_allclose(var, data.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
 
@@ -105,17 +103,17 @@ def test_what_goes_wrong_changes_nothing():
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=3), gluon_syncbn.SyncBatchNorm(momentum=None))
     net.initialize(ctx=ctx)
     net.hybridize()
-    net(mx.nd.ones((1, 3, 2, 2)))
+    net(nd.ones((1, 3, 2, 2)))
     before = [array.asnumpy() for p in net.collect_params().values() for array in p.list_data()]
 
     def interrupted():
-        yield mx.nd.array(data_of(4))
+        yield nd.array(data_of(4))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         gluon_syncbn.update_statistics(net, interrupted())
     with pytest.raises(ValueError, match="loader has 1 images where at least 2"):
-        gluon_syncbn.update_statistics(net, [mx.nd.ones((1, 3, 2, 2))])
+        gluon_syncbn.update_statistics(net, [nd.ones((1, 3, 2, 2))])
     with pytest.raises(TypeError, match="batch 0 of loader begins with str, no array"):
         gluon_syncbn.update_statistics(net, ["image.png"])
     after = [array.asnumpy() for p in net.collect_params().values() for array in p.list_data()]
@@ -136,13 +134,15 @@ def test_norms_of_other_kinds():
         gluon_syncbn.update_statistics(net, [])
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))
     net[2].initialize(ctx=contexts(2))
-    with pytest.warns(UserWarning, match=f"{net[0].name} keeps its statistics"):
-        gluon_syncbn.update_statistics(net, [mx.nd.array(data_of(4))])
+    with pytest.warns(UserWarning, match=f"{name_of(net[0])} keeps its statistics"):
+        gluon_syncbn.update_statistics(net, [nd.array(data_of(4))])
     assert (net[1].running_mean.data(contexts(1)[0]).asnumpy() == 0).all()
 
 
 @pytest.mark.parametrize("installed", [False, True])
 def test_progress(installed, monkeypatch, capsys):
+    if installed:
+        pytest.importorskip("tqdm")
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=contexts(1))
     if not installed:

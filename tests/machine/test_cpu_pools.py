@@ -14,6 +14,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import nd
 from tests.support.processes import run_python
 
 
@@ -33,12 +34,12 @@ def train(net: nn.HybridSequential, contexts: list[mx.Context], steps: int) -> N
     for _ in range(steps):
         with mx.autograd.record():
             outputs = [
-                net(mx.nd.random.normal(shape=(2, 4, 6, 6), ctx=context)).mean()
+                net(nd.random.normal(shape=(2, 4, 6, 6), ctx=context)).mean()
                 for context in contexts
             ]
         mx.autograd.backward(outputs)
         trainer.step(len(contexts))
-    assert all(np.isfinite(output.asscalar()) for output in outputs)
+    assert all(np.isfinite(output.asnumpy().item()) for output in outputs)
 
 
 def cpus(number: int) -> list[mx.Context]:
@@ -93,10 +94,10 @@ def draw(number: int = 3) -> list[np.ndarray]:
     drawn = []
     for context in cpus(number):
         like = {"shape": (100,), "dtype": "float64", "ctx": context}
-        uniform, normal = mx.nd.random.uniform(**like), mx.nd.random.normal(**like)
+        uniform, normal = nd.random.uniform(**like), nd.random.normal(**like)
         with mx.autograd.train_mode():
-            mask = mx.nd.Dropout(mx.nd.ones(**like), 0.5)
-        drawn.append(mx.nd.stack(uniform, normal, mask).asnumpy())
+            mask = nd.Dropout(nd.ones(**like), 0.5)
+        drawn.append(nd.stack(uniform, normal, mask).asnumpy())
     return drawn
 
 
@@ -152,7 +153,7 @@ def test_masks_depend_on_the_seed_alone(mode):
         net.hybridize(**MODES[mode])
         mx.random.seed(11)
         with mx.autograd.train_mode():
-            steps = [[net(mx.nd.ones((8, 8), ctx=c)) for c in cpus(3)] for _ in range(2)]
+            steps = [[net(nd.ones((8, 8), ctx=c)) for c in cpus(3)] for _ in range(2)]
         return [mask.asnumpy() for masks in steps for mask in masks]
 
     np.testing.assert_array_equal(masks(mode), masks("imperative"))
@@ -226,6 +227,7 @@ assert libc.mprotect(ctypes.c_void_p(page), 4096, 3) == 0
 slot = ctypes.c_void_p.from_address(entry)
 original, slot.value = slot.value, ctypes.cast(libc.abs, ctypes.c_void_p).value
 import gluon_syncbn
+from tests.support.either_mxnet import nd
 slot.value = original
 """
 
@@ -236,7 +238,7 @@ def step(contexts):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=contexts)
     with mx.autograd.record():
-        outs = [layer(mx.nd.ones((2, 3), ctx=context)) for context in contexts]
+        outs = [layer(nd.ones((2, 3), ctx=context)) for context in contexts]
     mx.autograd.backward(outs)
     return [out.asnumpy() for out in outs]
 assert abs(step([mx.cpu(0)])[0]).max() < 1e-3

@@ -10,16 +10,17 @@ from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import HybridBlock, nd
 
 LAYERS = {
     "BatchNorm": (nn.BatchNorm, {}),
     "contrib": (contrib.nn.SyncBatchNorm, {"num_devices": 1}),
     "ours": (gluon_syncbn.SyncBatchNorm, {"num_devices": 1}),
 }
-X = mx.nd.array(np.random.default_rng(0).standard_normal((2, 3, 5, 5)), ctx=contexts(1)[0])
+X = nd.array(np.random.default_rng(0).standard_normal((2, 3, 5, 5)), ctx=contexts(1)[0])
 
 
-class Network(gluon.HybridBlock):
+class Network(HybridBlock):
     """A backbone and a head. GluonCV's detectors trace the backbone into a symbol."""
 
     def __init__(self, kind: str, traced: bool) -> None:
@@ -52,7 +53,7 @@ def make(kind: str, traced: bool, seed: int) -> Network:
     net.initialize(mx.init.Normal(0.5), ctx=contexts(1))
     for name, parameter in net.collect_params().items():
         if name.endswith("running_mean"):
-            parameter.set_data(mx.nd.random.normal(shape=parameter.shape))
+            parameter.set_data(nd.random.normal(shape=parameter.shape))
     return gluon_syncbn.convert_sync_batchnorm(net) if kind == "converted" else net
 
 
@@ -81,7 +82,7 @@ def test_files_of_other_layers(come, to, traced, by, tmp_path):
         old, new = "batchnorm", "syncbatchnorm"
         if to in of_batchnorm:
             old, new = new, old
-        arrays = {name.replace(old, new): array for name, array in mx.nd.load(file).items()}
+        arrays = {name.replace(old, new): array for name, array in nd.load(file).items()}
         mx.nd.save(file, arrays)
     load(target, by, file)
     np.testing.assert_allclose(target(X).asnumpy(), source(X).asnumpy(), rtol=1e-5, atol=1e-6)

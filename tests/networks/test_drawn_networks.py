@@ -6,7 +6,6 @@ import tempfile
 from typing import Any
 
 import gluon_syncbn
-import mxnet as mx
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon
@@ -15,6 +14,7 @@ from mxnet.gluon import nn
 from tests.conftest import contexts, examples
 from tests.layer.test_modes import MODES
 from tests.networks.test_fuse import exact_leaky_relu
+from tests.support.either_mxnet import HybridBlock, nd
 from tests.support.whole_batch import compare, load, randomize, train_step, weighted_loss
 
 SIZE = 5  # of images
@@ -51,7 +51,7 @@ STAGE = st.fixed_dictionaries(
 )
 
 
-class Drawn(gluon.HybridBlock):
+class Drawn(HybridBlock):
     """A convolution, a norm and an activation for each stage; every output is used twice."""
 
     def __init__(self, stages: list[dict[str, Any]], norm: Any) -> None:
@@ -99,7 +99,7 @@ class Drawn(gluon.HybridBlock):
 def imported(net: gluon.HybridBlock, number: int) -> gluon.SymbolBlock:
     """Import what is exported of a network."""
     net.hybridize()
-    net(mx.nd.zeros((1, 3, SIZE, SIZE), ctx=contexts(1)[0], dtype="float64"))
+    net(nd.zeros((1, 3, SIZE, SIZE), ctx=contexts(1)[0], dtype="float64"))
     with tempfile.TemporaryDirectory() as folder:
         net.export(f"{folder}/net")
         files = f"{folder}/net-symbol.json", ["data"], f"{folder}/net-0000.params"

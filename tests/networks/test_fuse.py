@@ -15,6 +15,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.networks.test_gluoncv_families import DEVICES, OneDevice
+from tests.support.either_mxnet import HybridBlock, nd
 from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
 from tests.support.whole_batch import compare, load, train_step
 
@@ -73,7 +74,7 @@ def test_families(network: Network, request):
         net.cast(dtype)
         net.set_nms(nms_thresh=0)
         fused = gluon_syncbn.fuse(net)
-    x = mx.nd.random.normal(shape=(2, 3, network.size, network.size), dtype=dtype)
+    x = nd.random.normal(shape=(2, 3, network.size, network.size), dtype=dtype)
     with exact_leaky_relu():
         found, wanted = leaves(fused(x)), leaves(net(x))
     assert len(found) == len(wanted)
@@ -82,7 +83,7 @@ def test_families(network: Network, request):
         np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=0, atol=tolerance * size)
 
 
-class Patterns(gluon.HybridBlock):
+class Patterns(HybridBlock):
     """What can be fused, and what not."""
 
     def __init__(self, **norm) -> None:
@@ -120,7 +121,7 @@ def varied(net: gluon.HybridBlock) -> gluon.HybridBlock:
     quiet_initialize(net).cast("float64")
     rng = np.random.default_rng(1)
     for parameter in net.collect_params().values():
-        parameter.set_data(mx.nd.array(rng.uniform(0.5, 1.5, parameter.shape), dtype="float64"))
+        parameter.set_data(nd.array(rng.uniform(0.5, 1.5, parameter.shape), dtype="float64"))
     return net
 
 
@@ -128,7 +129,7 @@ def after_a_step(net: gluon.HybridBlock) -> tuple[list, list[np.ndarray]]:
     """Outputs on two contexts; these, gradients, running statistics and inference as arrays."""
     rng = np.random.default_rng(2)
     arrays = [
-        [mx.nd.array(rng.normal(size=(3, 4, 5)), ctx=ctx, dtype="float64") for _ in "xy"]
+        [nd.array(rng.normal(size=(3, 4, 5)), ctx=ctx, dtype="float64") for _ in "xy"]
         for ctx in contexts(DEVICES)
     ]
     with autograd.record():
@@ -185,7 +186,7 @@ def test_in_place():
     require_equal(after_a_step(fused)[1], result)
 
 
-class Reused(gluon.HybridBlock):
+class Reused(HybridBlock):
     """A layer whose two uses a fusion would run in the other order."""
 
     def __init__(self, first: str) -> None:
@@ -228,7 +229,7 @@ def small(norm=nn.BatchNorm) -> nn.HybridSequential:
 def test_checkpoints_trainer_and_shapes_that_are_not_known_yet(tmp_path):
     net = quiet_initialize(small())
     fused = gluon_syncbn.fuse(net, convert=True)
-    data = [mx.nd.random.normal(shape=(3, 3, 6, 6), ctx=c) for c in contexts(2)]
+    data = [nd.random.normal(shape=(3, 3, 6, 6), ctx=c) for c in contexts(2)]
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     assert fused.collect_params().keys() == net.collect_params().keys()
     losses = []
@@ -237,7 +238,7 @@ def test_checkpoints_trainer_and_shapes_that_are_not_known_yet(tmp_path):
             parts = [((fused(x) - 1) ** 2).sum() for x in data]
         autograd.backward(parts)
         trainer.step(6)
-        losses.append(sum(part.asscalar() for part in parts))
+        losses.append(sum(part.asnumpy().item() for part in parts))
     assert losses[-1] < losses[0]
     assert gluon_syncbn.check_in_sync(fused) == {}
     np.testing.assert_allclose(fused(data[0]).asnumpy(), net(data[0]).asnumpy(), rtol=1e-5)
@@ -256,7 +257,7 @@ def test_checkpoints_trainer_and_shapes_that_are_not_known_yet(tmp_path):
 @pytest.mark.parametrize("plain", [False, True])
 def test_export(tmp_path, plain):
     fused = gluon_syncbn.fuse(quiet_initialize(small()), convert=True)
-    x = mx.nd.random.normal(shape=(3, 3, 6, 6))
+    x = nd.random.normal(shape=(3, 3, 6, 6))
     expected = fused(x).asnumpy()
     path = str(tmp_path / "net")
     gluon_syncbn.export(fused, path) if plain else fused.export(path)
@@ -279,7 +280,7 @@ def test_other_dtypes(dtype, momentum, cast_fused):
     if cast_fused:
         fused.cast(dtype)
     with autograd.record():
-        outs = [fused(mx.nd.ones((2, 3, 4), ctx=c, dtype=dtype)) for c in contexts(2)]
+        outs = [fused(nd.ones((2, 3, 4), ctx=c, dtype=dtype)) for c in contexts(2)]
     assert all(out.dtype == np.dtype(dtype) for out in outs)
     np.testing.assert_array_equal(outs[0].asnumpy(), np.zeros((2, 3, 4)))
 
@@ -290,7 +291,7 @@ def test_what_cannot_be_fused():
     with pytest.raises(ValueError, match=r"num_devices=None.*not initialized"):
         gluon_syncbn.fuse(small(), convert=True)
 
-    class LooksAtShapes(gluon.HybridBlock):
+    class LooksAtShapes(HybridBlock):
         def hybrid_forward(self, F, x):
             return x.reshape(x.shape[0], -1)
 

@@ -11,6 +11,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import HybridBlock, nd
 
 RNG = np.random.default_rng(0)
 
@@ -78,7 +79,7 @@ def test_by_name_and_by_order(prefix):
     net = initialized(get_model("resnet18_v1b", classes=10))
     loaded = gluon_syncbn.load_torch(net, state)
     assert loaded["layer2.0.bn1.gamma"] == f"{prefix}layer2.0.bn1.weight"
-    net(mx.nd.ones((1, 3, 32, 32), ctx=contexts(1)[0]))
+    net(nd.ones((1, 3, 32, 32), ctx=contexts(1)[0]))
     assert_loaded(net, state, loaded)
 
 
@@ -122,10 +123,10 @@ def test_it_computes_what_the_other_does():
     mean, var = (state[f"b.running_{k}"].reshape(1, -1, 1, 1) for k in ("mean", "var"))
     y = np.maximum((y - mean) / np.sqrt(var + 1e-5) * each["weight"] + each["bias"], 0)
     expected = y.reshape(2, -1) @ state["c.weight"].T + state["c.bias"]
-    found = net(mx.nd.array(x)).asnumpy()
+    found = net(nd.array(x)).asnumpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     with autograd.record():
-        outs = [net(mx.nd.array(part, ctx=c)) for part, c in zip(np.split(x, 2), contexts(2))]
+        outs = [net(nd.array(part, ctx=c)) for part, c in zip(np.split(x, 2), contexts(2))]
     autograd.backward(outs)
     mx.nd.waitall()
 
@@ -136,7 +137,7 @@ def test_norms_without_scale_and_with_a_count():
     net.initialize(mx.init.One(), ctx=contexts(2))
     loaded = gluon_syncbn.load_torch(net, norm("bn", 4, affine=False))
     assert loaded["0.gamma"] == loaded["0.beta"] == ""
-    assert net[0].num_batches_tracked.data(contexts(2)[1]).asscalar() == 7
+    assert net[0].num_batches_tracked.data(contexts(2)[1]).asnumpy().item() == 7
     assert (net[0].beta.data(contexts(1)[0]).asnumpy() == 0).all()
 
 
@@ -149,11 +150,11 @@ def test_parts_by_name():
         gluon_syncbn.load_torch(net, state)
     assert [p.list_data() if p._data else None for p in net.collect_params().values()] == before
     loaded = gluon_syncbn.load_torch(net, state, {"4": "head.out"})
-    net(mx.nd.ones((1, 3, 6, 6), ctx=contexts(1)[0]))
+    net(nd.ones((1, 3, 6, 6), ctx=contexts(1)[0]))
     assert_loaded(net, state, loaded)
 
 
-class Named(gluon.HybridBlock):
+class Named(HybridBlock):
     """Two layers of one shape, of which the names tell more than the order."""
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import nd
 
 BATCH = 3  # two devices get one image and two
 
@@ -28,7 +29,7 @@ def weighted_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
     for out in outputs_of(net(x)):
         rng = np.random.default_rng(out.size // out.shape[0])
         weights = rng.standard_normal((first + out.shape[0], *out.shape[1:]))[first:]
-        losses.append((out * mx.nd.array(weights, ctx=out.context, dtype="float64")).sum())
+        losses.append((out * nd.array(weights, ctx=out.context, dtype="float64")).sum())
     return sum(losses)
 
 
@@ -60,7 +61,7 @@ def randomize(net: Any, size: int, loss: Loss) -> dict[str, np.ndarray]:
     """
     net.initialize(mx.init.Zero(), ctx=contexts(1), force_reinit=True)
     with autograd.record():  # infers the shapes
-        loss(net, mx.nd.zeros((1, 3, size, size), dtype="float64"), 0)
+        loss(net, nd.zeros((1, 3, size, size), dtype="float64"), 0)
     rng = np.random.default_rng(1)
     values = {}
     for name, parameter in _named(net).items():
@@ -75,7 +76,7 @@ def randomize(net: Any, size: int, loss: Loss) -> dict[str, np.ndarray]:
             value = np.exp(0.3 * value)
         else:
             value *= 0.3
-        parameter.set_data(mx.nd.array(value, dtype="float64"))
+        parameter.set_data(nd.array(value, dtype="float64"))
         values[name] = value
     return values
 
@@ -87,13 +88,13 @@ def load(net: Any, number: int, values: dict[str, np.ndarray]) -> None:
     for name, parameter in parameters.items():
         parameter.shape = values[name].shape
         parameter.initialize(mx.init.Zero(), ctx=contexts(number), force_reinit=True)
-        parameter.set_data(mx.nd.array(values[name], dtype="float64"))
+        parameter.set_data(nd.array(values[name], dtype="float64"))
 
 
 def train_step(net: Any, number: int, size: int, loss: Loss) -> Step:
     """Run forward and backward on `number` contexts."""
     rng = np.random.default_rng(2)
-    data = mx.nd.array(rng.standard_normal((BATCH, 3, size, size)), dtype="float64")
+    data = nd.array(rng.standard_normal((BATCH, 3, size, size)), dtype="float64")
     shards = gluon.utils.split_and_load(data, contexts(number), even_split=False)
     first, losses = 0, []
     with autograd.record():
@@ -109,7 +110,7 @@ def train_step(net: Any, number: int, size: int, loss: Loss) -> Step:
                 np.testing.assert_array_equal(other, running[name], err_msg=name)
         else:
             gradients[name] = sum(array.asnumpy() for array in parameter.list_grad())
-    return Step(sum(value.asscalar() for value in losses), gradients, running)
+    return Step(sum(value.asnumpy().item() for value in losses), gradients, running)
 
 
 def compare(ours: Step, expected: Step, tolerance: float) -> None:

@@ -1,0 +1,114 @@
+"""ResNets of Gluon's model zoo, on any MXNet: several contexts against one with BatchNorm."""
+
+from __future__ import annotations
+
+import threading
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_syncbn.mxnet_versions import IS_2
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from mxnet.gluon.model_zoo import vision
+
+from tests.conftest import contexts
+from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import nd
+from tests.support.whole_batch import compare, load, randomize, train_step, weighted_loss
+
+SIZE = 32
+
+
+def network(name: str) -> gluon.HybridBlock:
+    net = vision.get_model(name, classes=10)
+    net.cast("float64")
+    return net
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [*(("resnet18_v1", mode) for mode in MODES), ("resnet50_v1", "static_alloc")]
+)
+def test_two_contexts_equal_one_with_batchnorm(name, mode):
+    one = network(name)
+    values = randomize(one, SIZE, weighted_loss)
+    load(one, 1, values)
+    expected = train_step(one, 1, SIZE, weighted_loss)
+    many = gluon_syncbn.convert_sync_batchnorm(network(name))
+    load(many, 2, values)
+    many.hybridize(**MODES[mode])
+    compare(train_step(many, 2, SIZE, weighted_loss), expected, tolerance=1e-6)
+    assert not gluon_syncbn.check_in_sync(many)
+    gluon_syncbn.revert_sync_batchnorm(many)
+    assert not any(isinstance(each, gluon_syncbn.SyncBatchNorm) for each in many.features)
+
+
+def with_dropout(number: int, mode: str) -> nn.HybridSequential:
+    """ResNet-50 with a Dropout in front and between its stages."""
+    net = nn.HybridSequential()
+    for part in vision.resnet50_v1(classes=10).features:
+        net.add(nn.Dropout(0.3), part)
+    gluon_syncbn.convert_sync_batchnorm(net)
+    net.initialize(mx.init.Xavier(), ctx=contexts(number))
+    net.hybridize(**MODES[mode])
+    return net
+
+
+def train(net: nn.HybridSequential, number: int, steps: int) -> float:
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-4})
+    for _ in range(steps):
+        with autograd.record():
+            losses = [
+                net(nd.random.normal(shape=(1, 3, SIZE, SIZE), ctx=context)).mean()
+                for context in contexts(number)
+            ]
+        autograd.backward(losses)
+        trainer.step(number)
+    return sum(loss.asnumpy().item() for loss in losses)
+
+
+@pytest.mark.parametrize("mode", ["imperative", "static_alloc"])
+def test_eight_contexts_with_dropout(mode):
+    assert np.isfinite(train(with_dropout(8, mode), 8, steps=2))
+
+
+def on_a_thread(function) -> list:
+    """What `function` returns on a thread that lives for this call."""
+    results: list = []
+
+    def call() -> None:
+        if IS_2:  # which has an interface per thread
+            mx.npx.set_np()
+        with contexts(1)[0]:
+            results.append(function())
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return results
+
+
+def test_a_thread_for_each_step():
+    net = with_dropout(2, "static_alloc")
+    for _ in range(4):
+        (loss,) = on_a_thread(lambda: train(net, 2, steps=1))
+        assert np.isfinite(loss)
+
+
+def test_three_hundred_threads_that_come_and_go():
+    ctx = contexts(2)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, in_units=3), gluon_syncbn.SyncBatchNorm(in_channels=4), nn.Dropout(0.5))
+    net.initialize(ctx=ctx)
+    net.hybridize()
+    data = [nd.array([[1, 2, 3], [4, 0, 6]], ctx=c) for c in ctx]
+
+    def step() -> bool:
+        with autograd.record():
+            losses = [(net(x) ** 2).sum() for x in data]
+        autograd.backward(losses)
+        return all(np.isfinite(loss.asnumpy()).all() for loss in losses)
+
+    for _ in range(300):
+        assert on_a_thread(step) == [True]
