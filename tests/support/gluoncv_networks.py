@@ -50,7 +50,7 @@ class Network:
     Attributes
     ----------
     family, backbone, aux : str
-        What the row says; `aux` is ``-`` where the family takes no notice of that argument.
+        The columns of the row; `aux` is ``-`` if the family ignores that argument.
     make : callable
         Makes the network from norm_layer, norm_kwargs and contexts.
     loss : callable
@@ -60,11 +60,11 @@ class Network:
     by_default : bool
         Whether every run of the tests includes it.
     impossible : dict of str to str
-        Ways (see `WAYS`) that GluonCV itself does not offer, and why.
+        The ways (see `WAYS`) that GluonCV itself does not offer, and the reasons.
     tolerance : float
-        For gradients; random networks magnify rounding errors with every layer.
+        For gradients, because random networks magnify rounding errors with every layer.
     plain, convertible : type
-        What to give GluonCV as norm_layer for one device, and before conversion.
+        The norm_layer for GluonCV on one device, and before conversion.
     """
 
     family: str

@@ -32,7 +32,7 @@ std::uint32_t index(std::int64_t value, const Layout& layout) {
   if (value < std::int64_t{1} << 31) return static_cast<std::uint32_t>(value);
   throw Error("an array of " + std::to_string(layout.outer) + " x " +
               std::to_string(layout.channels) + " x " + std::to_string(layout.inner) +
-              " elements (before the channel axis, along it, behind it) is too large for the GPU "
+              " elements (before the channel axis, along it, after it) is too large for the GPU "
               "kernels: expected less than 2^31 accesses for each channel");
 }
 
