@@ -1,4 +1,4 @@
-"""Running statistics that are the same everywhere, as their mean."""
+"""Replace running statistics that differ between devices by their mean."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _keys: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionar
 def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
     """Average the running statistics of a network over its contexts, and over processes.
 
-    Call it before you save or validate a network whose devices or workers normalized with
-    statistics of their own, as plain BatchNorm does, or SyncBatchNorm with `sync_group_size` or a
-    parameter server. All contexts of all processes then hold the plain means of the running means
-    and variances: every device has the same weight, however many images it had. These variances are
-    those within the devices' batches; :func:`gluon_syncbn.update_statistics` computes those of a
-    whole data set. Waits until all devices are done.
+    Devices or workers have statistics of their own with plain BatchNorm, with `sync_group_size`, or
+    with a parameter server. Call this function before you save or validate such a network. All
+    contexts of all processes then hold the plain means of the running means and variances: every
+    device has the same weight, however many images it had. A mean of variances misses the variance
+    between the devices; :func:`gluon_syncbn.update_statistics` computes the variances of a whole
+    data set. Waits until all devices are done.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
         An initialized network with BatchNorm layers, of any class.
     kvstore : mxnet.kvstore.KVStore, optional
         The ``dist_sync`` store of the trainer, which has to have ``update_on_kvstore=False``. All
-        workers call this function with the same network. By default the processes are those of
-        :func:`gluon_syncbn.init`, or this process alone.
+        workers call this function with the same network. By default, the processes of
+        :func:`gluon_syncbn.init` take part, or this process alone.
 
     Raises
     ------
