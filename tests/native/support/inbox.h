@@ -68,7 +68,7 @@ class NumbersPass : public DevicePass {
   const tests::Then<Part> then_;
 };
 
-/// A forward meeting of a group that has no others.
+/// The only meeting of a group, in forward.
 struct LoneMeeting {
   LoneMeeting(const std::string& layer, std::size_t ranks, std::uint64_t round)
       : group(std::make_shared<SyncGroup>(layer, ranks)),
@@ -92,7 +92,7 @@ void arrive(Meeting& meeting, const typename NotDeduced<Device>::Type& device, c
   meeting.arrive(device, std::make_shared<NumbersPass<Part>>(part, std::move(then)));
 }
 
-/// Keeps everything that it gets. Copies share what they keep.
+/// Keeps all calls. Copies share the calls that they keep.
 template <class Part>
 class Inbox {
  public:
@@ -109,8 +109,8 @@ class Inbox {
     };
   }
 
-  /// The first call. Throws if none comes, so that a lost outcome fails the test and does not hang
-  /// it.
+  /// Returns the first call. Throws if none comes, so that a lost result fails the test instead of
+  /// hanging it.
   Delivery wait() const {
     std::unique_lock<std::mutex> lock(state_->mutex);
     const auto called = [&] { return !state_->calls.empty(); };

@@ -15,7 +15,7 @@
 
 namespace gluon_syncbn::tests {
 
-/// What connects the processes of a test, all of which live in this one.
+/// Connects the simulated processes of a test, which all live in the process of the test.
 class Wire {
  public:
   explicit Wire(int size) : size_(size) {}
@@ -62,7 +62,7 @@ class Wire {
     for (const auto& letters : held) deliver(letters);
   }
 
-  /// Messages that wait refer to their groups, and those to this wire.
+  /// Waiting messages refer to their groups, and the groups refer to this wire.
   void forget() {
     std::map<std::string, std::map<int, Letter>> waiting;
     const std::lock_guard<std::mutex> lock(mutex_);
