@@ -111,8 +111,8 @@ def mixed_precision() -> Any:
 def current_graph(layer: gluon.Block) -> tuple[Any, str, bool]:
     """Say for which graph MXNet is calling `layer`, if it builds one.
 
-    Returns an object that belongs to this trace, a name of the graph that is the same in all
-    processes, and whether `layer` is called by itself.
+    Returns an object that belongs to this trace, and a name of the graph that is the same in all
+    processes. Then it returns whether `layer` is called by itself.
     """
     return _current_graph_2(layer) if IS_2 else _current_graph_1(layer)
 
@@ -120,7 +120,7 @@ def current_graph(layer: gluon.Block) -> tuple[Any, str, bool]:
 def _current_graph_1(layer: gluon.Block) -> tuple[Any, str, bool]:
     # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs to
     # the trace.
-    scope = current = getattr(mx.name.NameManager._current, "value", gluon.Block)
+    scope = current = mx.name.NameManager.current
     while isinstance(current, mx.name.Prefix):
         scope, current = current, current._old_manager
     graph = getattr(scope, "_prefix", "")
@@ -142,7 +142,7 @@ def _current_graph_2(layer: gluon.Block) -> tuple[Any, str, bool]:
     frame = sys._getframe()
     while frame.f_code is not gluon.HybridBlock._get_graph.__code__:
         if frame.f_back is None:
-            return gluon.Block, "", False
+            return gluon.Block, "", False  # the class stands for no graph
         frame = frame.f_back
     block, inputs = frame.f_locals["self"], frame.f_locals["symbol_inputs"]
     trace = _latest_traces.get(block)
