@@ -9,7 +9,7 @@
 #include "common/error.h"
 #include "common/watchdog.h"
 #include "mxnet/blas.h"
-#include "mxnet/cpu_contexts.h"
+#include "mxnet/cpu_context_check.h"
 #include "mxnet/cpu_pools.h"
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"

@@ -70,8 +70,8 @@ class DevicePass {
   virtual void fail(const std::string& error) = 0;
 };
 
-/// Held while a backend moves, or orders the moves of, the running statistics of all devices of a
-/// process. So all devices apply the updates of uses that share arrays in one order.
+/// A backend holds this lock while it moves the running statistics of all devices of a process, or
+/// queues their moves. So all devices apply the updates of uses that share arrays in one order.
 std::unique_lock<std::mutex> lock_running_statistics();
 
 /// What computes for one device. Arrays lie in its memory. Those of parameters and running

@@ -14,7 +14,7 @@
 
 namespace gluon_syncbn {
 
-/// Why all waiting ends before the timeout.
+/// Says why the watchdog ends waits before the timeout, for Waiting::interrupt().
 struct Interruption {
   std::string reason;
   bool calls_may_come;  ///< whether the program may still make the missing calls
@@ -26,7 +26,7 @@ class Waiting {
   using Seconds = std::chrono::duration<double>;
 
   virtual ~Waiting() = default;
-  /// The share of the timeout after which warn() is called.
+  /// The watchdog calls remind() after this share of the timeout.
   virtual double remind_after() const { return 0.1; }
   /// Called once.
   virtual void remind(Seconds waited, Seconds limit) = 0;
@@ -41,6 +41,8 @@ class Waiting {
 class Watchdog {
  public:
   static Watchdog& instance();
+
+  static constexpr double kDefaultTimeout = 300;
 
   /// In seconds; 0 means that there is no limit.
   void set_timeout(double seconds);

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "distributed/process_groups.h"
+#include "distributed/process_group_registry.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"

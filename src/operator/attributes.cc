@@ -275,17 +275,13 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
 
 std::string Attributes::layer() const { return "SyncBatchNorm '" + shown(key) + "'"; }
 
-std::optional<Group> Attributes::group_of(int device_id) const {
-  const auto found = std::find(device_ids.begin(), device_ids.end(), device_id);
-  if (found == device_ids.end()) return std::nullopt;
-  const auto number = static_cast<std::size_t>(found - device_ids.begin()) / group_size();
-  const auto first = device_ids.begin() + static_cast<std::ptrdiff_t>(number * group_size());
-  return Group{number, {first, first + static_cast<std::ptrdiff_t>(group_size())}};
+std::optional<DeviceGroup> Attributes::group_of(int device_id) const {
+  return gluon_syncbn::group_of(device_id, device_ids, group_size());
 }
 
 std::string Attributes::device_list() const { return number_list(device_ids); }
 
-std::string Attributes::layer(const Group& group) const {
+std::string Attributes::layer(const DeviceGroup& group) const {
   return layer() + " group " + std::to_string(group.number) + " of " +
          std::to_string(num_devices / group_size()) + " (device ids " +
          number_list(group.device_ids) + ")";

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "norm/activation.h"
+#include "sync/device_groups.h"
 
 namespace gluon_syncbn::op {
 
@@ -21,12 +22,6 @@ struct BackwardReads {
   bool data = true;
   bool beta = false;
   bool output = false;
-};
-
-/// Devices that synchronize with each other and with no others.
-struct Group {
-  std::size_t number = 0;
-  std::vector<int> device_ids;
 };
 
 /// The operator's attributes with the defaults of MXNet's BatchNorm.
@@ -65,13 +60,13 @@ struct Attributes {
   std::size_t group_size() const { return sync_group_size.value_or(num_devices); }
 
   /// The group of a device where there are groups; nothing where the device is in none.
-  std::optional<Group> group_of(int device_id) const;
+  std::optional<DeviceGroup> group_of(int device_id) const;
 
   /// "0, 1, 2, 3".
   std::string device_list() const;
 
   /// "SyncBatchNorm 'key' group 1 of 2 (device ids 2, 3)", for messages.
-  std::string layer(const Group& group) const;
+  std::string layer(const DeviceGroup& group) const;
 
   /// `axis` counted from the front. Throws Error where `ndim` has no such axis.
   std::size_t axis_of(std::size_t ndim) const;

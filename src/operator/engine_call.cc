@@ -31,7 +31,7 @@ void EngineCall::push(const char* name) {
       self->complete(error.what());
     }
   });
-  // This engine has run the operation by now, and forgets its error.
+  // NaiveEngine has run the operation inside push() and drops its error.
   static const bool is_naive = is_engine("NaiveEngine");
   if (is_naive && !error_.empty()) throw Error(error_);
 }

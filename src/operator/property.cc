@@ -4,9 +4,9 @@
 
 #include "common/error.h"
 #include "common/list_text.h"
-#include "distributed/process_groups.h"
+#include "distributed/process_group_registry.h"
 #include "mxnet/blas.h"
-#include "mxnet/cpu_contexts.h"
+#include "mxnet/cpu_context_check.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "operator/backends.h"
@@ -163,7 +163,7 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
 }
 
 std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
-  Group group{0, attributes_.device_ids};
+  DeviceGroup group{0, attributes_.device_ids};
   std::string layer = attributes_.layer();
   SyncGroup::Options options;
   options.key = attributes_.key;

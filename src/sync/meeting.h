@@ -50,10 +50,11 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   /// name of the meeting. Without effect once all have met.
   void fail(const std::string& error) override;
 
-  /// The same if it waits for devices of this process.
+  /// Fails the meeting, but only while it still waits for devices of this process.
   void interrupt(const Interruption& interruption) override;
 
-  void remind(Seconds waited, Seconds limit) override;  ///< warns
+  /// Warns.
+  void remind(Seconds waited, Seconds limit) override;
   void give_up(Seconds waited) override;
 
  private:
@@ -74,7 +75,8 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   template <class BeforePassesFail>
   void end_with(const std::string& error, const BeforePassesFail& before_passes_fail);
 
-  const std::weak_ptr<SyncGroup> group_;  // which may own this, and lives while a pass waits
+  // An open round of the group may own this meeting. Operators keep the group while a pass waits.
+  const std::weak_ptr<SyncGroup> group_;
   const std::size_t num_devices_;
   const std::uint64_t round_;
   const Direction direction_;

@@ -26,9 +26,9 @@ namespace gluon_syncbn {
 /// later step, forever. What prevents that:
 ///
 /// - A round that times out brings the absent devices up to date: their next call joins the round
-///   that their peers join next. Only calls made after the timeout count as such. A call that was
-///   made before, and whose operation is merely late, joins the round that has failed and gets its
-///   error. The calls after it get the errors of their rounds.
+///   that their peers join next. Their next call is the next one made after the timeout. A call
+///   that was made before, and whose operation is merely late, joins the round that has failed and
+///   gets its error. The calls after it get the errors of their rounds.
 /// - A round that fails at once, because one device has failed, waits for no device, and its other
 ///   devices are not late. Devices that still come get its error. If a device of the failed round
 ///   is called again before that, then the step was broken off, and absent devices are brought up

@@ -1,5 +1,5 @@
-#ifndef GLUON_SYNCBN_MXNET_CPU_CONTEXTS_H_
-#define GLUON_SYNCBN_MXNET_CPU_CONTEXTS_H_
+#ifndef GLUON_SYNCBN_MXNET_CPU_CONTEXT_CHECK_H_
+#define GLUON_SYNCBN_MXNET_CPU_CONTEXT_CHECK_H_
 
 #include <string>
 
@@ -21,4 +21,4 @@ void require_safe_cpu_contexts(const std::string& layer, bool several);
 
 }  // namespace gluon_syncbn::mxnet
 
-#endif  // GLUON_SYNCBN_MXNET_CPU_CONTEXTS_H_
+#endif  // GLUON_SYNCBN_MXNET_CPU_CONTEXT_CHECK_H_

@@ -1,4 +1,4 @@
-#include "distributed/process_groups.h"
+#include "distributed/process_group_registry.h"
 
 #include <map>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "mxnet/cpu_contexts.h"
+#include "mxnet/cpu_context_check.h"
 
 #include <dlfcn.h>
 

@@ -1,0 +1,23 @@
+#ifndef GLUON_SYNCBN_SYNC_DEVICE_GROUPS_H_
+#define GLUON_SYNCBN_SYNC_DEVICE_GROUPS_H_
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace gluon_syncbn {
+
+/// The devices that synchronize with each other by `sync_group_size`, and with no others.
+struct DeviceGroup {
+  std::size_t number = 0;
+  std::vector<int> device_ids;
+};
+
+/// The group of a device, if groups of `size` are cut from `device_ids` in their order; nothing if
+/// the device is in no group.
+std::optional<DeviceGroup> group_of(int device_id, const std::vector<int>& device_ids,
+                                    std::size_t size);
+
+}  // namespace gluon_syncbn
+
+#endif  // GLUON_SYNCBN_SYNC_DEVICE_GROUPS_H_
