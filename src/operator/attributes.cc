@@ -221,8 +221,8 @@ void check(const Attributes& attributes) {
   }
   if (attributes.inplace && attributes.shortcut) {
     throw Error(layer +
-                ": attributes inplace=True and shortcut=True exclude each other; a sum "
-                "does not tell its terms");
+                ": attributes inplace=True and shortcut=True exclude each other; the terms "
+                "of a sum are not recoverable from the output");
   }
   const bool meets_by_key = attributes.num_devices > 1 && attributes.scope == Scope::kKey;
   if (attributes.key.empty() && (meets_by_key || attributes.crosses_processes())) {
