@@ -11,10 +11,10 @@
 
 #include "common/error.h"
 #include "cuda/gpu.h"
-#include "cuda/invertible_check.h"
 #include "cuda/kernels/channels.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/partial_statistics.h"
+#include "norm/invertible.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -70,7 +70,6 @@ class StreamWorkspace : public Workspace {
     return static_cast<double*>(taken_.back()->data());
   }
   std::uint32_t* counters(std::size_t number) override { return gpu_->counters(number); }
-  Claims claims(std::size_t number) override { return gpu_->claims(number); }
 
  private:
   Gpu* gpu_;
@@ -91,7 +90,7 @@ Averages<P> averages_of(Gpu* gpu, const Backend::Running& running, std::int64_t 
 /// from the running statistics, and then the output. `moves_running` lets it move the running
 /// statistics of `work`.
 void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics& statistics,
-                    const Messages& messages, bool moves_running, StreamWorkspace* workspace) {
+                    const Messages& messages, bool moves_running) {
   dispatch(work.data.dtype, [&](auto types) {
     using T = typename decltype(types)::Data;
     using P = typename decltype(types)::Parameter;
@@ -105,10 +104,10 @@ void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics&
     if (moves_running) source.averages = averages_of<P>(gpu, work.running, statistics.channels);
     source.gamma = static_cast<const P*>(work.gamma);
     source.beta = static_cast<const P*>(work.beta);
-    cuda::normalize(
-        static_cast<const T*>(work.x), work.data.layout, source, work.write,
-        static_cast<T*>(work.y), workspace, gpu->stream(),
-        {work.activation, static_cast<const T*>(work.shortcut), statistics.normalizations<P>()});
+    source.normalizations = statistics.normalizations<P>();
+    cuda::normalize(static_cast<const T*>(work.x), work.data.layout, source, work.write,
+                    static_cast<T*>(work.y), gpu->stream(),
+                    {work.activation, static_cast<const T*>(work.shortcut)});
   });
 }
 
@@ -265,7 +264,7 @@ class ForwardPass : public GpuPass {
     *work_.saved = {statistics, count};
     StreamWorkspace workspace(gpu());
     // A batch without elements has no statistics.
-    launch_forward(gpu(), work_, *statistics, messages(all, &workspace), count > 0, &workspace);
+    launch_forward(gpu(), work_, *statistics, messages(all, &workspace), count > 0);
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
@@ -282,7 +281,6 @@ class BackwardPass : public GpuPass {
 
  private:
   void sum_into(const Pairs& message, StreamWorkspace* workspace) override {
-    if (work_.inplace) check_ = std::make_unique<InvertibleCheck>(gpu(), work_);
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::gradient_sums(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x), layout(),
@@ -297,7 +295,14 @@ class BackwardPass : public GpuPass {
 
   void compute(const AllPartialStatistics& all) override {
     const Backend::Gradients& gradients = work_.gradients;
-    if (!gradients.gamma && !gradients.beta && !gradients.data && !gradients.shortcut) return;
+    if (!work_.inplace && !gradients.gamma && !gradients.beta && !gradients.data &&
+        !gradients.shortcut) {
+      return;
+    }
+    if (work_.inplace) {
+      not_invertible_ = gpu()->host_memory(1);
+      *first_not_invertible() = kNone;
+    }
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
@@ -310,7 +315,9 @@ class BackwardPass : public GpuPass {
       source.inv_std = statistics_.arrays().inv_std;
       source.gamma = static_cast<const P*>(work_.gamma);
       source.count = static_cast<double>(work_.count);
-      source.sums = workspace.doubles(message_size());
+      if (work_.inplace) {
+        source.check = {Invertible::of(work_.data.dtype, work_.activation), first_not_invertible()};
+      }
       source.fix_gamma = gradients.fix_gamma;
       source.gamma_gradient = {static_cast<P*>(gradients.gamma),
                                gradients.write_gamma == WriteMode::kAdd};
@@ -324,8 +331,32 @@ class BackwardPass : public GpuPass {
   }
 
   std::string fault() override {
-    const auto check = std::move(check_);
-    return check ? check->error() : "";
+    const auto memory = std::move(not_invertible_);
+    if (!memory) return "";
+    const std::uint32_t channel = *static_cast<const std::uint32_t*>(memory->data());
+    if (channel == kNone) return "";
+    return dispatch(work_.data.dtype, [&](auto types) {
+      using P = typename decltype(types)::Parameter;
+      P gamma = 1;
+      P beta = 0;
+      const auto get = [&](P* to, const void* from) {
+        if (from) gpu()->stream()->copy(to, static_cast<const P*>(from) + channel, sizeof(P));
+      };
+      try {
+        get(&gamma, work_.gamma);
+        get(&beta, work_.beta);
+        gpu()->stream()->synchronize();
+      } catch (const std::exception& error) {
+        return std::string(error.what());
+      }
+      return Invertible::of(work_.data.dtype, work_.activation)
+          .error(channel, static_cast<double>(gamma), static_cast<double>(beta));
+    });
+  }
+
+  static constexpr std::uint32_t kNone = ~0u;
+  std::uint32_t* first_not_invertible() const {
+    return static_cast<std::uint32_t*>(not_invertible_->data());
   }
 
   template <class T>
@@ -342,7 +373,7 @@ class BackwardPass : public GpuPass {
 
   const Backend::Backward work_;
   const GpuStatistics& statistics_;
-  std::unique_ptr<InvertibleCheck> check_;
+  Pool<Memory>::Lease not_invertible_;  // of a pass in place: the first such channel
 };
 
 class CudaBackend : public Backend {
@@ -368,8 +399,8 @@ class CudaBackend : public Backend {
   void inference(const Forward& work, const StatisticsPtr& statistics,
                  std::shared_ptr<Call> call) override {
     const OnDevice on_device(gpu_->stream()->ordinal());
-    StreamWorkspace workspace(gpu_);
-    launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, false, &workspace);
+    gpu_->require_no_capture();
+    launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, false);
     gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });
   }
 

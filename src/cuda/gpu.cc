@@ -238,14 +238,6 @@ std::uint32_t* Gpu::counters(std::size_t number) {
       [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); }));
 }
 
-Claims Gpu::claims(std::size_t number) {
-  require_no_capture();
-  void* states = claims_.at_least(
-      number * sizeof(Claims::State), &stream_,
-      [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); });
-  return {static_cast<Claims::State*>(states), ++last_claim_};
-}
-
 void Gpu::when_done(Done done) {
   Waiting waiting{nullptr, {}, std::move(done)};
   try {

@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/kernels/between_blocks.h"
 #include "cuda/runtime.h"
 
 namespace gluon_syncbn::cuda {
@@ -121,7 +120,8 @@ class Gpu {
 
   /// As Workspace says.
   std::uint32_t* counters(std::size_t number);
-  Claims claims(std::size_t number);
+  /// Throws Error if a CUDA graph would record what the stream is given next.
+  void require_no_capture() const;
 
   /// Calls `done` once all work that is on the stream now is done. Does not throw, and calls `done`
   /// in every case.
@@ -142,7 +142,6 @@ class Gpu {
   void give_back_free(Memory::Place place);
   Reading try_reading(Gpu* owner);
   bool reads_rightly(Gpu* owner);
-  void require_no_capture() const;
   Pool<Event>::Lease event();
   void wait_for(Waiting waiting);
   void run();
@@ -157,8 +156,6 @@ class Gpu {
   std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> memories_;  // by size
   Pool<Event> events_;
   ZeroedMemory counters_;
-  ZeroedMemory claims_;
-  std::atomic<Claims::State> last_claim_{0};
   std::mutex mutex_;  // of what follows
   bool ends_ = false;
   std::deque<Waiting> waiting_;

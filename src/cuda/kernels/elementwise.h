@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/between_blocks.h"
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 #include "cuda/kernels/tiling.h"
@@ -18,7 +17,7 @@ struct Output {
 };
 
 /// Output arrays of which every element depends on those at the same place of the inputs, and on
-/// what `Source` (channels.h) has for its channel, which one of the blocks computes for all.
+/// what `Source` (sources.h) has for its channel.
 ///
 /// Blocks go through the arrays from their end: what the kernel of the sums has read last is what
 /// the GPU's cache still holds.
@@ -36,32 +35,29 @@ struct Elementwise {
   std::uint32_t last_block;
   const T* inputs[kInputs];
   Source source;
-  Claims claims;  // of channels
   Output<T> outputs[kOutputs];
 
   struct Shared {
     Values values[kMostBlockChannels];  // of the channels of the block
   };
-  /// The first accesses of a thread, whose loads are under way while it waits for the channels.
+  /// The first accesses of a thread, whose loads are under way together with those of channels.
   struct Thread {
     typename Tiling::Task task;
     ChannelRange channels;  // of the block
     Walk<Tiling, kVectorIn> walk;
     Piece pieces[kAhead];
     AlignedVector<T, kVectorIn> packs[kAhead][kInputs];
-    bool has_turn;
   };
-  static constexpr int kSteps = 4;
+  static constexpr int kSteps = 2;
   static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated>;
 
   GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread,
                                      Thread* self, Shared* shared) const {
-    if (step == 0) begin(last_block - block, thread, self);
-    const ChannelRange& channels = self->channels;
-    if (step < 3) {
+    if (step == 0) {
+      begin(last_block - block, thread, self);
+      const ChannelRange& channels = self->channels;
       if (thread < channels.size) {
-        prepare(step, channels.at(thread, tiling.channels), &self->has_turn,
-                &shared->values[thread]);
+        shared->values[thread] = source.at(channels.at(thread, tiling.channels));
       }
       return true;
     }
@@ -131,20 +127,6 @@ struct Elementwise {
     }
     visit(tiling, &self->walk, &visitor);
     visit_rest(tiling, self->task, &visitor);
-  }
-
-  /// Each thread for one channel.
-  GLUON_SYNCBN_HOST_DEVICE void prepare(int step, std::int64_t channel, bool* has_turn,
-                                        Values* values) const {
-    if (step == 0) {
-      *has_turn = claims.claim(channel);
-    } else if (step == 1 && *has_turn) {
-      source.compute(channel);
-      claims.publish(channel);
-    } else if (step == 2) {
-      claims.wait(channel);
-      *values = source.at(channel);
-    }
   }
 
   /// Of channels that a thread has to do with at a time.

@@ -4,6 +4,7 @@
 #include "cuda/kernels/channels.h"
 #include "cuda/kernels/elementwise.h"
 #include "cuda/kernels/reduce.h"
+#include "cuda/kernels/sources.h"
 
 // All kernels there are. Every use of one of these macros defines VISIT(...) before.
 
@@ -18,30 +19,26 @@
   BODIES(VISIT, ChannelFirst, T, 1)                        \
   BODIES(VISIT, ChannelLast, T, 1)
 
-#define GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, Tiling, T, V)       \
-  VISIT(Reduce<Tiling, T, V, Deviations>)                           \
-  VISIT(Reduce<Tiling, T, V, Products>)                             \
-  VISIT(Elementwise<Tiling, T, V, ForwardSource<Real<T>>>)          \
-  VISIT(Elementwise<Tiling, T, V, BackwardSource<Real<T>>>)         \
-  VISIT(Reduce<Tiling, T, V, ProductsByInput>)                      \
-  VISIT(Reduce<Tiling, T, V, ProductsByOutput>)                     \
-  VISIT(Reduce<Tiling, T, V, ProductsInPlace>)                      \
-  VISIT(Elementwise<Tiling, T, V, ActivatedSource<Real<T>, false>>) \
-  VISIT(Elementwise<Tiling, T, V, ActivatedSource<Real<T>, true>>)  \
-  VISIT(Elementwise<Tiling, T, V, BackwardByInput<Real<T>>>)        \
-  VISIT(Elementwise<Tiling, T, V, BackwardByOutput<Real<T>>>)       \
-  VISIT(Elementwise<Tiling, T, V, BackwardInPlace<Real<T>>>)
+#define GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, Tiling, T, V)              \
+  VISIT(Reduce<Tiling, T, V, Deviations>)                                  \
+  VISIT(Reduce<Tiling, T, V, Products>)                                    \
+  VISIT(Elementwise<Tiling, T, V, Normalization<Real<T>>>)                 \
+  VISIT(Elementwise<Tiling, T, V, InputGradient<Real<T>>>)                 \
+  VISIT(Reduce<Tiling, T, V, ProductsByInput>)                             \
+  VISIT(Reduce<Tiling, T, V, ProductsByOutput>)                            \
+  VISIT(Reduce<Tiling, T, V, ProductsInPlace>)                             \
+  VISIT(Elementwise<Tiling, T, V, ActivatedNormalization<Real<T>, false>>) \
+  VISIT(Elementwise<Tiling, T, V, ActivatedNormalization<Real<T>, true>>)  \
+  VISIT(Elementwise<Tiling, T, V, InputGradientByInput<Real<T>>>)          \
+  VISIT(Elementwise<Tiling, T, V, InputGradientByOutput<Real<T>>>)         \
+  VISIT(Elementwise<Tiling, T, V, InputGradientInPlace<Real<T>>>)
 
 /// Those that have a thread for every channel.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
   VISIT(Channels<ForwardSource<float>>)         \
   VISIT(Channels<ForwardSource<double>>)        \
-  VISIT(Channels<StoringSource<float>>)         \
-  VISIT(Channels<StoringSource<double>>)        \
   VISIT(Channels<BackwardSource<float>>)        \
   VISIT(Channels<BackwardSource<double>>)       \
-  VISIT(Channels<ReadNumbers>)                  \
-  VISIT(FindNotInvertible<float>)               \
-  VISIT(FindNotInvertible<double>)
+  VISIT(Channels<ReadNumbers>)
 
 #endif  // GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_

@@ -88,7 +88,7 @@ struct alignas(16) StoredAffine : Affine<R> {};
 
 /// Per channel: dx = dy_factor * dy + x_factor * (x - mean) + constant.
 template <class R>
-struct Gradient {
+struct alignas(16) Gradient {
   R mean;
   R dy_factor;
   R x_factor;

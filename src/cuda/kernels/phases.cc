@@ -118,15 +118,17 @@ Output<T> output_of(WriteMode write, T* to) {
   return {to, write == WriteMode::kAdd ? to : nullptr};
 }
 
-/// What `source` computes, and output arrays from inputs of the same shape where they are not null.
+template <class Source>
+void merge(const Source& source, Stream* stream) {
+  const Channels<Source> body{source, source.channels};
+  launch(body, body.blocks(), stream);
+}
+
+/// Output arrays, where they are not null, from inputs of the same shape.
 template <class Source, class T, class... Others>
 void write_outputs(const Layout& layout, const Source& source, const Outputs<T>& outputs,
-                   Workspace* workspace, Stream* stream, const T* first, const Others*... others) {
-  if ((!outputs[0].to && !outputs[1].to) || is_empty(layout)) {
-    const Channels<typename Source::OfChannels> channels{source, layout.channels};
-    launch(channels, channels.blocks(), stream);
-    return;
-  }
+                   Stream* stream, const T* first, const Others*... others) {
+  if ((!outputs[0].to && !outputs[1].to) || is_empty(layout)) return;
   const auto or_first = [&](const Output<T>& output) { return output.to ? output.to : first; };
   dispatch_alignment(
       layout,
@@ -134,12 +136,7 @@ void write_outputs(const Layout& layout, const Source& source, const Outputs<T>&
         using Tiling = std::decay_t<decltype(partition)>;
         const std::int64_t blocks = partition.blocks();
         Elementwise<Tiling, T, decltype(vector)::value, Source> body{
-            partition,
-            static_cast<std::uint32_t>(blocks - 1),
-            {first, others...},
-            source,
-            workspace->claims(static_cast<std::size_t>(layout.channels)),
-            {}};
+            partition, static_cast<std::uint32_t>(blocks - 1), {first, others...}, source, {}};
         std::copy_n(outputs.begin(), Source::kOutputs, body.outputs);
         launch(body, blocks, stream);
       },
@@ -171,24 +168,19 @@ void moments(const T* x, const Layout& layout, Workspace* workspace, const Pairs
 
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
-               WriteMode write, T* y, Workspace* workspace, Stream* stream,
-               const Activated<T>& activated) {
+               WriteMode write, T* y, Stream* stream, const Activated<T>& activated) {
+  using R = Real<T>;
+  merge(source, stream);
   const Outputs<T> outputs{output_of(write, y)};
-  const T* const shortcut = activated.shortcut;
-  if (!shortcut && activated.activation.type == ActType::kNone) {
-    return write_outputs(layout, source, outputs, workspace, stream, x);
-  }
-  const auto with = [&](auto activated_source) {
-    static_cast<ForwardSource<Real<T>>&>(activated_source) = source;
-    activated_source.normalizations = activated.normalizations;
-    activated_source.activator = Activator<Real<T>>::of(activated.activation);
-    return activated_source;
-  };
-  if (shortcut) {
-    write_outputs(layout, with(ActivatedSource<Real<T>, true>{}), outputs, workspace, stream, x,
-                  shortcut);
+  const Normalization<R> plain{source.normalizations};
+  const auto activator = Activator<R>::of(activated.activation);
+  if (activated.shortcut) {
+    write_outputs(layout, ActivatedNormalization<R, true>{plain, activator}, outputs, stream, x,
+                  activated.shortcut);
+  } else if (activated.activation.type != ActType::kNone) {
+    write_outputs(layout, ActivatedNormalization<R, false>{plain, activator}, outputs, stream, x);
   } else {
-    write_outputs(layout, with(ActivatedSource<Real<T>, false>{}), outputs, workspace, stream, x);
+    write_outputs(layout, plain, outputs, stream, x);
   }
 }
 
@@ -215,28 +207,34 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardSource<Real<T>>& source, WriteMode write, T* dx,
                     Workspace* workspace, Stream* stream, const Gate<T>& gate,
                     WriteMode write_shortcut, T* dshortcut) {
+  using R = Real<T>;
+  BackwardSource<R> with_room = source;
+  with_room.beta = gate.inplace ? gate.beta : nullptr;
+  with_room.gradients = new_results<Gradient<R>>(workspace, source.channels);
+  merge(with_room, stream);
   const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
-  const auto activator = Activator<Real<T>>::of(gate.activation);
+  const InputGradient<R> plain{with_room.gradients};
+  const auto activator = Activator<R>::of(gate.activation);
   const bool is_plain = gate.activation.type == ActType::kNone;
   if (gate.inplace) {
-    write_outputs(layout, BackwardInPlace<Real<T>>{source, gate_in_place(gate)}, outputs, workspace,
-                  stream, dy, gate.y);
+    write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place(gate)}, outputs, stream, dy,
+                  gate.y);
   } else if (dshortcut || gate.y) {
-    // Without an activation the slope is 1 on both sides of 0, whatever tells the side.
-    write_outputs(layout, BackwardByOutput<Real<T>>{source, {activator}}, outputs, workspace,
-                  stream, dy, x, is_plain ? dy : gate.y);
+    // Without an activation the slope is 1 on both sides of 0, so any array does for y.
+    write_outputs(layout, InputGradientByOutput<R>{plain, {activator}}, outputs, stream, dy, x,
+                  is_plain ? dy : gate.y);
   } else if (is_plain) {
-    write_outputs(layout, source, outputs, workspace, stream, dy, x);
+    write_outputs(layout, plain, outputs, stream, dy, x);
   } else {
-    write_outputs(layout, BackwardByInput<Real<T>>{source, {activator, gate.normalizations}},
-                  outputs, workspace, stream, dy, x);
+    write_outputs(layout, InputGradientByInput<R>{plain, {activator, gate.normalizations}}, outputs,
+                  stream, dy, x);
   }
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                             \
   template void moments<T>(const T*, const Layout&, Workspace*, const Pairs&, Stream*);         \
   template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, WriteMode, \
-                             T*, Workspace*, Stream*, const Activated<T>&);                     \
+                             T*, Stream*, const Activated<T>&);                                 \
   template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, Workspace*,  \
                                  const Pairs&, Stream*, const Gate<T>&);                        \
   template void input_gradient<T>(const T*, const T*, const Layout&,                            \

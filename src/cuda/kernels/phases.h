@@ -7,7 +7,6 @@
 #include "common/layout.h"
 #include "common/real.h"
 #include "common/write_mode.h"
-#include "cuda/kernels/between_blocks.h"
 #include "cuda/kernels/channels.h"
 #include "cuda/runtime.h"
 #include "norm/activation.h"
@@ -22,8 +21,6 @@ class Workspace {
   virtual double* doubles(std::size_t number) = 0;
   /// Zeros, which every kernel leaves as zeros for the next one of the stream.
   virtual std::uint32_t* counters(std::size_t number) = 0;
-  /// For one kernel.
-  virtual Claims claims(std::size_t number) = 0;
 };
 
 /// Loads all kernels to a GPU.
@@ -34,8 +31,6 @@ template <class T>
 struct Activated {
   Activation activation = {};
   const T* shortcut = nullptr;  // null: none
-  /// Of channels, for backward; needed if there is an activation or a shortcut.
-  StoredAffine<Real<T>>* normalizations = nullptr;
 };
 
 /// What makes dz of dy, the gradient with respect to what the activation was given: the output or,
@@ -63,11 +58,10 @@ template <class T>
 void moments(const T* x, const Layout& layout, Workspace* workspace, const Pairs& message,
              Stream* stream);
 
-/// What `source` computes for every channel, and `y` where it is not null.
+/// Merges what `source` names and then computes `y` if it is not null, by two kernels.
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
-               WriteMode write, T* y, Workspace* workspace, Stream* stream,
-               const Activated<T>& activated = {});
+               WriteMode write, T* y, Stream* stream, const Activated<T>& activated = {});
 
 /// Sums of dz and of dz * (x - mean) of every channel into `message`. In place `x` is not read.
 template <class T>
@@ -75,8 +69,8 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* 
                    Workspace* workspace, const Pairs& message, Stream* stream,
                    const Gate<T>& gate = {});
 
-/// What `source` computes for every channel, and `dx` and `dshortcut` where they are not null. In
-/// place `x` is not read, and there is no `dshortcut`.
+/// Merges what `source` names and then computes `dx` and `dshortcut` if they are not null, by two
+/// kernels. In place `x` is not read, and there is no `dshortcut`.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardSource<Real<T>>& source, WriteMode write, T* dx,

@@ -36,10 +36,6 @@ class Workspace : public cuda::Workspace {
     return static_cast<std::uint32_t*>(
         counters_.at_least(number * sizeof(std::uint32_t), stream_, allocate_));
   }
-  cuda::Claims claims(std::size_t number) override {
-    void* states = claims_.at_least(number * sizeof(cuda::Claims::State), stream_, allocate_);
-    return {static_cast<cuda::Claims::State*>(states), ++last_claim_};
-  }
 
  private:
   cuda::Stream* stream_;
@@ -48,8 +44,6 @@ class Workspace : public cuda::Workspace {
   };
   std::vector<std::unique_ptr<cuda::Memory>> rooms_;
   cuda::ZeroedMemory counters_;
-  cuda::ZeroedMemory claims_;
-  cuda::Claims::State last_claim_ = 0;
 };
 
 /// Some arrays do not begin at a multiple of 16 bytes.
@@ -83,7 +77,6 @@ class GpuPhases {
         normalizations_(stream, std::vector<cuda::StoredAffine<R>>(given.channels())),
         gamma_gradient_(stream, given.gamma),
         beta_gradient_(stream, given.gamma),
-        merged_sums_(stream, std::vector<double>(2 * given.channels())),
         inv_std_(stream, given.inv_stds()),
         mean_(stream, given.means),
         message_(stream, message_of(given.sum_dz, given.sum_dz_centered)) {
@@ -94,9 +87,8 @@ class GpuPhases {
   void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) {
     const DeviceArray<T> input(stream_, given_.x.elements, offset_), output(stream_, *y, offset_);
     const DeviceArray<T> shortcut(stream_, given_.y.elements, other_offset_);
-    cuda::normalize(
-        input.data(), given_.layout, forward_source(), write, output.data(), &workspace_, stream_,
-        {given_.activation, adds_shortcut ? shortcut.data() : nullptr, normalizations_.data()});
+    cuda::normalize(input.data(), given_.layout, forward_source(), write, output.data(), stream_,
+                    {given_.activation, adds_shortcut ? shortcut.data() : nullptr});
     *y = output.download();
   }
   std::vector<double> gradient_sums() {
@@ -175,6 +167,7 @@ class GpuPhases {
                        channels};
     source.gamma = gamma();
     source.beta = beta_.data();
+    source.normalizations = normalizations_.data();
     return source;
   }
   cuda::BackwardSource<R> backward_source() {
@@ -186,7 +179,6 @@ class GpuPhases {
     source.inv_std = inv_std_.data();
     source.gamma = gamma();
     source.count = given_.kCount;
-    source.sums = merged_sums_.data();
     source.gamma_gradient = {gamma_gradient_.data(), false};
     source.beta_gradient = {beta_gradient_.data(), true};
     return source;
@@ -201,7 +193,7 @@ class GpuPhases {
   const DeviceArray<std::uint32_t> counter_;
   const DeviceArray<cuda::StoredAffine<R>> normalizations_;
   const DeviceArray<R> gamma_gradient_, beta_gradient_;
-  const DeviceArray<double> merged_sums_, inv_std_, mean_, message_;
+  const DeviceArray<double> inv_std_, mean_, message_;
 };
 
 /// The kernels on one stream.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,16 @@
 #include "common/error.h"
 #include "common/real.h"
 #include "cpu/channel_math.h"
+#include "cuda/backend.h"
 #include "cuda/device_array.h"
 #include "cuda/gpu.h"
-#include "cuda/invertible_check.h"
 #include "cuda/needs_gpu.h"
 #include "cuda/shard.h"
 #include "norm/activation.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
+#include "support/test_call.h"
+#include "sync/meeting.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -31,14 +34,23 @@ std::string error_on_gpu(const Activation& activation, const std::vector<Real<T>
   auto& gpu = cuda::Gpu::of(0);
   const DeviceArray<Real<T>> on_device_gamma(gpu.stream(), gamma);
   const DeviceArray<Real<T>> on_device_beta(gpu.stream(), beta);
-  Backend::Backward pass;
-  pass.data = {Type<T>::kDType, {2, static_cast<std::int64_t>(beta.size()), 3}};
-  pass.activation = activation;
-  pass.gamma = gamma.empty() ? nullptr : on_device_gamma.data();
-  pass.beta = on_device_beta.data();
-  const cuda::InvertibleCheck check(&gpu, pass);
-  gpu.stream()->synchronize();
-  return check.error();
+  const auto layer = cuda::backend_of(0, "layer");
+  const DeviceArray<T> zeros(gpu.stream(), std::vector<T>(6 * beta.size()));
+  Backend::Backward work;
+  work.data = {Type<T>::kDType, {2, static_cast<std::int64_t>(beta.size()), 3}};
+  work.activation = activation;
+  work.inplace = true;
+  work.dy = work.y = zeros.data();
+  work.gamma = gamma.empty() ? nullptr : on_device_gamma.data();
+  work.beta = on_device_beta.data();
+  work.of_batch = false;
+  work.statistics =
+      layer->running_statistics(work.data, on_device_beta.data(), on_device_beta.data(), 1);
+  Finishes finishes;
+  const auto call = std::make_shared<TestCall>();
+  call->on_complete = finishes.one();
+  finish_alone(layer->backward(work, call));
+  return finishes.wait(1).at(0);
 }
 
 /// The same by that of CPU contexts, which throws it.

@@ -41,8 +41,10 @@ TEST_CASE("cuda phases: means whose squares no double can hold") {
     source.channels = 2;
     source.statistics = {statistics.data(), statistics.data() + 2, statistics.data() + 4};
     source.beta = beta.data();
-    Workspace workspace(kernels.stream());
-    cuda::normalize<double>(nullptr, {4, 2, 1}, source, WriteMode::kAssign, nullptr, &workspace,
+    const DeviceArray<cuda::StoredAffine<double>> normalizations(
+        kernels.stream(), std::vector<cuda::StoredAffine<double>>(2));
+    source.normalizations = normalizations.data();
+    cuda::normalize<double>(nullptr, {4, 2, 1}, source, WriteMode::kAssign, nullptr,
                             kernels.stream());
     const std::vector<double> found = statistics.download();
     CHECK(found[0] == -3e200);
