@@ -34,7 +34,10 @@ cp -r docs "$folder/pages"
 # These pages lie above docs/ in the repository, but beside its pages on the site.
 for page in README:index CONTRIBUTING:contributing CHANGELOG:changelog; do
   sed -e 's#](docs/#](#g' -e 's#](CONTRIBUTING.md#](contributing.md#g' \
-    -e 's#](CHANGELOG.md#](changelog.md#g' "${page%%:*}.md" >"$folder/pages/${page##*:}.md"
+    -e 's#](CHANGELOG.md#](changelog.md#g' -e 's#](examples/README.md#](examples.md#g' "${page%%:*}.md" >"$folder/pages/${page##*:}.md"
 done
+# The site has no programs, so their links become names.
+sed -E -e 's#\]\(\.\./docs/#](#g' -e 's#\[[A-Za-z_.]+\]\(([a-z_]+\.(py|ipynb)|Dockerfile\.[a-z]+)\)#`examples/\1`#g' \
+  examples/README.md >"$folder/pages/examples.md"
 sed -i 's#](\(\.\./\)\.\./README.md#](\1index.md#g' "$folder"/pages/*/*.md
 NO_MKDOCS_2_WARNING=1 exec "$folder/venv/bin/mkdocs" "${command[@]}" --config-file mkdocs.yml

@@ -16,7 +16,7 @@ esac
 scripts/setup.sh --test
 bin="$PWD/.venv/bin"
 
-python_sources=(setup.py _gluon_syncbn_nvidia.py gluon_syncbn scripts tests)
+python_sources=(setup.py _gluon_syncbn_nvidia.py gluon_syncbn scripts examples tests)
 mapfile -d '' -t native_sources < <(find src cmake tests/native tests/fake_cuda \
   \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0)
 
@@ -35,7 +35,7 @@ check() {
 check "ruff check" "$bin/ruff" check --quiet "${python_sources[@]}"
 check "ruff format" "$bin/ruff" format --quiet --check "${python_sources[@]}"
 check "includes" "$bin/python" scripts/check_includes.py
-check "mypy" "$bin/mypy" --no-error-summary gluon_syncbn scripts
+check "mypy" "$bin/mypy" --no-error-summary gluon_syncbn scripts examples
 # Prints only the first place in each file.
 check "clang-format" "$bin/clang-format" --dry-run -Werror --ferror-limit=1 "${native_sources[@]}"
 

@@ -22,7 +22,12 @@ from markdown_it.token import Token
 from tests.distributed.launch import why_not
 from tests.support.processes import ROOT, run_python
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "README.md",
+]
 
 
 def snippets(page: Path, language: str) -> list[tuple[int, str]]:
@@ -141,7 +146,7 @@ def test_command(command, monkeypatch, capsys):
         check_own(words[3:], monkeypatch)
     elif words[:2] == ["pip", "install"]:
         check_install(words[2:])
-    elif words[0] in ("python", "bash") and words[1].startswith("scripts/"):
+    elif words[0] in ("python", "bash") and words[1].startswith(("scripts/", "examples/")):
         check_script(words[0], words[1], words[2:])
     else:
         pytest.fail(f"no test knows this command: {command}")

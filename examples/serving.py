@@ -1,0 +1,118 @@
+"""Export a trained network for programs that have MXNet or ONNX Runtime, but not this package.
+
+Writes plain BatchNorm, then the same with norms folded into convolutions, and ONNX. Then it
+serves the files in processes of their own: MXNet with oneDNN, and ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon.model_zoo import vision
+
+# What a server runs: no gluon_syncbn, so MXNet keeps oneDNN on.
+MXNET_SERVER = """
+import sys, time
+import mxnet as mx, numpy as np
+prefix, data, answer = sys.argv[1:]
+net = mx.gluon.SymbolBlock.imports(prefix + "-symbol.json", ["data"], prefix + "-0000.params")
+net.hybridize(static_alloc=True, static_shape=True)
+x = mx.nd.array(np.load(data))
+np.save(answer, net(x).asnumpy())
+begin = time.perf_counter()
+for _ in range(10):
+    net(x).wait_to_read()
+print(f"{(time.perf_counter() - begin) * 100:.1f}")
+assert "gluon_syncbn" not in sys.modules
+"""
+ONNX_SERVER = """
+import sys, time
+import numpy as np, onnxruntime
+file, data, answer = sys.argv[1:]
+session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+feed = {session.get_inputs()[0].name: np.load(data)}
+np.save(answer, session.run(None, feed)[0])
+begin = time.perf_counter()
+for _ in range(10):
+    session.run(None, feed)
+print(f"{(time.perf_counter() - begin) * 100:.1f}")
+"""
+
+
+def main() -> None:
+    """Train a little, export, serve, and compare with the network itself."""
+    options = parse_arguments()
+    options.out.mkdir(parents=True, exist_ok=True)
+    prefix, shape = str(options.out / "net"), (1, 3, options.side, options.side)
+    net = train(options.side)
+    image = mx.nd.random.normal(shape=shape)
+    data = options.out / "data.npy"
+    np.save(data, image.asnumpy())
+    expected = net(image).asnumpy()
+
+    gluon_syncbn.export(net, prefix)
+    gluon_syncbn.export(net, f"{prefix}-folded", fold=True)
+    command = ["-m", "gluon_syncbn", "export", f"{prefix}-symbol.json", f"{prefix}-0000.params"]
+    command += [f"{prefix}-onnx", "--fold", "--onnx", f"{prefix}.onnx"]
+    command += ["--input-shape", ",".join(map(str, shape))]
+    subprocess.run([sys.executable, "-W", "ignore", *command], check=True, capture_output=True)
+
+    servers = {
+        "BatchNorm": (MXNET_SERVER, prefix),
+        "folded norms": (MXNET_SERVER, f"{prefix}-folded"),
+        "ONNX Runtime": (ONNX_SERVER, f"{prefix}.onnx"),
+    }
+    for title, (program, file) in servers.items():
+        answer = options.out / "answer.npy"
+        time = serve(program, file, data, answer)
+        error = np.abs(np.load(answer) - expected).max() / np.abs(expected).max()
+        print(f"{title:14} {time} ms an image, differs by {error:.0e}")
+
+
+def train(side: int) -> gluon.HybridBlock:
+    """Train a ResNet-18 for three steps on two contexts, and return it on one."""
+    mx.random.seed(0)
+    ctx = [mx.cpu(0), mx.cpu(1)]
+    net = vision.resnet18_v1(classes=10)
+    gluon_syncbn.convert_sync_batchnorm(net)
+    net.initialize(mx.init.Xavier(), ctx=ctx)
+    net.hybridize()
+    criterion = gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+    for _ in range(3):
+        xs = [mx.nd.random.normal(shape=(2, 3, side, side), ctx=c) for c in ctx]
+        with autograd.record():
+            losses = [criterion(net(x), mx.nd.array([1, 2], ctx=x.context)) for x in xs]
+        autograd.backward(losses)
+        trainer.step(4)
+    net.collect_params().reset_ctx(ctx[0])
+    return net
+
+
+def serve(program: str, file: str, data: Path, answer: Path) -> str:
+    """Run a server for one image, and return its time."""
+    command = [sys.executable, "-W", "ignore", "-c", program, file, str(data), str(answer)]
+    # The import of gluon_syncbn has switched oneDNN off for itself and its children.
+    environment = {name: value for name, value in os.environ.items() if "MKLDNN" not in name}
+    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return result.stdout.strip()
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--side", type=int, default=64, help="side of an image (64)")
+    parser.add_argument("--out", type=Path, default=Path("runs/serving"), help="for files")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Every example runs, on a small scale, and does what its README says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.launch import start
+from tests.support.processes import ROOT, clean_environment
+
+EXAMPLES = ROOT / "examples"
+LONGEST = 150  # lines: an example is to be read and copied
+
+
+def run(name: str, *arguments: str, folder: Path) -> str:
+    """Run an example in an empty folder; return what it printed."""
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", str(EXAMPLES / name), "--out", str(folder), *arguments],
+        env={**clean_environment(), "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_examples_are_short_and_listed():
+    page = (EXAMPLES / "README.md").read_text()
+    for example in [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb"), *EXAMPLES.glob("Docker*")]:
+        assert f"]({example.name})" in page, example
+        if example.suffix == ".py":
+            assert len(example.read_text().splitlines()) <= LONGEST, example
+
+
+def test_segmentation(tmp_path):
+    sizes = ("--crop-size", "32", "--images-per-device", "12", "--epochs", "2")
+    said = run("segmentation.py", *sizes, folder=tmp_path)
+    first, last = map(float, re.findall(r"loss ([\d.]+) on 2 devices", said))
+    assert last < first
+    assert "mIoU 0." in said
+    for name in ("segmentation.png", "net.params"):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def test_detection(tmp_path):
+    sizes = ("--side", "64", "--images-per-device", "16", "--epochs", "2")
+    said = run("detection.py", *sizes, folder=tmp_path)
+    first, last = map(float, re.findall(r"scale ([\d.]+)", said))
+    assert last < first
+    assert (tmp_path / "detection.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_serving(tmp_path):
+    pytest.importorskip("onnxruntime")
+    said = run("serving.py", "--side", "32", folder=tmp_path)
+    errors = [float(text) for text in re.findall(r"differs by (\S+)", said)]
+    assert len(errors) == 3
+    assert max(errors) < 1e-5
+
+
+def test_processes(tmp_path):
+    job = start("", 2, "--out", str(tmp_path / "p"), program=EXAMPLES / "processes.py")
+    assert job.status == 0, job.output
+    assert "processes and contexts in sync: True" in job.output
+    assert (tmp_path / "p").stat().st_size > 0
+
+
+def test_the_notebook(tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    for name, value in {**clean_environment(), "PYTHONPATH": str(ROOT)}.items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    where = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=where).execute()
+    said = "".join(
+        output.get("text", "") + output.get("data", {}).get("text/plain", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    )
+    assert "SyncBatchNorm [-1.342, -0.447, 0.447, 1.342]" in said
+    first, last = map(
+        float, re.search(r"loss ([\d.]+) at first, ([\d.]+) at the end", said).groups()
+    )
+    assert last < first / 2
+    assert "{}" in said
+    assert float(re.search(r"largest difference: (\S+)", said)[1]) < 1e-5
