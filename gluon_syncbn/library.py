@@ -21,6 +21,7 @@ _FUNCTIONS = {
     "count_rounds": (None,),
     "drop_step": (_TEXT,),
     "give_cpu_contexts_pools": (_TEXT, _TEXT),
+    "engine": (_TEXT,),
     "gpu_build": (_TEXT,),
     "gpu_devices": (_TEXT,),
     "leave_processes": (_TEXT,),

@@ -7,6 +7,7 @@
 #                                    sanitizers of addresses and of undefined behaviour
 #   scripts/test.sh --wheel          builds the wheel and imports it
 #   scripts/test.sh --hosts          several processes, on one host and on two (namespaces; as root)
+#   scripts/test.sh --mxnet2         the tests of the layer on MXNet 2
 #   scripts/test.sh --cu112          GPU contexts, on a CUDA runtime without a GPU
 #   scripts/test.sh --cu112 --distributed    the same in several processes (scripts/test_cu112.sh)
 #
@@ -32,6 +33,10 @@ case "${1:-}" in
         iproute2 openssh-server || echo "test: note: without sshd there are no two hosts"
     fi
     exec .venv/bin/pytest tests/distributed "$@"
+    ;;
+  --mxnet2)
+    parts=(mxnet2)
+    shift
     ;;
   --cu112)
     shift
@@ -102,6 +107,23 @@ python() {
   printf '\ntest: Python tests\n'
   # After a crash of one worker, pytest-xdist with --dist=loadfile would wait for it forever.
   .venv/bin/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 "$@"
+}
+
+# On MXNet 2, in .venv-mxnet2, with the same native library.
+mxnet2() {
+  printf '\ntest: Python tests on MXNet 2\n'
+  local venv="$PWD/.venv-mxnet2" wanted
+  wanted="$(cat scripts/requirements-mxnet2.txt)"
+  if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]]; then
+    "$PWD/.venv/bin/python" -m venv --clear "$venv"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
+      --requirement scripts/requirements-mxnet2.txt
+    printf '%s\n' "$wanted" >"$venv/installed"
+  fi
+  # Tests that ask for Module, GluonCV and the like skip themselves.
+  PYTHONPATH="$PWD" "$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile \
+    --max-worker-restart 0 tests/layer tests/machine/test_cpu_contexts.py \
+    tests/machine/test_cpu_pools.py tests/networks/test_model_zoo.py "$@"
 }
 
 mkdir -p build

@@ -56,6 +56,16 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_blas() {
   return blas.c_str();
 }
 
+/// The form of MXNet's engine, or what is wrong with it. The text is valid until the next call.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_engine() {
+  thread_local std::string engine;
+  const char* error = error_of([] {
+    engine =
+        "calls functions with " + std::to_string(mxnet::count_engine_arguments()) + " arguments";
+  });
+  return error ? error : engine.c_str();
+}
+
 GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) noexcept {
   Watchdog::instance().set_timeout(seconds);
 }

@@ -58,6 +58,7 @@ def _facts() -> Iterator[tuple[str, object]]:
     yield "GPUs for it", LIBRARY.gpu_devices()
     yield "NVIDIA driver", describe_driver(LIBRARY.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
+    yield "MXNet's engine", LIBRARY.engine()
     features = mx.runtime.Features()
     names = ("CUDA", "CUDNN", "NCCL", "MKLDNN", "ONEDNN", "OPENMP")
     enabled = (name for name in names if name in features and features.is_enabled(name))

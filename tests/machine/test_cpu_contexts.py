@@ -6,16 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 from gluon_syncbn import cpu_contexts
+from gluon_syncbn.mxnet_versions import ONEDNN
 
+from tests.support.either_mxnet import only_1
 from tests.support.processes import run_python
 
 CALL = """
 import gluon_syncbn
+from tests.support.either_mxnet import nd
 layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
 layer.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
 def train():
     with mx.autograd.record():
-        return [layer(mx.nd.ones((2, 3, 4), ctx=mx.cpu(i))).asnumpy for i in range(2)]
+        return [layer(nd.ones((2, 3, 4), ctx=mx.cpu(i))).asnumpy for i in range(2)]
 """
 
 
@@ -25,18 +28,19 @@ def test_import_after_mxnet():
 
 def test_onednn_by_choice_of_the_user():
     program = "import mxnet as mx\n" + CALL + "train()"
-    failed = run_python(program, status=1, MXNET_MKLDNN_ENABLED="1")
+    failed = run_python(program, status=1, **{ONEDNN: "1"})
     assert "MXNetError" in failed.stderr
-    assert "MXNET_MKLDNN_ENABLED=0" in failed.stderr
+    assert f"{ONEDNN}=0" in failed.stderr
 
 
 def test_naive_engine():
     program = """
 import mxnet as mx
 import gluon_syncbn
-ones = [mx.nd.ones((2, 3))] + [mx.nd.ones((3,)) for _ in range(4)]
+from tests.support.either_mxnet import nd
+ones = [nd.ones((2, 3))] + [nd.ones((3,)) for _ in range(4)]
 def call(**attributes):
-    return mx.nd.Custom(*ones, op_type="SyncBatchNorm", **attributes)
+    return nd.Custom(*ones, op_type="SyncBatchNorm", **attributes)
 groups = dict(num_devices=4, sync_group_size=2)
 for attributes in (dict(num_devices=2), groups, dict(process_set=0)):
     try:
@@ -54,16 +58,16 @@ assert "NaiveEngine" in cpu_contexts.find_problem(several=True)
 layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
 layer.initialize()
 def error_of_step(gradient):
-    x = mx.nd.array([[1, 2, 3], [3, 2, 1]])
+    x = nd.array([[1, 2, 3], [3, 2, 1]])
     try:
         with mx.autograd.record():
             out = layer(x)
         out.backward(gradient)
     except mx.base.MXNetError as error:
         return str(error)
-message = error_of_step(mx.nd.ones((2, 4)))
+message = error_of_step(nd.ones((2, 4)))
 assert layer.prefix in message and "float32 of shape (2, 4) but the output is" in message, message
-assert error_of_step(mx.nd.ones((2, 3))) is None
+assert error_of_step(nd.ones((2, 3))) is None
 assert (layer.beta.grad().asnumpy() == 2).all()
 """
     run_python(program, MXNET_ENGINE_TYPE="NaiveEngine")
@@ -84,6 +88,7 @@ def test_convolutions_with_several_threads_for_each_context():
 import os
 import mxnet as mx
 import gluon_syncbn
+from tests.support.either_mxnet import nd
 contexts = [mx.cpu(0), mx.cpu(1)]
 net = mx.gluon.model_zoo.vision.resnet18_v1()
 gluon_syncbn.convert_sync_batchnorm(net, num_devices=2)
@@ -91,7 +96,7 @@ net.initialize(ctx=contexts)
 for step in range(4):
     net.hybridize(step % 2 == 0)
     with mx.autograd.record():
-        outputs = [net(mx.nd.ones((2, 3, 96, 96), ctx=context)) for context in contexts]
+        outputs = [net(nd.ones((2, 3, 96, 96), ctx=context)) for context in contexts]
     mx.autograd.backward(outputs)
     mx.nd.waitall()
     if os.fork() == 0:
@@ -113,7 +118,7 @@ mx.nd.Convolution(x, w, no_bias=True, num_filter=16, kernel=(3, 3)).wait_to_read
         (CONVOLUTION, {}, True),
         ("(mx.nd.ones((2,)) + 1).wait_to_read()", {}, None),
         ("mx.nd.array([1])", {}, False),
-        (CONVOLUTION, {"MXNET_MKLDNN_ENABLED": "1"}, False),  # as the user wants it
+        (CONVOLUTION, {ONEDNN: "1"}, False),  # as the user wants it
     ],
 )
 def test_late_import(before, setting, warns):
@@ -202,6 +207,7 @@ print(", ".join(name for name in before if before[name] != after[name]))
 """
 
 
+@only_1  # by names of libmxnet
 @pytest.mark.parametrize(
     ("variable", "changed"), [("0", ""), ("1", "environment, resource manager, products")]
 )
@@ -213,6 +219,7 @@ def test_what_the_import_changes_in_mxnet(variable, changed):
 NETWORK_WITH_ONEDNN = """
 import mxnet as mx
 import gluon_syncbn
+from tests.support.either_mxnet import nd
 from mxnet.gluon import nn
 net = nn.HybridSequential()
 net.add(nn.Conv2D(16, 3, in_channels=16), nn.BatchNorm())
@@ -221,13 +228,13 @@ net.initialize(ctx=contexts)
 net.hybridize()
 for context in contexts:
     with mx.autograd.record():
-        out = net(mx.nd.ones((2, 16, 8, 8), ctx=context))
+        out = net(nd.ones((2, 16, 8, 8), ctx=context))
     out.backward()
     assert abs(out.asnumpy()).max() < 1e-3
     try:
-        net[0](mx.nd.ones((2, 16, 8, 8), ctx=context)).to_dlpack_for_read()
+        net[0](nd.ones((2, 16, 8, 8), ctx=context)).to_dlpack_for_read()
     except mx.base.MXNetError as error:
-        assert "MKLDNN data" in str(error)
+        assert "DNN data" in str(error)
     else:
         raise SystemExit("oneDNN is not in effect")
 """
@@ -240,12 +247,13 @@ def test_networks_of_batchnorm_keep_onednn():
 REFUSED = """
 import mxnet as mx
 import gluon_syncbn
+from tests.support.either_mxnet import nd
 def error_of_call(number):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=[mx.cpu(i) for i in range(number)])
     try:
         with mx.autograd.record():
-            layer(mx.nd.ones((2, 3, 4)))
+            layer(nd.ones((2, 3, 4)))
     except mx.base.MXNetError as error:
         return str(error)
 for number, refused in zip((1, 2), (REFUSED)):
@@ -262,7 +270,7 @@ def test_contexts_that_are_not_prepared(onednn, refused):
     run_python(
         REFUSED.replace("REFUSED", str(refused)),
         GLUON_SYNCBN_CPU_CONTEXTS="0",
-        MXNET_MKLDNN_ENABLED=onednn,
+        **{ONEDNN: onednn},
     )
 
 
@@ -293,10 +301,11 @@ def test_products_under_way_at_a_fork():
 import os
 import mxnet as mx
 import gluon_syncbn
+from tests.support.either_mxnet import nd
 gluon_syncbn.prepare_cpu_contexts()
-ones = mx.nd.ones((1500, 1500))
+ones = nd.ones((1500, 1500))
 for _ in range(6):
-    product = mx.nd.dot(ones, ones)
+    product = nd.dot(ones, ones)
     if os.fork() == 0:
         os._exit(0)
     assert (product.asnumpy() == 1500).all()
@@ -304,6 +313,7 @@ for _ in range(6):
     run_python(program, timeout=60, OMP_NUM_THREADS="2", GLUON_SYNCBN_CPU_CONTEXTS="0")
 
 
+@only_1  # mixed precision
 def test_an_error_of_another_operator():
     """The failing convolution runs in the same thread as the first call of the layer."""
     program = """
