@@ -16,12 +16,13 @@ import argparse
 import contextlib
 import importlib.util
 import itertools
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks import layers, networks
+from benchmarks import charts, layers, networks
 from benchmarks.layers import Case
 from benchmarks.report import format_table
 from benchmarks.worker import ONE_WORKSPACE, Worker, peak_mb, settings_of, take_turns
@@ -218,8 +219,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("command", choices=COMMANDS, nargs="?")
     parser.add_argument("--quick", action="store_true", help="a few small cases, as a test")
+    parser.add_argument("--csv", type=Path, help="of op and net: keep the medians in this file")
+    parser.add_argument("--plot", type=Path, help="draw bar charts of --csv into this folder")
     group = parser.add_argument_group("net and inplace")
     group.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
     group.add_argument(
@@ -227,7 +230,17 @@ def main() -> None:
     )
     group.add_argument("--rounds", type=int, help="runs of each (default: 12, inplace: 3)")
     options = parser.parse_args()
-    print("\n" + format_table(*COMMANDS[options.command](options)))
+    if options.command is None and not options.plot:
+        parser.error("a benchmark, or --plot, is missing")
+    if options.plot and not options.csv:
+        parser.error("--plot draws what --csv names")
+    if options.command:
+        head, lines = COMMANDS[options.command](options)
+        print("\n" + format_table(head, lines))
+        if options.csv and options.command in charts.CHARTS:
+            charts.write(options.csv, charts.medians_of(options.command, head, lines))
+    if options.plot:
+        print("written:", *charts.draw(options.plot, charts.read(options.csv)))
 
 
 if __name__ == "__main__":

@@ -79,6 +79,8 @@ def draw_sweep(path: Path, scores: Mapping[tuple[str, int], Iterable[float]]) ->
     ax.set_xticklabels(["8\n(1 device)", "4\n(2 devices)", "2\n(4 devices)", "1\n(8 devices)"])
     ax.set_xlim(9, 0.8)
     ax.set_ylim(0, 1)
+    title = "SyncBatchNorm stays where one device is, BatchNorm falls"
+    ax.set_title(title, fontsize=14, loc="left")
     ax.set_xlabel(f"images per device, of a whole batch of {BATCH}", fontsize=11)
     ax.set_ylabel("mIoU on new scenes", fontsize=11)
     ax.grid(alpha=0.25)

@@ -18,9 +18,16 @@ def rows(output: str) -> list[dict[str, str]]:
 
 
 def test_quick_runs(tmp_path):
+    charts = {command: [f"--csv={command}.csv", "--plot=."] for command in ("op", "net")}
     processes = {
         command: subprocess.Popen(
-            [sys.executable, str(ROOT / "scripts" / "benchmark.py"), command, "--quick"],
+            [
+                sys.executable,
+                str(ROOT / "scripts" / "benchmark.py"),
+                command,
+                "--quick",
+                *charts.get(command, ()),
+            ],
             cwd=tmp_path,
             env=clean_environment(),
             stdout=subprocess.PIPE,
@@ -34,6 +41,11 @@ def test_quick_runs(tmp_path):
         output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         tables[command] = rows(output)
+
+    for name in ("layer.png", "step.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    kept = (tmp_path / "op.csv").read_text()
+    assert 'op,"2 x (2, 8, 16, 16)",contrib SyncBatchNorm,' in kept
 
     training, inference = tables["op"]
     ratios = {"ours / BatchNorm", "contrib / ours", "ours / copies"}
