@@ -228,7 +228,7 @@ def _serialize_first_calls() -> None:
         return call_graph(block, *args)
 
     gluon.HybridBlock._call_cached_op = build_once_and_call
-    gluon.HybridBlock._deferred_infer_shape = locked(gluon.HybridBlock._deferred_infer_shape)
+    gluon.HybridBlock.infer_shape = locked(gluon.HybridBlock.infer_shape)
     parameter = gluon.Parameter
     parameter._finish_deferred_init = locked(parameter._finish_deferred_init)
     # A parameter has its data before its gradient, and no deferred initialization before its data.

@@ -11,6 +11,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.layer.test_modes import MODES
+from tests.support.either_mxnet import only_1
 from tests.support.oracle import batch_norm, relative_error
 
 
@@ -23,7 +24,7 @@ def build(ctx):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("numpy", [False, True])
+@pytest.mark.parametrize("numpy", [pytest.param(False, marks=only_1), True])
 def test_the_last_batch_has_fewer_images_than_devices(numpy, mode):
     """mx.np arrays may be empty. mx.nd arrays may be too within mx.util.np_shape."""
     ctx = contexts(3)

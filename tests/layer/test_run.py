@@ -13,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.either_mxnet import only_1
 from tests.support.oracle import batch_norm, relative_error
 from tests.support.processes import ROOT, clean_environment
+
+pytestmark = only_1  # GluonCV, mx.sym and Module are not there
 
 RUN = ("-m", "gluon_syncbn", "run")
 
