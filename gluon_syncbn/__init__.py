@@ -16,9 +16,9 @@ except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no n
     from .diagnose.report import without_mxnet as _without_mxnet
 
     _reason = (
-        f"gluon_syncbn needs Apache MXNet 1.9.1, which could not be imported: {error}. Install "
-        "it together with gluon_syncbn, in one call, so that pip picks a NumPy that MXNet can "
-        "use: pip install 'gluon_syncbn[cpu]' or 'gluon_syncbn[cu112]'."
+        f"gluon_syncbn needs Apache MXNet 1.9.1 or 2, which could not be imported: {error}. "
+        "Install it together with gluon_syncbn, in one call, so that pip picks a NumPy that MXNet "
+        "can use: pip install 'gluon_syncbn[cpu]', 'gluon_syncbn[cu112]' or 'gluon_syncbn[mxnet2]'."
     )
     _explained = isinstance(error, _gluon_syncbn_nvidia.LibraryError)
     raise _without_mxnet(error if _explained else ImportError(_reason)) from error

@@ -141,7 +141,8 @@ class SyncBatchNorm(NormBlock):
         Keep the output for backward instead of the input. The activation must be invertible (None,
         or 'leaky_relu' or 'elu' with an `alpha` above 0). A shortcut is an error.
     **kwargs
-        ``prefix`` and ``params`` of every Gluon block.
+        ``prefix`` and ``params`` of every Gluon block of MXNet 1.9.1. With MXNet 2, whose blocks
+        have neither, ``prefix`` names the layer in messages and for other processes.
 
     Raises
     ------

@@ -57,8 +57,9 @@ def prepare_cpu_contexts() -> None:
     """Prepare MXNet for :class:`gluon_syncbn.SyncBatchNorm` on CPU contexts.
 
     Call it before the first operator of MXNet runs. It switches oneDNN off, unless the environment
-    variable ``MXNET_MKLDNN_ENABLED`` is set. It gives each CPU context its own workspaces and
-    random numbers. It moves matrix products to the OpenBLAS of ``scipy-openblas32``.
+    variable ``MXNET_MKLDNN_ENABLED`` is set (in MXNet 2, ``MXNET_ONEDNN_ENABLED``). It gives each
+    CPU context its own workspaces and random numbers. It moves matrix products to the OpenBLAS of
+    ``scipy-openblas32``, which is not possible with MXNet 2.0.0b1.
 
     The import of gluon_syncbn calls this function, unless MXNet was built for CUDA and the machine
     has an NVIDIA GPU. The environment variable ``GLUON_SYNCBN_CPU_CONTEXTS`` decides otherwise: 1

@@ -66,6 +66,8 @@ def fuse(
     ValueError
         If `net` is no HybridBlock, or cannot be traced; if the parameters are not initialized and
         a layer has no `num_devices`.
+    RuntimeError
+        With MXNet 2, where no network can be called with symbols.
 
     Examples
     --------
