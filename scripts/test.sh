@@ -28,7 +28,7 @@ case "${1:-}" in
     shift
     scripts/setup.sh --test --distributed
     if [[ ! -x /usr/sbin/sshd ]] && command -v apt-get >/dev/null; then
-      # Finds the file without importing it.
+      # RUNLEVEL=1 keeps the package from starting the server.
       RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
         iproute2 openssh-server || echo "test: note: without sshd there are no two hosts"
     fi
