@@ -51,6 +51,16 @@ std::size_t rounded(std::size_t doubles) {
   return size;
 }
 
+/// A thread that sleeps takes longer to wake than many kernels take to end.
+void wait_until_reached(const Event& event) {
+  constexpr std::chrono::microseconds kWithoutSleep{100};
+  const auto end = std::chrono::steady_clock::now() + kWithoutSleep;
+  while (!event.is_reached()) {
+    if (std::chrono::steady_clock::now() > end) return event.synchronize();
+    std::this_thread::yield();
+  }
+}
+
 }  // namespace
 
 void set_lender(Lender lender) { the_lender = lender; }
@@ -250,60 +260,21 @@ void Gpu::wait_for(Waiting waiting) {
   wake_.notify_one();
 }
 
-void Gpu::post(std::function<void()> task) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.push_back(std::move(task));
-  }
-  wake_.notify_one();
-}
-
-void Gpu::run_tasks() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!tasks_.empty()) {
-    const auto task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
-    task();
-    lock.lock();
-  }
-}
-
-/// A thread that sleeps takes longer to wake than many kernels take to end. Meanwhile the thread
-/// runs tasks. Tasks that come while it sleeps lose little: their kernels come after the event.
-void Gpu::wait_until_reached(const Event& event) {
-  constexpr std::chrono::microseconds kWithoutSleep{100};
-  const auto end = std::chrono::steady_clock::now() + kWithoutSleep;
-  while (!event.is_reached()) {
-    run_tasks();
-    if (std::chrono::steady_clock::now() > end) return event.synchronize();
-    std::this_thread::yield();
-  }
-}
-
 void Gpu::run() {
   std::optional<OnDevice> on_device;
   for (;;) {
     Waiting next;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [this] { return ends_ || !tasks_.empty() || !waiting_.empty(); });
-      if (tasks_.empty() && waiting_.empty()) return;
-      if (tasks_.empty()) {
-        next = std::move(waiting_.front());
-        waiting_.pop_front();
-      }
+      wake_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
     }
     std::string error;
     try {
       if (!on_device) on_device.emplace(ordinal_);
-    } catch (const std::exception& caught) {
-      error = caught.what();
-    }
-    run_tasks();
-    if (!next.done) continue;
-    try {
-      if (error.empty()) next.event ? wait_until_reached(*next.event) : stream_.synchronize();
+      next.event ? wait_until_reached(*next.event) : stream_.synchronize();
     } catch (const std::exception& caught) {
       error = caught.what();
     }

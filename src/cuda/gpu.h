@@ -123,8 +123,6 @@ class Gpu {
   /// Throws Error if a CUDA graph would record what the stream is given next.
   void require_no_capture() const;
 
-  /// Runs `task`, which does not throw, on the thread of this context, in the order of the calls.
-  void post(std::function<void()> task);
   /// Calls `done` once all work that is on the stream now is done. Does not throw, and calls `done`
   /// in every case.
   void when_done(Done done);
@@ -146,9 +144,6 @@ class Gpu {
   bool reads_rightly(Gpu* owner);
   Pool<Event>::Lease event();
   void wait_for(Waiting waiting);
-  /// Runs tasks that are posted.
-  void run_tasks();
-  void wait_until_reached(const Event& event);
   void run();
 
   const int index_;
@@ -163,7 +158,6 @@ class Gpu {
   ZeroedMemory counters_;
   std::mutex mutex_;  // of what follows
   bool ends_ = false;
-  std::deque<std::function<void()>> tasks_;
   std::deque<Waiting> waiting_;
   std::condition_variable wake_;
   std::thread thread_;

@@ -104,13 +104,7 @@ void die(const std::string& why) {
 
 Settings& settings() { return table().settings; }
 
-std::map<std::string, long>& calls_here() {
-  static thread_local std::map<std::string, long> calls;
-  return calls;
-}
-
 void count(const std::string& call, int device) {
-  ++calls_here()[call];
   const std::lock_guard<std::mutex> lock(books().mutex);
   ++books().calls[call][device];
 }
@@ -171,8 +165,6 @@ long fakeCudaCount(const char* call, int device) {
   }
   return sum;
 }
-
-long fakeCudaCountHere(const char* call) { return fake_cuda::calls_here()[call]; }
 
 void fakeCudaSetLink(int reader, int owner, int linked) {
   fake_cuda::set_link(reader, owner, linked != 0);
