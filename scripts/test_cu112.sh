@@ -87,11 +87,11 @@ fi
 
 printf '\ntest: MXNet for CUDA 11.2 on the fake CUDA\n'
 # Beside tests/cu112 this runs tests that use CPU contexts elsewhere, if they need only the layer and
-# elementwise functions. The fake CUDA does not compute convolutions, dense layers, sums over axes or
-# MXNet's BatchNorm, so tests of such networks run on CPU contexts only.
+# elementwise functions. The fake CUDA does not compute convolutions, dense layers, sums over axes,
+# casts to sparse arrays or MXNet's BatchNorm, so tests of such networks run on CPU contexts only.
 left_out=(
   tests/layer/test_groups.py::test_{branches_in_groups,module_in_groups}
-  tests/layer/test_operator.py::test_module
+  tests/layer/test_operator.py::test_{module,sparse_arrays_are_refused}
   tests/layer/test_block.py::test_checkpoints
   tests/layer/test_cumulative_average.py::test_{converted,exported,revert}
   tests/layer/test_activation.py::test_{an_exported,check_in_sync,export,mixed_precision}
