@@ -9,7 +9,10 @@ from tests.support.processes import run_python
 
 pytest.importorskip("IPython", reason="IPython is missing")
 
+# Jobs of a shell in the background ignore the signal, and so would this program.
 NOTEBOOK = f"""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 def run(cell):
