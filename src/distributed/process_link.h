@@ -88,7 +88,7 @@ class ProcessLink::Round : public std::enable_shared_from_this<Round> {
   /// Calls `then` with the answer, now or later, from any thread. An error of this process comes
   /// before the answer, which may be long in coming and has that error too. Does not throw.
   void exchange(Direction direction, const Merge& merge, const Then& then);
-  /// Tells the other processes why this process sends no partial statistics.
+  /// Sends the other processes the reason why this process has no partial statistics.
   void cancel(Direction direction, const std::string& error);
   /// Which process waits for which, in whole sentences, for a message.
   std::string describe(Direction direction) const;
