@@ -114,8 +114,9 @@ cuda::Gpu* lending_for = nullptr;
 /// As MXNet's pool, which may wait for another thread that waits for work on the GPU.
 std::shared_ptr<void> lend_after_work(cuda::Memory::Place place, int, std::size_t bytes) {
   std::promise<void> done;
-  std::thread([&] { lending_for->when_done([&](auto&) { done.set_value(); }); }).detach();
+  std::thread other([&] { lending_for->when_done([&](auto&) { done.set_value(); }); });
   CHECK(done.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  other.join();
   const auto memory = std::make_shared<cuda::Memory>(place, 0, bytes);
   return {memory, memory->data()};
 }
