@@ -74,7 +74,7 @@ class DevicePass {
 /// queues their moves. So all devices apply the updates of uses that share arrays in one order.
 std::unique_lock<std::mutex> lock_running_statistics();
 
-/// What computes for one device. Arrays lie in its memory. Those of parameters and running
+/// Computes for one device. Arrays lie in the memory of the device. Parameters and running
 /// statistics have the type DTypes::Parameter.
 class Backend {
  public:
@@ -90,7 +90,7 @@ class Backend {
     std::optional<double> momentum;  ///< weight of the old values; empty: average over all batches
     void* num_batches = nullptr;     ///< of that average so far; null if there is a momentum
   };
-  /// What a training pass keeps for backward, beside its arrays.
+  /// The results of a training pass that backward needs, beside arrays.
   struct Saved {
     StatisticsPtr statistics;
     std::int64_t count = 0;  ///< elements of a channel in the batch

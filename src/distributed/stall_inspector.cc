@@ -16,7 +16,7 @@ constexpr char kBetweenNames = '\n';
 constexpr std::size_t kShownProcesses = 16;
 constexpr std::size_t kShownNames = 3;
 
-// A share of the timeout, much longer than a roll call takes where all processes answer.
+// A share of the timeout: much longer than a roll call takes if all processes answer.
 constexpr double kPatience = 0.5;
 
 std::set<std::string> split(const std::string& text) {

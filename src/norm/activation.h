@@ -21,7 +21,7 @@ struct Activation {
   double slope = 0;  ///< 0 or greater, so that the sign of the output is that of z; 0 for ReLU
 };
 
-/// What users and backward know of a type.
+/// The properties of a type.
 struct ActTypeTraits {
   ActType type;
   const char* name;  ///< in the operator's attribute act_type

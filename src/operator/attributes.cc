@@ -21,7 +21,7 @@ constexpr std::size_t kMaxShownLength = 128;
 constexpr int kMaxDevices = 4096;
 constexpr int kNoLimit = std::numeric_limits<int>::max();
 
-/// `text` fit to be shown in a message: short, and in ASCII without control characters. Python
+/// Makes `text` short, and ASCII without control characters, for a message. Python
 /// decodes messages as UTF-8, and would show an error of its own for anything else.
 std::string shown(const std::string& text) {
   std::string result;
@@ -51,7 +51,7 @@ bool parse_number(const std::string& text, double* value) {
          std::isfinite(*value);
 }
 
-/// A number that counts something, or numbers it.
+/// Parses a number of things, or the number of a thing.
 bool parse_count(const std::string& text, int least, std::size_t* value, int most = kNoLimit) {
   int number = 0;
   if (!parse_number(text, &number) || number < least || number > most) return false;
@@ -64,7 +64,7 @@ bool parse_flag(const std::string& text, bool* value) {
   return *value || text == "False" || text == "false" || text == "0";
 }
 
-/// Recomputing a forward pass in backward would meet and move the averages a second time.
+/// A forward pass that backward computes again would meet, and move the running statistics, twice.
 void require_no_forced_mirroring(const std::string& layer, const std::string& value) {
   bool mirrored = false;
   if (parse_flag(value, &mirrored) && !mirrored) return;
@@ -79,7 +79,7 @@ bool is_hidden(const std::string& name) {
          name.compare(name.size() - 2, 2, "__") == 0;
 }
 
-/// What a later version writes may mean something that this one does not know.
+/// An attribute of a later version may have a meaning that this version does not know.
 void require_known_version(const std::string& layer, const std::string& value) {
   int version = 0;
   if (!parse_number(value, &version) || version < 1) {
@@ -211,7 +211,7 @@ void parse_one(const std::string& layer, const std::string& name, const std::str
               " and version");
 }
 
-/// What cannot be combined.
+/// Throws Error if attributes exclude each other.
 void check(const Attributes& attributes) {
   const std::string layer = attributes.layer();
   if (attributes.inplace && !is_invertible(attributes.activation)) {
@@ -227,7 +227,7 @@ void check(const Attributes& attributes) {
   const bool meets_by_key = attributes.num_devices > 1 && attributes.scope == Scope::kKey;
   if (attributes.key.empty() && (meets_by_key || attributes.crosses_processes())) {
     throw Error(layer +
-                ": attribute key is required where num_devices > 1 or process_set is given; "
+                ": attribute key is required if num_devices > 1 or process_set is given; "
                 "devices meet under it");
   }
   if (attributes.num_devices % attributes.group_size() != 0) {
@@ -249,12 +249,12 @@ void check(const Attributes& attributes) {
 
 Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
   Attributes attributes;
-  // The key first: all messages name the layer by it.
+  // The key comes first, because all messages name the layer by it.
   for (const auto& [name, value] : pairs) {
     if (name == "key") attributes.key = value;
   }
   const std::string layer = attributes.layer();
-  // Then the version: it explains attributes that are not known.
+  // The version comes next, because its error explains unknown attributes.
   for (const auto& [name, value] : pairs) {
     if (name == "version") require_known_version(layer, value);
   }

@@ -11,13 +11,13 @@
 
 namespace gluon_syncbn::op {
 
-/// Who meets under a key.
+/// Which operators meet under a key.
 enum class Scope {
   kKey,    ///< every operator of the process that names the key
   kGraph,  ///< the operators made from one node of one graph, whatever its key says
 };
 
-/// What backward reads beside gamma and the gradient of the output.
+/// The arrays that backward reads beside gamma and the gradient of the output.
 struct BackwardReads {
   bool data = true;
   bool beta = false;
@@ -27,13 +27,13 @@ struct BackwardReads {
 /// The operator's attributes with the defaults of MXNet's BatchNorm.
 struct Attributes {
   double eps = 1e-3;
-  std::optional<double> momentum = 0.9;  ///< nothing for the average over all batches
+  std::optional<double> momentum = 0.9;  ///< empty: the average over all batches
   bool fix_gamma = true;
   bool use_global_stats = false;
   int axis = 1;
   std::size_t num_devices = 1;
-  std::optional<std::size_t> sync_group_size;  ///< nothing where all devices synchronize
-  std::vector<int> device_ids;                 ///< in the order that groups are cut from
+  std::optional<std::size_t> sync_group_size;  ///< empty: all devices synchronize
+  std::vector<int> device_ids;                 ///< the order in which groups take devices
   std::string key;
   Scope scope = Scope::kKey;
   int process_set = kNoProcessSet;  ///< of Horovod, to synchronize with other processes
@@ -43,14 +43,15 @@ struct Attributes {
   bool inplace = false;   ///< backward reads the output and not the input
 
   static constexpr int kNoProcessSet = -1;
-  /// Of the attributes: one more when symbols get something that earlier releases would misread.
+  /// The version of the attributes. It grows when symbols get an attribute that earlier releases
+  /// would misread.
   static constexpr int kVersion = 1;
 
   BackwardReads backward_reads() const;
   bool crosses_processes() const { return process_set != kNoProcessSet; }
   bool synchronizes() const { return group_size() > 1 || crosses_processes(); }
 
-  /// Throws Error naming layer, attribute, what came and what was expected.
+  /// Throws Error, which names the layer, the attribute, its value and the expected values.
   static Attributes parse(const std::vector<std::pair<std::string, std::string>>& pairs);
 
   /// "SyncBatchNorm 'key'", for messages.
@@ -59,7 +60,7 @@ struct Attributes {
   /// Number of devices that synchronize with each other.
   std::size_t group_size() const { return sync_group_size.value_or(num_devices); }
 
-  /// The group of a device where there are groups; nothing where the device is in none.
+  /// The group of a device; empty if the device is in no group. There must be groups.
   std::optional<DeviceGroup> group_of(int device_id) const;
 
   /// "0, 1, 2, 3".
@@ -68,7 +69,7 @@ struct Attributes {
   /// "SyncBatchNorm 'key' group 1 of 2 (device ids 2, 3)", for messages.
   std::string layer(const DeviceGroup& group) const;
 
-  /// `axis` counted from the front. Throws Error where `ndim` has no such axis.
+  /// `axis` counted from the front. Throws Error if `ndim` dimensions have no such axis.
   std::size_t axis_of(std::size_t ndim) const;
 };
 

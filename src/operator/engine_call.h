@@ -28,7 +28,7 @@ class EngineCall : public Call, public std::enable_shared_from_this<EngineCall> 
   void complete(const std::string& error) override;
 
  protected:
-  /// What it throws is the error of the call.
+  /// An exception becomes the error of the call.
   virtual void run() = 0;
 
   const mxnet::NDArray& array(std::size_t position) const { return arrays_[position]; }

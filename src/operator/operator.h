@@ -31,7 +31,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   void backward(std::vector<mxnet::NDArray> arrays, const int* requests);
 
  private:
-  /// What a backward pass needs of its forward pass, beside arrays.
+  /// The results of a forward pass that its backward pass needs, beside arrays.
   struct Saved {
     Backend::Saved statistics;
     bool of_batch = false;         ///< false if the running statistics were used

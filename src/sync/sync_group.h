@@ -23,7 +23,7 @@ namespace gluon_syncbn {
 /// Each device counts its training forwards, which its host runs in program order. Calls with the
 /// same number form a round; the order of arrival between devices is free. A device that is never
 /// called in one step therefore falls behind, and would meet the next step of its peers in its own
-/// later step, forever. What prevents that:
+/// later step, forever. Two rules prevent that:
 ///
 /// - A round that times out brings the absent devices up to date: their next call joins the round
 ///   that their peers join next. Their next call is the next one made after the timeout. A call

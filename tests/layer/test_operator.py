@@ -151,5 +151,5 @@ def test_sparse_arrays_are_refused(storage, sparse):
 
 def test_several_devices_need_a_key():
     arrays = [mx.nd.ones((2, 3))] + [mx.nd.ones((3,)) for _ in range(4)]
-    with pytest.raises(mx.base.MXNetError, match="attribute key is required where num_devices > 1"):
+    with pytest.raises(mx.base.MXNetError, match="attribute key is required if num_devices > 1"):
         mx.nd.Custom(*arrays, op_type="SyncBatchNorm", num_devices=2)

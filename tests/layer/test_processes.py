@@ -98,7 +98,7 @@ def test_uses_in_a_graph_without_a_prefix_have_names_of_their_own():
     [
         ({"process_set": "first"}, "attribute process_set='first' should be the number of"),
         ({"process_set": -2}, "attribute process_set='-2' should be"),
-        ({"process_set": 0, "key": ""}, "attribute key is required where num_devices > 1 or"),
+        ({"process_set": 0, "key": ""}, "attribute key is required if num_devices > 1 or"),
         (
             {"process_set": 0, "sync_group_size": 1, "num_devices": 2},
             "sync_group_size=1 cannot be combined with other processes",
