@@ -41,7 +41,7 @@ def context_of(array: Any) -> Any:
 
 
 def new_array(values: Any, ctx: Any, dtype: str | None = None) -> Any:
-    """Return an array that Gluon layers accept: of ``mx.np`` where that is in use."""
+    """Return an array that Gluon layers accept: of ``mx.np`` if that is in use."""
     # In MXNet 2 threads that have not called npx.set_np() know of no arrays of mx.np.
     array = mx.np.array if IS_2 or mx.util.is_np_array() else mx.nd.array
     return array(values, ctx=ctx, dtype=dtype)
@@ -68,7 +68,7 @@ def names_in(net: gluon.Block, prefix: str = "") -> dict[gluon.Block, str]:
 
 
 def require_symbolic_calls(function: str, instead: str) -> None:
-    """Raise an error in MXNet 2, where no network can be called with symbols."""
+    """Raise an error in MXNet 2, whose networks cannot be called with symbols."""
     if IS_2:
         raise RuntimeError(
             f"gluon_syncbn.{function} needs MXNet 1.9.1: networks of MXNet 2 cannot be called with "

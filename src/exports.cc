@@ -56,7 +56,8 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_blas() {
   return blas.c_str();
 }
 
-/// The form of MXNet's engine, or what is wrong with it. The text is valid until the next call.
+/// The form of MXNet's engine, or the reason why it is unknown. The text is valid until the next
+/// call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_engine() {
   thread_local std::string engine;
   const char* error = error_of([] {
@@ -92,8 +93,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_add_process_set(mxnet::HorovodAllga
   return error_of([&] { mxnet::add_process_set({allgather, process_set, rank, size, ranks}); });
 }
 
-/// Must be called before Horovod shuts down. Exchanges that start later fail with the returned
-/// message.
+/// See leave_processes(). Returns the error of later exchanges.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_leave_processes() noexcept {
   mxnet::leave_processes();
   return mxnet::kHasLeft;

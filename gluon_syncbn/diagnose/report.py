@@ -1,4 +1,4 @@
-"""The report of ``python -m gluon_syncbn diagnose``, also where MXNet cannot be imported."""
+"""The report of ``python -m gluon_syncbn diagnose``, also if MXNet cannot be imported."""
 
 from __future__ import annotations
 

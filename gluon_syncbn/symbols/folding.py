@@ -109,7 +109,7 @@ class _Graph(Graph):
                 return f"{variable['name']} is shared"
         axis = int(self.attribute(index, "axis", "1"))
         if axis not in self._channel_axes(source):
-            return f"it normalizes axis {axis}, which is not that of the channels"
+            return f"it normalizes axis {axis}, which is not the channel axis"
         return None
 
     def _channel_axes(self, index: int) -> tuple[int, ...]:

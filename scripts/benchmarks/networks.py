@@ -42,7 +42,7 @@ def build(method: str, case: Case) -> Any:
     elif method == "builtin":
         norm_layer = contrib.nn.SyncBatchNorm
     else:
-        import gluon_syncbn  # It changes MXNet for all layers, so other methods do without it.
+        import gluon_syncbn  # The import changes MXNet for all layers.
 
         norm_layer = gluon_syncbn.SyncBatchNorm
     kinds = {"fcn": model_zoo.FCN, "psp": model_zoo.PSPNet, "deeplab": model_zoo.DeepLabV3}
@@ -75,7 +75,7 @@ def build(method: str, case: Case) -> Any:
 
 
 def training_step(method: str, case: Case) -> Callable[[], None]:
-    """Train with `static_alloc` on all contexts, with the same images each time."""
+    """Return one training step with `static_alloc` on all contexts, always of the same images."""
     import mxnet as mx
     from mxnet import gluon
 

@@ -55,14 +55,14 @@ class DevicePass {
   /// to merge() or finish(), which compute them for all devices together. Throws Error.
   virtual void sum(const std::function<bool()>& all_are_coming) = 0;
 
-  using Then = std::function<void(const PartialStatistics& merged, const std::string& error)>;
+  using OnMerged = std::function<void(const PartialStatistics& merged, const std::string& error)>;
   /// Merges the partial statistics of `passes`, which contain this pass, for other processes. Calls
   /// `then` exactly once, now or later, from any thread. Does not throw.
-  virtual void merge(const DevicePasses& passes, Then then) = 0;
+  virtual void merge(const DevicePasses& passes, OnMerged then) = 0;
 
-  /// Computes all outputs of `passes`, which contain this pass: y, what backward needs, the running
-  /// statistics; or the gradients. `processes` has the merged partial statistics of every process
-  /// in their order. It is empty if `passes` are the whole batch. Does not throw.
+  /// Computes all outputs of `passes`, which contain this pass: y, the statistics for backward and
+  /// the running statistics; or the gradients. `processes` has the merged partial statistics of
+  /// every process in their order. It is empty if `passes` are the whole batch. Does not throw.
   virtual void finish(const DevicePasses& passes,
                       const std::vector<PartialStatistics>& processes) = 0;
 
@@ -90,10 +90,11 @@ class Backend {
     std::optional<double> momentum;  ///< weight of the old values; empty: average over all batches
     void* num_batches = nullptr;     ///< of that average so far; null if there is a momentum
   };
-  /// The results of a training pass that backward needs, beside arrays.
+  /// The results of a forward pass that its backward pass needs, beside arrays.
   struct Saved {
     StatisticsPtr statistics;
     std::int64_t count = 0;  ///< elements of a channel in the batch
+    bool of_batch = true;    ///< false if the running statistics were used
   };
   /// y = act(z), or act(z + shortcut) with z = (x - mean) / sqrt(variance + eps) * gamma + beta.
   struct Forward {
@@ -126,9 +127,7 @@ class Backend {
     const void* dy = nullptr;
     const void* x = nullptr;
     bool inplace = false;  ///< x is not there; it is recovered from y and beta
-    StatisticsPtr statistics;
-    bool of_batch = true;         ///< false if the running statistics were used
-    std::int64_t count = 0;       ///< elements of a channel in the batch
+    Saved saved;
     const void* gamma = nullptr;  ///< null: 1
     Activation activation;
     // One of the two determines the slope of the activation: beta, with which the normalization is
@@ -142,8 +141,8 @@ class Backend {
 
   /// In training, by the statistics of the batch.
   virtual std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) = 0;
-  /// In place, throws Error or fails the pass if a gamma is so small that x is not recoverable from
-  /// the output (Invertible).
+  /// If x is to be recovered in place and a gamma is too small for that (Invertible), throws Error
+  /// or fails the pass.
   virtual std::shared_ptr<DevicePass> backward(const Backward& work,
                                                std::shared_ptr<Call> call) = 0;
 

@@ -7,8 +7,8 @@
 
 namespace gluon_syncbn {
 
-/// The shape of a dense row-major array as (outer, channels, inner), where `outer` and `inner` are
-/// the products of the dimensions before and after the channel axis.
+/// The shape of a dense row-major array as (outer, channels, inner). `outer` and `inner` are the
+/// products of the dimensions before and after the channel axis.
 struct Layout {
   std::int64_t outer = 0;
   std::int64_t channels = 0;

@@ -13,7 +13,7 @@ namespace gluon_syncbn {
 namespace {
 
 constexpr std::chrono::seconds kPatience{1};
-// Threads count as idle if at most this share of the observations found one busy.
+// Threads count as idle if at most this share of the observations found a busy one.
 constexpr double kBusyShare = 0.2;
 constexpr const char* kTasks = "/proc/self/task";
 

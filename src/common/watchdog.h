@@ -55,7 +55,7 @@ class Watchdog {
 
   /// From now on, interrupts every Waiting once the other threads of the process have been idle for
   /// a second. The calling thread is about to wait for them, so it cannot make the missing calls.
-  /// std::nullopt ends this.
+  /// std::nullopt ends the interruptions.
   void interrupt_when_idle(std::optional<Interruption> interruption);
 
   /// Fails every Waiting, now and from now on. Called at the end of a process, which would

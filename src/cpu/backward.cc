@@ -17,7 +17,7 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
       : HostPass(work.data.layout, std::move(call),
                  {zeros(work.data.layout), zeros(work.data.layout)}),
         work_(work),
-        statistics_(HostStatistics::of(*work_.statistics)),
+        statistics_(HostStatistics::of(*work_.saved.statistics)),
         dy_(static_cast<const T*>(work_.dy)),
         x_(static_cast<const T*>(work_.x)),
         normalization_(affine_of<T>(statistics_, work_.gamma, work_.beta)),
@@ -47,8 +47,8 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
     }
     if (!dx_) return;
     input_gradient(dy_, x_, layout(), channels, normalization_, gate_,
-                   work_.of_batch ? merged().get() : nullptr, static_cast<double>(work_.count),
-                   store_, dx_);
+                   work_.saved.of_batch ? merged().get() : nullptr,
+                   static_cast<double>(work_.saved.count), store_, dx_);
   }
 
   void write_channel_results() override {

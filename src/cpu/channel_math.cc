@@ -47,34 +47,38 @@ auto with_parameter_type(const Backend::Data& data, const Visit& visit) {
 
 }  // namespace
 
-void HostStatistics::set(std::size_t channel, double mean_in, double variance_in, double eps) {
-  mean[channel] = mean_in;
-  variance[channel] = variance_in;
-  inv_std[channel] = 1.0 / std::sqrt(variance_in + eps);
+HostStatistics::HostStatistics(std::int64_t count, std::int64_t channels)
+    : inv_std(static_cast<std::size_t>(channels)) {
+  this->count = count;
+  mean = m2 = inv_std;
+}
+
+void HostStatistics::set_inv_std(std::size_t channel, double eps) {
+  inv_std[channel] = 1.0 / std::sqrt(variance(channel) + eps);
 }
 
 StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
                                          const void* running_variance, double eps) {
   return with_parameter_type(data, [&](auto parameter) {
     using P = decltype(parameter);
-    const auto channels = static_cast<std::size_t>(data.layout.channels);
-    auto statistics = std::make_shared<HostStatistics>(channels);
-    for (std::size_t c = 0; c < channels; ++c) {
-      statistics->set(c, number<P>(running_mean, c), number<P>(running_variance, c), eps);
+    auto statistics = std::make_shared<HostStatistics>(1, data.layout.channels);
+    for (std::size_t c = 0; c < statistics->mean.size(); ++c) {
+      statistics->mean[c] = number<P>(running_mean, c);
+      statistics->m2[c] = number<P>(running_variance, c);
+      statistics->set_inv_std(c, eps);
     }
     return statistics;
   });
 }
 
-void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch,
-                             std::int64_t count) {
+void move_running_statistics(const Backend::Forward& work, const Moments& batch) {
   with_parameter_type(work.data, [&](auto parameter) {
     using P = decltype(parameter);
     const Backend::Running& running = work.running;
     const double momentum =
         running.momentum ? *running.momentum : next_momentum<P>(running.num_batches);
     for (std::size_t c = 0; c < batch.mean.size(); ++c) {
-      move_averages(momentum, batch.mean[c], batch.variance[c], count,
+      move_averages(momentum, batch.mean[c], batch.variance(c), batch.count,
                     static_cast<P*>(running.mean) + c, static_cast<P*>(running.variance) + c);
     }
   });

@@ -2,6 +2,7 @@
 #define GLUON_SYNCBN_CPU_CHANNEL_MATH_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "backend/backend.h"
@@ -12,16 +13,14 @@
 /// The computations of CPU contexts on numbers per channel.
 namespace gluon_syncbn {
 
-struct HostStatistics : Statistics {
-  std::vector<double> mean;
-  std::vector<double> variance;
+/// Running statistics are moments of one element per channel, with the running variance as m2.
+struct HostStatistics : Statistics, Moments {
   std::vector<double> inv_std;
 
-  /// Makes room for numbers that set() writes.
-  explicit HostStatistics(std::size_t channels)
-      : mean(channels), variance(channels), inv_std(channels) {}
+  /// Makes zeros.
+  HostStatistics(std::int64_t count, std::int64_t channels);
 
-  void set(std::size_t channel, double mean, double variance, double eps);
+  void set_inv_std(std::size_t channel, double eps);
 
   static const HostStatistics& of(const Statistics& statistics) {
     return static_cast<const HostStatistics&>(statistics);
@@ -30,10 +29,8 @@ struct HostStatistics : Statistics {
 
 StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
                                          const void* running_variance, double eps);
-/// Moves the running statistics of `work` towards those of its batch, which has `count` elements
-/// per channel.
-void move_running_statistics(const Backend::Forward& work, const HostStatistics& batch,
-                             std::int64_t count);
+/// Moves the running statistics of `work` towards the statistics of its batch.
+void move_running_statistics(const Backend::Forward& work, const Moments& batch);
 
 /// The numbers of the normalization for data of T. `gamma` may be null. `beta` may be null if no
 /// kernel computes z.

@@ -3,7 +3,6 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "cpu/channel_math.h"
 #include "cpu/host_pass.h"
@@ -14,15 +13,8 @@
 namespace gluon_syncbn::cpu {
 namespace {
 
-struct BatchStatistics : Moments {
-  BatchStatistics(std::int64_t count, const std::vector<double>& zeros)
-      : Moments{count, zeros, zeros}, statistics(zeros.size()) {}
-
-  HostStatistics statistics;  // from the moments
-};
-
 template <class T>
-class ForwardPass : public HostPass<Moments, BatchStatistics> {
+class ForwardPass : public HostPass<Moments, HostStatistics> {
  public:
   ForwardPass(const Backend::Forward& work, std::shared_ptr<Call> call)
       : HostPass(work.data.layout, std::move(call),
@@ -35,14 +27,13 @@ class ForwardPass : public HostPass<Moments, BatchStatistics> {
  private:
   void sum_channels(Channels channels) override { moments(x_, layout(), channels, &own()); }
 
-  std::shared_ptr<BatchStatistics> make_merged(std::int64_t count) const override {
-    return std::make_shared<BatchStatistics>(count, zeros(layout()));
+  std::shared_ptr<HostStatistics> make_merged(std::int64_t count) const override {
+    return std::make_shared<HostStatistics>(count, layout().channels);
   }
 
   void have_merged(Channels channels) override {
-    const auto end = static_cast<std::size_t>(channels.end);
-    for (auto c = static_cast<std::size_t>(channels.begin); c < end; ++c) {
-      merged()->statistics.set(c, merged()->mean[c], merged()->variance(c), work_.eps);
+    for (auto c = channels.begin; c < channels.end; ++c) {
+      merged()->set_inv_std(static_cast<std::size_t>(c), work_.eps);
     }
   }
 
@@ -52,15 +43,14 @@ class ForwardPass : public HostPass<Moments, BatchStatistics> {
 
   void write_outputs(Channels channels) override {
     if (!y_) return;
-    normalize(x_, layout(), channels, affine_of<T>(merged()->statistics, work_.gamma, work_.beta),
+    normalize(x_, layout(), channels, affine_of<T>(*merged(), work_.gamma, work_.beta),
               work_.activation, store_, y_, shortcut_);
   }
 
   void write_channel_results() override {
-    *work_.saved = {StatisticsPtr(merged(), &merged()->statistics), merged()->count};
+    *work_.saved = {merged(), merged()->count};
     // A batch without elements has no statistics.
-    const std::int64_t count = merged()->count;
-    if (count > 0) move_running_statistics(work_, merged()->statistics, count);
+    if (merged()->count > 0) move_running_statistics(work_, *merged());
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }

@@ -51,7 +51,7 @@ class HostPass : public DevicePass {
     });
   }
 
-  void merge(const DevicePasses& passes, Then then) final {
+  void merge(const DevicePasses& passes, OnMerged then) final {
     PartialStatistics merged;
     try {
       for (const auto& pass : passes) static_cast<HostPass&>(*pass).sum_rest();

@@ -32,7 +32,7 @@ constexpr std::int64_t kMostGrain = 262144;
 // But the channels are divided into at least this many parts for each thread, if they are many.
 constexpr std::int64_t kPartsOfThread = 4;
 // An output of this size leaves the caches before it is used again. So it is written past them if
-// its runs are long enough: the ends of a run share cache lines with other runs, and are slow.
+// its runs are long enough. The ends of a run are slow, because they share cache lines with others.
 constexpr std::int64_t kLargeBytes = 4 << 20;
 constexpr std::int64_t kStreamRunBytes = 1024;
 

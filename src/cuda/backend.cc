@@ -124,7 +124,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     own_->written();
   }
 
-  void merge(const DevicePasses& passes, Then then) final {
+  void merge(const DevicePasses& passes, OnMerged then) final {
     copy_to_host(all_of(passes),
                  [self = shared_from_this(), then = std::move(then)](
                      const std::vector<PartialStatistics>& copies, const std::string& error) {
@@ -277,7 +277,7 @@ class BackwardPass : public GpuPass {
   BackwardPass(Gpu* gpu, const Backend::Backward& work, std::shared_ptr<Call> call)
       : GpuPass(gpu, work.data.layout, std::move(call)),
         work_(work),
-        statistics_(GpuStatistics::of(*work_.statistics)) {}
+        statistics_(GpuStatistics::of(*work_.saved.statistics)) {}
 
  private:
   void sum_into(const Pairs& message, StreamWorkspace* workspace) override {
@@ -308,13 +308,13 @@ class BackwardPass : public GpuPass {
       using P = typename decltype(types)::Parameter;
       StreamWorkspace workspace(gpu());
       BackwardSource<P> source{};
-      if (work_.of_batch) source.messages = messages(all, &workspace);
+      if (work_.saved.of_batch) source.messages = messages(all, &workspace);
       source.own = own();
       source.channels = statistics_.channels;
       source.mean = statistics_.arrays().mean;
       source.inv_std = statistics_.arrays().inv_std;
       source.gamma = static_cast<const P*>(work_.gamma);
-      source.count = static_cast<double>(work_.count);
+      source.count = static_cast<double>(work_.saved.count);
       if (work_.inplace) {
         source.check = {Invertible::of(work_.data.dtype, work_.activation), first_not_invertible()};
       }

@@ -16,14 +16,14 @@ inline constexpr const char* kUnreadableMessage =
     "gluon_syncbn";
 
 /// The message of one process in one exchange: the merged statistics of its devices, or an error.
-/// The round and the signature let every process check that all mean the same pass.
+/// The round and the signature let every process check that all messages are of the same pass.
 struct ProcessMessage {
   std::uint64_t round = 0;
   std::uint64_t used_slots = 0;  ///< on this process; see ProcessLink
   Signature signature;
   PartialStatistics statistics;
-  std::string
-      text;  ///< the error; in a roll call, the names of the exchanges that the process waits in
+  /// The error. In a roll call, the names of the exchanges in which the process waits.
+  std::string text;
 
   ProcessGroup::Words pack() const;
 

@@ -8,7 +8,7 @@
 
 namespace gluon_syncbn {
 
-/// Processes that exchange messages, of which this is one.
+/// A group of processes that exchange messages. This process is a member.
 class ProcessGroup {
  public:
   using Words = std::vector<std::int64_t>;
@@ -18,14 +18,14 @@ class ProcessGroup {
     Words words;
     std::string error;
   };
-  using Then = std::function<void(const Gathered&)>;
+  using OnGathered = std::function<void(const Gathered&)>;
 
   virtual ~ProcessGroup() = default;
 
   /// Calls `then` exactly once, now or later, from any thread. Messages with the same `name` meet;
   /// a process has one message of a name under way at a time. Messages may differ in length. Does
   /// not throw.
-  virtual void gather(const std::string& name, Words message, Then then) = 0;
+  virtual void gather(const std::string& name, Words message, OnGathered then) = 0;
 
   /// Different for groups that have processes in common.
   virtual int id() const = 0;

@@ -32,7 +32,7 @@ std::shared_ptr<ProcessLink::Round> ProcessLink::next_round() {
   return std::make_shared<Round>(shared_from_this(), rounds_++);
 }
 
-// Messages go in the order of the calls to send(), however long it takes to write them: one message
+// Messages go in the order of the calls to send(), however long it takes to write them. One message
 // of a name is under way, and the others wait in a queue.
 
 void ProcessLink::send(const std::string& name, PendingMessage message) {
@@ -50,7 +50,7 @@ void ProcessLink::send(const std::string& name, PendingMessage message) {
 void ProcessLink::start(const std::string& name, const PendingMessage& message) {
   const auto arrived = [self = shared_from_this(), name,
                         then = message.then](const ProcessGroup::Gathered& gathered) {
-    // First, because the next message has the slots in use.
+    // Before the next message, which names the slots in use: `then` may take one.
     then(gathered);
     self->start_next(name);
   };
@@ -104,7 +104,7 @@ void ProcessLink::Round::agree(const Signature& signature) {
   signature_ = signature;
 }
 
-void ProcessLink::Round::exchange(Direction direction, const Merge& merge, const Then& then) {
+void ProcessLink::Round::exchange(Direction direction, const Merge& merge, const OnAnswer& then) {
   const auto write = [self = shared_from_this(), merge, then](const auto& ready) {
     merge([self, then, ready](const PartialStatistics& own, const std::string& error) {
       if (!error.empty()) then({}, error);
@@ -131,7 +131,7 @@ void ProcessLink::Round::cancel(Direction direction, const std::string& error) {
       [](const ProcessGroup::Gathered&) {});
 }
 
-void ProcessLink::Round::send(Direction direction, Write write, ProcessGroup::Then then) {
+void ProcessLink::Round::send(Direction direction, Write write, ProcessGroup::OnGathered then) {
   const auto name = this->name(direction);
   if (!name) return then({{}, "its forward pass has not met the other processes"});
   link_->send(*name, {std::move(write), std::move(then)});
@@ -149,7 +149,7 @@ ProcessGroup::Words ProcessLink::Round::message(const PartialStatistics& statist
   return message.pack();
 }
 
-/// Nothing for a backward pass whose forward pass has not met the other processes.
+/// Returns nothing if the forward pass of this backward pass has not met the other processes.
 std::optional<std::string> ProcessLink::Round::name(Direction direction) const {
   if (direction == Direction::kForward) return link_->name_ + ".forward";
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -43,11 +43,12 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   std::shared_ptr<Round> next_round();
 
  private:
-  /// Called when the turn of the message has come. Calls its argument once, now or later.
+  /// Called when it is the turn of the message. Passes the words to its argument once, now or
+  /// later.
   using Write = std::function<void(std::function<void(ProcessGroup::Words)>)>;
   struct PendingMessage {
     Write write;
-    ProcessGroup::Then then;
+    ProcessGroup::OnGathered then;
   };
 
   void send(const std::string& name, PendingMessage message);
@@ -75,7 +76,7 @@ class ProcessLink::Round : public std::enable_shared_from_this<Round> {
   Round(const Round&) = delete;
   Round& operator=(const Round&) = delete;
 
-  /// Keeps what the devices of this process agree on; the processes compare it.
+  /// Keeps the signature of the devices of this process. The processes compare their signatures.
   void agree(const Signature& signature);
 
   /// Calls its argument once, now or later, with the merged partial statistics of this process or
@@ -83,11 +84,13 @@ class ProcessLink::Round : public std::enable_shared_from_this<Round> {
   using Merge =
       std::function<void(std::function<void(const PartialStatistics&, const std::string& error)>)>;
   /// Gets the partial statistics of all processes in their order, or an error.
-  using Then = std::function<void(const std::vector<PartialStatistics>&, const std::string& error)>;
+  using OnAnswer =
+      std::function<void(const std::vector<PartialStatistics>&, const std::string& error)>;
 
-  /// Calls `then` with the answer, now or later, from any thread. An error of this process comes
-  /// before the answer, which may be long in coming and has that error too. Does not throw.
-  void exchange(Direction direction, const Merge& merge, const Then& then);
+  /// Calls `then` with the answer, now or later, from any thread. If `merge` gives an error, calls
+  /// `then` twice: at once with this error, and later with the answer, which has it too. Does not
+  /// throw.
+  void exchange(Direction direction, const Merge& merge, const OnAnswer& then);
   /// Sends the other processes the reason why this process has no partial statistics.
   void cancel(Direction direction, const std::string& error);
   /// Which process waits for which, in whole sentences, for a message.
@@ -96,7 +99,7 @@ class ProcessLink::Round : public std::enable_shared_from_this<Round> {
  private:
   ProcessGroup::Words message(const PartialStatistics& statistics, const std::string& error) const;
   std::optional<std::string> name(Direction direction) const;
-  void send(Direction direction, Write write, ProcessGroup::Then then);
+  void send(Direction direction, Write write, ProcessGroup::OnGathered then);
   std::vector<PartialStatistics> read(Direction direction, const ProcessGroup::Gathered& gathered);
   void require_equal(const std::vector<ProcessMessage>& messages) const;
   void take_slot(const std::vector<ProcessMessage>& messages);

@@ -55,7 +55,7 @@ void StallInspector::end() {
   Watchdog::instance().unwatch(this);
 }
 
-void StallInspector::gather(const std::string& name, Words message, Then then) {
+void StallInspector::gather(const std::string& name, Words message, OnGathered then) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     under_way_.insert(name);
@@ -80,7 +80,7 @@ void StallInspector::remind(Seconds, Seconds) { call(); }
 void StallInspector::give_up(Seconds) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    // Not answered yet: came() begins again.
+    // The roll call has no answer yet; answered() begins again.
     if (calling_) return Watchdog::instance().unwatch(this);
   }
   call();
@@ -97,11 +97,12 @@ void StallInspector::call() {
     called_ = Clock::now();
     for (const auto& name : under_way_) message.text += name + kBetweenNames;
   }
-  group_->gather(kName, message.pack(),
-                 [self = shared_from_this()](const Gathered& gathered) { self->came(gathered); });
+  group_->gather(kName, message.pack(), [self = shared_from_this()](const Gathered& gathered) {
+    self->answered(gathered);
+  });
 }
 
-void StallInspector::came(const Gathered& gathered) {
+void StallInspector::answered(const Gathered& gathered) {
   std::vector<std::set<std::string>> awaited;
   if (gathered.error.empty()) {
     try {
@@ -109,7 +110,7 @@ void StallInspector::came(const Gathered& gathered) {
         awaited.push_back(split(message.text));
       }
     } catch (const Error&) {
-      awaited.clear();  // of another version of this library, as the next exchange will say
+      awaited.clear();  // Another version has sent the message, as the next exchange reports.
     }
   }
   {
@@ -117,7 +118,7 @@ void StallInspector::came(const Gathered& gathered) {
     calling_ = false;
     awaited_ = std::move(awaited);
   }
-  // Where the processes are no longer connected, the next exchange begins again.
+  // If the processes are no longer connected, the next exchange begins again.
   if (gathered.error.empty()) watch();
 }
 
@@ -130,7 +131,7 @@ std::string StallInspector::missing(const std::string& name) const {
            "called gluon_syncbn.init(), or has a longer timeout.";
   }
   const auto own = static_cast<std::size_t>(number());
-  // The last roll call may have been before this process came.
+  // The last roll call may be older than this exchange.
   if (own >= awaited_.size() || awaited_[own].count(name) == 0) return group_->missing(name);
   std::vector<std::string> lacking;
   for (std::size_t i = 0; i < awaited_.size(); ++i) {

@@ -31,10 +31,10 @@ class StallInspector : public ProcessGroup,
   /// Begins to call the roll. All processes of the group should begin at about the same time.
   /// Throws Error if the watchdog cannot start.
   void begin();
-  /// Ends it: another group takes the place of this group.
+  /// Ends the roll calls, because another group takes the place of this group.
   void end();
 
-  void gather(const std::string& name, Words message, Then then) override;
+  void gather(const std::string& name, Words message, OnGathered then) override;
   int id() const override { return group_->id(); }
   int size() const override { return group_->size(); }
   int number() const override { return group_->number(); }
@@ -51,7 +51,7 @@ class StallInspector : public ProcessGroup,
 
   std::optional<std::string> watch();
   void call();
-  void came(const Gathered& gathered);
+  void answered(const Gathered& gathered);
 
   const std::shared_ptr<ProcessGroup> group_;
   mutable std::mutex mutex_;

@@ -45,7 +45,6 @@ class Blas {
     return reinterpret_cast<Function>(dlsym(library_, (prefix_ + name).c_str()));
   }
 
-  bool is(const Blas& other) const { return library_ == other.library_; }
   bool is_openblas() const { return !config_.empty(); }
   bool is_older_than(const Blas& other) const { return version_ < other.version_; }
   bool has_long_integers() const { return config_.find("USE64BITINT") != std::string::npos; }
@@ -115,8 +114,8 @@ std::vector<Slot> find_slots(void* libmxnet) {
   return slots;
 }
 
-/// The library whose function is in the slot or, before the first call, will be.
-Blas library_behind(const Slot& slot, void* libmxnet) {
+/// Returns the library whose function the slot holds, or will hold after the first call.
+Blas library_of(const Slot& slot, void* libmxnet) {
   Dl_info here{};
   Dl_info there{};
   void* function = slot.get();
@@ -134,7 +133,7 @@ Blas library_behind(const Slot& slot, void* libmxnet) {
 /// The library that computes MXNet's matrix products.
 struct Products {
   Blas library;
-  std::vector<std::pair<Slot, void*>> slots;  // the slots that this library changed, and to what
+  std::vector<std::pair<Slot, void*>> slots;  // changed by gluon_syncbn, with the new functions
 };
 
 // Replaced as a whole and never destroyed, so that readers need no lock. A forked child might find
@@ -144,7 +143,7 @@ std::atomic<const Products*> the_products{new Products()};
 void publish(const Products& products) { the_products = new Products(products); }
 
 /// Writes the functions to their slots. Called more than once: the linker may have looked up the
-/// old address before the first time, and write it after that.
+/// old address before the first call, and write that address after it.
 void fill(const std::vector<std::pair<Slot, void*>>& slots) {
   for (const auto& [slot, function] : slots) {
     if (slot.get() != function) slot.set(function);
@@ -166,7 +165,7 @@ void use_openblas(const char* libmxnet, const char* openblas) {
   void* const host = dlopen(libmxnet, RTLD_NOW | RTLD_NOLOAD);
   if (!host) throw Error(dlerror());
   const std::vector<Slot> slots = find_slots(host);
-  const Blas present = library_behind(slots.front(), host);
+  const Blas present = library_of(slots.front(), host);
   publish({present, {}});
   if (!openblas) return;
   if (!present.is_openblas()) throw Error("MXNet computes in a library that is not OpenBLAS");

@@ -6,8 +6,9 @@
 namespace gluon_syncbn::mxnet {
 
 /// Makes MXNet compute its matrix products in the OpenBLAS of the file `openblas` from now on. A
-/// product that has begun ends in the library where it began. If `openblas` is null, this only
-/// finds out which library computes them. `libmxnet` is the file of the loaded libmxnet.
+/// product that has begun ends in the library where it began. If `openblas` is null, this function
+/// only finds out which library computes the products. `libmxnet` is the file of the loaded
+/// libmxnet.
 ///
 /// Call run_before_later_fork_handlers() after it. At a fork, the handler of OpenBLAS ends its
 /// threads, and the handler of survive_forks() must first wait for the products that need them.
@@ -21,7 +22,7 @@ void use_openblas(const char* libmxnet, const char* openblas);
 std::string describe_blas();
 
 /// Makes one thread compute each matrix product. CPU contexts compute products at the same time,
-/// and one would wait for the threads of another. Throws Error, in the name of `layer`, if this
+/// and would otherwise wait for each other's threads. Throws Error, in the name of `layer`, if this
 /// library cannot set the number of threads and a context could wait forever.
 void use_one_thread_per_product(const std::string& layer);
 

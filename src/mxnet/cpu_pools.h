@@ -4,7 +4,7 @@
 namespace gluon_syncbn::mxnet {
 
 /// Gives every CPU context except cpu(0) its own workspaces and random number generators in each
-/// thread. cpu(0) keeps those of the thread.
+/// thread. cpu(0) keeps the pools of the thread.
 ///
 /// This works around a fault of MXNet: all CPU contexts share them, while each GPU context has its
 /// own (ResourceManagerImpl in mxnet/src/resource.cc). An operation of one device that comes after

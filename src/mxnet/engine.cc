@@ -17,7 +17,7 @@ namespace {
 using Task = std::function<void(Completion)>;
 
 /// Restores the current GPU of the calling thread. MXNet changes it on any thread that frees arrays
-/// or pushes operations of another GPU. But MXNet's own workers rely on it.
+/// or pushes operations of another GPU. MXNet's workers rely on their current GPU.
 class KeepsGpu {
  public:
   KeepsGpu() = default;

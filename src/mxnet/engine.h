@@ -36,8 +36,8 @@ std::string asynchronous_gpu_engine();
 /// Runs `operation` after all earlier operations that write `inputs` or use `outputs`. Later
 /// operations that use `outputs` wait until its completion is called.
 ///
-/// It runs on a worker of `device`. With kAsync, it runs before this returns if there is nothing to
-/// wait for. It must not throw.
+/// `operation` runs on a worker of `device`. With kAsync, it runs before push() returns if there is
+/// nothing to wait for. `operation` must not throw.
 void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
           const std::vector<NDArrayHandle>& outputs, const char* name, EngineProperty property,
           std::function<void(Completion)> operation);

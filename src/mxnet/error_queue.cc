@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kPatience{1};
 ///
 /// The queue lets only one operator at a time extend the vector. But operations that depend on a
 /// failed one search it on other threads, and would read freed memory if the vector moved to larger
-/// memory. So this adds many errors before the first real one, and takes each at once. MXNet
+/// memory. So make_room() adds many errors before the first real one, and reads each at once. MXNet
 /// removes them at mx.nd.waitall() and keeps the memory.
 void make_room() {
   // A std::vector doubles its memory, so that one error more than 4096 makes room for 8192.
@@ -48,7 +48,7 @@ void make_room() {
 /// After an operator's callback, MXNet pushes an operation CustomOperatorWait, which takes the
 /// error from the output array and fails the operator (mxnet/src/operator/custom/custom-inl.h). As
 /// long as the array has its error, the engine skips all operations that write it. So an attempt
-/// pushes such an operation again and again: the first one that runs comes after
+/// pushes such an operation again and again: the first operation that runs comes after
 /// CustomOperatorWait.
 class ErrorQueue::Attempt {
  public:
@@ -72,7 +72,8 @@ class ErrorQueue::Attempt {
   }
 
  private:
-  /// Owned by the operation. The engine destroys it after the operation, even if it skips that.
+  /// Owned by the operation. The engine destroys it after the operation, even if it skips the
+  /// operation.
   struct Guard {
     Guard(std::shared_ptr<Attempt> of, std::shared_ptr<const NDArray> array,
           Clock::time_point until)

@@ -17,8 +17,8 @@ namespace gluon_syncbn::mxnet {
 /// This works around a fault of MXNet: its list of all errors has no lock (AddToGlobalExceptions in
 /// mxnet/src/engine/threaded_engine.h). A custom operator that fails adds an error on a worker of
 /// its device, after the operation that its callback has pushed
-/// (mxnet/src/operator/custom/custom-inl.h). If several operators did so at the same time, as the
-/// devices of a round would, the process could crash.
+/// (mxnet/src/operator/custom/custom-inl.h). The process can crash if several operators
+/// fail at the same time, as the operators of a round do.
 class ErrorQueue {
  public:
   static ErrorQueue& instance();

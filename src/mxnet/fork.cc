@@ -25,8 +25,9 @@ std::atomic<LiveArrays> the_live_arrays{nullptr};
 ///
 /// This works around a fault of MXNet: WaitForAll, which its handler of forks calls, takes the
 /// errors from all arrays (mxnet/src/engine/threaded_engine.cc). The program could then read arrays
-/// that no operation has written. MXNet has no list of the arrays with errors. So this visits all
-/// arrays that the program holds, notes those with an error, and fails them again after the fork.
+/// that no operation has written. MXNet has no list of the arrays with errors. So
+/// UnreadErrors visits all arrays that the program holds, notes the arrays with an error, and fails
+/// them again after the fork.
 class UnreadErrors {
  public:
   /// Must come before take().
@@ -42,8 +43,9 @@ class UnreadErrors {
     arrays_.clear();
     error_.clear();
     if (error.empty()) return;
-    // All arrays share one error, as before the fork: a thread that reads it takes it from all. The
-    // source fails even if the program holds no array with the error, so that waitall() raises it.
+    // All arrays share one error, as before the fork: a thread that reads it removes it from all.
+    // The source fails even if the program holds no array with the error, so that waitall() raises
+    // it.
     const NDArray source = NDArray::on_cpu(1, kFloat32);
     push({"cpu", 0}, {}, {source.handle()}, "SyncBatchNormUnreadError", kAsync,
          [&](const Completion& completion) { completion.fail(error); });
@@ -114,7 +116,7 @@ void register_handlers() {
 }  // namespace
 
 // This works around two faults of MXNet (atfork_prepare in mxnet/src/initialize.cc). Before a fork,
-// MXNet ends the threads of custom operators and then waits for all operations: an operation that
+// MXNet ends the threads of custom operators and then waits for all operations. An operation that
 // calls a custom operator in between waits forever, or crashes. And an unread error is thrown
 // through the handler, which ends the process. MXNet registers its handlers first, so that `before`
 // runs before MXNet's handler and `after` runs after it.

@@ -23,7 +23,7 @@ class HorovodGroup : public ProcessGroup {
  public:
   explicit HorovodGroup(HorovodSet set) : set_(std::move(set)) {}
 
-  void gather(const std::string& name, Words message, Then then) override {
+  void gather(const std::string& name, Words message, OnGathered then) override {
     if (has_left) return then({{}, kHasLeft});
     try {
       // The continuation keeps the handle of the output, because Horovod refers to that handle.
@@ -63,7 +63,7 @@ class HorovodGroup : public ProcessGroup {
   struct Exchange {
     NDArray input;
     NDArray output;
-    Then then;
+    OnGathered then;
 
     Gathered result() const {
       // Every operation that writes the output has ended, so this returns at once. If Horovod's

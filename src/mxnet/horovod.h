@@ -24,7 +24,7 @@ struct HorovodSet {
 /// Lets operators name this process set. Throws Error.
 void add_process_set(const HorovodSet& set);
 
-/// Horovod shuts down: every exchange that starts later fails with the error `kHasLeft`.
+/// Must be called before Horovod shuts down. Exchanges that start later fail with `kHasLeft`.
 void leave_processes();
 inline constexpr const char* kHasLeft = "Horovod has been shut down";
 

@@ -9,7 +9,7 @@
 
 namespace gluon_syncbn {
 
-/// The message that devices and processes exchange in a pass: Moments or GradientSums, packed.
+/// The numbers that a process sends to the other processes: Moments or GradientSums, packed.
 struct PartialStatistics {
   std::int64_t count = 0;      ///< the count of Moments; 0 for GradientSums
   std::vector<double> values;  ///< the first numbers of all channels, then the second numbers

@@ -51,7 +51,7 @@ bool parse_number(const std::string& text, double* value) {
          std::isfinite(*value);
 }
 
-/// Parses a number of things, or the number of a thing.
+/// Parses a whole number from `least` to `most`.
 bool parse_count(const std::string& text, int least, std::size_t* value, int most = kNoLimit) {
   int number = 0;
   if (!parse_number(text, &number) || number < least || number > most) return false;
@@ -64,7 +64,8 @@ bool parse_flag(const std::string& text, bool* value) {
   return *value || text == "False" || text == "false" || text == "0";
 }
 
-/// A forward pass that backward computes again would meet, and move the running statistics, twice.
+/// A forward pass that backward repeats would join another round, and move the running statistics
+/// twice.
 void require_no_forced_mirroring(const std::string& layer, const std::string& value) {
   bool mirrored = false;
   if (parse_flag(value, &mirrored) && !mirrored) return;
@@ -176,7 +177,7 @@ const Known kKnown[] = {
        a->scope = text == "graph" ? Scope::kGraph : Scope::kKey;
        return text == "key" || text == "graph";
      }},
-    // Only files of earlier releases have these two, which have no effect any more.
+    // Only files of earlier releases have the next two attributes. They have no effect.
     {"trace", kCount, parse_unused_count},
     {"use", kCount, parse_unused_count},
     {"process_set", "the number of a process set of Horovod, or -1 for none",

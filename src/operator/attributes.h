@@ -11,7 +11,7 @@
 
 namespace gluon_syncbn::op {
 
-/// Which operators meet under a key.
+/// Which operators meet.
 enum class Scope {
   kKey,    ///< every operator of the process that names the key
   kGraph,  ///< the operators made from one node of one graph, whatever its key says

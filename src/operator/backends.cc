@@ -18,13 +18,13 @@ namespace gluon_syncbn::op {
 namespace {
 
 #ifdef GLUON_SYNCBN_CUDA
-/// Memory of gpu(index), or pinned memory of the host, from MXNet's pool, which empties itself if
-/// CUDA has no more; null if that does not help. (MXStorageEmptyCache of MXNet 1.9.1 takes no lock:
-/// another thread that allocates at that time gets memory that is being freed.)
+/// Lends memory of gpu(index), or pinned memory of the host, from MXNet's pool. The pool empties
+/// itself if CUDA has no free memory. Returns null if that does not help. (MXStorageEmptyCache of
+/// MXNet 1.9.1 takes no lock: a thread that allocates meanwhile gets memory that is being freed.)
 std::shared_ptr<void> lend_from_pool(cuda::Memory::Place place, int index, std::size_t bytes) {
   using namespace mxnet;
   const int context = place == cuda::Memory::Place::kDevice ? kGPUContext : kPinnedContext;
-  constexpr int kAtOnce = 0;  // not when it is used first
+  constexpr int kAtOnce = 0;  // not at the first use
   const auto length = static_cast<std::int64_t>((bytes + sizeof(double) - 1) / sizeof(double));
   NDArrayHandle handle = nullptr;
   if (api().NDArrayCreate64(&length, 1, context, index, kAtOnce, kFloat64, &handle) != 0) {

@@ -19,7 +19,7 @@ using namespace mxnet;
 
 namespace {
 
-/// MXNet checks all arrays but this one, which users give to backward().
+/// MXNet checks all arrays except the head gradient, which users give to backward().
 void require_like_data(const NDArray& head_gradient, const NDArray& data) {
   const auto text = [](const NDArray& array) {
     return std::string(dtype_name(array.dtype())) + " of shape (" + number_list(array.shape()) +
@@ -53,9 +53,10 @@ class BackwardCall : public EngineCall {
                       : "backward of a forward pass that failed: " + op_->forward_error_);
     }
     if (op_->pending_) op_->pending_->end(op_->device_, op_);
-    saved_ = op_->saved_;
-    if (!saved_->round) return finish_alone(begin());
-    const auto meeting = saved_->round->next_backward(op_->device_);
+    saved_ = *op_->saved_;
+    const auto round = op_->round_;
+    if (!round) return finish_alone(begin());
+    const auto meeting = round->next_backward(op_->device_);
     std::shared_ptr<DevicePass> pass;
     try {
       pass = begin();
@@ -80,9 +81,7 @@ class BackwardCall : public EngineCall {
     Backend::Backward work;
     work.data = data_of(like_data());
     work.dy = data(at_.out_gradient());
-    work.statistics = saved_->statistics.statistics;
-    work.of_batch = saved_->of_batch;
-    work.count = saved_->statistics.count;
+    work.saved = saved_;
     work.gamma = gamma(at_[kGamma]);
     work.activation = op_->attributes_.activation;
     work.inplace = op_->attributes_.inplace;
@@ -118,7 +117,7 @@ class BackwardCall : public EngineCall {
   const Positions::Backward at_;
   const BackwardReads reads_;
   const std::vector<OpReq> requests_;  // by argument
-  std::shared_ptr<const Operator::Saved> saved_;
+  Backend::Saved saved_;
 };
 
 void Operator::backward(std::vector<NDArray> arrays, const int* requests) {

@@ -14,8 +14,8 @@ using namespace mxnet;
 
 namespace {
 
-// MXNet calls all but forward, backward and the deleters inside one of its C functions, which turn
-// a std::exception into an MXNetError of the call. That is how an Error from here reaches the user.
+// MXNet calls every callback except forward, backward and the deleters inside a C function. The C
+// function turns a std::exception into an MXNetError.
 constexpr int kSuccess = 1;
 constexpr int kFailure = 0;
 
@@ -25,8 +25,8 @@ Callback erase_type(Function* function) {
 }
 
 /// An object that MXNet owns through a list of callbacks, each of which gets the Owned as its
-/// context. MXNet copies the list but not what it points to, and keeps that until it has called the
-/// deleter, which stands first.
+/// context. MXNet copies the list, but not the two arrays in it. It uses these arrays until it has
+/// called the deleter, which is the first callback.
 template <class T, std::size_t NumCallbacks>
 struct Owned {
   std::shared_ptr<T> object;
@@ -54,7 +54,7 @@ using OwnedOperator = Owned<Operator, 3>;
 
 Positions positions_of(void* state) { return OwnedProperty::get(state).positions(); }
 
-/// Of arguments, output and auxiliary states.
+/// Whether `number` counts all arguments, the output and all auxiliary states.
 bool is_number_of_all(int number, const Positions& positions) {
   return static_cast<std::size_t>(number) == positions.arguments() + 1 + positions.states();
 }
@@ -131,7 +131,7 @@ int infer_storage(int num_tensors, int* storages, void* state) {
 }
 
 int infer_storage_backward(int num_tensors, int* storages, int* tags, void* state) {
-  // MXNet's tags. The other arrays are those of the forward pass, which has checked them.
+  // The numbers of MXNet's tags. The forward pass has checked all other arrays.
   constexpr int kInputGradient = 2;
   constexpr int kOutputGradient = 3;
   const Property& property = OwnedProperty::get(state);
@@ -165,8 +165,8 @@ std::vector<NDArray> own(int size, void** handles) {
   return std::vector<NDArray>(handles, handles + size);
 }
 
-/// Runs `body`. It should leave failures to the engine operation that it pushes, if the engine
-/// delivers errors. Anything that it throws becomes an error of MXNet's custom operator.
+/// Runs `body`. If the engine delivers errors, `body` leaves them to the operation that it pushes.
+/// An exception of `body` becomes an error of MXNet's custom operator.
 template <class Body>
 int run(const Body& body) {
   try {
@@ -222,7 +222,7 @@ int create_property(const char* /*op_type*/, int num_attributes, const char** na
                                             erase_type(&infer_dtype),
                                             erase_type(&infer_storage),
                                             erase_type(&infer_storage_backward)};
-  // MXNet calls the deleter of whatever list it finds here after an exception too.
+  // After an exception MXNet still calls the deleter of this list.
   static std::array<Callback, 1> only_deleter{erase_type(&do_nothing)};
   static std::array<void*, 1> no_context{nullptr};
   *out = {static_cast<int>(only_deleter.size()), only_deleter.data(), no_context.data()};

@@ -22,18 +22,18 @@ class EngineCall : public Call, public std::enable_shared_from_this<EngineCall> 
   EngineCall(std::shared_ptr<Operator> op, std::vector<mxnet::NDArray> arrays,
              std::vector<std::size_t> outputs);
 
-  /// Lets it run once the arrays are ready. Profilers show `name`.
+  /// Pushes the call to the engine, which runs it once the arrays are ready. Profilers show `name`.
   void push(const char* name);
 
   void complete(const std::string& error) override;
 
  protected:
-  /// An exception becomes the error of the call.
+  /// An exception of run() becomes the error of the call.
   virtual void run() = 0;
 
   const mxnet::NDArray& array(std::size_t position) const { return arrays_[position]; }
   void* data(std::size_t position) const { return arrays_[position].data<void>(); }
-  /// Null for 1.
+  /// Returns null if gamma is fixed at 1.
   const void* gamma(std::size_t position) const;
   Backend::Data data_of(const mxnet::NDArray& array) const;
 

@@ -19,7 +19,7 @@ using namespace mxnet;
 
 namespace {
 
-/// Backward would compute a mirrored forward pass a second time, which would meet and move the
+/// Backward would repeat a mirrored forward pass, which would join another round and move the
 /// running statistics again.
 void require_no_mirroring() {
   const char* value = std::getenv("MXNET_BACKWARD_DO_MIRROR");
@@ -47,7 +47,7 @@ class ForwardCall : public EngineCall {
 
   void complete(const std::string& error) override {
     if (training_began_ && error.empty()) {
-      op_->saved_ = std::make_shared<const Operator::Saved>(saved_);
+      save();
     } else if (training_began_) {
       training_failed(error);
     }
@@ -66,23 +66,22 @@ class ForwardCall : public EngineCall {
 
   void train_with_others() {
     const Device& device = op_->device_;
-    op_->saved_ = nullptr;
+    op_->saved_.reset();
     const Signature signature = this->signature();
     const auto ticket = std::exchange(op_->ticket_, std::nullopt);
-    saved_.round = op_->group_->join(device, ticket.value_or(SyncGroup::kJustMade));
-    Round& round = *saved_.round;
+    round_ = op_->group_->join(device, ticket.value_or(SyncGroup::kJustMade));
     std::shared_ptr<DevicePass> pass;
     try {
       pass = begin();
       op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
-      round.agree(device, signature);
-      round.forward().sum(pass.get());
+      round_->agree(device, signature);
+      round_->forward_meeting().sum(pass.get());
     } catch (const std::exception& error) {
-      round.fail(device, error.what());
+      round_->fail(device, error.what());
       if (!pass) throw;
       return pass->fail(error.what());
     }
-    round.forward().arrive(device, pass);
+    round_->forward_meeting().arrive(device, pass);
   }
 
   void infer() {
@@ -92,8 +91,8 @@ class ForwardCall : public EngineCall {
     const auto statistics =
         op_->backend_->running_statistics(data_of(array(at_[kData])), data(at_[kMovingMean]),
                                           data(at_[kMovingVar]), op_->attributes_.eps);
-    saved_.statistics = {statistics, 0};
-    op_->saved_ = std::make_shared<const Operator::Saved>(saved_);
+    saved_ = {statistics, 0, false};
+    save();
     op_->backend_->inference(work(), statistics, shared_from_this());
   }
 
@@ -112,11 +111,10 @@ class ForwardCall : public EngineCall {
   }
 
   std::shared_ptr<DevicePass> begin() {
-    saved_.of_batch = true;
     Backend::Forward work = this->work();
     work.running = {data(at_[kMovingMean]), data(at_[kMovingVar]), op_->attributes_.momentum,
                     op_->attributes_.momentum ? nullptr : data(at_[kNumBatches])};
-    work.saved = &saved_.statistics;
+    work.saved = &saved_;
     auto pass = op_->backend_->forward(work, shared_from_this());
     training_began_ = true;
     return pass;
@@ -140,19 +138,25 @@ class ForwardCall : public EngineCall {
     return work;
   }
 
+  void save() {
+    op_->saved_ = saved_;
+    op_->round_ = round_;
+  }
+
   void training_failed(const std::string& error) {
     op_->forward_error_ = error;
-    if (!saved_.round) return;
+    if (!round_) return;
     op_->pending_->end(op_->device_, op_);
     // The peers have finished, and would wait for this device in backward.
-    if (saved_.round->forward().has_met()) saved_.round->fail(op_->device_, error);
+    if (round_->forward_meeting().has_met()) round_->fail(op_->device_, error);
   }
 
   const Positions::Forward at_;
   const OpReq request_;
   const bool is_train_;
   bool training_began_ = false;
-  Operator::Saved saved_;
+  Backend::Saved saved_;
+  std::shared_ptr<Round> round_;  // empty if nothing is synchronized
 };
 
 void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train) {

@@ -17,8 +17,8 @@
 
 namespace gluon_syncbn::op {
 
-/// One use of the layer on one device. MXNet shares it between a forward pass and the backward
-/// passes that follow from it, and runs these one after the other.
+/// One use of the layer on one device. MXNet uses one Operator for a forward pass and its backward
+/// passes, and runs these passes one after the other.
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
   /// `group` and `pending` may be empty if the layer has one device.
@@ -27,16 +27,10 @@ class Operator : public std::enable_shared_from_this<Operator> {
 
   /// Both return at once and complete on the engine.
   void forward(std::vector<mxnet::NDArray> arrays, mxnet::OpReq request, bool is_train);
-  /// `requests` has one for each argument.
+  /// `requests` has an OpReq for each argument.
   void backward(std::vector<mxnet::NDArray> arrays, const int* requests);
 
  private:
-  /// The results of a forward pass that its backward pass needs, beside arrays.
-  struct Saved {
-    Backend::Saved statistics;
-    bool of_batch = false;         ///< false if the running statistics were used
-    std::shared_ptr<Round> round;  ///< empty if nothing was synchronized
-  };
   friend class EngineCall;
   friend class ForwardCall;
   friend class BackwardCall;
@@ -49,8 +43,10 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const std::shared_ptr<PendingForwards> pending_;
   std::optional<SyncGroup::Ticket> ticket_;  ///< of the call that made this operator, until it runs
   bool ran_before_ = false;                  ///< has begun a training forward
-  std::shared_ptr<const Saved> saved_;
-  std::string forward_error_;  ///< why nothing is saved
+  // Of the last forward pass.
+  std::optional<Backend::Saved> saved_;
+  std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized
+  std::string forward_error_;     ///< why nothing is saved
 };
 
 }  // namespace gluon_syncbn::op

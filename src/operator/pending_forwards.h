@@ -11,12 +11,12 @@ namespace gluon_syncbn::op {
 
 /// The training forwards of one graph node that await their backward pass, on every device.
 ///
-/// A static graph runs the same operator in every step and puts no order between two of its copies
-/// (a network called twice before backward), so that devices could pair the first call of one with
-/// the second call of another. That is refused in the step in which it can be recognized.
+/// A static graph runs the same operator in every step. It puts no order between two copies of an
+/// operator, as in a network that is called twice before backward. Devices could then pair
+/// different calls. begin() throws in the first step that shows this.
 ///
-/// An operator that runs again without backward in between awaits none: a program that only moves
-/// the running statistics, such as a Module that is bound again for a smaller last batch.
+/// An operator that runs again without backward awaits no backward pass. Its program only moves the
+/// running statistics, as a Module does that is bound again for a smaller last batch.
 class PendingForwards {
  public:
   /// `ran_before` says whether `op` has begun a training forward before this one. Throws Error.

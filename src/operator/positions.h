@@ -15,9 +15,9 @@ inline constexpr const char* kArgumentNames[] = {"data", "gamma", "beta", "short
 enum AuxiliaryState : std::size_t { kMovingMean, kMovingVar, kNumBatches };
 inline constexpr const char* kStateNames[] = {"moving_mean", "moving_var", "num_batches_tracked"};
 
-/// Where arrays stand in what MXNet passes to the callbacks: in forward the arguments, the output
-/// and the states; in backward the gradient of the output, the arguments, the output, their
-/// gradients and the states.
+/// The positions of arrays in MXNet's callbacks. Forward gets the arguments, the output and the
+/// states. Backward gets the gradient of the output, the arguments, the output, the gradients of
+/// the arguments and the states.
 class Positions {
  public:
   explicit Positions(const Attributes& attributes)

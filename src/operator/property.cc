@@ -34,7 +34,7 @@ bool is_compatible(const Shape& shape, const Shape& expected) {
   return true;
 }
 
-/// "cpu(1)" as MXNet prints contexts.
+/// Parses a context as MXNet prints it, such as "cpu(1)".
 Device parse_context(const std::string& layer, const std::string& context) {
   const auto open = context.find('(');
   if (open == std::string::npos || context.back() != ')') {

@@ -26,7 +26,7 @@ class Property {
     Shape parameter;
     Shape count{1};
   };
-  /// Positions among what MXNet passes to the callbacks.
+  /// The positions of the arrays that MXNet passes to the callbacks.
   Positions positions() const { return Positions(attributes_); }
 
   BackwardReads backward_reads() const { return attributes_.backward_reads(); }

@@ -67,7 +67,8 @@ void Meeting::exchange(std::unique_lock<std::mutex>& lock,
   const DevicePasses passes = this->passes();
   lock.unlock();
   processes_->exchange(
-      direction_, [passes, last](DevicePass::Then then) { last->merge(passes, std::move(then)); },
+      direction_,
+      [passes, last](DevicePass::OnMerged then) { last->merge(passes, std::move(then)); },
       [self = shared_from_this(), last](const std::vector<PartialStatistics>& processes,
                                         const std::string& error) {
         self->answered(processes, error, last);

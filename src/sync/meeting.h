@@ -22,9 +22,9 @@ namespace gluon_syncbn {
 
 class SyncGroup;
 
-/// Where all devices meet in one forward or backward pass of a round: each leaves its own pass, and
-/// no thread waits. The last device to arrive finishes the passes of all. If there are other
-/// processes, it first exchanges partial statistics with them.
+/// The meeting of all devices in one forward or backward pass of a round. Each device leaves its
+/// own pass, and no thread waits. The last device to arrive finishes the passes of all. If there
+/// are other processes, it first exchanges partial statistics with them.
 class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
  public:
   /// `processes` is empty if this process is alone.
@@ -53,7 +53,7 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   /// Fails the meeting, but only while it still waits for devices of this process.
   void interrupt(const Interruption& interruption) override;
 
-  /// Warns.
+  /// Prints which devices are missing.
   void remind(Seconds waited, Seconds limit) override;
   void give_up(Seconds waited) override;
 

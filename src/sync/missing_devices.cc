@@ -19,11 +19,11 @@ constexpr const char* kBackwardCauses =
 constexpr const char* kCausesOfBoth =
     "the loop waits for one device (asnumpy, asscalar, wait_to_read) before it has called the "
     "others; an operation that failed before on a missing device, whose error the program has not "
-    "read "
-    "(mx.nd.waitall() reads all); an exception in the thread of a missing device, which GluonCV's "
+    "read (mx.nd.waitall() reads all); an exception in the thread of a missing device, which "
+    "GluonCV's "
     "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); or "
-    "devices reach several networks in different orders (reach them in one order; where that "
-    "cannot be, MXNET_CPU_TEMP_COPY=16 or MXNET_GPU_TEMP_COPY=16, and for backward "
+    "devices reach several networks in different orders (reach them in one order; if that "
+    "is impossible, MXNET_CPU_TEMP_COPY=16 or MXNET_GPU_TEMP_COPY=16, and for backward "
     "MXNET_EXEC_BULK_EXEC_TRAIN=0).";
 
 }  // namespace

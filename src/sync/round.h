@@ -30,10 +30,10 @@ class Round {
   void agree(const Device& device, const Signature& signature);
 
   std::uint64_t number() const { return number_; }
-  Meeting& forward() { return *forward_; }
+  Meeting& forward_meeting() { return *forward_; }
 
-  /// The next backward pass of `device` through this round: its first call meets the first calls of
-  /// its peers, its second call (retain_graph) their second calls.
+  /// The next backward pass of `device` through this round. The first call of a device meets the
+  /// first calls of its peers; the second call (retain_graph) meets the second calls.
   std::shared_ptr<Meeting> next_backward(const Device& device);
 
   /// `device` cannot go on for this reason: all its peers that wait in this round fail at once, now

@@ -100,7 +100,7 @@ void SyncGroup::bring_up_to_date() {
   failed_.reset();
 }
 
-/// The devices that are not `known`. None if that is not certain, as for a graph that was loaded on
+/// Returns the devices that are not `known`, or none if the ids are uncertain: a graph may run on
 /// other devices than it was made for.
 std::vector<Device> SyncGroup::never_called(const std::set<Device>& known) const {
   std::set<Device> awaited;
@@ -180,9 +180,9 @@ std::string SyncGroup::elsewhere_text() const {
   for (const auto& [id, other] : NamedSyncGroups::instance().held()) {
     if (std::get<0>(id) != options_.key || std::get<1>(id) == num_devices_) continue;
     if (const auto waiting = other->waiting_text(); !waiting.empty()) {
-      text +=
-          "Under the same key these wait with num_devices=" + std::to_string(other->num_devices()) +
-          ": " + waiting + "; all devices should give the same number. ";
+      text += "Under the same key, devices wait with num_devices=" +
+              std::to_string(other->num_devices()) + ": " + waiting +
+              "; all devices should give the same number. ";
     }
   }
   return text;

@@ -21,18 +21,17 @@ namespace gluon_syncbn {
 /// The devices that synchronize one layer, and the round in which each of them is next.
 ///
 /// Each device counts its training forwards, which its host runs in program order. Calls with the
-/// same number form a round; the order of arrival between devices is free. A device that is never
-/// called in one step therefore falls behind, and would meet the next step of its peers in its own
-/// later step, forever. Two rules prevent that:
+/// same number form a round; the order of arrival between devices is free. A device that misses a
+/// step falls behind. Without the next two rules, it would meet a later step of its peers forever.
 ///
 /// - A round that times out brings the absent devices up to date: their next call joins the round
 ///   that their peers join next. Their next call is the next one made after the timeout. A call
-///   that was made before, and whose operation is merely late, joins the round that has failed and
-///   gets its error. The calls after it get the errors of their rounds.
+///   that was made before is merely late: it joins the round that has failed and gets its error.
+///   The calls after it get the errors of their rounds.
 /// - A round that fails at once, because one device has failed, waits for no device, and its other
 ///   devices are not late. Devices that still come get its error. If a device of the failed round
-///   is called again before that, then the step was broken off, and absent devices are brought up
-///   to date.
+///   is called again before all have come, the step was broken off, and absent devices are brought
+///   up to date.
 ///
 /// A call is made when the host creates its operator. Hosts that use one operator for many calls
 /// (static_shape, Module) do not show when a call was made. Such a call counts as one made after
@@ -103,7 +102,6 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
     std::size_t devices = 0;
   };
 
-  std::uint64_t next_round(Member& member, Ticket ticket) const;
   std::shared_ptr<Round> enter(std::uint64_t number);
   void bring_up_to_date();
   std::vector<Device> never_called(const std::set<Device>& known) const;

@@ -75,10 +75,10 @@ LEFT = {
     ),
     "two readers": (TwoReaders, "is used elsewhere too"),
     "shared weight": (SharedWeight, "weight is shared"),
-    "other axis": (lambda: with_norm(nn.Conv2D(4, 1), axis=2), "not that of the channels"),
+    "other axis": (lambda: with_norm(nn.Conv2D(4, 1), axis=2), "not the channel axis"),
     "dense, not flat": (
         lambda: with_norm(nn.Dense(5, flatten=False), axis=1),
-        "not that of the channels",
+        "not the channel axis",
     ),
 }
 

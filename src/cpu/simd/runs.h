@@ -19,8 +19,8 @@ namespace {
 /// The number of independent sums, so that additions need not wait for each other.
 constexpr std::int64_t kChains = 4;
 /// This many deviations from one pivot are summed, and then merged into the statistics of their
-/// channel. With 128 for each lane of a sum, little is rounded. They fit the first-level cache, in
-/// case they must be read twice.
+/// channel. Sums of 128 for each lane keep the rounding small. The deviations fit the first-level
+/// cache, in case they must be read twice.
 constexpr std::int64_t kBlock = 128 * kChains * kDoubles;
 
 /// A part of one channel: runs of equal length, which is a vector or more, at equal distances.
@@ -45,7 +45,7 @@ GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t chann
     const std::int64_t runs = smaller(group, layout.outer - outer);
     const std::int64_t first = outer * distance + channel * layout.inner;
     for (std::int64_t i = 0; i < layout.inner;) {
-      // The last piece takes up to a vector more, which would be too short for a piece.
+      // The last piece also takes a rest that is shorter than a vector, which a piece must fill.
       const std::int64_t rest = layout.inner - i;
       const std::int64_t n = rest < length + kDoubles ? rest : length;
       visit(Block{first + i, n, runs, distance});
@@ -84,7 +84,7 @@ GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block
 template <class T>
 void run_moments(const T* x, const Layout& layout, Channels channels, double* means, double* m2s) {
   for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
-    // Any first guess would do. One near the mean saves reading the first block twice.
+    // A guess near the mean saves reading the first block twice.
     double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
     double m2 = 0;
     double count = 0;

@@ -69,8 +69,7 @@ struct Worker {
     work.data = {Type<T>::kDType, x.layout};
     work.dy = dy.data();
     work.x = x.data();
-    work.statistics = saved.statistics;
-    work.count = saved.count;
+    work.saved = saved;
     work.gamma = gamma.data();
     work.activation = activation;
     if (adds_shortcut) {

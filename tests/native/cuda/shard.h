@@ -144,8 +144,7 @@ struct Shard {
     } else {
       work.x = on_device_x.data();
     }
-    work.statistics = saved.statistics;
-    work.count = saved.count;
+    work.saved = saved;
     work.gamma = gamma.data();
     work.activation = activation;
     if (activation.type != ActType::kNone && adds_itself) work.y = y.data();
@@ -249,7 +248,7 @@ class Layer {
     auto errors = on_all([&](Layer* layer, std::size_t context, Shard* shard, Finishes* finishes) {
       auto& round = rounds.at(layer)[context];
       round = layer->join(context);
-      shard->forward(&round->forward(), finishes);
+      shard->forward(&round->forward_meeting(), finishes);
     });
     for (const Layer* layer : layers) {
       for (const auto& shard : layer->shards) {

@@ -251,7 +251,7 @@ TEST_CASE("cuda backend: a first read of a peer that does not end is an error af
   for (int i = 0; i < 2; ++i) {
     Finishes finishes;
     for (const std::size_t rank : {0, 1, 2}) {
-      layer.shards[rank]->forward(&layer.join(rank)->forward(), &finishes);
+      layer.shards[rank]->forward(&layer.join(rank)->forward_meeting(), &finishes);
     }
     const auto errors = finishes.wait(3);
     CHECK(errors.size() == 3);
@@ -291,7 +291,7 @@ TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages un
   });
   Finishes finishes;
   for (const std::size_t i : {0, 1}) {
-    layer.shards[i]->forward(&layer.join(i)->forward(), &finishes);
+    layer.shards[i]->forward(&layer.join(i)->forward_meeting(), &finishes);
   }
   CHECK(finishes.wait(1) == std::vector<std::string>{""});
   const auto message = [] { return cuda::Gpu::of(kFirst).message(10); };
@@ -312,8 +312,8 @@ TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages un
 TEST_CASE("cuda backend: a fault of a kernel is the error of the call") {
   const ShareGpus share;
   Layer layer({1}, 49, 20);
-  // The merge: a fault of the sums can break the GPU before their event is recorded, and no backward
-  // pass would follow.
+  // The merge: a fault of the sums can break the GPU before their event is recorded, and no
+  // backward pass would follow.
   const Faults fault("kernel#2");
   const auto errors = layer.step();
   REQUIRE(errors.size() == 2);

@@ -43,8 +43,8 @@ std::string error_on_gpu(const Activation& activation, const std::vector<Real<T>
   work.dy = work.y = zeros.data();
   work.gamma = gamma.empty() ? nullptr : on_device_gamma.data();
   work.beta = on_device_beta.data();
-  work.of_batch = false;
-  work.statistics =
+  work.saved.of_batch = false;
+  work.saved.statistics =
       layer->running_statistics(work.data, on_device_beta.data(), on_device_beta.data(), 1);
   Finishes finishes;
   const auto call = std::make_shared<TestCall>();

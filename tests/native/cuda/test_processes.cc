@@ -48,7 +48,7 @@ TEST_CASE(
   Finishes finishes;
   for (const std::size_t i : {0, 1, 2}) {
     const auto round = layer.join(i);
-    if (i < 2) layer.shards[i]->forward(&round->forward(), &finishes);
+    if (i < 2) layer.shards[i]->forward(&round->forward_meeting(), &finishes);
     if (i == 2) round->fail(layer.shards[i]->device, "no luck");
   }
   for (const auto& error : finishes.wait(2)) {
@@ -63,7 +63,7 @@ TEST_CASE("cuda processes: a message whose turn comes after the timeout of its r
   const ShareGpus share;
   Layer layer({2, 1}, 49);
   const auto forward = [&](std::size_t i, Finishes* finishes) {
-    layer.shards[i]->forward(&layer.join(i)->forward(), finishes);
+    layer.shards[i]->forward(&layer.join(i)->forward_meeting(), finishes);
   };
   {
     const ScopedTimeout timeout(0.2);
@@ -149,7 +149,7 @@ TEST_CASE("cuda processes: a copy that fails on its way back is an error for all
   std::vector<std::shared_ptr<Round>> rounds;
   for (const std::size_t i : {0, 1, 2}) {
     rounds.push_back(layer.join(i));
-    layer.shards[i]->forward(&rounds[i]->forward(), &forwards);
+    layer.shards[i]->forward(&rounds[i]->forward_meeting(), &forwards);
   }
   layer.wire->wait_for_held();
   const Faults fault("copy");

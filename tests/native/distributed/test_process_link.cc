@@ -47,7 +47,7 @@ struct Process {
   std::shared_ptr<Round> enter(const Moments& part, const Inbox<Moments>& inbox,
                                const Device& device = kA, const Signature& signature = kSignature) {
     const auto round = join(device, signature);
-    arrive(round->forward(), device, part, inbox.then());
+    arrive(round->forward_meeting(), device, part, inbox.then());
     return round;
   }
 
@@ -70,7 +70,7 @@ class LatePass : public NumbersPass<Moments> {
  public:
   using NumbersPass::NumbersPass;
 
-  void merge(const DevicePasses& passes, Then then) override {
+  void merge(const DevicePasses& passes, OnMerged then) override {
     merged_ = merged(passes).packed();
     waiting_ = std::move(then);
   }
@@ -79,7 +79,7 @@ class LatePass : public NumbersPass<Moments> {
 
  private:
   PartialStatistics merged_;
-  Then waiting_;
+  OnMerged waiting_;
 };
 
 template <class Part>
@@ -233,11 +233,11 @@ TEST_CASE_FIXTURE(TwoProcesses, "rounds whose messages stand in line get differe
 TEST_CASE_FIXTURE(TwoProcesses, "what a process brings late is sent in its turn") {
   std::vector<Inbox<Moments>> inboxes(4);
   const auto late = std::make_shared<LatePass>(some_moments(1), inboxes[0].then());
-  first.join()->forward().arrive(kA, late);
+  first.join()->forward_meeting().arrive(kA, late);
   const auto failing = first.meeting->join(kA);
   failing->fail(kA, "no luck");  // before the first round's message is here
   failing->agree(kA, kSignature);
-  arrive(failing->forward(), kA, some_moments(3), inboxes[1].then());
+  arrive(failing->forward_meeting(), kA, some_moments(3), inboxes[1].then());
   second.enter(some_moments(2), inboxes[2]);
   second.enter(some_moments(3), inboxes[3]);
   CHECK(inboxes[0].calls().empty());
@@ -261,7 +261,7 @@ TEST_CASE_FIXTURE(TwoProcesses, "what a process brings late is sent in its turn"
 TEST_CASE_FIXTURE(TwoProcesses,
                   "statistics that cannot be had are an error at once, also if others are late") {
   const auto late = std::make_shared<LatePass>(some_moments(1), of_first.then());
-  first.join()->forward().arrive(kA, late);
+  first.join()->forward_meeting().arrive(kA, late);
   CHECK(wire->names().empty());
   late->arrive("device lost");
   CHECK(wire->names().size() == 1);

@@ -75,7 +75,7 @@ TEST_CASE("where the processes are no longer connected, nobody is called missing
   class ClosedGroup : public WiredGroup {
    public:
     using WiredGroup::WiredGroup;
-    void gather(const std::string&, Words, Then then) override {
+    void gather(const std::string&, Words, OnGathered then) override {
       ++gathers;
       then({{}, "closed"});
     }

@@ -42,7 +42,9 @@ class NumbersPass : public DevicePass {
 
   void sum(const std::function<bool()>&) override {}
 
-  void merge(const DevicePasses& passes, Then then) override { then(merged(passes).packed(), ""); }
+  void merge(const DevicePasses& passes, OnMerged then) override {
+    then(merged(passes).packed(), "");
+  }
 
   void finish(const DevicePasses& passes,
               const std::vector<PartialStatistics>& processes) override {

@@ -23,7 +23,7 @@ class Wire {
   int size() const { return size_; }
 
   void put(int process, const std::string& name, ProcessGroup::Words message,
-           ProcessGroup::Then then) {
+           ProcessGroup::OnGathered then) {
     std::map<int, Letter> complete;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -77,7 +77,7 @@ class Wire {
  private:
   struct Letter {
     ProcessGroup::Words message;
-    ProcessGroup::Then then;
+    ProcessGroup::OnGathered then;
   };
 
   static void deliver(const std::map<int, Letter>& letters) {
@@ -100,7 +100,7 @@ class Wire {
 class WiredGroup : public ProcessGroup {
  public:
   WiredGroup(std::shared_ptr<Wire> wire, int process) : wire_(std::move(wire)), process_(process) {}
-  void gather(const std::string& name, Words message, Then then) override {
+  void gather(const std::string& name, Words message, OnGathered then) override {
     wire_->put(process_, name, std::move(message), std::move(then));
   }
   int id() const override { return 0; }

@@ -109,11 +109,12 @@ TEST_CASE("watchdog: it warns once before a meeting fails, and tells of the time
   std::uint64_t next = 0;
   {
     const ScopedTimeout timeout(0.5);
-    arrive(round->forward(), {"cpu", 4}, part_of(0), [&, then = inbox.then()](auto&&... outcome) {
-      // The round of a device that never came.
-      next = group->join({"cpu", 99})->number();
-      then(outcome...);
-    });
+    arrive(round->forward_meeting(), {"cpu", 4}, part_of(0),
+           [&, then = inbox.then()](auto&&... outcome) {
+             // The round of a device that never came.
+             next = group->join({"cpu", 99})->number();
+             then(outcome...);
+           });
     inbox.wait();
   }
   CHECK(next == 8);

@@ -249,7 +249,8 @@ class Run {
       // Whoever arrives all the same gets the error once more.
     }
     act_at<Moments>(
-        kept.round->forward(), visit.forward, device, moments_of(rank, visit.meeting, visit.round),
+        kept.round->forward_meeting(), visit.forward, device,
+        moments_of(rank, visit.meeting, visit.round),
         [this, rank, &visit, then = kept.forward.then()](const Outcome<Moments>& outcome) {
           if (schedule_.backward_at_once && outcome) backward(rank, visit);
           then(outcome);
@@ -384,7 +385,7 @@ class Loop {
       const Device device = device_of(rank);
       const auto round = meeting_->join(device, ticket);
       if (rank == failing) round->fail(device, "injected");
-      arrive(round->forward(), device, some_moments(static_cast<std::uint32_t>(rank)),
+      arrive(round->forward_meeting(), device, some_moments(static_cast<std::uint32_t>(rank)),
              inboxes[rank].then());
     };
     run_ranks(calls.size(), [&](std::size_t i) {

@@ -37,7 +37,7 @@ std::shared_ptr<Round> enter(const std::shared_ptr<SyncGroup>& group, const Devi
                              SyncGroup::Ticket ticket = SyncGroup::kJustMade) {
   const auto joined = group->join(device, ticket);
   joined->agree(device, kSignature);
-  arrive(joined->forward(), device, some_moments(number_of(round, device)), inbox.then());
+  arrive(joined->forward_meeting(), device, some_moments(number_of(round, device)), inbox.then());
   return joined;
 }
 
@@ -203,7 +203,7 @@ TEST_CASE("sync group: the message names a device in inference mode and another 
   CHECK(contains(error, "Came: cpu(0) (2 training forwards)."));
   CHECK(contains(error, "Missing: cpu(1) (1 training forward, then 2 in inference mode)."));
   CHECK(contains(error, "in inference mode, without autograd.record() or train_mode: cpu(1);"));
-  CHECK(contains(error, "Under the same key these wait with num_devices=3: cpu(2);"));
+  CHECK(contains(error, "Under the same key, devices wait with num_devices=3: cpu(2);"));
   const std::string error_of_other = of_c.wait().outcome.error;
   CHECK(contains(error_of_other, "Missing: 2 devices never called in training."));
   CHECK(contains(error_of_other,

@@ -119,8 +119,7 @@ class Layer {
   std::shared_ptr<DevicePass> backward(const std::shared_ptr<TestCall>& call) const {
     auto work = begun<Backend::Backward>();
     work.dy = data_[kDy]->data();
-    work.statistics = saved_.statistics;
-    work.count = saved_.count;
+    work.saved = saved_;
     work.gradients.gamma = parameters_[4]->data();
     work.gradients.beta = parameters_[5]->data();
     work.gradients.data = data_[kDx]->data();
@@ -332,7 +331,7 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 0 && i == steps) cpu = std::clock();
         const auto round = group->join(layer.device());
-        pass(&round->forward(), layer.forward(calls.make()));
+        pass(&round->forward_meeting(), layer.forward(calls.make()));
         pass(round->next_backward(layer.device()).get(), layer.backward(calls.make()));
         const std::chrono::duration<double, std::micro> step =
             std::chrono::steady_clock::now() - begin;
