@@ -31,37 +31,43 @@ if(NOT GLUON_SYNCBN_FAKE_CUDA_LIBMXNET)
   return()
 endif()
 
-# The kernels of MXNet, and the functions of CUDA's libraries that it needs, which do nothing.
+# The kernels of MXNet, and the functions of CUDA's libraries that it needs, most of which do nothing.
 file(GLOB fake_kernels CONFIGURE_DEPENDS "${fake_cuda_folder}/kernels/*.cc")
 enable_language(C)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
-set(sonames libcuda.so.1 libcudnn.so.8 libcublas.so.11 libcufft.so.10 libcusolver.so.11
-            libcurand.so.10 libnccl.so.2 libnvrtc.so.11.2 libnvToolsExt.so.1)
 set(generated "${CMAKE_CURRENT_BINARY_DIR}/fake_cuda_sources")
-list(TRANSFORM sonames PREPEND "${generated}/" OUTPUT_VARIABLE generated_files)
-list(TRANSFORM generated_files APPEND .map OUTPUT_VARIABLE maps)
-list(TRANSFORM generated_files APPEND .c)
-add_custom_command(
-  OUTPUT ${generated_files} ${maps} "${generated}/libcudart.so.11.0.c"
-  COMMAND "${Python3_EXECUTABLE}" "${fake_cuda_folder}/libraries.py"
-          "${GLUON_SYNCBN_FAKE_CUDA_LIBMXNET}" "${generated}"
-  DEPENDS "${fake_cuda_folder}/libraries.py" "${GLUON_SYNCBN_FAKE_CUDA_LIBMXNET}" VERBATIM)
-add_custom_target(fake_cuda_sources DEPENDS ${generated_files})
-target_sources(fake_cuda PRIVATE ${fake_kernels} "${generated}/libcudart.so.11.0.c")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${fake_cuda_folder}/libraries.py"
+                                                               "${GLUON_SYNCBN_FAKE_CUDA_LIBMXNET}")
+execute_process(COMMAND "${Python3_EXECUTABLE}" "${fake_cuda_folder}/libraries.py"
+                        "${GLUON_SYNCBN_FAKE_CUDA_LIBMXNET}" "${generated}"
+                OUTPUT_VARIABLE sonames RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "libraries.py failed on ${GLUON_SYNCBN_FAKE_CUDA_LIBMXNET}")
+endif()
+target_sources(fake_cuda PRIVATE ${fake_kernels} "${fake_cuda_folder}/nvrtc/module.cc"
+                                 "${generated}/libcudart.so.11.0.c")
+target_link_libraries(fake_cuda PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(fake_cuda PROPERTIES C_VISIBILITY_PRESET default)
-add_dependencies(fake_cuda fake_cuda_sources)
 add_custom_target(fake_cuda_libraries DEPENDS fake_cuda gluon_syncbn_on_fake)
 foreach(soname IN LISTS sonames)
-  string(REGEX MATCH "^lib([A-Za-z]+)(.*)$" _ "${soname}")
+  string(REGEX MATCH "^lib([A-Za-z-]+)(.*)$" _ "${soname}")
   set(target "fake_lib${CMAKE_MATCH_1}")
   add_library(${target} SHARED "${generated}/${soname}.c")
   set_target_properties(${target} PROPERTIES OUTPUT_NAME "${CMAKE_MATCH_1}"
                                              SUFFIX "${CMAKE_MATCH_2}"
                                              C_VISIBILITY_PRESET default)
-  add_dependencies(${target} fake_cuda_sources)
   target_link_options(${target} PRIVATE "LINKER:--version-script=${generated}/${soname}.map")
   add_dependencies(fake_cuda_libraries ${target})
 endforeach()
+# A compiler at run time needs a compiler.
+target_sources(fake_libnvrtc PRIVATE "${fake_cuda_folder}/nvrtc/nvrtc.cc")
+set_target_properties(fake_libnvrtc PROPERTIES CXX_VISIBILITY_PRESET default)
+target_include_directories(fake_libnvrtc PRIVATE "${fake_cuda_folder}"
+                                                 "${fake_cuda_folder}/include")
+target_link_libraries(fake_libnvrtc PRIVATE gluon_syncbn_flags)
+target_compile_definitions(fake_libnvrtc PRIVATE
+  FAKE_CUDA_COMPILER="${CMAKE_CXX_COMPILER}" FAKE_CUDA_ROOT="${CMAKE_CURRENT_SOURCE_DIR}"
+  FAKE_CUDA_COMPILED="${CMAKE_CURRENT_BINARY_DIR}/compiled_kernels")
 # MXNet looks up functions of the driver in libcuda.so, and finds those of the fake runtime there.
 target_link_libraries(fake_libcuda PRIVATE -Wl,--no-as-needed fake_cuda)
 

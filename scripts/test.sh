@@ -9,6 +9,7 @@
 #   scripts/test.sh --hosts          several processes, on one host and on two (namespaces; as root)
 #   scripts/test.sh --mxnet2         the tests of the layer on MXNet 2
 #   scripts/test.sh --cu112          GPU contexts, on a CUDA runtime without a GPU
+#   scripts/test.sh --cu112 --mxnet2         the same on MXNet 2
 #   scripts/test.sh --cu112 --distributed    the same in several processes (scripts/test_cu112.sh)
 #
 # The option --all-networks for pytest trains every network of docs/gluoncv.md instead of a few of

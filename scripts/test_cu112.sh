@@ -2,20 +2,31 @@
 # Runs the tests of GPU contexts with the real MXNet for CUDA 11.2, on any x86-64 machine. MXNet and this
 # library run on a CUDA runtime without a GPU (tests/fake_cuda). scripts/test.sh --cu112 calls this.
 #
-#   scripts/test_cu112.sh [--distributed] [options for pytest]
+#   scripts/test_cu112.sh [--mxnet2 | --distributed] [options for pytest]
 #
-# The first run makes .venv-cu112 (a download of 500 MB). --distributed tests several processes with GPU
-# contexts instead. Its first run builds Horovod there (a download of 1.4 GB more).
+# The first run makes .venv-cu112 (a download of 500 MB). --mxnet2 runs MXNet 2 instead of 1.9.1, in
+# .venv-cu112-mxnet2 (600 MB). --distributed tests several processes with GPU contexts instead. Its
+# first run builds Horovod in .venv-cu112 (a download of 1.4 GB more).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-venv="$PWD/.venv-cu112"
-folder="$PWD/build/cu112"
 
+name=cu112
+mxnet=1.9.1
 distributed=0
-if [[ "${1:-}" == --distributed ]]; then
-  distributed=1
-  shift
-fi
+case "${1:-}" in
+  --mxnet2)
+    name=cu112-mxnet2
+    mxnet=2.0.0b1
+    shift
+    ;;
+  --distributed)
+    distributed=1
+    shift
+    ;;
+esac
+venv="$PWD/.venv-$name"
+folder="$PWD/build/$name"
+
 if [[ "$(uname -sm)" != "Linux x86_64" ]]; then
   echo "test: --cu112 needs x86-64 Linux, for which MXNet's package is" >&2
   exit 1
@@ -31,18 +42,20 @@ logged() {
 
 python="${PYTHON:-python3}"
 if [[ "$("$venv/bin/python" -c 'import sys; print(sys.prefix)' 2>/dev/null)" != "$venv" ]]; then
-  echo "test: making .venv-cu112"
+  echo "test: making .venv-$name"
   "$python" -m venv --clear "$venv"
 fi
 constraints=()
 if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
-  constraints=(--constraint scripts/constraints.txt)
+  grep -v '^mxnet' scripts/constraints.txt >"$venv/constraints.txt"
+  constraints=(--constraint "$venv/constraints.txt")
 fi
-wanted="$(cat scripts/requirements-cu112.txt scripts/constraints.txt)"
+wanted="$mxnet $(cat scripts/requirements-cu112.txt scripts/constraints.txt)"
 if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]]; then
-  echo "test: installing MXNet for CUDA 11.2 into .venv-cu112 (a download of 500 MB)"
+  echo "test: installing MXNet $mxnet for CUDA 11.2 into .venv-$name (a download of 500 MB)"
   logged "$venv/setup.log" "$venv/bin/python" -m pip install ${constraints[@]+"${constraints[@]}"} \
-    --disable-pip-version-check --no-input --requirement scripts/requirements-cu112.txt
+    --disable-pip-version-check --no-input "mxnet-cu112==$mxnet" \
+    --requirement scripts/requirements-cu112.txt
   printf '%s\n' "$wanted" >"$venv/installed"
 fi
 
@@ -85,7 +98,7 @@ $(cat scripts/{requirements-cu112-distributed.txt,install_nvcc.sh,install_horovo
     tests/distributed/test_faults.py -k "gpu or mixed or test_faults"
 fi
 
-printf '\ntest: MXNet for CUDA 11.2 on the fake CUDA\n'
+printf '\ntest: MXNet %s for CUDA 11.2 on the fake CUDA\n' "$mxnet"
 # Beside tests/cu112 this runs tests that use CPU contexts elsewhere, if they need only the layer and
 # elementwise functions. The fake CUDA does not compute convolutions, dense layers, sums over axes,
 # casts to sparse arrays or MXNet's BatchNorm, so tests of such networks run on CPU contexts only.

@@ -6,35 +6,37 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 
+from tests.support.either_mxnet import nd
+
 from . import fake_cuda
 
 SHAPE = (3, 7, 4, 4)
 
 
-def arrays(devices: list[int], channels: int = SHAPE[1]) -> list[mx.nd.NDArray]:
+def arrays(devices: list[int], channels: int = SHAPE[1]) -> list[nd.NDArray]:
     """Different data on every device, and room in MXNet's pool for what a layer makes of it."""
     rng = np.random.default_rng(1)
     shape = (SHAPE[0], channels, *SHAPE[2:])
-    xs = [mx.nd.array(rng.standard_normal(shape), ctx=mx.gpu(i)) for i in devices]
+    xs = [nd.array(rng.standard_normal(shape), ctx=mx.gpu(i)) for i in devices]
     room = [x * 1 for x in xs]
-    mx.nd.waitall()
+    nd.waitall()
     del room
     return xs
 
 
-def outputs(layer: gluon_syncbn.SyncBatchNorm, xs: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+def outputs(layer: gluon_syncbn.SyncBatchNorm, xs: list[nd.NDArray]) -> list[nd.NDArray]:
     with mx.autograd.record():
         return [layer(x) for x in xs]
 
 
-def new_layer(xs: list[mx.nd.NDArray]) -> gluon_syncbn.SyncBatchNorm:
+def new_layer(xs: list[nd.NDArray]) -> gluon_syncbn.SyncBatchNorm:
     layer = gluon_syncbn.SyncBatchNorm(in_channels=xs[0].shape[1], num_devices=len(xs))
     layer.initialize(ctx=[x.context for x in xs])
-    mx.nd.waitall()
+    nd.waitall()
     return layer
 
 
-def errors(outs: list[mx.nd.NDArray]) -> list[str]:
+def errors(outs: list[nd.NDArray]) -> list[str]:
     """What each device ended with; empty where it has a result."""
     found = []
     for out in outs:
@@ -46,7 +48,7 @@ def errors(outs: list[mx.nd.NDArray]) -> list[str]:
     return found
 
 
-def require_right(xs: list[mx.nd.NDArray], outs: list[mx.nd.NDArray]) -> None:
+def require_right(xs: list[nd.NDArray], outs: list[nd.NDArray]) -> None:
     whole = np.concatenate([x.asnumpy() for x in xs]).astype("float64")
     axes = (0, 2, 3)
     centered = whole - whole.mean(axes, keepdims=True)

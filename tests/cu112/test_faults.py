@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from gluon_syncbn.mxnet_versions import IS_2
 
 from tests.support.processes import run_python
 
@@ -108,6 +109,7 @@ require_that_it_works([0, 1])
     run_python(program)
 
 
+@pytest.mark.skipif(IS_2, reason="MXNet 2 ends a process that loses a device")
 @pytest.mark.parametrize(
     ("fault", "peers"),
     [

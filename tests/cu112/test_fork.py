@@ -27,12 +27,13 @@ def in_child(body):
 TRAIN = """
 import gluon_syncbn
 import mxnet as mx
+from tests.support.either_mxnet import nd
 def train(device):
     contexts = [mx.Context(device, i) for i in range(2)]
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=contexts)
     with mx.autograd.record():
-        outs = [layer(mx.nd.full((2, 3), 1 + c.device_id, ctx=c)) for c in contexts]
+        outs = [layer(nd.full((2, 3), 1 + c.device_id, ctx=c)) for c in contexts]
     mx.autograd.backward(outs)
     assert abs(sum(out.asnumpy() for out in outs)).max() < 1e-5
     assert abs(outs[0].asnumpy() + 1).max() < 1e-3

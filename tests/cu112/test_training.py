@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from mxnet import gluon
 
+from tests.support.either_mxnet import nd, only_1
+from tests.support.layers import Options, expect, make_batch
+from tests.support.oracle import relative_error
 from tests.support.processes import run_python
 
 from ..conftest import contexts
@@ -15,6 +18,33 @@ from . import fake_cuda
 from .training import CHANNELS, Apart, Branches, Fused, Twice, compare, make, train
 
 MODES = [None, {}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("parts", [2, 8])
+def test_a_layer_equals_the_oracle(parts, mode):
+    shards = tuple(1 + i % 3 for i in range(parts))
+    batch = make_batch(np.random.default_rng(parts), (sum(shards), 6, 3, 5), shards, mean=10)
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=6)
+    net = make(lambda: layer, contexts(parts), "float32", mode)
+    names = ("gamma", "beta", "running_mean", "running_var")
+    for name in names:
+        getattr(layer, name).set_data(nd.array(getattr(batch, name)))
+    xs = [nd.array(x, ctx=ctx) for x, ctx in zip(batch.split(batch.x), contexts(parts))]
+    dys = [nd.array(dy, ctx=ctx) for dy, ctx in zip(batch.split(batch.dy), contexts(parts))]
+    for x in xs:
+        x.attach_grad()
+    with mx.autograd.record():
+        outs = [net(x) for x in xs]
+    mx.autograd.backward(outs, dys)
+    whole = expect(batch, Options())
+    for arrays, expected in ((outs, whole.out), ([x.grad for x in xs], whole.dx)):
+        actual = np.concatenate([array.asnumpy() for array in arrays])
+        assert relative_error(actual, expected) < 1e-5
+    for name in names[2:]:
+        first, *others = [array.asnumpy() for array in getattr(layer, name).list_data()]
+        assert relative_error(first, getattr(whole, name)) < 1e-6
+        assert {array.tobytes() for array in others} == {first.tobytes()}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -49,25 +79,35 @@ def test_slow_devices():
     compare(Branches, 2, steps=3)
 
 
-def test_exported(tmp_path):
-    """What GPUs have trained goes on training from a file, and runs on a CPU by MXNet alone."""
+@pytest.fixture
+def trained():
     net = make(Branches, contexts(2), "float64", {})
     train(net, contexts(2), 3, 4, "float64")
+    return net
+
+
+def test_training_goes_on_from_a_file(tmp_path, trained):
+    net = trained
     net.export(str(tmp_path / "ours"))
     files = (f"{tmp_path}/ours-symbol.json", ["data"], f"{tmp_path}/ours-0000.params")
     again = gluon.SymbolBlock.imports(*files, ctx=contexts(2))
     for each in (net, again):
         train(each, contexts(2), 3, 4, "float64")
-    expected = {parameter.name: parameter for parameter in net.collect_params().values()}
+    expected = net.collect_params()
     for name, parameter in again.collect_params().items():
         for mine, theirs in zip(parameter.list_data(), expected[name].list_data()):
             assert mine.asnumpy().tobytes() == theirs.asnumpy().tobytes()
 
+
+@only_1
+def test_exported(tmp_path, trained):
+    """What GPUs have trained runs on a CPU by MXNet alone."""
+    net = trained
     symbol_file, params_file = gluon_syncbn.export(net, tmp_path / "plain")
     plain = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=mx.cpu())
     x = np.random.default_rng(1).standard_normal((2, CHANNELS, 3, 2))
     outs = [
-        each(mx.nd.array(x, ctx=ctx, dtype="float64")).asnumpy()
+        each(nd.array(x, ctx=ctx, dtype="float64")).asnumpy()
         for each, ctx in ((plain, mx.cpu()), (net, mx.gpu(0)))
     ]
     np.testing.assert_allclose(*outs, rtol=1e-5, atol=1e-6)

@@ -10,6 +10,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
+from tests.support.either_mxnet import HybridBlock, nd
 from tests.support.layers import Options, check, make_batch
 
 from ..conftest import contexts
@@ -18,7 +19,14 @@ CHANNELS = 5
 EACH = 2  # samples of every device
 
 
-class Branches(nn.HybridBlock):
+class Parabola(HybridBlock):
+    """A layer without parameters."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.square(x) - x
+
+
+class Branches(HybridBlock):
     """Five branches of different depth, which devices run in orders of their own."""
 
     def __init__(self) -> None:
@@ -28,7 +36,7 @@ class Branches(nn.HybridBlock):
             branch = nn.HybridSequential()
             for _ in range(1 + i % 3):
                 branch.add(gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, epsilon=1e-2))
-                branch.add(nn.HybridLambda(lambda F, x: F.square(x) - x))
+                branch.add(Parabola())
             self.register_child(branch)
             self.branches.append(branch)
 
@@ -36,7 +44,7 @@ class Branches(nn.HybridBlock):
         return F.add_n(*[branch(x) for branch in self.branches])
 
 
-class Twice(nn.HybridBlock):
+class Twice(HybridBlock):
     """One layer that is called twice."""
 
     def __init__(self) -> None:
@@ -47,7 +55,7 @@ class Twice(nn.HybridBlock):
         return self.norm(F.square(self.norm(x)))
 
 
-class Fused(nn.HybridBlock):
+class Fused(HybridBlock):
     """Activations and a shortcut that the layers compute themselves, the first one in place."""
 
     def __init__(self) -> None:
@@ -61,7 +69,7 @@ class Fused(nn.HybridBlock):
         return self.second(self.first(x), x)
 
 
-class Apart(nn.HybridBlock):
+class Apart(HybridBlock):
     """The same by MXNet's activations."""
 
     def __init__(self) -> None:
@@ -89,12 +97,12 @@ def train(net: Any, ctx: list[mx.Context], steps: int, samples: int, dtype: str)
     rng = np.random.default_rng(0)
     for step in range(steps):
         batch = rng.standard_normal((samples, CHANNELS, 3, 2))
-        shards = gluon.utils.split_and_load(mx.nd.array(batch, dtype=dtype), ctx)
+        shards = gluon.utils.split_and_load(nd.array(batch, dtype=dtype), ctx)
         with autograd.record():
             outs = [net(shard) for shard in shards]
         autograd.backward(outs, [2 * out for out in outs])  # as the sum of squares would
         if step == 0:
-            mx.nd.waitall()  # as docs/limits.md says of static_shape and Trainer
+            nd.waitall()  # as docs/limits.md says of static_shape and Trainer
         trainer.step(samples)
         del outs  # MXNet uses their memory again while devices still work
 

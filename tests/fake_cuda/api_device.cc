@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <string>
 
 #include "call.h"
 #include "control.h"
@@ -92,6 +93,26 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
     std::snprintf(properties->name, sizeof properties->name, "fake GPU %d", ordinal);
     properties->major = 8;
     return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int ordinal) {
+  return call("cudaDeviceGetAttribute", Needs::kDriver, [=] {
+    if (!exists(ordinal)) return cudaErrorInvalidDevice;
+    constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
+    switch (attribute) {
+      case kMultiprocessors:
+        *value = 4;
+        return cudaSuccess;
+      case kMajor:
+        *value = 8;
+        return cudaSuccess;
+      case kMinor:
+        *value = 0;
+        return cudaSuccess;
+      default:
+        fake_cuda::die("attribute " + std::to_string(attribute) + " of devices is not imitated");
+    }
   });
 }
 

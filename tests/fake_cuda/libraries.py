@@ -1,9 +1,9 @@
-"""Write the sources of the CUDA libraries that a libmxnet.so needs.
+"""Write the sources of the CUDA libraries that a libmxnet.so needs, and print their sonames.
 
 ``libraries.py LIBMXNET FOLDER`` writes, for each of them, the C source of every function that
 libmxnet.so leaves to it, and the linker's version script. A function that does no harm by doing
 nothing succeeds; any other ends the process with its name, because nothing that came after it
-could be believed. All are weak: what tests/fake_cuda has of the runtime comes before them.
+could be believed. All are weak: what tests/fake_cuda has of them comes before them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
+RUNTIME = "libcudart.so.11.0"
+
 # Of sonames, the functions that have no version in libmxnet.so.
-UNVERSIONED = {"libnccl.so.2": r"nccl[A-Z]", "libcuda.so.1": r"cu[A-Z]"}
+UNVERSIONED = {"libnccl.so.2": "nccl[A-Z]", "libcuda.so.1": "cu[A-Z]", "libnvidia-ml.so.1": "nvml"}
 
 LIBRARY = re.compile(r"lib(cu|nv|nccl)")
 
-# What every stream of MXNet has of them, used or not.
-HARMLESS = re.compile(r"(cublas|cudnn|cusolverDn)(Create|Destroy|SetStream|SetMathMode)(_v2)?$")
+# What every stream of MXNet has of them, used or not, and what only watches.
+HARMLESS = re.compile(
+    r"(cublas|cudnn|cusolverDn)(Create|Destroy|SetStream|SetMathMode)(_v2)?$|nvtx|nvml"
+)
 WEAK = "__attribute__((weak))"
 
 
 def missing(libmxnet: Path) -> dict[str, list[str]]:
-    """Functions by the soname of the library that has to have them."""
+    """Functions by the soname of the library that has to have them; of some it needs none."""
     with libmxnet.open("rb") as file:
         elf = ELFFile(file)
         tags = elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")
@@ -44,8 +48,10 @@ def missing(libmxnet: Path) -> dict[str, list[str]]:
                 soname = next((s for s, p in UNVERSIONED.items() if re.match(p, symbol.name)), None)
             if soname in functions:
                 functions[soname].append(symbol.name)
-    for name, names in functions.items():
-        assert names, f"{libmxnet} needs nothing of {name}"
+    # The runtime has the driver's functions too, where MXNet also looks them up (libcuda.so.1 is
+    # linked to it).
+    functions[RUNTIME] += functions["libcuda.so.1"]
+    functions["libcuda.so.1"] = []
     return functions
 
 
@@ -62,7 +68,7 @@ PROLOGUE = """\
 #include <stdio.h>
 #include <stdlib.h>
 
-static _Noreturn void missing(const char* function) {
+__attribute__((unused)) static _Noreturn void missing(const char* function) {
   fprintf(stderr, "fake CUDA: %s is not imitated\\n", function);
   abort();
 }
@@ -71,14 +77,16 @@ static _Noreturn void missing(const char* function) {
 
 def main(libmxnet: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for soname, functions in missing(libmxnet).items():
+    libraries = missing(libmxnet)
+    for soname, functions in libraries.items():
         lines = [PROLOGUE]
         lines += [source_of(function) for function in functions]
         (folder / f"{soname}.c").write_text("\n".join(lines) + "\n")
-        version = "" if soname in UNVERSIONED else soname
+        version = "" if soname in UNVERSIONED or not functions else soname
         exports = " ".join(f"{name};" for name in functions)
-        text = f"{version} {{ global: {exports} local: *; }};\n"
-        (folder / f"{soname}.map").write_text(text)
+        exported = f"global: {exports} " if functions else ""
+        (folder / f"{soname}.map").write_text(f"{version} {{ {exported}local: *; }};\n")
+    print(";".join(soname for soname in libraries if soname != RUNTIME), end="")
 
 
 if __name__ == "__main__":

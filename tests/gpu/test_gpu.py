@@ -10,6 +10,7 @@ from gluon_syncbn.library import LIBRARY
 from mxnet import autograd, gluon
 
 from tests.layer.test_modes import Branches
+from tests.support.either_mxnet import nd
 from tests.support.layers import Options, check, make_batch
 
 GPUS = mx.context.num_gpus()
@@ -42,14 +43,14 @@ def train(net, ctx, steps: int, dtype: str = "float32") -> list[float]:
     net.initialize(mx.init.Xavier(), ctx=ctx)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
     mx.random.seed(0)
-    xs = [mx.nd.random.normal(shape=(2, 3, 32, 32), ctx=c).astype(dtype) for c in ctx]
+    xs = [nd.random.normal(shape=(2, 3, 32, 32), ctx=c).astype(dtype) for c in ctx]
     losses = []
     for _ in range(steps):
         with autograd.record():
             outs = [net(x).astype("float32").square().mean() for x in xs]
         autograd.backward(outs)
         trainer.step(len(ctx))
-        losses.append(sum(float(out.asscalar()) for out in outs))
+        losses.append(sum(float(out.asnumpy()) for out in outs))
     return losses
 
 
@@ -64,7 +65,7 @@ def test_branches_train(mode, dtype):
     losses = train(net, gpus(), 5, dtype)
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
-    mx.nd.waitall()
+    nd.waitall()
     assert not gluon_syncbn.check_in_sync(net)
 
 
@@ -87,7 +88,7 @@ def test_cpu_and_gpu_contexts_do_not_meet():
     ctx = [mx.cpu(0), mx.gpu(0)]
     layer.initialize(ctx=ctx)
     with autograd.record():
-        outs = [layer(mx.nd.ones((2, 3), ctx=c)) for c in ctx]
+        outs = [layer(nd.ones((2, 3), ctx=c)) for c in ctx]
     with pytest.raises(mx.base.MXNetError, match="which cannot meet"):
         outs[0].asnumpy()
     with pytest.raises(mx.base.MXNetError):

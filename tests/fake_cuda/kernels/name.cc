@@ -18,12 +18,22 @@ class Parser {
     }
   }
 
-  /// Up to what ends an argument, or the parameters of a function.
+  Name parse_function() {
+    Name name = parse();
+    while (at_ < text_.size() && text_[at_] != ')') {
+      ++at_;
+      name.parameters.push_back(parse());
+    }
+    return name;
+  }
+
+ private:
+  /// Up to what ends an argument, or what begins the parameters of a function.
   Name parse() {
     Name name;
     while (at_ < text_.size()) {
       const char c = text_[at_];
-      if (c == ',' || c == '>') break;
+      if (c == ',' || c == '>' || c == ')') break;
       if (c == '(') {
         // The type of a number, as in (mxnet::OpReqType)3, or the parameters of a function.
         const std::size_t end = text_.find(')', at_);
@@ -44,7 +54,6 @@ class Parser {
     return name;
   }
 
- private:
   /// Without namespaces, return types and const.
   static std::string tidy(std::string head) {
     const std::string whole = " const";
@@ -74,6 +83,6 @@ std::string readable(const std::string& mangled) {
   return text ? text.get() : mangled;
 }
 
-Name parse_name(const std::string& mangled) { return Parser(readable(mangled)).parse(); }
+Name parse_name(const std::string& mangled) { return Parser(readable(mangled)).parse_function(); }
 
 }  // namespace fake_cuda

@@ -11,6 +11,7 @@ namespace fake_cuda {
 struct Name {
   std::string head;
   std::vector<Name> arguments;
+  std::vector<Name> parameters{};  ///< their types, if this is a function
 
   bool is_pointer() const { return !head.empty() && head.back() == '*'; }
   /// Without what makes it a pointer.

@@ -42,6 +42,24 @@ Task update(const Launch& launch, bool has_momentum) {
   };
 }
 
+/// mxnet_generic_kernel<SGDMomKernel, types...>(size, out, momenta, weights, gradients, clip,
+/// momentum,
+///     rate, decay, scale, request)
+template <class T>
+Task update_one(const Launch& launch) {
+  return
+      [size = launch.argument<int>(0), out = launch.argument<T*>(1),
+       momenta = launch.argument<T*>(2), weights = launch.argument<T*>(3),
+       gradients = launch.argument<T*>(4), momentum = launch.argument<T>(6),
+       rate = launch.argument<T>(7), decay = launch.argument<T>(8), scale = launch.argument<T>(9)] {
+        for (int i = 0; i < size; ++i) {
+          const T gradient = scale * gradients[i] + decay * weights[i];
+          momenta[i] = momentum * momenta[i] - rate * gradient;
+          out[i] = weights[i] + momenta[i];
+        }
+      };
+}
+
 }  // namespace
 
 /// mxnet_generic_kernel<MultiSGDKernel<type, has momentum, has a master copy>, types...>(
@@ -49,6 +67,11 @@ Task update(const Launch& launch, bool has_momentum) {
 Task sgd(const Launch& launch) {
   if (launch.name.head != "mxnet_generic_kernel") return {};
   const Name& op = launch.name.arguments[0];
+  if (op.head == "SGDMomKernel") {
+    const std::string type = launch.name.arguments[1].element();
+    if (type == "float") return update_one<float>(launch);
+    return type == "double" ? update_one<double>(launch) : Task();
+  }
   if (op.head != "MultiSGDKernel" || op.arguments[2].head == "true") return {};
   const bool has_momentum = op.arguments[1].head == "true";
   if (op.arguments[0].head == "float") return update<float>(launch, has_momentum);
