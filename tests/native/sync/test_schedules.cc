@@ -35,7 +35,7 @@ enum class Act {
 
 /// One forward, and what follows from it, by one rank.
 struct Visit {
-  std::size_t meeting = 0;
+  std::size_t group = 0;
   std::size_t round = 0;
   Act forward = Act::kArrive;
   std::vector<Act> backwards;
@@ -44,12 +44,12 @@ struct Visit {
 
 struct Schedule {
   std::size_t ranks = 0;
-  std::size_t meetings = 0;
+  std::size_t groups = 0;
   std::size_t rounds = 0;
   std::size_t backwards = 0;
   /// Forward's continuations go backward; otherwise each rank does once all its forwards are over.
   bool backward_at_once = false;
-  /// By rank, in the order of that rank. All rounds of a meeting come in their own order.
+  /// By rank, in the order of that rank. All rounds of a group come in their own order.
   std::vector<std::vector<Visit>> visits;
 };
 
@@ -71,7 +71,7 @@ class Scheduler {
   Schedule draw(bool with_absence) {
     Schedule schedule;
     schedule.ranks = 2 + up_to(6);
-    schedule.meetings = 1 + up_to(3);
+    schedule.groups = 1 + up_to(3);
     schedule.rounds = 1 + up_to(2);
     schedule.backwards = up_to(2);
     schedule.backward_at_once = chance(50);
@@ -79,8 +79,8 @@ class Scheduler {
     const std::uint32_t failures = chance(30) ? 0 : 12 / static_cast<std::uint32_t>(schedule.ranks);
     const bool same_order = chance(20);
     std::vector<std::size_t> order;
-    for (std::size_t i = 0; i < schedule.meetings * schedule.rounds; ++i) {
-      order.push_back(i % schedule.meetings);
+    for (std::size_t i = 0; i < schedule.groups * schedule.rounds; ++i) {
+      order.push_back(i % schedule.groups);
     }
     for (std::size_t rank = 0; rank < schedule.ranks; ++rank) {
       if (!same_order) shuffle(order);
@@ -98,11 +98,11 @@ class Scheduler {
   std::vector<Visit> draw_visits(const Schedule& schedule, const std::vector<std::size_t>& order,
                                  std::uint32_t failures) {
     std::vector<Visit> visits;
-    std::vector<std::size_t> next_round(schedule.meetings);
-    for (const std::size_t meeting : order) {
+    std::vector<std::size_t> next_round(schedule.groups);
+    for (const std::size_t group : order) {
       Visit visit;
-      visit.meeting = meeting;
-      visit.round = next_round[meeting]++;
+      visit.group = group;
+      visit.round = next_round[group]++;
       if (chance(failures)) visit.forward = static_cast<Act>(1 + up_to(3));
       for (std::size_t call = 0; call < schedule.backwards; ++call) {
         visit.backwards.push_back(chance(failures) ? static_cast<Act>(1 + up_to(2)) : Act::kArrive);
@@ -141,16 +141,15 @@ void act_at(Meeting& exchange, Act act, const Device& device, const Part& part,
 class Run {
  public:
   explicit Run(const Schedule& schedule) : schedule_(schedule), records_(schedule.ranks) {
-    for (std::size_t i = 0; i < schedule.meetings; ++i) {
-      meetings_.push_back(
-          std::make_shared<SyncGroup>("layer " + std::to_string(i), schedule.ranks));
+    for (std::size_t i = 0; i < schedule.groups; ++i) {
+      groups_.push_back(std::make_shared<SyncGroup>("layer " + std::to_string(i), schedule.ranks));
     }
     std::size_t rank = 0;
     for (auto& records : records_) {
-      records.resize(schedule.meetings * schedule.rounds);
+      records.resize(schedule.groups * schedule.rounds);
       // The host has made all calls before the first of them comes.
       for (std::size_t i = 0; i < records.size(); ++i) {
-        records[i].ticket = meetings_[i / schedule.rounds]->announce(device_of(rank));
+        records[i].ticket = groups_[i / schedule.rounds]->announce(device_of(rank));
       }
       ++rank;
       for (Record& record : records) record.backwards.resize(schedule.backwards);
@@ -166,11 +165,11 @@ class Run {
     }
     for (const Visit& visit : visits) {
       if (!arrives(visit.forward)) continue;
-      const auto call = record(rank, visit.meeting, visit.round).forward.wait();
+      const auto call = record(rank, visit.group, visit.round).forward.wait();
       if (!schedule_.backward_at_once && call.outcome) backward(rank, visit);
     }
     for (const Visit& visit : visits) {
-      const Record& kept = record(rank, visit.meeting, visit.round);
+      const Record& kept = record(rank, visit.group, visit.round);
       if (!arrives(visit.forward) || !kept.forward.wait().outcome) continue;
       for (std::size_t call = 0; call < visit.backwards.size(); ++call) {
         if (arrives(visit.backwards[call])) kept.backwards[call].wait();
@@ -180,24 +179,24 @@ class Run {
 
   /// What has to hold however the ranks were scheduled. With `timeouts` any exchange may fail.
   void check(bool timeouts) const {
-    for (std::size_t meeting = 0; meeting < schedule_.meetings; ++meeting) {
+    for (std::size_t group = 0; group < schedule_.groups; ++group) {
       for (std::size_t round = 0; round < schedule_.rounds; ++round) {
-        CAPTURE(meeting);
+        CAPTURE(group);
         CAPTURE(round);
         const bool met = check_exchange<Moments>(
-            meeting, round, timeouts, moments_of, [](const Visit& visit) { return visit.forward; },
+            group, round, timeouts, moments_of, [](const Visit& visit) { return visit.forward; },
             [](const Record& record) { return record.forward; });
         for (std::size_t call = 0; call < schedule_.backwards; ++call) {
           CAPTURE(call);
           if (met) {
             check_exchange<GradientSums>(
-                meeting, round, timeouts,
+                group, round, timeouts,
                 [call](std::size_t rank, std::size_t, std::size_t) { return sums_of(rank, call); },
                 [call](const Visit& visit) { return visit.backwards[call]; },
                 [call](const Record& record) { return record.backwards[call]; });
           } else {
             for (std::size_t rank = 0; rank < schedule_.ranks; ++rank) {
-              CHECK(record(rank, meeting, round).backwards[call].calls().empty());
+              CHECK(record(rank, group, round).backwards[call].calls().empty());
             }
           }
         }
@@ -217,30 +216,30 @@ class Run {
   /// Whether nothing but an error can come of it.
   static bool must_fail(Act act) { return act != Act::kArrive && act != Act::kArriveThenFail; }
 
-  static Moments moments_of(std::size_t rank, std::size_t meeting, std::size_t round) {
-    return some_moments(static_cast<std::uint32_t>(rank + 10 * meeting + 100 * round));
+  static Moments moments_of(std::size_t rank, std::size_t group, std::size_t round) {
+    return some_moments(static_cast<std::uint32_t>(rank + 10 * group + 100 * round));
   }
   static GradientSums sums_of(std::size_t rank, std::size_t call) {
     return some_sums(static_cast<std::uint32_t>(rank + 10 * call));
   }
 
-  Record& record(std::size_t rank, std::size_t meeting, std::size_t round) {
-    return records_[rank][meeting * schedule_.rounds + round];
+  Record& record(std::size_t rank, std::size_t group, std::size_t round) {
+    return records_[rank][group * schedule_.rounds + round];
   }
-  const Record& record(std::size_t rank, std::size_t meeting, std::size_t round) const {
-    return records_[rank][meeting * schedule_.rounds + round];
+  const Record& record(std::size_t rank, std::size_t group, std::size_t round) const {
+    return records_[rank][group * schedule_.rounds + round];
   }
-  const Visit& visit_of(std::size_t rank, std::size_t meeting, std::size_t round) const {
+  const Visit& visit_of(std::size_t rank, std::size_t group, std::size_t round) const {
     const std::vector<Visit>& visits = schedule_.visits[rank];
     return *std::find_if(visits.begin(), visits.end(), [&](const Visit& visit) {
-      return visit.meeting == meeting && visit.round == round;
+      return visit.group == group && visit.round == round;
     });
   }
 
   void forward(std::size_t rank, const Visit& visit) {
     const Device device = device_of(rank);
-    Record& kept = record(rank, visit.meeting, visit.round);
-    kept.round = meetings_[visit.meeting]->join(device, kept.ticket);
+    Record& kept = record(rank, visit.group, visit.round);
+    kept.round = groups_[visit.group]->join(device, kept.ticket);
     const bool disagrees = visit.forward == Act::kDisagree;
     try {
       const auto channels = static_cast<std::int64_t>(disagrees ? 10 + rank : 2);
@@ -250,7 +249,7 @@ class Run {
     }
     act_at<Moments>(
         kept.round->forward_meeting(), visit.forward, device,
-        moments_of(rank, visit.meeting, visit.round),
+        moments_of(rank, visit.group, visit.round),
         [this, rank, &visit, then = kept.forward.then()](const Outcome<Moments>& outcome) {
           if (schedule_.backward_at_once && outcome) backward(rank, visit);
           then(outcome);
@@ -260,7 +259,7 @@ class Run {
 
   void backward(std::size_t rank, const Visit& visit) {
     const Device device = device_of(rank);
-    const Record& kept = record(rank, visit.meeting, visit.round);
+    const Record& kept = record(rank, visit.group, visit.round);
     for (std::size_t call = 0; call < visit.backwards.size(); ++call) {
       act_at<GradientSums>(*kept.round->next_backward(device), visit.backwards[call], device,
                            sums_of(rank, call), kept.backwards[call].then(), 1);
@@ -270,18 +269,18 @@ class Run {
   /// Every rank that arrived was called once, all with the same outcome, and with the right one.
   /// True where they have met.
   template <class Part, class PartOf, class ActOf, class InboxOf>
-  bool check_exchange(std::size_t meeting, std::size_t round, bool timeouts, const PartOf& part_of,
+  bool check_exchange(std::size_t group, std::size_t round, bool timeouts, const PartOf& part_of,
                       const ActOf& act_of, const InboxOf& inbox_of) const {
     std::optional<Outcome<Part>> first;
     std::map<Device, Part> parts;
     bool certain_error = false;
     bool certain_success = !timeouts;
     for (std::size_t rank = 0; rank < schedule_.ranks; ++rank) {
-      const Act act = act_of(visit_of(rank, meeting, round));
+      const Act act = act_of(visit_of(rank, group, round));
       certain_error = certain_error || must_fail(act);
       certain_success = certain_success && act == Act::kArrive;
-      parts[device_of(rank)] = part_of(rank, meeting, round);
-      const auto calls = inbox_of(record(rank, meeting, round)).calls();
+      parts[device_of(rank)] = part_of(rank, group, round);
+      const auto calls = inbox_of(record(rank, group, round)).calls();
       CAPTURE(rank);
       REQUIRE(calls.size() == (arrives(act) ? 1 : 0));
       if (calls.empty()) continue;
@@ -305,7 +304,7 @@ class Run {
   }
 
   const Schedule& schedule_;
-  std::vector<std::shared_ptr<SyncGroup>> meetings_;
+  std::vector<std::shared_ptr<SyncGroup>> groups_;
   std::vector<std::vector<Record>> records_;
 };
 
@@ -328,7 +327,7 @@ class Loop {
       : random_(seed),
         ranks_(ranks),
         shuffles_(random_.chance(50)),
-        meeting_(std::make_shared<SyncGroup>("layer", ranks)) {}
+        group_(std::make_shared<SyncGroup>("layer", ranks)) {}
 
   /// A step in which anything may happen. Whoever comes gets one outcome.
   void faulty_step() {
@@ -342,7 +341,7 @@ class Loop {
     std::vector<std::pair<std::size_t, SyncGroup::Ticket>> calls;
     for (const std::size_t rank : order()) {
       if (rank == absent) continue;
-      calls.emplace_back(rank, meeting_->announce(device_of(rank)));
+      calls.emplace_back(rank, group_->announce(device_of(rank)));
       if (broken_off && rank == failing) break;
     }
     const std::size_t late = random_.chance(30) ? random_.up_to(last_rank()) : ranks_;
@@ -353,7 +352,7 @@ class Loop {
   void sound_step() {
     std::vector<std::pair<std::size_t, SyncGroup::Ticket>> calls;
     for (const std::size_t rank : order()) {
-      calls.emplace_back(rank, meeting_->announce(device_of(rank)));
+      calls.emplace_back(rank, group_->announce(device_of(rank)));
     }
     const auto outcomes = run_all(calls, [](std::size_t) { return false; }, ranks_);
     for (const auto& outcome : outcomes) {
@@ -361,7 +360,7 @@ class Loop {
       REQUIRE(outcome);
       CHECK(outcome.merged == outcomes.front().merged);
     }
-    CHECK(meeting_->waiting_text().empty());
+    CHECK(group_->waiting_text().empty());
   }
 
  private:
@@ -383,7 +382,7 @@ class Loop {
     const auto join = [&](const std::pair<std::size_t, SyncGroup::Ticket>& call) {
       const auto [rank, ticket] = call;
       const Device device = device_of(rank);
-      const auto round = meeting_->join(device, ticket);
+      const auto round = group_->join(device, ticket);
       if (rank == failing) round->fail(device, "injected");
       arrive(round->forward_meeting(), device, some_moments(static_cast<std::uint32_t>(rank)),
              inboxes[rank].then());
@@ -409,7 +408,7 @@ class Loop {
   Scheduler random_;
   const std::size_t ranks_;
   const bool shuffles_;  // the order of calls
-  const std::shared_ptr<SyncGroup> meeting_;
+  const std::shared_ptr<SyncGroup> group_;
 };
 
 // Sanitizers are slow, and tell of a race in every schedule that has it.
