@@ -89,6 +89,33 @@ def test_module_over_several_contexts(shards):
     assert relative_error(auxiliary["bn_moving_var"].asnumpy(), expected.running_var) < 1e-5
 
 
+@only_1
+def test_module_that_is_bound_again_may_leave_out_backward():
+    bn = mx.sym.Custom(
+        mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="bound again", num_devices=2
+    )
+    module = mx.mod.Module(mx.sym.MakeLoss(bn), label_names=None, context=contexts(2))
+    module.bind([("data", (4, 3, 5))])
+    module.init_params(
+        aux_params={"bn_moving_mean": mx.nd.zeros(3), "bn_moving_var": mx.nd.ones(3)}
+    )
+
+    def run(images):
+        values = np.random.default_rng(images).standard_normal((images, 3, 5))
+        module.forward(mx.io.DataBatch([mx.nd.array(values)]), is_train=True)
+        return values, module.get_outputs()[0]
+
+    run(4)
+    module.backward()
+    # The operator has been trained. Then it only moves the running statistics.
+    for _ in range(2):
+        run(4)
+    module.reshape([("data", (2, 3, 5))])
+    values, out = run(2)
+    expected = (values - values.mean((0, 2), keepdims=True)) / values.std((0, 2), keepdims=True)
+    assert relative_error(out.asnumpy(), expected) < 5e-3  # epsilon is 1e-3
+
+
 def _call(data=(2, 3, 4), dtype="float32", parameter="float32", channels=3, **attributes):
     arrays = [mx.nd.ones(data, dtype=dtype)]
     arrays += [mx.nd.ones((channels,), dtype=parameter) for _ in range(4)]
