@@ -5,8 +5,9 @@ set(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET "" CACHE FILEPATH
     "libmxnet.so of a package for CUDA 11, to run on the fake CUDA; empty: none")
 
 set(fake_cuda_folder "${CMAKE_CURRENT_SOURCE_DIR}/tests/fake_cuda")
-file(GLOB fake_cuda_sources CONFIGURE_DEPENDS "${fake_cuda_folder}/*.cc")
-add_library(fake_cuda SHARED ${fake_cuda_sources})
+file(GLOB fake_driver CONFIGURE_DEPENDS "${fake_cuda_folder}/*.cc")
+file(GLOB fake_runtime CONFIGURE_DEPENDS "${fake_cuda_folder}/runtime/*.cc")
+add_library(fake_cuda SHARED ${fake_driver} ${fake_runtime})
 # libmxnet.so looks for this name, and for symbols of this version.
 set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cudart SUFFIX .so.11.0
                                            CXX_VISIBILITY_PRESET default
@@ -15,6 +16,11 @@ target_include_directories(fake_cuda PRIVATE "${fake_cuda_folder}")
 target_include_directories(fake_cuda SYSTEM PUBLIC "${fake_cuda_folder}/include")
 target_link_libraries(fake_cuda PRIVATE gluon_syncbn_flags)
 target_link_options(fake_cuda PRIVATE "LINKER:--version-script=${fake_cuda_folder}/exports.map")
+
+# The library's own runtime, which it has beside that of MXNet.
+add_library(fake_own_runtime OBJECT ${fake_runtime})
+target_include_directories(fake_own_runtime PRIVATE "${fake_cuda_folder}")
+target_link_libraries(fake_own_runtime PRIVATE gluon_syncbn_flags fake_cuda)
 
 # The GPU backend as it is shipped, except that kernels run on the CPU. Their sources take longest to
 # compile, and are fast enough with few optimizations.
@@ -25,7 +31,8 @@ add_library(cuda_on_fake OBJECT ${lockstep_sources} "${cuda_folder}/runtime.cc")
 target_include_directories(cuda_on_fake PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/tests"
                                                 "${CMAKE_CURRENT_SOURCE_DIR}/tests/native")
 target_link_libraries(cuda_on_fake PUBLIC gluon_syncbn_flags fake_cuda)
-set(fake_cuda_objects $<TARGET_OBJECTS:cuda_on_fake> $<TARGET_OBJECTS:gluon_syncbn_cuda_host>)
+set(fake_cuda_objects $<TARGET_OBJECTS:cuda_on_fake> $<TARGET_OBJECTS:fake_own_runtime>
+                      $<TARGET_OBJECTS:gluon_syncbn_cuda_host>)
 
 if(NOT GLUON_SYNCBN_FAKE_CUDA_LIBMXNET)
   return()

@@ -133,7 +133,6 @@ std::unique_ptr<Memory> Gpu::allocate(Memory::Place place, std::size_t bytes) {
       if (auto lent = lender(place, index_, bytes)) {
         return std::make_unique<Memory>(place, ordinal_, bytes, std::move(lent));
       }
-      forget_last_error();
     }
     return std::make_unique<Memory>(place, ordinal_, bytes);
   };

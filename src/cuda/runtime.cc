@@ -73,8 +73,6 @@ int device_count() {
   return 0;
 }
 
-void forget_last_error() { cudaGetLastError(); }
-
 std::string describe_devices() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);

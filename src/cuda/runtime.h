@@ -19,9 +19,6 @@ namespace gluon_syncbn::cuda {
 /// makes no context on a GPU.
 int device_count();
 
-/// Takes back the error that a call of somebody else has left on this thread for whoever asks next.
-void forget_last_error();
-
 /// What device_count() found, in words: the GPUs by name, or why there is none.
 std::string describe_devices();
 

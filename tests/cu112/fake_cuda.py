@@ -25,7 +25,7 @@ def change(name: str, value: int) -> None:
 
 
 def inject(faults: str) -> None:
-    """Order faults, as tests/fake_cuda/faults.h says."""
+    """Order faults, as tests/fake_cuda/fake_cuda.h says."""
     _runtime.fakeCudaInject(faults.encode())
 
 

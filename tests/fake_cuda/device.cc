@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "call.h"
 #include "control.h"
+#include "driver.h"
 
 namespace fake_cuda {
 namespace {
@@ -48,16 +48,6 @@ Device& device(int ordinal) {
     return made;
   }();
   return all.at(static_cast<std::size_t>(ordinal));
-}
-
-int& current_device() {
-  static thread_local int current = 0;
-  return current;
-}
-
-bool& works_in_context() {
-  static thread_local bool works = false;
-  return works;
 }
 
 void Device::break_with(cudaError_t error) {

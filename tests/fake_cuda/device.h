@@ -64,12 +64,6 @@ bool exists(int ordinal);
 bool is_linked(int ordinal, int peer);
 void set_link(int ordinal, int peer, bool linked);
 
-/// That of the calling thread.
-int& current_device();
-/// Whether a call of the calling thread has needed the context of that device, so that it is the
-/// thread's for the driver too.
-bool& works_in_context();
-
 }  // namespace fake_cuda
 
 #endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_DEVICE_H_

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "call.h"
 #include "control.h"
 #include "kernels/forms.h"
+#include "runtime/call.h"
 
 namespace fake_cuda {
 namespace {

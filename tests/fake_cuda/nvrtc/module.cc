@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "call.h"
 #include "control.h"
 #include "nvrtc/compiled_kernel.h"
+#include "runtime/call.h"
 
 using fake_cuda::call;
 using fake_cuda::CompiledKernel;

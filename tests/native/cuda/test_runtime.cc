@@ -2,6 +2,7 @@
 // else in the process.
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -49,6 +50,15 @@ class FreshGpus {
 
   const Setting devices_;
 };
+
+/// A function of the CUDA runtime that MXNet is linked to. The tests call that of the library.
+template <class Function>
+Function* of_host(Function* /*its type*/, const char* name) {
+  void* const runtime = dlopen("libcudart.so.11.0", RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE(runtime != nullptr);
+  return reinterpret_cast<Function*>(dlsym(runtime, name));
+}
+#define OF_HOST(function) of_host(function, #function)
 
 void on_new_thread(const std::function<void()>& task) { std::thread(task).join(); }
 
@@ -203,6 +213,35 @@ TEST_CASE("cuda runtime: a thread works on the GPU of its context alone, and kee
       CHECK(cudaGetDevice(&gpu) == cudaSuccess);
       CHECK(gpu == kOther);
     });
+  }
+}
+
+TEST_CASE("cuda runtime: MXNet's runtime keeps its last error and its device") {
+  for (const long version : {11020, 12000}) {
+    const FreshGpus fresh;
+    const Setting of_version("VERSION", version);
+    for (const bool makes_context : {false, true}) {
+      on_new_thread([=] {
+        const bool is_the_same = OF_HOST(cudaSetDevice) == &cudaSetDevice;
+        CHECK_FALSE(is_the_same);
+        CHECK(OF_HOST(cudaSetDevice)(kOther) == cudaSuccess);
+        if (makes_context) CHECK(OF_HOST(cudaFree)(nullptr) == cudaSuccess);
+        CHECK(OF_HOST(cudaSetDevice)(99) == cudaErrorInvalidDevice);
+        void* const context = cuda::thread_context();
+
+        use(kIndex, kGpu);
+        const Faults refused("cudaMalloc#1");
+        CHECK(contains(error_of([] { cuda::Memory(cuda::Memory::Place::kDevice, kGpu, 64); }),
+                       "out of memory"));
+
+        CHECK(cuda::thread_context() == context);
+        int gpu = -1;
+        CHECK(OF_HOST(cudaGetDevice)(&gpu) == cudaSuccess);
+        CHECK(gpu == kOther);
+        CHECK(OF_HOST(cudaGetLastError)() == cudaErrorInvalidDevice);
+        CHECK(OF_HOST(cudaGetLastError)() == cudaSuccess);
+      });
+    }
   }
 }
 

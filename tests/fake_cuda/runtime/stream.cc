@@ -6,8 +6,8 @@
 #include <mutex>
 #include <utility>
 
-#include "call.h"
 #include "control.h"
+#include "runtime/call.h"
 
 using fake_cuda::call;
 using fake_cuda::current_device;

@@ -1,4 +1,4 @@
-// Devices, peers, errors, and the two calls of the driver that the library makes.
+// Devices, peers and errors.
 
 #include <cuda_runtime_api.h>
 
@@ -6,8 +6,8 @@
 #include <cstring>
 #include <string>
 
-#include "call.h"
 #include "control.h"
+#include "runtime/call.h"
 
 using fake_cuda::call;
 using fake_cuda::current_device;
@@ -16,7 +16,6 @@ using fake_cuda::exists;
 using fake_cuda::last_error;
 using fake_cuda::Needs;
 using fake_cuda::settings;
-using fake_cuda::works_in_context;
 
 namespace {
 
@@ -76,13 +75,7 @@ cudaError_t cudaGetDevice(int* ordinal) {
 cudaError_t cudaSetDevice(int ordinal) {
   return call("cudaSetDevice", Needs::kDriver, [=] {
     if (!exists(ordinal)) return cudaErrorInvalidDevice;
-    if (ordinal != current_device()) works_in_context() = false;
-    current_device() = ordinal;
-    // From CUDA 12 on the context is made at once, and its fault told.
-    if (settings().version < 12000) return cudaSuccess;
-    const cudaError_t status = device(ordinal).make_context();
-    works_in_context() = status == cudaSuccess;
-    return status == cudaSuccess ? device(ordinal).error() : status;
+    return fake_cuda::set_current_device(ordinal);
   });
 }
 
@@ -142,21 +135,5 @@ cudaError_t cudaPeekAtLastError() { return last_error(); }
 
 const char* cudaGetErrorName(cudaError_t error) { return describe(error).name; }
 const char* cudaGetErrorString(cudaError_t error) { return describe(error).text; }
-
-int cuCtxGetCurrent(void** context) {
-  *context = works_in_context() ? &device(current_device()) : nullptr;
-  return 0;
-}
-
-int cuCtxSetCurrent(void* context) {
-  fake_cuda::count("cuCtxSetCurrent", -1);
-  auto* const of = static_cast<fake_cuda::Device*>(context);
-  constexpr int kInvalidContext = 201;
-  if (of && !of->has_context()) return kInvalidContext;
-  works_in_context() = context != nullptr;
-  // A thread without a context is to the runtime one that works on the first device.
-  current_device() = of ? of->ordinal() : 0;
-  return 0;
-}
 
 }  // extern "C"

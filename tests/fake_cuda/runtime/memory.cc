@@ -1,15 +1,16 @@
 // Memory and copies. A copy to or from memory that is not pinned is done with it when the call
 // returns, and one from host to host altogether, as CUDA does it.
 
+#include "memory.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstring>
 #include <optional>
 #include <vector>
 
-#include "call.h"
 #include "control.h"
-#include "memory.h"
+#include "runtime/call.h"
 
 using fake_cuda::Allocation;
 using fake_cuda::call;

@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "call.h"
 #include "control.h"
 #include "fake_cuda.h"
 #include "memory.h"
+#include "runtime/call.h"
 
 using fake_cuda::Device;
 

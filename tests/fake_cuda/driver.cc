@@ -1,0 +1,79 @@
+#include "driver.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "control.h"
+
+namespace fake_cuda {
+namespace {
+
+std::mutex& driver() {
+  static std::mutex& the = *new std::mutex;
+  return the;
+}
+
+}  // namespace
+
+Device*& thread_context() {
+  static thread_local Device* context = nullptr;
+  return context;
+}
+
+bool is_forked() {
+  if (settings().devices == 0) return false;
+  static std::atomic<int> owner{0};
+  int expected = 0;
+  const int self = getpid();
+  return !owner.compare_exchange_strong(expected, self) && expected != self;
+}
+
+Device* device_of(cudaStream_t stream) {
+  if (!stream) die("the default stream is not imitated");
+  return stream->device();
+}
+
+void wait_in_driver(Device* of) {
+  const std::lock_guard<std::mutex> lock(driver());
+  if (of) return of->synchronize();
+  for (int i = 0; exists(i); ++i) device(i).synchronize();
+}
+
+cudaError_t put(cudaStream_t stream, Work work) {
+  const std::lock_guard<std::mutex> lock(driver());
+  const cudaError_t error = device_of(stream)->error();
+  if (error == cudaSuccess) stream->put(std::move(work));
+  return error;
+}
+
+cudaError_t synchronize(cudaStream_t stream) {
+  Device* const device = device_of(stream);
+  if (stream->is_capturing()) return cudaErrorStreamCaptureUnsupported;
+  stream->point()->wait();
+  return device->error();
+}
+
+}  // namespace fake_cuda
+
+// The two calls of the driver that the library makes.
+
+extern "C" {
+
+int cuCtxGetCurrent(void** context) {
+  *context = fake_cuda::thread_context();
+  return 0;
+}
+
+int cuCtxSetCurrent(void* context) {
+  fake_cuda::count("cuCtxSetCurrent", -1);
+  auto* const of = static_cast<fake_cuda::Device*>(context);
+  constexpr int kInvalidContext = 201;
+  if (of && !of->has_context()) return kInvalidContext;
+  fake_cuda::thread_context() = of;
+  return 0;
+}
+
+}  // extern "C"

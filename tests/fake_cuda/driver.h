@@ -1,0 +1,29 @@
+#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_DRIVER_H_
+#define GLUON_SYNCBN_TESTS_FAKE_CUDA_DRIVER_H_
+
+#include <cuda_runtime_api.h>
+
+#include "device.h"
+
+namespace fake_cuda {
+
+/// The device whose context the calling thread works in; null where it has none.
+Device*& thread_context();
+
+/// Of a process that forked after it had called CUDA, the child cannot. Without a GPU no call gets
+/// so far.
+bool is_forked();
+
+/// The device of a stream. The default stream, which nobody here uses, is not imitated.
+Device* device_of(cudaStream_t stream);
+
+/// Waits for all work of the devices, or of `device` alone, as some calls of CUDA do while they
+/// hold a lock that every launch needs: what a kernel waits for cannot be launched meanwhile.
+void wait_in_driver(Device* device = nullptr);
+
+cudaError_t put(cudaStream_t stream, Work work);
+cudaError_t synchronize(cudaStream_t stream);
+
+}  // namespace fake_cuda
+
+#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_DRIVER_H_

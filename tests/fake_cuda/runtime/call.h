@@ -1,0 +1,46 @@
+#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_RUNTIME_CALL_H_
+#define GLUON_SYNCBN_TESTS_FAKE_CUDA_RUNTIME_CALL_H_
+
+// This folder is a CUDA runtime, the rest of the fake its driver. As in a real program, there are
+// two runtimes in a process: MXNet's, a shared library, and the one linked into this library, whose
+// functions are hidden. Each has its own last error and its own idea of a thread's device.
+
+#include <cuda_runtime_api.h>
+
+#include "driver.h"
+
+namespace fake_cuda {
+
+/// What a call makes where it is not there yet.
+enum class Needs {
+  kNothing,
+  kDriver,   ///< which does not survive a fork
+  kContext,  ///< that of the thread's device, which may be broken
+};
+
+/// The error of the last call of this runtime that failed on this thread.
+cudaError_t& last_error();
+
+/// The device of the thread's context, or without a context the one last set by this runtime.
+int current_device();
+/// Sets it. Before CUDA 12, the first call that needs the context makes it the thread's.
+cudaError_t set_current_device(int ordinal);
+
+/// What comes before the work of a call: it is counted, may fail, and gets what it needs.
+cudaError_t enter(const char* name, Needs needs);
+
+/// One call of the runtime. Its error stays for cudaGetLastError.
+template <class Body>
+cudaError_t call(const char* name, Needs needs, const Body& body) {
+  cudaError_t status = enter(name, needs);
+  if (status == cudaSuccess) status = body();
+  if (status != cudaSuccess) last_error() = status;
+  return status;
+}
+
+/// Puts a kernel on a stream of the thread's device; on another stream it does not start.
+cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel);
+
+}  // namespace fake_cuda
+
+#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_RUNTIME_CALL_H_
