@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
-from gluoncv.data import VOCSegmentation
-from gluoncv.loss import MixSoftmaxCrossEntropyLoss
-from gluoncv.model_zoo.segbase import get_segmentation_model
-from gluoncv.utils import LRScheduler
-from gluoncv.utils.metrics import SegmentationMetric
 from mxnet import autograd, gluon
 from mxnet.gluon.data.vision import transforms
 from PIL import Image, ImageDraw
@@ -26,6 +22,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
 def main() -> None:
     """Train, print losses and the mean intersection over union, and draw predictions."""
+    import gluoncv  # here, because the demo, which has no GluonCV, calls train_step too
+
     options = parse_arguments()
     make_context = mx.gpu if options.gpus else mx.cpu
     ctx = [make_context(i) for i in range(options.devices)]
@@ -37,15 +35,15 @@ def main() -> None:
 
     normalize = transforms.Compose([transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
     sizes = {"base_size": options.crop_size, "crop_size": options.crop_size}
-    train = VOCSegmentation(root, "train", "train", normalize, **sizes)
-    valid = VOCSegmentation(root, "val", "val", normalize, **sizes)
+    train = gluoncv.data.VOCSegmentation(root, "train", "train", normalize, **sizes)
+    valid = gluoncv.data.VOCSegmentation(root, "val", "val", normalize, **sizes)
     # The last batch has to have images for all devices.
     loader = gluon.data.DataLoader(
         train, batch_size, shuffle=True, last_batch="discard", num_workers=options.workers
     )
 
     mx.random.seed(0)
-    net = get_segmentation_model(
+    net = gluoncv.model_zoo.segbase.get_segmentation_model(
         options.model,
         dataset="pascal_voc",
         backbone=options.backbone,
@@ -61,25 +59,18 @@ def main() -> None:
     net.collect_params().reset_ctx(ctx)
     net.hybridize(static_alloc=True)
 
-    criterion = MixSoftmaxCrossEntropyLoss(aux=False)
-    rates = LRScheduler("poly", base_lr=options.lr, niters=len(loader) * options.epochs)
+    criterion = gluoncv.loss.MixSoftmaxCrossEntropyLoss(aux=False)
+    steps = len(loader) * options.epochs
+    rates = gluoncv.utils.LRScheduler("poly", base_lr=options.lr, niters=steps)
     settings = {"lr_scheduler": rates, "wd": 1e-4, "momentum": 0.9}
     trainer = gluon.Trainer(net.collect_params(), "sgd", settings)
     for epoch in range(options.epochs):
-        total = 0.0
-        for images, labels in loader:
-            xs = gluon.utils.split_and_load(images, ctx)
-            ys = gluon.utils.split_and_load(labels, ctx)
-            with autograd.record():
-                # All devices are called before a result of one is read.
-                losses = [criterion(*net(x), y) for x, y in zip(xs, ys)]
-            autograd.backward(losses)
-            trainer.step(len(ctx))  # each loss is a mean over its device's images
-            total += sum(float(loss.mean().asscalar()) for loss in losses) / len(ctx)
-        print(f"epoch {epoch}: loss {total / len(loader):.3f} on {len(ctx)} devices", flush=True)
+        losses = [train_step(net, criterion, trainer, batch, ctx) for batch in loader]
+        print(f"epoch {epoch}: loss {np.mean(losses):.3f} on {len(ctx)} devices", flush=True)
 
     net.save_parameters(str(options.out / "net.params"))
-    metric = SegmentationMetric(3 if options.data == "generated" else train.num_class)
+    classes = 3 if options.data == "generated" else train.num_class
+    metric = gluoncv.utils.metrics.SegmentationMetric(classes)
     shown = []
     for image, label in valid:
         scores = net(image.expand_dims(0).as_in_context(ctx[0]))[0]
@@ -88,6 +79,17 @@ def main() -> None:
     pixels, miou = metric.get()
     print(f"validation: {pixels:.3f} of the pixels are right, mIoU {miou:.3f}")
     draw_predictions(options.out / "segmentation.png", shown[:6])
+
+
+def train_step(net: Any, criterion: Any, trainer: Any, batch: Any, ctx: list) -> float:
+    """Train on images and labels, an equal part on each device; return the mean loss."""
+    xs, ys = (gluon.utils.split_and_load(each, ctx) for each in batch)
+    with autograd.record():
+        # All devices are called before a result of one is read.
+        losses = [criterion(*net(x), y).mean() for x, y in zip(xs, ys)]
+    autograd.backward(losses)
+    trainer.step(len(ctx))  # each loss is a mean over its device's images
+    return sum(float(loss.asscalar()) for loss in losses) / len(ctx)
 
 
 def draw_dataset(folder: Path, side: int) -> None:

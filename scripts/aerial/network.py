@@ -12,6 +12,8 @@ WIDTH = 16
 class UNet(nn.HybridBlock):
     """Map images (N, 3, H, W) to scores (N, classes, H, W); H and W must be divisible by 4.
 
+    It returns a tuple, as the networks of GluonCV do.
+
     Parameters
     ----------
     classes : int
@@ -58,4 +60,4 @@ class UNet(nn.HybridBlock):
         up = F.UpSampling(coarse, scale=2, sample_type="nearest")
         up = self.up_to_middle(F.concat(up, middle, dim=1))
         up = F.UpSampling(up, scale=2, sample_type="nearest")
-        return self.scores(self.up_to_fine(F.concat(up, fine, dim=1)))
+        return (self.scores(self.up_to_fine(F.concat(up, fine, dim=1))),)

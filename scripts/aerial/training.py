@@ -1,15 +1,21 @@
-"""Trains the network in one way, and measures how good it gets: a loop to copy from."""
+"""Trains the network in one way, with the step of examples/segmentation.py, and measures it."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 import numpy as np
 from gluon_syncbn import SyncBatchNorm
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
+
+from segmentation import train_step
 
 from aerial.network import UNet
 from aerial.scenes import CLASSES, Scenes
@@ -68,26 +74,16 @@ def train(way: Way, scenes: Scenes, valid: Scenes, steps: int, seed: int) -> Res
 
     means: list[float] = []
     with progress(total=steps, desc=way.title, unit="step") as bar:
-        for images, labels in _batches(scenes, steps, seed):
-            shards = zip(
-                gluon.utils.split_and_load(images, way.contexts),
-                gluon.utils.split_and_load(labels, way.contexts),
-            )
-            with autograd.record():
-                losses = [criterion(net(x), y) for x, y in shards]
-            autograd.backward(losses)
-            trainer.step(BATCH)
-            means.append(sum(float(loss.asnumpy().sum()) for loss in losses) / BATCH)
+        for batch in _batches(scenes, steps, seed):
+            means.append(train_step(net, criterion, trainer, batch, way.contexts))
             bar.set_postfix(loss=f"{means[-1]:.3f}", refresh=False)
             bar.update()
 
-    # One device predicts, with the mean of the running statistics of all devices, as in a file.
-    for parameter in net.collect_params().values():
-        parameter.set_data(parameter._reduce())
+    # One device predicts. reset_ctx averages the running statistics of all devices, as a file does.
     net.collect_params().reset_ctx(way.contexts[:1])
     net.hybridize(static_alloc=True)
     inputs = (_as_input(valid.images[i : i + 16]) for i in range(0, len(valid.images), 16))
-    scores = (net(images.as_in_context(way.contexts[0])) for images in inputs)
+    scores = (net(images.as_in_context(way.contexts[0]))[0] for images in inputs)
     classes = [each.argmax(axis=1).asnumpy().astype(np.uint8) for each in scores]
     predictions = np.concatenate(classes)
     return Result(means, predictions, mean_iou(predictions, valid.labels))
