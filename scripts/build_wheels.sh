@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds a release in dist/ from the last commit: the sdist, and one wheel for Python 3.8 to 3.11 on
+# Builds a release in dist/ from the last commit: the sdist, and one wheel for Python 3.8 and later on
 # every x86-64 Linux that MXNet 1.9.1's own wheels accept (manylinux2014). CUDA 11 compiles its GPU
-# backend, so that every driver that runs mxnet-cu112 runs it (450.80.02 and later).
+# backend, so that every driver that runs mxnet-cu112 runs it (450.80.02 and later). dist/SHA256SUMS
+# has the checksums of both.
 #
 #   scripts/build_wheels.sh [--any-cuda | --no-cuda]
 #
@@ -32,6 +33,11 @@ die() {
 first_error() {
   grep -m 1 -A 6 -E '(^|: )(fatal )?error:|^ *CMake Error|nvcc fatal|undefined reference|cannot find -l' \
     "$1" || tail -n 40 "$1"
+}
+
+# Writes dist/SHA256SUMS, which "sha256sum --check" reads there.
+checksums() {
+  (cd dist && sha256sum -- "$@" >SHA256SUMS)
 }
 
 cuda=11
@@ -89,4 +95,5 @@ cp "$work"/dist/*.tar.gz "$work"/repaired/*.whl dist
 wheel="$(cd "$work/repaired" && echo *.whl)"
 auditwheel show "dist/$wheel"
 python -m twine check --strict "dist/$wheel" dist/"$(cd "$work/dist" && echo *.tar.gz)"
+checksums "$(cd "$work/dist" && echo *.tar.gz)" "$wheel"
 say "dist/$wheel: $(($(stat -c %s "dist/$wheel") / 1024)) KiB, NVIDIA driver for GPU contexts: $driver"
