@@ -6,6 +6,7 @@ It runs on MXNet 2 as it is, and on MXNet 1.9.1. The images show discs and boxes
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import gluon_syncbn
@@ -14,12 +15,13 @@ import numpy as np
 from mxnet import autograd, gluon, npx
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
+from PIL import Image
 
 CLASSES, STRIDE = 3, 32
 
 
 def main() -> None:
-    """Train, and print the loss and the share of pixels that are right in new images."""
+    """Train, print the loss and the share of pixels that are right in new images, and draw them."""
     options = parse_arguments()
     npx.set_np()
     make_context = mx.gpu if options.gpus else mx.cpu
@@ -58,6 +60,7 @@ def main() -> None:
     predicted = net(mx.np.array(images, ctx=ctx[0])).argmax(axis=1).asnumpy()
     print(f"{(predicted == labels).mean():.3f} of the pixels are right in new images")
     print(f"devices in sync: {not gluon_syncbn.check_in_sync(net)}")
+    draw_predictions(options.out, images[:8], labels[:8], predicted[:8])
 
 
 def bilinear_kernel() -> np.ndarray:
@@ -84,6 +87,16 @@ def draw(number: int, side: int) -> tuple[Any, Any]:
     return images, labels
 
 
+def draw_predictions(path: Path, images: Any, labels: Any, predicted: Any) -> None:
+    """Draw images, labels and predictions below each other."""
+    palette = np.array([(0, 0, 0), (230, 120, 60), (70, 90, 230)], np.uint8)
+    photos = (images.transpose(0, 2, 3, 1) * 50 + 100).clip(0, 255).astype(np.uint8)
+    rows = [photos, *(palette[each.astype(np.uint8)] for each in (labels, predicted))]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.concatenate([np.concatenate(list(row), axis=1) for row in rows])).save(path)
+    print(f"images, labels and predictions: {path}")
+
+
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -93,6 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60, help="training steps (60)")
     parser.add_argument("--lr", type=float, default=0.05, help="learning rate (0.05)")
     parser.add_argument("--side", type=int, default=64, help="side of an image (64)")
+    parser.add_argument("--out", type=Path, default=Path("runs/fcn_numpy.png"), help="picture")
     return parser.parse_args()
 
 

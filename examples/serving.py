@@ -1,7 +1,7 @@
 """Export a trained network for programs that have MXNet or ONNX Runtime, but not this package.
 
 Writes plain BatchNorm, then the same with norms folded into convolutions, and ONNX. Then it
-serves the files in processes of their own: MXNet with oneDNN, and ONNX Runtime.
+serves the files in processes of their own, MXNet with oneDNN and ONNX Runtime, and draws scores.
 """
 
 from __future__ import annotations
@@ -70,11 +70,14 @@ def main() -> None:
         "folded norms": (MXNET_SERVER, f"{prefix}-folded"),
         "ONNX Runtime": (ONNX_SERVER, f"{prefix}.onnx"),
     }
+    scores = {"the network itself": expected}
     for title, (program, file) in servers.items():
         answer = options.out / "answer.npy"
         time = serve(program, file, data, answer)
         error = np.abs(np.load(answer) - expected).max() / np.abs(expected).max()
         print(f"{title:14} {time} ms an image, differs by {error:.0e}")
+        scores[title] = np.load(answer)
+    draw_scores(options.out / "serving.png", scores)
 
 
 def train(side: int) -> gluon.HybridBlock:
@@ -104,6 +107,22 @@ def serve(program: str, file: str, data: Path, answer: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if "MKLDNN" not in name}
     result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return result.stdout.strip()
+
+
+def draw_scores(path: Path, scores: dict[str, np.ndarray]) -> None:
+    """Draw the scores of all classes, by the network and by each server."""
+    from matplotlib import pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(8, 3))
+    width = 0.8 / len(scores)
+    for place, (title, values) in enumerate(scores.items()):
+        axis.bar(np.arange(values.size) + place * width, values[0], width, label=title)
+    axis.set(title="Every server gives the scores of the network", xlabel="class", ylabel="score")
+    axis.set_xticks(np.arange(values.size) + 0.4 - width / 2, range(values.size))
+    axis.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+    print(f"scores: {path}")
 
 
 def parse_arguments() -> argparse.Namespace:

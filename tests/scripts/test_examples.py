@@ -16,6 +16,7 @@ from tests.support.processes import ROOT, clean_environment
 
 EXAMPLES = ROOT / "examples"
 LONGEST = 150  # lines: an example is to be read and copied
+PNG = b"\x89PNG"
 
 
 def run(name: str, *arguments: str, folder: Path) -> str:
@@ -56,14 +57,17 @@ def test_detection(tmp_path):
     said = run("detection.py", *sizes, folder=tmp_path)
     first, last = map(float, re.findall(r"objectness ([\d.]+)", said))
     assert last < first
-    assert (tmp_path / "detection.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "detection.png").read_bytes().startswith(PNG)
 
 
 def test_fcn_numpy(tmp_path):
-    said = run("fcn_numpy.py", "--side", "32", "--steps", "11", folder=tmp_path)
+    picture = tmp_path / "fcn.png"
+    small = ("--side", "32", "--steps", "11", "--out", str(picture))
+    said = run("fcn_numpy.py", *small, folder=tmp_path)
     first, last = map(float, re.findall(r"loss ([\d.]+) on 2 devices", said))
     assert last < first
     assert "devices in sync: True" in said
+    assert picture.read_bytes().startswith(PNG)
 
 
 def test_serving(tmp_path):
@@ -72,6 +76,7 @@ def test_serving(tmp_path):
     errors = [float(text) for text in re.findall(r"differs by (\S+)", said)]
     assert len(errors) == 3
     assert max(errors) < 1e-5
+    assert (tmp_path / "serving.png").read_bytes().startswith(PNG)
 
 
 def test_processes(tmp_path):
@@ -97,6 +102,7 @@ def test_the_notebook(tmp_path, monkeypatch):
         for cell in notebook.cells
         for output in cell.get("outputs", ())
     )
+    assert (tmp_path / "runs" / "quickstart.png").read_bytes().startswith(PNG)
     assert "SyncBatchNorm [-1.342, -0.447, 0.447, 1.342]" in said
     first, last = map(
         float, re.search(r"loss ([\d.]+) at first, ([\d.]+) at the end", said).groups()
