@@ -19,13 +19,6 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-struct AllPartialStatistics {
-  /// In the order of devices or, if other processes have come in, one of all of them.
-  std::vector<GpuPartialStatisticsPtr> parts;
-  /// Those that come behind all others; null if the host has written them.
-  GpuPartialStatisticsPtr last;
-};
-
 /// Statistics in memory of a GPU, which the kernel of the forward pass fills. Before them is room
 /// for the normalizations that an activation needs in backward.
 struct GpuStatistics : Statistics {
@@ -133,28 +126,26 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   }
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
-    AllPartialStatistics all;
-    std::optional<OnDevice> on_device;
+    std::vector<GpuPartialStatisticsPtr> all;
     try {
-      on_device.emplace(gpu_->stream()->ordinal());
       if (processes.empty()) {
-        all = {all_of(passes), own_};
+        all = all_of(passes);
         std::vector<Gpu*> gpus;
         for (const auto& pass : passes) gpus.push_back(of(pass).gpu_);
-        for (const auto& each : all.parts) each->let_read(gpus);
-        own_->come_behind(all.parts);
+        for (const auto& each : all) each->let_read(gpus);
       } else {
-        all.parts = {std::make_shared<const GpuPartialStatistics>(gpu_, merged(processes))};
+        all = {std::make_shared<const GpuPartialStatistics>(gpu_, merged(processes))};
       }
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
       return;
     }
+    if (passes.size() == 1) return launch_rest(all);
+    // Each GPU's own thread launches, in the same order of rounds on all GPUs.
     const auto lock = lock_results();
     for (const auto& pass : passes) {
-      if (pass.get() != this) of(pass).launch_rest(all);
+      of(pass).gpu_->post([self = of(pass).shared_from_this(), all] { self->launch_rest(all); });
     }
-    launch_rest(all);
   }
 
   void fail(const std::string& error) final {
@@ -168,17 +159,19 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   std::size_t message_size() const { return 2 * static_cast<std::size_t>(layout_.channels); }
   const double* own() const { return own_->values(); }
 
-  /// For a kernel that comes next, and so after what writes them. They are kept until this pass is
-  /// done.
-  Messages messages(const AllPartialStatistics& all, StreamWorkspace* workspace) {
-    if (all.parts.size() > static_cast<std::size_t>(kMostDevices)) {
-      throw Error("num_devices=" + std::to_string(all.parts.size()) + " where at most " +
+  /// Makes the stream wait for `all`, and gives them to its next kernel. They are kept until this
+  /// pass is done.
+  Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, StreamWorkspace* workspace) {
+    if (all.size() > static_cast<std::size_t>(kMostDevices)) {
+      throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
                   std::to_string(kMostDevices) + " GPU contexts can meet");
     }
     const auto room = [workspace](std::size_t doubles) { return workspace->doubles(doubles); };
     Messages messages{};
-    if (all.last && all.last != own_) all.last->keep_waiting(gpu_->stream());
-    for (const auto& each : all.parts) messages.add(each->read_by(gpu_, room), each->count());
+    for (const auto& each : all) {
+      if (each != own_) each->keep_waiting(gpu_->stream());
+      messages.add(each->read_by(gpu_, room), each->count());
+    }
     return messages;
   }
 
@@ -187,8 +180,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   virtual void sum_into(const Pairs& message, StreamWorkspace* workspace) = 0;
   virtual PartialStatistics merged(const std::vector<PartialStatistics>& parts) const = 0;
   /// Puts all that is left on the stream.
-  virtual void compute(const AllPartialStatistics& all) = 0;
-  /// Held while all devices do that.
+  virtual void compute(const std::vector<GpuPartialStatisticsPtr>& all) = 0;
+  /// Held while the threads of all devices get that to do.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
   /// Called when all work is done: what kernels have found wrong with the arguments, or "".
   virtual std::string fault() { return ""; }
@@ -203,10 +196,10 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     return all;
   }
 
-  void launch_rest(const AllPartialStatistics& all) {
+  void launch_rest(const std::vector<GpuPartialStatisticsPtr>& all) {
     std::string error;
     std::optional<OnDevice> on_device;
-    read_ = all.parts;
+    read_ = all;
     try {
       on_device.emplace(gpu_->stream()->ordinal());
       compute(all);
@@ -257,10 +250,10 @@ class ForwardPass : public GpuPass {
     return merge_packed<Moments>(parts).packed();
   }
 
-  void compute(const AllPartialStatistics& all) override {
+  void compute(const std::vector<GpuPartialStatisticsPtr>& all) override {
     const auto statistics = std::make_shared<GpuStatistics>(gpu(), work_.data);
     std::int64_t count = 0;
-    for (const auto& each : all.parts) count += each->count();
+    for (const auto& each : all) count += each->count();
     *work_.saved = {statistics, count};
     StreamWorkspace workspace(gpu());
     // A batch without elements has no statistics.
@@ -293,7 +286,7 @@ class BackwardPass : public GpuPass {
     return merge_packed<GradientSums>(parts).packed();
   }
 
-  void compute(const AllPartialStatistics& all) override {
+  void compute(const std::vector<GpuPartialStatisticsPtr>& all) override {
     const Backend::Gradients& gradients = work_.gradients;
     if (!work_.inplace && !gradients.gamma && !gradients.beta && !gradients.data &&
         !gradients.shortcut) {

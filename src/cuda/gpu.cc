@@ -164,7 +164,7 @@ void Gpu::require_no_capture() const {
               "only; keep the layer out of the graph");
 }
 
-Pool<Event>::Lease Gpu::event() {
+std::shared_ptr<Event> Gpu::event() {
   return events_.take([this] { return std::make_unique<Event>(ordinal_); });
 }
 
@@ -237,48 +237,58 @@ std::uint32_t* Gpu::counters(std::size_t number) {
       [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); }));
 }
 
-void Gpu::when_done(Done done) {
-  Waiting waiting{nullptr, {}, std::move(done)};
-  try {
-    waiting.own = event();
-    waiting.own->record(&stream_);
-    waiting.event = waiting.own.get();
-  } catch (const std::exception&) {
-    // Kernels may run all the same, and use what `done` gives up.
-  }
-  wait_for(std::move(waiting));
-}
-
-void Gpu::when_reached(Event* event, Done done) { wait_for({event, {}, std::move(done)}); }
-
-void Gpu::wait_for(Waiting waiting) {
+void Gpu::post(std::function<void()> task) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.push_back(std::move(waiting));
+    tasks_.push_back(std::move(task));
   }
   wake_.notify_one();
 }
 
-void Gpu::run() {
-  std::optional<OnDevice> on_device;
-  for (;;) {
-    Waiting next;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
-      if (waiting_.empty()) return;
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
+void Gpu::when_done(Done done) {
+  std::shared_ptr<Event> event;
+  try {
+    event = this->event();
+    event->record(&stream_);
+  } catch (const std::exception&) {
+    // Kernels may run all the same, and use what `done` gives up.
+    event = nullptr;
+  }
+  when_reached(std::move(event), std::move(done));
+}
+
+void Gpu::when_reached(std::shared_ptr<Event> event, Done done) {
+  post([this, event = std::move(event), done = std::move(done)]() mutable {
     std::string error;
     try {
-      if (!on_device) on_device.emplace(ordinal_);
-      next.event ? wait_until_reached(*next.event) : stream_.synchronize();
+      const OnDevice on_device(ordinal_);
+      event ? wait_until_reached(*event) : stream_.synchronize();
     } catch (const std::exception& caught) {
       error = caught.what();
     }
-    next.own.reset();
-    next.done(error);
+    event.reset();
+    done(error);
+  });
+}
+
+void Gpu::run() {
+  std::optional<OnDevice> on_device;
+  try {
+    // So that tasks need not change the GPU of the thread to and fro.
+    on_device.emplace(ordinal_);
+  } catch (const std::exception&) {
+    // The tasks report it.
+  }
+  for (;;) {
+    std::function<void()> task;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
   }
 }
 

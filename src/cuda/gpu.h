@@ -106,8 +106,8 @@ class Gpu {
   /// for what writes both.
   struct Message {
     Pool<Memory>::Lease memory;
-    Pool<Memory>::Lease on_host;  ///< null if all can read the first place
-    Pool<Event>::Lease written;   ///< null if the host has written it
+    Pool<Memory>::Lease on_host;     ///< null if all can read the first place
+    std::shared_ptr<Event> written;  ///< null if the host has written it
   };
   Message message(std::size_t doubles);
 
@@ -123,27 +123,22 @@ class Gpu {
   /// Throws Error if a CUDA graph would record what the stream is given next.
   void require_no_capture() const;
 
-  /// Calls `done` once all work that is on the stream now is done. Does not throw, and calls `done`
+  /// Runs `task`, which does not throw, on the thread of this context, in the order of the calls.
+  void post(std::function<void()> task);
+  /// Calls `done` there after all work that is on the stream now. Does not throw, and calls `done`
   /// in every case.
   void when_done(Done done);
-  /// Calls `done` once all that `event` was recorded behind is done. `done` keeps the event.
-  void when_reached(Event* event, Done done);
+  /// Calls `done` there after all work that precedes `event`; null: all work on the stream by then.
+  void when_reached(std::shared_ptr<Event> event, Done done);
 
  private:
   enum class Reading : char { kNotTried, kWorks, kFails, kHangs };
-  struct Waiting {
-    Event* event;            ///< null: all work that is on the stream when its turn comes
-    Pool<Event>::Lease own;  ///< where nobody else keeps the event
-    Done done;
-  };
-
   Pool<Memory>::Lease take(Memory::Place place, std::size_t doubles);
   std::unique_ptr<Memory> allocate(Memory::Place place, std::size_t bytes);
   void give_back_free(Memory::Place place);
   Reading try_reading(Gpu* owner);
   bool reads_rightly(Gpu* owner);
-  Pool<Event>::Lease event();
-  void wait_for(Waiting waiting);
+  std::shared_ptr<Event> event();
   void run();
 
   const int index_;
@@ -158,7 +153,7 @@ class Gpu {
   ZeroedMemory counters_;
   std::mutex mutex_;  // of what follows
   bool ends_ = false;
-  std::deque<Waiting> waiting_;
+  std::deque<std::function<void()>> tasks_;
   std::condition_variable wake_;
   std::thread thread_;
 };

@@ -22,14 +22,6 @@ GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& st
   std::copy(statistics.values.begin(), statistics.values.end(), values());
 }
 
-void GpuPartialStatistics::come_behind(const std::vector<GpuPartialStatisticsPtr>& all) const {
-  for (const auto& each : all) {
-    if (each.get() != this) each->keep_waiting(gpu_->stream());
-  }
-  // Of two, the other one waits for these alone.
-  if (all.size() > 2) written();
-}
-
 void GpuPartialStatistics::let_read(const std::vector<Gpu*>& readers) const {
   bool all_can = true;
   for (Gpu* reader : readers) all_can = reader->reads(gpu_) && all_can;
@@ -62,7 +54,7 @@ std::string GpuPartialStatistics::error() const {
 void GpuPartialStatistics::copy_to_host(Then then) const {
   if (copy()) {
     // Kept until it is read; the next work may need such memory.
-    gpu_->when_reached(message_.written.get(),
+    gpu_->when_reached(message_.written,
                        [self = shared_from_this(), then](const std::string& error) mutable {
                          PartialStatistics copy;
                          if (error.empty())

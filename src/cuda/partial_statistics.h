@@ -38,11 +38,10 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   /// What fills the values is on the stream of the GPU now.
   void written() const { message_.written->record(gpu_->stream()); }
 
-  /// What comes next on the stream of the GPU comes behind all of `all`, of which these are one,
-  /// and behind them comes who waits for these from now on.
-  void come_behind(const std::vector<std::shared_ptr<const GpuPartialStatistics>>& all) const;
-  /// What comes next on `stream` comes behind these.
-  void keep_waiting(Stream* stream) const { stream->wait(*message_.written); }
+  /// Work that follows on `stream` starts after the values are written.
+  void keep_waiting(Stream* stream) const {
+    if (message_.written) stream->wait(*message_.written);
+  }
 
   /// Leaves a copy on the host if one of the GPUs cannot read the values in place. The next
   /// messages of this GPU then have a second place. Called before any GPU waits for these.

@@ -30,6 +30,9 @@ long fakeCudaClearFaults();
 /// `device` -1: on all.
 long fakeCudaCount(const char* call, int device);
 
+/// How often the calling thread made a call.
+long fakeCudaCountHere(const char* call);
+
 /// Whether `reader` reaches the memory of `owner` where the setting PEERS allows it. At first all
 /// devices reach each other.
 void fakeCudaSetLink(int reader, int owner, int linked);

@@ -164,14 +164,32 @@ TEST_CASE("cuda backend: three kernels a device in each direction, also in place
   }
 }
 
-TEST_CASE("cuda backend: what a round asks of CUDA beside kernels grows with the devices") {
+namespace {
+
+/// How often the thread of a context has made a call.
+long calls_on_thread_of(int context, const char* call) {
+  std::promise<long> number;
+  cuda::Gpu::of(context).when_done([&](auto&) { number.set_value(fakeCudaCountHere(call)); });
+  return number.get_future().get();
+}
+
+}  // namespace
+
+TEST_CASE("cuda backend: what a round asks of CUDA beside kernels, on which thread") {
   const ShareGpus share;
   const auto count = [](const std::string& call) { return fakeCudaCount(call.c_str(), -1); };
   for (const std::size_t number : {1u, 2u, 3u, 4u, 8u}) {
     CAPTURE(number);
-    const auto devices = static_cast<long>(number);
+    const auto devices = static_cast<int>(number);
     Layer layer({number}, 49);
     layer.step();
+    const auto on_threads = [&](const char* call) {
+      std::vector<long> calls;
+      for (int i = 0; i < devices; ++i) calls.push_back(calls_on_thread_of(i, call));
+      return calls;
+    };
+    const auto launched_before = on_threads("cudaLaunchKernel");
+    const auto waits_before = on_threads("cudaStreamWaitEvent");
     const long waits = count("cudaStreamWaitEvent");
     const long records = count("cudaEventRecord");
     const long captures = count("cudaStreamIsCapturing");
@@ -180,18 +198,26 @@ TEST_CASE("cuda backend: what a round asks of CUDA beside kernels grows with the
     const long sleeps = count("cudaEventSynchronize");
     const long questions = count("cudaEventQuery");
     CHECK(layer.step() == no_errors(2 * number));
-    // In each direction the last device waits for all others, and they for it.
-    CHECK(count("cudaStreamWaitEvent") - waits == 4 * (devices - 1));
-    CHECK(count("cudaEventRecord") - records == 4 * devices + (number > 2 ? 2 : 0));
+    // In each direction every device waits for all others.
+    CHECK(count("cudaStreamWaitEvent") - waits == 2 * devices * (devices - 1));
+    CHECK(count("cudaEventRecord") - records == 4 * devices);
     CHECK(count("cudaStreamIsCapturing") - captures == 2 * devices);
-    // To and fro, for the sum and for the output; fewer where contexts share GPUs.
-    CHECK(count("cuCtxSetCurrent") - changes <= 8 * devices);
+    // To and fro for the sum, and for the rest if there is one device; fewer where contexts share
+    // GPUs.
+    CHECK(count("cuCtxSetCurrent") - changes <= (devices == 1 ? 8 : 4 * devices));
     CHECK(count("cudaSetDevice") == switches);
     // For its own work if that is long, and for the error of each peer.
     const long slept = count("cudaEventSynchronize") - sleeps;
     CHECK(slept >= 2 * devices * (devices - 1));
     CHECK(slept <= 2 * devices * devices);
     CHECK(count("cudaEventQuery") - questions >= 2 * devices);
+    // Merge and outputs, in each direction.
+    const auto launched = on_threads("cudaLaunchKernel");
+    const auto waited = on_threads("cudaStreamWaitEvent");
+    for (std::size_t i = 0; i < number; ++i) {
+      CHECK(launched[i] - launched_before[i] == (devices == 1 ? 0 : 4));
+      CHECK(waited[i] - waits_before[i] == (devices == 1 ? 0 : 2 * (devices - 1)));
+    }
   }
 }
 

@@ -165,7 +165,7 @@ TEST_CASE("cuda gpu: the thread sleeps until work is done only if that takes lon
   const auto sleeps = [&] {
     const long before = fakeCudaCount("cudaEventSynchronize", -1);
     Finishes finishes;
-    gpu.when_reached(message.written.get(), finishes.one());
+    gpu.when_reached(message.written, finishes.one());
     CHECK(finishes.wait(1) == std::vector<std::string>{""});
     return fakeCudaCount("cudaEventSynchronize", -1) - before;
   };
