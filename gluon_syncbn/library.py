@@ -46,6 +46,13 @@ def library_path() -> Path:
 def _load() -> SimpleNamespace:
     path = library_path()
     if not path.exists():
+        sources = Path(__file__).resolve().parents[1]
+        if (sources / "CMakeLists.txt").exists():
+            raise ImportError(
+                f"{sources} has the sources of gluon_syncbn without the native library, and Python "
+                "takes them before an installed package because it runs there: run it in another "
+                "folder, or build the library there: pip install -e ."
+            )
         raise ImportError(
             f"gluon_syncbn was installed without its native library {path}; "
             "build and install it with: pip install ."

@@ -69,12 +69,14 @@ def find_failure(device_type: str) -> str | None:
     environment = dict(os.environ)
     if device_type == "cpu":
         environment["GLUON_SYNCBN_CPU_CONTEXTS"] = "1"
-    folders = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
+    folder = Path(__file__).resolve().parents[2]
+    folders = [str(folder), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     try:
         ended = subprocess.run(
             [sys.executable, "-m", __name__, device_type],
             env=environment,
+            cwd=folder,  # -m looks there first, and the folder of the caller may have sources alone
             capture_output=True,
             text=True,
             timeout=_SECONDS,

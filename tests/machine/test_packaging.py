@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from typing import Any
 
 import gluon_syncbn
 import gluon_syncbn.__main__ as command_line
 import pytest
+from gluon_syncbn.diagnose import self_test
 from packaging.requirements import Requirement
 from setuptools import find_packages
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, run_python
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later have it")
 
@@ -63,3 +65,23 @@ def test_the_console_script_is_the_command_line(project, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         main()
     assert capsys.readouterr().out.startswith("gluon_syncbn ")
+
+
+def test_sources_without_the_library_say_so(tmp_path):
+    """As in a clone after ``pip install .``, where Python takes the sources first."""
+    without = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "gluon_syncbn", tmp_path / "gluon_syncbn", ignore=without)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import gluon_syncbn"
+    said = run_python(program, status=1, GLUON_SYNCBN_LIBRARY="").stderr
+    assert "gluon_syncbn was installed without its native library" in said
+    (tmp_path / "CMakeLists.txt").touch()
+    said = run_python(program, status=1, GLUON_SYNCBN_LIBRARY="").stderr
+    assert f"{tmp_path} has the sources of gluon_syncbn without the native library" in said
+
+
+def test_the_self_test_ignores_sources_in_the_current_folder(tmp_path, monkeypatch):
+    package = tmp_path / "gluon_syncbn"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('the sources')")
+    monkeypatch.chdir(tmp_path)
+    assert self_test.find_failure("cpu") is None
