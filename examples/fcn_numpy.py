@@ -89,7 +89,7 @@ def draw(number: int, side: int) -> tuple[Any, Any]:
 
 def draw_predictions(path: Path, images: Any, labels: Any, predicted: Any) -> None:
     """Draw images, labels and predictions below each other."""
-    palette = np.array([(0, 0, 0), (230, 120, 60), (70, 90, 230)], np.uint8)
+    palette = np.array([(0, 0, 0), (90, 200, 90), (90, 90, 220)], np.uint8)
     photos = (images.transpose(0, 2, 3, 1) * 50 + 100).clip(0, 255).astype(np.uint8)
     rows = [photos, *(palette[each.astype(np.uint8)] for each in (labels, predicted))]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -60,10 +60,10 @@ def main() -> None:
 
     gluon_syncbn.export(net, prefix)
     gluon_syncbn.export(net, f"{prefix}-folded", fold=True)
-    command = ["-m", "gluon_syncbn", "export", f"{prefix}-symbol.json", f"{prefix}-0000.params"]
-    command += [f"{prefix}-onnx", "--fold", "--onnx", f"{prefix}.onnx"]
-    command += ["--input-shape", ",".join(map(str, shape))]
-    subprocess.run([sys.executable, "-W", "ignore", *command], check=True, capture_output=True)
+    command = ["-m", "gluon_syncbn", "export", "net-symbol.json", "net-0000.params", "net-onnx"]
+    command += ["--fold", "--onnx", "net.onnx", "--input-shape", ",".join(map(str, shape))]
+    interpreter = [sys.executable, "-W", "ignore"]
+    subprocess.run([*interpreter, *command], cwd=options.out, check=True, capture_output=True)
 
     servers = {
         "BatchNorm": (MXNET_SERVER, prefix),

@@ -144,6 +144,8 @@ def test_command(command, monkeypatch, capsys):
     words[0] = Path(words[0]).name
     if words[:3] == ["python", "-m", "gluon_syncbn"]:
         check_own(words[3:], monkeypatch)
+    elif words[0] == "gluon-syncbn":
+        check_own(words[1:], monkeypatch)
     elif words[:2] == ["pip", "install"]:
         check_install(words[2:])
     elif words[0] in ("python", "bash") and words[1].startswith(("scripts/", "examples/")):
