@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds a release in dist/ from the last commit: the sdist, and one wheel for Python 3.8 and later on
-# every x86-64 Linux that MXNet 1.9.1's own wheels accept (manylinux2014). CUDA 11 compiles its GPU
-# backend, so that every driver that runs mxnet-cu112 runs it (450.80.02 and later). dist/SHA256SUMS
-# has the checksums of both.
+# Builds a release in dist/ from the last commit: the sdist and one wheel. The wheel runs on Python
+# 3.8 and later, on every x86-64 Linux of MXNet 1.9.1's own wheels (manylinux2014). CUDA 11 compiles
+# its GPU backend, so every driver that runs mxnet-cu112 runs the wheel (450.80.02 and later).
+# dist/SHA256SUMS has the checksums of both.
 #
 #   scripts/build_wheels.sh [--any-cuda | --no-cuda]
 #

@@ -120,9 +120,9 @@ else
   say "| PyTorch | not run: no torch for $python | 0 s |"
 fi
 
-# At last what may corrupt memory, on small arrays, because these tools are slow: all dtypes,
-# activations, shortcuts and in place, in layouts that blocks merge between them. The tools share
-# the time that is left.
+# The last checks look for corrupted memory, on small arrays, because the tools are slow. They take
+# all dtypes, activations, shortcuts and in place, in layouts that several blocks merge. The tools
+# share the time that is left.
 export GLUON_SYNCBN_TEST_ELEMENTS=2000
 tools=(memcheck racecheck synccheck initcheck)
 for i in "${!tools[@]}"; do

@@ -1,11 +1,11 @@
 """Train a small U-Net on one device, and on several with and without SyncBatchNorm.
 
-All three begin with the same weights and see the same whole batches of 8 images. Writes what they
-predict to a picture, and checks that the first loss on several devices with SyncBatchNorm is that
-of one device; the exit status is 1 if it is not.
+All three networks begin with the same weights and see the same whole batches of 8 images. Writes
+their predictions to a picture. Exits with 1 unless the first loss with SyncBatchNorm equals that of
+one device.
 
 --sweep trains on 1, 2, 4 and 8 devices with several seeds instead, and plots mIoU over images per
-device. It takes up where an earlier sweep into the same folder ended.
+device. It continues an earlier sweep of the same folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def demo(options: argparse.Namespace, scenes: Scenes, valid: Scenes) -> int:
-    """Train three ways, and compare them."""
+    """Train the network in three ways, and compare the results."""
     three = ways(options.devices, mx.gpu if options.gpus else mx.cpu)
     results = [train(way, scenes, valid, options.steps, options.seed) for way in three]
     print(f"\n{'':28}{'first loss':>12}{'last 20':>10}{'mIoU':>8}")
@@ -52,7 +52,7 @@ def demo(options: argparse.Namespace, scenes: Scenes, valid: Scenes) -> int:
     print(f"\nThe first loss with SyncBatchNorm differs from one device's by {difference:.1e}.")
     picture = options.out / "predictions.png"
     draw_predictions(picture, valid, three, results)
-    print(f"What the networks predict: {picture}")
+    print(f"Predictions of the networks: {picture}")
     if difference > TOLERANCE:
         print(f"FAILED: more than {TOLERANCE:g}", file=sys.stderr)
         return 1
@@ -106,7 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/aerial"), help="folder of all files")
     options = parser.parse_args()
     if options.devices not in DEVICES[1:]:
-        parser.error(f"--devices {options.devices}: {BATCH} images are cut for 2, 4 or 8")
+        parser.error(f"--devices {options.devices}: {BATCH} images divide among 2, 4 or 8 devices")
     for name, least in (("steps", 1), ("scenes", 10 * BATCH), ("seeds", 1)):
         if getattr(options, name) < least:
             parser.error(f"--{name} {getattr(options, name)}: should be {least} or more")

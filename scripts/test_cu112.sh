@@ -100,7 +100,7 @@ fi
 
 printf '\ntest: MXNet %s for CUDA 11.2 on the fake CUDA\n' "$mxnet"
 # Beside tests/cu112 this runs tests that use CPU contexts elsewhere, if they need only the layer and
-# elementwise functions. The fake CUDA does not compute convolutions, dense layers, sums over axes,
+# elementwise functions. The fake CUDA computes no convolutions, dense layers, sums over axes,
 # casts to sparse arrays or MXNet's BatchNorm, so tests of such networks run on CPU contexts only.
 left_out=(
   tests/layer/test_groups.py::test_{branches_in_groups,module_in_groups}

@@ -70,7 +70,7 @@ def test_the_sweep_goes_on_where_it_ended(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--devices", "3"), "--devices 3: 8 images are cut for 2, 4 or 8"),
+        (("--devices", "3"), "--devices 3: 8 images divide among 2, 4 or 8 devices"),
         (("--steps", "0"), "--steps 0: should be 1 or more"),
         (("--gpus",), "--gpus: needs 8 GPUs, and MXNet sees 0"),
     ],
