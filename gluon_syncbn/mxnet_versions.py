@@ -138,7 +138,10 @@ _latest_traces: weakref.WeakKeyDictionary[Any, _Trace] = weakref.WeakKeyDictiona
 
 
 def _current_graph_2(layer: gluon.Block) -> tuple[Any, str, bool]:
-    # There are no scopes. The block whose graph is built is known to the function that builds it.
+    # There are no scopes: deferred compute is a switch of the thread that names no graph, and a
+    # symbol exists only at the end. The block is known to the function that builds its graph. Its
+    # frame is read, because a wrapper around it would not reach the layers that have copies of it
+    # (mx.util.use_np), and would change MXNet for programs without this layer.
     frame = sys._getframe()
     while frame.f_code is not gluon.HybridBlock._get_graph.__code__:
         if frame.f_back is None:

@@ -217,22 +217,33 @@ def _serialize_first_calls() -> None:
 
         return with_lock
 
-    call_graph = gluon.HybridBlock._call_cached_op
+    def building_once(call_graph: Callable) -> Callable:
+        @functools.wraps(call_graph)
+        def build_once_and_call(block: Any, *args: Any) -> Any:
+            if block._cached_op is None:
+                with lock:
+                    if block._cached_op is None:
+                        block._build_cache(*args)
+            return call_graph(block, *args)
 
-    @functools.wraps(call_graph)
-    def build_once_and_call(block: Any, *args: Any) -> Any:
-        if block._cached_op is None:
-            with lock:
-                if block._cached_op is None:
-                    block._build_cache(*args)
-        return call_graph(block, *args)
+        return build_once_and_call
 
-    gluon.HybridBlock._call_cached_op = build_once_and_call
-    gluon.HybridBlock.infer_shape = locked(gluon.HybridBlock.infer_shape)
-    parameter = gluon.Parameter
-    parameter._finish_deferred_init = locked(parameter._finish_deferred_init)
+    _wrap_method(gluon.HybridBlock, "_call_cached_op", building_once)
+    _wrap_method(gluon.HybridBlock, "infer_shape", locked)
+    _wrap_method(gluon.Parameter, "_finish_deferred_init", locked)
     # A parameter has its data before its gradient, and no deferred initialization before its data.
-    parameter.data = locked(parameter.data)
+    _wrap_method(gluon.Parameter, "data", locked)
+
+
+def _wrap_method(cls: type, name: str, wrap: Callable) -> None:
+    """Wrap a method of a class, and those of its subclasses.
+
+    The layers of MXNet 2 have copies of the methods that they inherit (``mx.util.use_np``).
+    """
+    if name in vars(cls):
+        setattr(cls, name, wrap(vars(cls)[name]))
+    for subclass in cls.__subclasses__():
+        _wrap_method(subclass, name, wrap)
 
 
 def _summarize() -> None:

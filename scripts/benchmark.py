@@ -5,7 +5,8 @@ table of medians and quartiles.
 
   op        forward and backward of one layer, shapes of segmentation networks
   fused     the same followed by a ReLU, and by a sum and a ReLU: in one pass, or one by one
-  net       training steps of FCN, PSPNet and DeepLabV3 on ResNet-50, and peak memory
+  net       training steps of FCN, PSPNet and DeepLabV3 on ResNet-50, and peak memory; with
+            --models resnet50 of MXNet's ResNet-50, which runs on MXNet 2 too
   inplace   memory of training FCN-ResNet50 with leaky ReLU, in place and not
   accuracy  errors against float64, by the mean of the data
 """
@@ -77,7 +78,7 @@ def methods_of(case: Case) -> dict[str, list[str]]:
     if case.axis == 1 and case.dtype == "float32":
         methods["onednn"] = ["batchnorm_onednn"]
         if case.training:  # In inference MXNet's SyncBatchNorm is the same as its BatchNorm.
-            methods["plain"].append("builtin")
+            methods["builtin"] = ["builtin"]  # which may wait for ever
     if importlib.util.find_spec("torch") and case.dtype != "float16":
         methods["torch"] = ["torch"]
     return methods
@@ -147,18 +148,23 @@ def run_net(options: argparse.Namespace) -> Table:
     rounds = options.rounds or (2 if options.quick else 12)
     lines: list[list[Any]] = []
     for model, side in itertools.product(models, options.sides or [32 if options.quick else 96]):
-        title = f"{model}-resnet50, {images} images of {side}x{side}"
+        title = f"{model}-resnet50, {images} images of {side}x{side}".replace("resnet50-", "")
+        methods = [each for each in NETWORKS if (model, each[0]) != ("resnet50", "fused")]
         with contextlib.ExitStack() as stack:
             tasks = []
-            for name, contexts in NETWORKS:
+            for name, contexts in methods:
                 worker = stack.enter_context(Worker(settings_of(name)))
                 tasks.append((worker, networks.Case(model, side, images, contexts), [name]))
             turns = tqdm(range(rounds), desc=title)
             times = take_turns(networks.training_step, tasks, turns, 1)
-            memory = {name: worker.ask(peak_mb) for worker, _, (name,) in tasks}
-        for name, contexts in NETWORKS:
-            line = [title, TITLES[name], contexts, times[name], ratio(times, name, NETWORK_BASE)]
-            lines.append([*line, memory[name], memory[name] / memory[NETWORK_BASE]])
+            memory = {name: worker.ask(peak_mb) for worker, _, (name,) in tasks if name in times}
+        for name, contexts in methods:
+            line = [title, TITLES[name], contexts]
+            if name in times:
+                line += [times[name], ratio(times, name, NETWORK_BASE)]
+                lines.append([*line, memory[name], memory[name] / memory[NETWORK_BASE]])
+            else:
+                lines.append([*line, *4 * [None]])
     return ["case", "norm", "contexts", "ms", "ratio", "peak MB", "ratio"], lines
 
 
@@ -224,7 +230,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="of op and net: keep the medians in this file")
     parser.add_argument("--plot", type=Path, help="draw bar charts of --csv into this folder")
     group = parser.add_argument_group("net and inplace")
-    group.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab"))
+    group.add_argument("--models", nargs="+", choices=("fcn", "psp", "deeplab", "resnet50"))
     group.add_argument(
         "--sides", nargs="+", type=int, help="sides of images (default: 96, inplace: 480)"
     )

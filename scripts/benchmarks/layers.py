@@ -46,6 +46,21 @@ class Case:
         return [(x + np.float32(mean)).astype(self.dtype) for x in drawn]
 
 
+def mxnet_sync_batch_norm() -> Any:
+    """Return the class of MXNet's own synchronized layer."""
+    from mxnet import gluon
+
+    return (gluon if hasattr(gluon.nn, "SyncBatchNorm") else gluon.contrib).nn.SyncBatchNorm
+
+
+def new_array(values: Any, ctx: Any, dtype: str = "float32") -> Any:
+    """Return an array that Gluon takes; gluon_syncbn has this too, but its import changes MXNet."""
+    import mxnet as mx
+
+    is_2 = mx.__version__.startswith("2.")
+    return (mx.np if is_2 else mx.nd).array(values, ctx=ctx, dtype=dtype)
+
+
 def make_layer(method: str, case: Case, contexts: list[Any]) -> Any:
     """Build the layer of a method for the contexts, and the operators after it."""
     from mxnet import gluon
@@ -60,7 +75,7 @@ def make_layer(method: str, case: Case, contexts: list[Any]) -> Any:
             activation="relu" if method == "fused" else None,
         )
     elif method == "builtin":
-        layer = gluon.contrib.nn.SyncBatchNorm(num_devices=len(contexts), epsilon=EPSILON)
+        layer = mxnet_sync_batch_norm()(num_devices=len(contexts), epsilon=EPSILON)
     else:
         layer = gluon.nn.BatchNorm(axis=case.axis, epsilon=EPSILON)
     layer.cast(case.dtype)
@@ -94,7 +109,7 @@ def mxnet_step(method: str, case: Case) -> Callable[[], list[Any]]:
 
     def arrays(seed: int, mean: float = 0) -> list[Any]:
         pairs = zip(case.arrays(seed, mean), contexts)
-        return [mx.nd.array(x, ctx, case.dtype) for x, ctx in pairs]
+        return [new_array(x, ctx, case.dtype) for x, ctx in pairs]
 
     shards, heads = [arrays(0, case.mean)], arrays(1)
     if case.tail == "add and ReLU":

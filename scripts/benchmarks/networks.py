@@ -1,7 +1,11 @@
-"""Training steps of GluonCV's segmentation networks, and the memory that they take."""
+"""Training steps of networks, and the memory that they take.
+
+They are GluonCV's segmentation networks, and the ResNet-50 of MXNet, which runs on MXNet 2 too.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.layers import mxnet_sync_batch_norm, new_array
 from benchmarks.worker import peak_mb
 
 SLOPE = 0.01
@@ -21,18 +26,38 @@ STEP = 16  # pixels between the sides of the crops to try
 class Case:
     """The network to train, and its images."""
 
-    model: str
+    model: str  # fcn, psp, deeplab or resnet50
     side: int
     images: int  # in the whole batch
     contexts: int = 1
     leaky: bool = False  # replaces all activations by leaky ReLUs
 
 
+def build_resnet(method: str, case: Case) -> Any:
+    """Make MXNet's ResNet-50 with the norm layer of a method."""
+    import mxnet as mx
+    from mxnet.gluon import model_zoo, nn
+
+    norm: Any = nn.BatchNorm
+    if method == "builtin":
+        norm = functools.partial(mxnet_sync_batch_norm(), num_devices=case.contexts)
+    with mock.patch.object(nn, "BatchNorm", norm):
+        net = model_zoo.vision.resnet50_v1(classes=CLASSES)
+    if method.startswith("ours"):
+        import gluon_syncbn
+
+        gluon_syncbn.convert_sync_batchnorm(net)
+    net.initialize(mx.init.Xavier(), ctx=[mx.cpu(i) for i in range(case.contexts)])
+    return net
+
+
 def build(method: str, case: Case) -> Any:
-    """Make a network of GluonCV with the norm layer of a method, without Dropout."""
+    """Make a network with the norm layer of a method, without Dropout."""
+    if case.model == "resnet50":
+        return build_resnet(method, case)
     import mxnet as mx
     from gluoncv import model_zoo
-    from mxnet.gluon import contrib, nn
+    from mxnet.gluon import nn
 
     ctx = [mx.cpu(i) for i in range(case.contexts)]
     norm_layer: Any = nn.BatchNorm
@@ -40,7 +65,7 @@ def build(method: str, case: Case) -> Any:
     if method.startswith("batchnorm"):
         norm_kwargs = {}
     elif method == "builtin":
-        norm_layer = contrib.nn.SyncBatchNorm
+        norm_layer = mxnet_sync_batch_norm()
     else:
         import gluon_syncbn  # The import changes MXNet for all layers.
 
@@ -85,15 +110,17 @@ def training_step(method: str, case: Case) -> Callable[[], None]:
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-3})
     generator = np.random.default_rng(0)
     images = generator.standard_normal((case.images, 3, case.side, case.side))
-    labels = generator.integers(0, CLASSES, (case.images, case.side, case.side))
+    classifies = case.model == "resnet50"  # images, where the others classify their pixels
+    label_shape = (case.images,) if classifies else (case.images, case.side, case.side)
+    labels = generator.integers(0, CLASSES, label_shape)
     ctx = [mx.cpu(i) for i in range(case.contexts)]
     split = gluon.utils.split_and_load
-    parts = list(zip(*(split(mx.nd.array(x), ctx) for x in (images, labels))))
+    parts = list(zip(*(split(new_array(x, mx.cpu()), ctx) for x in (images, labels))))
     mx.nd.waitall()
 
     def step() -> None:
         with mx.autograd.record():
-            losses = [criterion(net(x)[0], y) for x, y in parts]
+            losses = [criterion(net(x) if classifies else net(x)[0], y) for x, y in parts]
         mx.autograd.backward(losses)
         trainer.step(case.images)
         mx.nd.waitall()

@@ -15,14 +15,18 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import TimeoutError as NoAnswer
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 PAUSE = 0.004  # seconds after which the threads of the method before no longer look for work
 PAUSE_BETWEEN_WORKERS = 0.05
 
 QUIET = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0", "GLUON_SYNCBN_CPU_CONTEXTS": "1"}
-WITHOUT_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "0"}
-WITH_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "1"}
+# The second name is that of MXNet 2.
+WITHOUT_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "0", "MXNET_ONEDNN_ENABLED": "0"}
+WITH_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "1", "MXNET_ONEDNN_ENABLED": "1"}
+LIMIT = 300  # seconds after which a worker counts as one that waits for ever
 # MXNet's CPU contexts share a few workspaces, and its own layers would wait for them. The processes
 # of these layers do not import gluon_syncbn, which would give each context its own.
 MANY_WORKSPACES = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1024"}
@@ -48,8 +52,13 @@ class Worker(ProcessPoolExecutor):
         super().__init__(1, multiprocessing.get_context("spawn"), _prepare, (settings,))
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of a module in the process."""
-        return self.submit(function, *arguments).result()
+        """Call a function of a module in the process; end it if there is no answer for long."""
+        try:
+            return self.submit(function, *arguments).result(LIMIT)
+        except NoAnswer:
+            for process in self._processes.values():
+                process.kill()
+            raise
 
 
 def _prepare(settings: dict[str, str]) -> None:
@@ -81,13 +90,22 @@ def time_methods(make: Any, case: Any, methods: Sequence[str], rounds: int) -> d
 def take_turns(
     make: Any, tasks: Sequence[tuple[Worker, Any, Sequence[str]]], turns: Iterable[int], rounds: int
 ) -> dict[str, list[float]]:
-    """Time the methods of all workers in turns."""
+    """Time the methods of all workers in turns, but for those that do not answer."""
     times: dict[str, list[float]] = defaultdict(list)
+    silent: set[Worker] = set()
     for turn in turns:
         for i in range(len(tasks)):
             worker, *task = tasks[(turn + i) % len(tasks)]
+            if worker in silent:
+                continue
             time.sleep(PAUSE_BETWEEN_WORKERS)
-            for method, found in worker.ask(time_methods, make, *task, rounds).items():
+            try:
+                answer = worker.ask(time_methods, make, *task, rounds)
+            except (NoAnswer, BrokenProcessPool):
+                print(f"{task[-1]}: no answer in {LIMIT} s")
+                silent.add(worker)
+                continue
+            for method, found in answer.items():
                 times[method] += found
     return times
 

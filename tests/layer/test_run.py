@@ -17,8 +17,6 @@ from tests.support.either_mxnet import only_1
 from tests.support.oracle import batch_norm, relative_error
 from tests.support.processes import ROOT, clean_environment
 
-pytestmark = only_1  # GluonCV, mx.sym and Module are not there
-
 RUN = ("-m", "gluon_syncbn", "run")
 
 
@@ -77,12 +75,67 @@ def test_a_program_sees_what_python_shows_it(ending, tmp_path):
     expected, result = python(tmp_path, *command), python(tmp_path, *RUN, *command)
     assert result.stdout == expected.stdout
     assert result.returncode == expected.returncode != 0
-    # Between the interpreter and the program there are frames of runpy, as with python -m.
-    runpy = r'  File "<frozen runpy>".*\n|  File ".*/runpy.py".*\n(    .*\n)*'
+    # Between the interpreter and the program there are frames of runpy, as with python -m. MXNet 2
+    # says which pool of memory it takes.
+    runpy = r'  File "<frozen runpy>".*\n|  File ".*/runpy.py".*\n(    .*\n)*|.*storage\.cc.*\n'
     theirs, ours = (re.sub(runpy, "", each.stderr) for each in (expected, result))
     assert ours.startswith(theirs)
     warning = "nothing was synchronized, because the program made no SyncBatchNorm"
     assert warning in ours[len(theirs) :]
+
+
+# A thread per device makes the first call of a network.
+THREADS = """
+import sys, threading, time
+import mxnet as mx, numpy as np
+from mxnet import gluon
+from tests.support.either_mxnet import HybridBlock, nd
+
+calls = []
+
+class Slow(HybridBlock):
+    def hybrid_forward(self, F, x):
+        calls.append(x)
+        time.sleep(0.3)  # the other thread comes meanwhile
+        return x
+
+kinds = gluon.nn if hasattr(gluon.nn, "SyncBatchNorm") else gluon.contrib.nn
+ctx = [mx.cpu(0), mx.cpu(1)]
+net = gluon.nn.HybridSequential()
+net.add(Slow(), kinds.SyncBatchNorm(num_devices=2))
+net.initialize(ctx=ctx)
+if "hybridize" in sys.argv:
+    net.hybridize()
+x, dy = (np.random.default_rng(i).normal(1, 2, (3, 4, 5, 5)) for i in range(2))
+xs, dys = ([nd.array(a[:1], ctx=ctx[0]), nd.array(a[1:], ctx=ctx[1])] for a in (x, dy))
+outs = [None, None]
+
+def call(i):
+    xs[i].attach_grad()
+    with mx.autograd.record():
+        outs[i] = net(xs[i])
+
+threads = [threading.Thread(target=call, args=(i,)) for i in range(2)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+assert len(calls) == (1 if "hybridize" in sys.argv else 2)
+mx.autograd.backward(outs, dys)
+out, dx = (np.concatenate([a.asnumpy() for a in arrays]) for arrays in (outs, [x.grad for x in xs]))
+np.savez("found.npz", x=x, dy=dy, out=out, dx=dx)
+"""
+
+
+@pytest.mark.parametrize("how", ["hybridize", "imperative"])
+def test_first_calls_from_several_threads(how, tmp_path):
+    said = run(tmp_path, THREADS, how)
+    found = np.load(tmp_path / "found.npz")
+    zeros, ones = np.zeros(4), np.ones(4)
+    expected = batch_norm(found["x"], found["dy"], ones, zeros, zeros, ones)
+    assert relative_error(found["out"], expected.out) < 1e-5
+    assert relative_error(found["dx"], expected.dx) < 1e-5
+    assert "1 layer (syncbatchnorm0) synchronized cpu(0), cpu(1) in 1 round" in said
 
 
 # The shape of GluonCV's scripts/segmentation/train.py: a thread per device makes the first call of
@@ -140,6 +193,7 @@ np.savez(
 """
 
 
+@only_1  # GluonCV
 @pytest.mark.parametrize("how", ["hybridize", "imperative"])
 def test_the_shape_of_gluoncvs_segmentation_script(how, tmp_path):
     said = run(tmp_path, SEGMENTATION, how)
@@ -189,6 +243,7 @@ np.savez("found.npz", x=x.asnumpy(), mean=means)
 """
 
 
+@only_1  # prefixes, amp of mx.contrib
 def test_the_shape_of_gluoncvs_detection_scripts(tmp_path):
     said = run(tmp_path, DETECTION, options=("--convert",))
     found = np.load(tmp_path / "found.npz")
@@ -227,6 +282,7 @@ np.savez("found.npz", x=x, dy=dy, out=out, dx=dx, by_arrays=by_arrays)
 """
 
 
+@only_1  # Module, mx.sym.contrib
 def test_modules_and_operators(tmp_path):
     said = run(tmp_path, MODULE)
     found = np.load(tmp_path / "found.npz")
@@ -251,6 +307,7 @@ except ValueError as error:
 """
 
 
+@only_1  # mx.sym.contrib
 def test_layers_that_never_synchronize_are_a_warning(tmp_path):
     (tmp_path / "program.py").write_text(UNUSED)
     result = python(tmp_path, *RUN, "program.py")
