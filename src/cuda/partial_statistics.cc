@@ -5,14 +5,6 @@
 #include <utility>
 
 namespace gluon_syncbn::cuda {
-namespace {
-
-PartialStatistics copy_of(std::int64_t count, const Memory& memory, std::size_t doubles) {
-  const auto* values = static_cast<const double*>(memory.data());
-  return {count, {values, values + doubles}};
-}
-
-}  // namespace
 
 GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& statistics)
     : gpu_(gpu),
@@ -25,8 +17,12 @@ GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& st
 void GpuPartialStatistics::let_read(const std::vector<Gpu*>& readers) const {
   bool all_can = true;
   for (Gpu* reader : readers) all_can = reader->reads(gpu_) && all_can;
-  if (all_can || copy()) return;
-  // The GPU itself copies. A copy between GPUs might be made by the same broken way.
+  if (!all_can) leave_on_host();
+}
+
+void GpuPartialStatistics::leave_on_host() const {
+  if (copy()) return;
+  // A copy between GPUs might take the same broken way, so the GPU copies its own values.
   gpu_->write_messages_to_host();
   message_.on_host = gpu_->host_memory(doubles_);
   gpu_->stream()->copy(copy(), values(), doubles_ * sizeof(double));
@@ -52,30 +48,20 @@ std::string GpuPartialStatistics::error() const {
 }
 
 void GpuPartialStatistics::copy_to_host(Then then) const {
-  if (copy()) {
-    // Kept until it is read; the next work may need such memory.
-    gpu_->when_reached(message_.written,
-                       [self = shared_from_this(), then](const std::string& error) mutable {
-                         PartialStatistics copy;
-                         if (error.empty())
-                           copy = copy_of(self->count_, *self->message_.on_host, self->doubles_);
-                         self.reset();
-                         then(copy, error);
-                       });
-    return;
-  }
   try {
-    const auto host = std::make_shared<Pool<Memory>::Lease>(gpu_->host_memory(doubles_));
-    gpu_->stream()->copy((*host)->data(), values(), doubles_ * sizeof(double));
-    gpu_->when_done([host, then, size = doubles_, count = count_](const std::string& error) {
-      PartialStatistics copy;
-      if (error.empty()) copy = copy_of(count, **host, size);
-      host->reset();  // what comes next may need such memory
-      then(copy, error);
-    });
+    leave_on_host();
   } catch (const std::exception& error) {
-    then({}, error.what());
+    return then({}, error.what());
   }
+  gpu_->when_reached(message_.written,
+                     [self = shared_from_this(), then](const std::string& error) mutable {
+                       PartialStatistics copied;
+                       if (error.empty()) {
+                         copied = {self->count_, {self->copy(), self->copy() + self->doubles_}};
+                       }
+                       self.reset();  // the work that follows may need such memory
+                       then(copied, error);
+                     });
 }
 
 void copy_to_host(const std::vector<GpuPartialStatisticsPtr>& all,

@@ -14,28 +14,28 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Partial statistics where GPUs read them: those of one device for its peers, or those of all
-/// processes for the devices of this one.
+/// Partial statistics in memory that GPUs read: of one device for its peers, or of all processes
+/// for the devices of this process.
 class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStatistics> {
  public:
   using Then = std::function<void(const PartialStatistics& copy, const std::string& error)>;
 
-  /// Room for what `gpu` computes, of `count` elements a channel. Kernels fill values(); then
-  /// written().
+  /// Memory for the statistics that `gpu` computes of `count` elements per channel. The caller
+  /// launches the kernels that fill values(), and then calls written().
   GpuPartialStatistics(Gpu* gpu, std::size_t doubles, std::int64_t count)
       : gpu_(gpu), message_(gpu->message(doubles)), doubles_(doubles), count_(count) {}
-  /// Those of the host.
+  /// Statistics that the host has computed.
   GpuPartialStatistics(Gpu* gpu, const PartialStatistics& statistics);
 
   std::int64_t count() const { return count_; }
-  /// On the GPU or, if the host has written them, there.
+  /// In memory of the GPU; in pinned memory if the host has computed them.
   double* values() const { return static_cast<double*>(message_.memory->data()); }
-  /// A second place, which kernels have to fill as well; null: none.
+  /// A second place in pinned memory, which kernels fill as well; null: none.
   double* copy() const {
     return message_.on_host ? static_cast<double*>(message_.on_host->data()) : nullptr;
   }
 
-  /// What fills the values is on the stream of the GPU now.
+  /// To be called after the kernels that fill the values are on the stream of the GPU.
   void written() const { message_.written->record(gpu_->stream()); }
 
   /// Work that follows on `stream` starts after the values are written.
@@ -43,33 +43,36 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
     if (message_.written) stream->wait(*message_.written);
   }
 
-  /// Leaves a copy on the host if one of the GPUs cannot read the values in place. The next
-  /// messages of this GPU then have a second place. Called before any GPU waits for these.
+  /// Leaves a copy on the host if one of the GPUs cannot read values(). Later messages of this GPU
+  /// then have a second place. To be called before any GPU waits for these statistics.
   void let_read(const std::vector<Gpu*>& readers) const;
-  /// Where kernels that come next on the stream of `reader`, after these, find the values: in
-  /// place, in memory of the host if they cannot read them there, or in memory that `room` gives if
-  /// they come from the host.
+  /// Returns the address at which later kernels on the stream of `reader` read the statistics:
+  /// values(), or copy() without peer access. Statistics of the host are copied to memory that
+  /// `room` gives.
   const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
 
-  /// What went wrong in the kernels that fill them, for a GPU that has waited for these; or "".
-  /// A GPU that fails leaves no numbers, and a peer that has read them hears of it only here. To be
-  /// called on the thread of a GPU.
+  /// Returns the error of the kernels that fill the values, or "". A GPU that fails leaves no
+  /// numbers, and a peer that has read them learns of it only here. To be called on the thread of a
+  /// GPU after its work.
   std::string error() const;
 
-  /// As copy_to_host(), this one alone. Those of one device are copied in the order of the calls.
+  /// As copy_to_host() below, for these statistics alone. For one device the calls of `then` keep
+  /// the order of the calls of this.
   void copy_to_host(Then then) const;
 
  private:
+  void leave_on_host() const;
+
   Gpu* const gpu_;
-  mutable Gpu::Message message_;  // to which let_read() adds the second place
+  mutable Gpu::Message message_;  // leave_on_host() adds the second place
   const std::size_t doubles_;
-  const std::int64_t count_;  // elements of a channel
+  const std::int64_t count_;  // elements per channel
 };
 
 using GpuPartialStatisticsPtr = std::shared_ptr<const GpuPartialStatistics>;
 
-/// Calls `then` exactly once, now or later, from any thread, with copies on the host of `all`, at
-/// least one, in this order, or with what went wrong. Does not throw.
+/// Calls `then` exactly once, now or later, from any thread, with copies of `all` on the host or
+/// with an error. `all` has at least one entry, and the copies have its order. Does not throw.
 void copy_to_host(const std::vector<GpuPartialStatisticsPtr>& all,
                   const std::function<void(const std::vector<PartialStatistics>& copies,
                                            const std::string& error)>& then);
