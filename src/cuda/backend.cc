@@ -19,8 +19,8 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-/// Statistics in memory of a GPU, which the kernel of the forward pass fills. Before them is room
-/// for the normalizations that an activation needs in backward.
+/// Statistics in memory of a GPU, which the merge of the forward pass fills. The normalizations,
+/// which outputs and activations in backward need, lie before them.
 struct GpuStatistics : Statistics {
   GpuStatistics(Gpu* gpu, const Backend::Data& data)
       : channels(data.layout.channels),
@@ -33,7 +33,7 @@ struct GpuStatistics : Statistics {
   std::int64_t channels;
   std::size_t normalization_size;
   Pool<Memory>::Lease memory;
-  // What they are made of, for running statistics.
+  // The sources of running_statistics(), otherwise null.
   const void* running_mean = nullptr;
   const void* running_variance = nullptr;
 
@@ -52,8 +52,8 @@ struct GpuStatistics : Statistics {
   }
 };
 
-/// Room that is given back when the work that uses it is on the stream: what uses it next comes
-/// after that.
+/// Memory whose leases end after the kernels that use it are on the stream: the next kernels that
+/// use it run later.
 class StreamWorkspace : public Workspace {
  public:
   explicit StreamWorkspace(Gpu* gpu) : gpu_(gpu) {}
@@ -79,9 +79,8 @@ Averages<P> averages_of(Gpu* gpu, const Backend::Running& running, std::int64_t 
           channels};
 }
 
-/// Puts the kernel on the stream that computes `statistics`, from `messages` or, if there are none,
-/// from the running statistics, and then the output. `moves_running` lets it move the running
-/// statistics of `work`.
+/// Launches the merge, which computes `statistics`, and then the outputs. Without `messages` the
+/// merge takes the running statistics. With `moves_running` it moves those of `work`.
 void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics& statistics,
                     const Messages& messages, bool moves_running) {
   dispatch(work.data.dtype, [&](auto types) {
@@ -141,7 +140,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       return;
     }
     if (passes.size() == 1) return launch_rest(all);
-    // Each GPU's own thread launches, in the same order of rounds on all GPUs.
+    // The lock gives the threads of all GPUs the same order of rounds.
     const auto lock = lock_results();
     for (const auto& pass : passes) {
       of(pass).gpu_->post([self = of(pass).shared_from_this(), all] { self->launch_rest(all); });
@@ -149,7 +148,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   }
 
   void fail(const std::string& error) final {
-    // The partial statistics stay: the message with them may still wait for its turn.
+    // The partial statistics stay, because a message of the process may still wait for their copy.
     complete_when_done(error, [] {});
   }
 
@@ -159,8 +158,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   std::size_t message_size() const { return 2 * static_cast<std::size_t>(layout_.channels); }
   const double* own() const { return own_->values(); }
 
-  /// Makes the stream wait for `all`, and gives them to its next kernel. They are kept until this
-  /// pass is done.
+  /// Makes the stream wait for `all`, and returns them for its next kernel. The pass keeps them
+  /// until it is done.
   Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, StreamWorkspace* workspace) {
     if (all.size() > static_cast<std::size_t>(kMostDevices)) {
       throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
@@ -176,14 +175,14 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   }
 
  private:
-  /// Puts the kernel of the partial statistics on the stream.
+  /// Launches the sums.
   virtual void sum_into(const Pairs& message, StreamWorkspace* workspace) = 0;
   virtual PartialStatistics merged(const std::vector<PartialStatistics>& parts) const = 0;
-  /// Puts all that is left on the stream.
+  /// Launches the merge and the outputs.
   virtual void compute(const std::vector<GpuPartialStatisticsPtr>& all) = 0;
-  /// Held while the threads of all devices get that to do.
+  /// The lock that finish() holds while it posts to the threads of all GPUs.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
-  /// Called when all work is done: what kernels have found wrong with the arguments, or "".
+  /// Returns the error that kernels have found in the arguments, or "". Called after all work.
   virtual std::string fault() { return ""; }
 
   static GpuPass& of(const std::shared_ptr<DevicePass>& pass) {
@@ -209,11 +208,11 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     complete_when_done(error, [this] { own_.reset(); });
   }
 
-  /// Calls `release` before, because what comes next may need such memory.
+  /// Calls `release` first, because the next pass may need such memory.
   template <class Release>
   void complete_when_done(const std::string& error, const Release& release) {
     gpu_->when_done([self = shared_from_this(), error, release](const std::string& found) {
-      // What was computed from a failed operation is its consequence.
+      // A fault in the arguments may be the consequence of a failed operation, so it comes last.
       std::string first = error.empty() ? found : error;
       for (const auto& each : self->read_) {
         if (first.empty() && each != self->own_) first = each->error();
@@ -228,7 +227,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   Gpu* const gpu_;
   const Layout layout_;
-  std::shared_ptr<Call> call_;  // until it is complete
+  std::shared_ptr<Call> call_;  // null after it is complete
   std::shared_ptr<const GpuPartialStatistics> own_;
   std::vector<GpuPartialStatisticsPtr> read_;
 };
@@ -366,7 +365,7 @@ class BackwardPass : public GpuPass {
 
   const Backend::Backward work_;
   const GpuStatistics& statistics_;
-  Pool<Memory>::Lease not_invertible_;  // of a pass in place: the first such channel
+  Pool<Memory>::Lease not_invertible_;  // the first such channel of a pass in place
 };
 
 class CudaBackend : public Backend {

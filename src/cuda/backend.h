@@ -8,9 +8,9 @@
 
 namespace gluon_syncbn::cuda {
 
-/// What computes for the context gpu(index). Nothing in it waits for a GPU, but where two meet for
-/// the first time: work is put on the stream of the context, behind events where it reads what
-/// another GPU writes. Throws Error with `layer` in front where there is no such GPU.
+/// The backend of the context gpu(index). It waits for a GPU only where two GPUs meet for the first
+/// time. All other work waits on the stream of the context, for events where it reads memory that
+/// another GPU writes. Throws Error, which begins with `layer`, if there is no such GPU.
 std::shared_ptr<Backend> backend_of(int index, const std::string& layer);
 
 }  // namespace gluon_syncbn::cuda

@@ -9,8 +9,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Throws Error naming `what` and the GPU where `status`, which a call has returned, is not
-/// success. The next who asks for the last error of this thread does not get this one.
+/// Throws Error, which names `what` and the GPU, unless the `status` of a call is success. It also
+/// clears the last error of this thread.
 void check(cudaError_t status, const std::string& what, int ordinal);
 
 cudaStream_t native(const Stream& stream);

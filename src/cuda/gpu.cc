@@ -38,13 +38,13 @@ int ordinal_of(int index) {
   return index % count;
 }
 
-/// What MXNet lets its users say of machines whose GPUs do not reach each other as they claim.
+/// Users of MXNet set this on machines whose GPUs claim peer access that does not work.
 bool peer_access_is_off() {
   const char* value = std::getenv("MXNET_ENABLE_GPU_P2P");
   return value && *value && std::atoi(value) == 0;
 }
 
-/// So that arrays of about one size share memory.
+/// Rounds up, so that arrays of about one size share memory.
 std::size_t rounded(std::size_t doubles) {
   std::size_t size = 32;
   while (size < doubles) size *= 2;
@@ -70,7 +70,7 @@ void* ZeroedMemory::at_least(std::size_t bytes, Stream* stream, const Allocate& 
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!memories_.empty() && memories_.back()->bytes() >= bytes) return memories_.back()->data();
   }
-  // Twice the need, so that growing leaves little behind. Two threads may both do this.
+  // Twice the need, so that few old memories stay. Two threads may both do this.
   auto memory = allocate(2 * bytes + 4096);
   stream->zero(memory->data(), memory->bytes());
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -93,8 +93,8 @@ Gpu::Gpu(int index, int ordinal)
       messages_to_host_(!has_peer_access_),
       reading_(static_cast<std::size_t>(device_count())),
       stream_(ordinal) {
-  // CUDA would load each at its first launch, and then may wait for kernels of NCCL that wait for
-  // launches.
+  // CUDA would load each kernel at its first launch. That can wait for kernels of NCCL, which wait
+  // for other launches.
   load_kernels(ordinal);
   try {
     thread_ = std::thread([this] { run(); });
@@ -126,8 +126,8 @@ Pool<Memory>::Lease Gpu::take(Memory::Place place, std::size_t doubles) {
 std::unique_ptr<Memory> Gpu::allocate(Memory::Place place, std::size_t bytes) {
   const auto get = [&] {
     // MXNet allocates under a lock that it also holds while it launches kernels of NCCL
-    // (kvstore_nccl.h): an allocation between two of these can wait for the first, which waits for
-    // the second.
+    // (kvstore_nccl.h). An allocation between two of these kernels could wait for the first kernel,
+    // which waits for the second one.
     if (const Lender lender = the_lender) {
       const OnDevice on_device(ordinal_);
       if (auto lent = lender(place, index_, bytes)) {
@@ -153,7 +153,7 @@ void Gpu::give_back_free(Memory::Place place) {
       for (auto& memory : pool.clear()) free.push_back(std::move(memory));
     }
   }
-  // Earlier work may still use it.
+  // Earlier work may still use the memory.
   if (!free.empty()) stream_.synchronize();
 }
 
@@ -189,7 +189,7 @@ bool Gpu::reads(Gpu* owner) {
 }
 
 Gpu::Reading Gpu::try_reading(Gpu* owner) {
-  // CUDA or the kernel may never return.
+  // On a thread of its own, because CUDA or the kernel may never return.
   std::packaged_task<Reading()> trial([this, owner] {
     if (!enable_reading(ordinal_, owner->ordinal_)) return Reading::kFails;
     if (reads_rightly(owner)) return Reading::kWorks;
@@ -213,7 +213,7 @@ Gpu::Reading Gpu::try_reading(Gpu* owner) {
 }
 
 bool Gpu::reads_rightly(Gpu* owner) {
-  // On streams of its own: if the kernel hangs, those of the contexts go on.
+  // On streams of its own: if the kernel hangs, the streams of the contexts go on.
   Stream reading(ordinal_);
   Stream writing(owner->ordinal_);
   std::vector<double> numbers(1024);
@@ -251,7 +251,7 @@ void Gpu::when_done(Done done) {
     event = this->event();
     event->record(&stream_);
   } catch (const std::exception&) {
-    // Kernels may run all the same, and use what `done` gives up.
+    // Kernels may still run, and use memory that `done` gives back.
     event = nullptr;
   }
   when_reached(std::move(event), std::move(done));
@@ -274,10 +274,10 @@ void Gpu::when_reached(std::shared_ptr<Event> event, Done done) {
 void Gpu::run() {
   std::optional<OnDevice> on_device;
   try {
-    // So that tasks need not change the GPU of the thread to and fro.
+    // Tasks then need not select the GPU again.
     on_device.emplace(ordinal_);
   } catch (const std::exception&) {
-    // The tasks report it.
+    // The tasks report the error.
   }
   for (;;) {
     std::function<void()> task;

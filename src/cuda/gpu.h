@@ -19,8 +19,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Things that are given back for the next who needs one, so that a step like the last one makes
-/// none. Never destroyed, as what comes from it may outlive everything else.
+/// Objects that are leased again after a lease ends, so that a second equal step makes no object. A
+/// pool is never destroyed, because leases may outlive everything else.
 template <class T>
 class Pool {
  public:
@@ -46,7 +46,7 @@ class Pool {
     return Lease(make().release(), {this});
   }
 
-  /// What nobody has taken.
+  /// Returns the objects that are not leased, and forgets them.
   std::vector<std::unique_ptr<T>> clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(free_, {});
@@ -57,7 +57,7 @@ class Pool {
   std::vector<std::unique_ptr<T>> free_;
 };
 
-/// Memory that begins as zeros. Where it grows, the old memory stays for the kernels that use it.
+/// Memory that begins as zeros. If it grows, the old memory stays for the kernels that use it.
 class ZeroedMemory {
  public:
   using Allocate = std::function<std::unique_ptr<Memory>(std::size_t bytes)>;
@@ -69,20 +69,19 @@ class ZeroedMemory {
   std::vector<std::unique_ptr<Memory>> memories_;
 };
 
-/// Memory of the context gpu(index), or of the host for it, from the pool of the host program; null
-/// if that has none left. Asked before CUDA, and without any lock of this library.
+/// Returns memory of the context gpu(index), or pinned memory, from MXNet's pool; null if the pool
+/// has none left. This library asks it before CUDA, and holds no lock meanwhile.
 using Lender = std::shared_ptr<void> (*)(Memory::Place place, int index, std::size_t bytes);
 void set_lender(Lender lender);
 
-/// What this library has on one GPU context: a stream of its own, memory, and a thread that tells
-/// when work is done.
+/// The stream, the memory and the thread of this library on one GPU context.
 class Gpu {
  public:
   using Done = std::function<void(const std::string& error)>;
 
-  /// That of the context gpu(index), for as long as the process lives. Throws Error where the
-  /// machine has no such GPU. For tests, GLUON_SYNCBN_SHARE_GPUS in the environment lets contexts
-  /// share GPUs where there are fewer of these.
+  /// Returns the object of the context gpu(index), which lives as long as the process. Throws Error
+  /// if the machine has no such GPU. For tests, contexts share GPUs if the environment has
+  /// GLUON_SYNCBN_SHARE_GPUS.
   static Gpu& of(int index);
 
   Gpu(int index, int ordinal);
@@ -92,35 +91,35 @@ class Gpu {
 
   Stream* stream() { return &stream_; }
 
-  /// Memory for at least so many doubles. What is given back is used again by later work of this
-  /// stream only, and so may be given back while earlier work is not done.
+  /// Memory for at least so many doubles. A lease may end while work on the stream still uses the
+  /// memory, because only later work of this stream leases it again.
   Pool<Memory>::Lease memory(std::size_t doubles) { return take(Memory::Place::kDevice, doubles); }
 
-  /// Memory of the host that all GPUs can read and write. What is given back is used again at once:
-  /// no earlier work may still use it.
+  /// Memory of the host that all GPUs can read and write. A lease must not end before the work that
+  /// uses the memory, because another lease may begin at once.
   Pool<Memory>::Lease host_memory(std::size_t doubles) {
     return take(Memory::Place::kHost, doubles);
   }
 
-  /// Memory that kernels of other GPUs may read, a second place for those that cannot, and an event
-  /// for what writes both.
+  /// Memory that kernels of other GPUs may read, a second place for GPUs that cannot, and an event
+  /// after the kernels that write both.
   struct Message {
     Pool<Memory>::Lease memory;
-    Pool<Memory>::Lease on_host;     ///< null if all can read the first place
+    Pool<Memory>::Lease on_host;     ///< null if all GPUs can read the memory
     std::shared_ptr<Event> written;  ///< null if the host has written it
   };
   Message message(std::size_t doubles);
 
-  /// Whether kernels of this GPU can read memory of `owner`. The first call for a GPU enables that
-  /// where it is possible, and checks what they read. Throws Error if that takes longer than the
+  /// Whether kernels of this GPU can read memory of `owner`. The first call for a GPU enables peer
+  /// access if that is possible, and checks it. Throws Error if the check takes longer than the
   /// timeout of devices.
   bool reads(Gpu* owner);
-  /// From now on messages have a second place.
+  /// Later messages of this GPU have a second place.
   void write_messages_to_host() { messages_to_host_ = true; }
 
-  /// As Workspace says.
+  /// As Workspace::counters().
   std::uint32_t* counters(std::size_t number);
-  /// Throws Error if a CUDA graph would record what the stream is given next.
+  /// Throws Error if a CUDA graph records the work of the stream.
   void require_no_capture() const;
 
   /// Runs `task`, which does not throw, on the thread of this context, in the order of the calls.
@@ -128,7 +127,7 @@ class Gpu {
   /// Calls `done` there after all work that is on the stream now. Does not throw, and calls `done`
   /// in every case.
   void when_done(Done done);
-  /// Calls `done` there after all work that precedes `event`; null: all work on the stream by then.
+  /// Calls `done` there after all work before `event`; null: after all work on the stream by then.
   void when_reached(std::shared_ptr<Event> event, Done done);
 
  private:
@@ -151,7 +150,7 @@ class Gpu {
   std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> memories_;  // by size
   Pool<Event> events_;
   ZeroedMemory counters_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of the next three
   bool ends_ = false;
   std::deque<std::function<void()>> tasks_;
   std::condition_variable wake_;

@@ -13,15 +13,15 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-/// The context of each GPU that this library shares with everybody else in the process; null where
-/// it is not known yet.
+/// The primary context of each GPU, which this library shares with MXNet; null if it is not known
+/// yet.
 std::atomic<void*>& context_of(int ordinal) {
   constexpr std::size_t kMost = 64;
   static std::array<std::atomic<void*>, kMost> contexts{};
   return contexts.at(static_cast<std::size_t>(ordinal));
 }
 
-/// For destructors. What they release may be gone with the driver, at the end of the process.
+/// For destructors. At the end of the process the driver may have released everything before.
 template <class Release>
 void release_on(int ordinal, const Release& release) noexcept {
   try {
@@ -31,7 +31,7 @@ void release_on(int ordinal, const Release& release) noexcept {
   }
 }
 
-/// "; ... of ... bytes are free" on the thread's GPU, for a message.
+/// Returns "; ... of ... bytes are free" of the selected GPU, for a message.
 std::string free_bytes() {
   std::size_t free = 0;
   std::size_t total = 0;
@@ -55,8 +55,8 @@ OnDevice::OnDevice(int ordinal) : before_(thread_context()) {
   void* const context = context_of(ordinal);
   if (before_ && before_ == context) return;
   changed_ = true;
-  // cudaSetDevice alone would leave the thread without a context before CUDA 12, until a call needs
-  // one, so that scopes within this one would change it again.
+  // Before CUDA 12 cudaSetDevice alone leaves the thread without a context until a call needs one.
+  // Scopes within this scope would then select the GPU again.
   if (context && set_thread_context(context)) return;
   const cudaError_t status = cudaSetDevice(ordinal);
   if (status != cudaSuccess) set_thread_context(before_);
@@ -69,7 +69,7 @@ OnDevice::~OnDevice() {
 int device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // which is kept for whoever asks next
+  cudaGetLastError();  // otherwise a later check of MXNet would find it
   return 0;
 }
 
@@ -106,7 +106,7 @@ bool enable_reading(int reader, int owner) {
   const cudaError_t status = cudaDeviceEnablePeerAccess(owner, 0);
   if (status == cudaSuccess) return true;
   cudaGetLastError();
-  // Any other reason is one not to read there: too many peers, or a machine that promises too much.
+  // Any other error means no access: too many peers, or a machine that promises too much.
   return status == cudaErrorPeerAccessAlreadyEnabled;
 }
 
@@ -118,7 +118,7 @@ struct Event::Impl {
 Event::Event(int ordinal) : impl_(std::make_unique<Impl>()) {
   const OnDevice on_device(ordinal);
   impl_->ordinal = ordinal;
-  // The thread that waits sleeps, instead of asking again and again.
+  // A thread that waits for the event sleeps instead of polling.
   constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
   check(cudaEventCreateWithFlags(&impl_->event, kFlags), "cudaEventCreate", ordinal);
 }
@@ -153,7 +153,7 @@ Stream::Stream(int ordinal) : ordinal_(ordinal), impl_(std::make_unique<Impl>())
   const OnDevice on_device(ordinal);
   check(cudaStreamCreateWithFlags(&impl_->stream, cudaStreamNonBlocking), "cudaStreamCreate",
         ordinal);
-  // Before CUDA 12 the thread has none until a call like this one has needed it.
+  // Before CUDA 12 the thread has no context until a call like cudaStreamCreate needs one.
   context_of(ordinal) = thread_context();
 }
 Stream::~Stream() {
@@ -189,7 +189,7 @@ void Stream::copy(void* to, const void* from, std::size_t bytes) {
 Memory::Memory(Place place, int ordinal, std::size_t bytes)
     : place_(place), ordinal_(ordinal), bytes_(bytes) {
   const OnDevice on_device(ordinal);
-  // Under unified addressing, which all 64-bit systems have, one address serves all GPUs.
+  // All 64-bit systems have unified addressing, so one address serves all GPUs.
   const cudaError_t status =
       place == Place::kDevice
           ? cudaMalloc(&data_, bytes)

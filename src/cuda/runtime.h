@@ -11,24 +11,24 @@
 
 namespace gluon_syncbn::cuda {
 
-// All that this library asks of the CUDA runtime, in terms of objects. runtime.cc implements it;
-// the tests run that on a CUDA runtime without a GPU (tests/fake_cuda). Everything throws Error,
-// which names the call and the GPU.
+// The calls of the CUDA runtime that this library needs, as objects. The tests run runtime.cc on a
+// CUDA runtime without a GPU (tests/fake_cuda). Every function throws Error, which names the call
+// and the GPU.
 
-/// Number of GPUs: 0 where there is no GPU, no driver or one that is too old. As what follows, it
-/// makes no context on a GPU.
+/// Number of GPUs: 0 if there is no GPU, no driver, or a driver that is too old. This function and
+/// the next one make no context on a GPU.
 int device_count();
 
-/// What device_count() found, in words: the GPUs by name, or why there is none.
+/// Lists the GPUs of device_count() by name, or says why there is none.
 std::string describe_devices();
 
-/// Whether kernels of GPU `reader` can read the memory of GPU `owner`, another one. Makes it so
-/// where it can, which takes a context on both.
+/// Enables kernels of GPU `reader` to read the memory of another GPU `owner`, if that is possible.
+/// This makes a context on both. Returns whether they can.
 bool enable_reading(int reader, int owner);
 
-/// Makes a GPU that of the calling thread, as every call below does for itself: around several of
-/// them it is done once. After that the thread has again what it had, be it no GPU at all, and no
-/// other GPU has got a context by that.
+/// Selects a GPU for the calling thread. Every function below does so for itself, and a scope
+/// around several of them does it once. The destructor restores the former selection, even none,
+/// and makes no context on another GPU.
 class OnDevice {
  public:
   explicit OnDevice(int ordinal);
@@ -52,11 +52,11 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(Stream* stream);
-  // For a thread that has a GPU, whichever. They throw what went wrong in the work before the
+  // To be called on a thread that has selected any GPU. Both throw the error of the work before the
   // point.
-  /// Whether all of it is done.
+  /// Whether the work before the point is done.
   bool is_reached() const;
-  /// Keeps the calling thread until all of it is done.
+  /// Blocks the calling thread until the work before the point is done.
   void synchronize() const;
 
   struct Impl;
@@ -66,8 +66,8 @@ class Event {
   const std::unique_ptr<Impl> impl_;
 };
 
-/// A queue of work for one GPU that waits for no other queue, MXNet's included. May be used from
-/// several threads at a time.
+/// A queue of work for one GPU, which waits for no other queue, not even MXNet's. Several threads
+/// may use it at a time.
 class Stream {
  public:
   explicit Stream(int ordinal);
@@ -77,11 +77,11 @@ class Stream {
 
   int ordinal() const { return ordinal_; }
 
-  /// Work that follows starts behind what was recorded in `event`, on whatever GPU.
+  /// Later work starts after the work before `event`, which may belong to another GPU.
   void wait(const Event& event);
-  /// Keeps the calling thread until all work is done. Throws what went wrong in it.
+  /// Blocks the calling thread until all work is done. Throws the error of that work.
   void synchronize();
-  /// Whether work is recorded into a CUDA graph instead of being done.
+  /// Whether a CUDA graph records the work.
   bool is_capturing() const;
   void zero(void* begin, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);
@@ -99,14 +99,14 @@ class OutOfMemory : public Error {
   using Error::Error;
 };
 
-/// Memory that kernels can use: that of a GPU, or memory of the host which all GPUs see.
+/// Memory that kernels can use: of one GPU, or pinned memory of the host, which all GPUs reach.
 class Memory {
  public:
   enum class Place { kDevice, kHost };
 
-  /// Throws OutOfMemory where there is none.
+  /// Throws OutOfMemory if CUDA has none left.
   Memory(Place place, int ordinal, std::size_t bytes);
-  /// Memory that the host program has allocated, and lends for as long as this lives.
+  /// Memory that MXNet has allocated, and lends as long as this object lives.
   Memory(Place place, int ordinal, std::size_t bytes, std::shared_ptr<void> lent)
       : place_(place),
         ordinal_(ordinal),
@@ -129,12 +129,11 @@ class Memory {
   void* data_ = nullptr;
 };
 
-/// Runs `body` (body.h) in `blocks` blocks behind all work of `stream`. Exists for the bodies in
-/// instances.h.
+/// Launches `body` (body.h) in `blocks` blocks on `stream`. Defined for the bodies in instances.h.
 template <class Body>
 void launch(const Body& body, std::int64_t blocks, Stream* stream);
 
-/// Loads that kernel to the thread's GPU, with this number.
+/// Loads that kernel to the selected GPU, whose number is for messages.
 template <class Body>
 void load(int ordinal);
 

@@ -5,7 +5,7 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-/// Functions of the driver, which is there only where a GPU is.
+/// Functions of the driver, which only machines with a GPU have.
 struct Driver {
   int (*get)(void** context) = nullptr;
   int (*set)(void* context) = nullptr;

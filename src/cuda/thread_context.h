@@ -3,12 +3,12 @@
 
 namespace gluon_syncbn::cuda {
 
-// The context that the driver lets the calling thread work in; null where the thread has none. The
-// runtime cannot tell such a thread from one that works on GPU 0, and its cudaSetDevice makes a
-// context where there is none (from CUDA 12 on). These two make none.
+// The runtime cannot distinguish a thread without a context from a thread on GPU 0. From CUDA 12
+// on, its cudaSetDevice also makes a context. These functions of the driver make none.
 
+/// Returns the context of the calling thread; null if the thread has none.
 void* thread_context();
-/// Whether the driver has done so.
+/// Returns whether the driver has set the context.
 bool set_thread_context(void* context);
 
 }  // namespace gluon_syncbn::cuda

@@ -8,26 +8,26 @@
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 
-// What the passes of sums add up, and what becomes of it: an accumulator has
+// An accumulator defines the sums of a kernel. It has
 //
-//   kName, kInputs             for messages; arrays that are read together
-//   Gate                       what replaces dy before (activations.h)
-//   kNeedsStatistic            whether a statistic of the channel is given: its mean, around which
-//                              sums are, or in place 1 / sqrt(variance + eps)
+//   kName, kInputs             for messages; the number of input arrays
+//   Gate                       replaces dy first (activations.h)
+//   kNeedsStatistic            whether the kernel gets a statistic of the channel: the mean, around
+//                              which it sums, or in place 1 / sqrt(variance + eps)
 //   Result                     a partial result
 //   add(elements, center, first, second)
 //                              adds the two terms of an element
 //   result(count, center, first, second)
-//                              that of sums around a center
+//                              the partial result of sums around a center
 //   Result::merged<kNumber>(results)
-//                              of several, in R
-//   InDouble::add(result)      adds one, in double, to what begins as {}
+//                              merges several partial results in R
+//   InDouble::add(result)      adds a partial result in double; the sum begins as {}
 //   finish(result, statistic)  the two numbers of a message
 
 namespace gluon_syncbn::cuda {
 
-/// `count` elements by the sums of their deviations from a pivot, and of the squares of these. The
-/// pivot is near the mean of these elements, whatever the others are: little cancels.
+/// The sums of the deviations of `count` elements from a pivot, and of their squares. The pivot is
+/// near the mean of these elements, so little cancels.
 template <class R>
 struct alignas(16) ShiftedSums {
   R pivot;
@@ -35,10 +35,8 @@ struct alignas(16) ShiftedSums {
   R second;
   R count;
 
-  /// Of results of which those without elements may have any pivot.
-  ///
-  /// As the formulae of Chan, Golub and LeVeque (norm/moments.h) this adds what the means are
-  /// apart, but with one division for all.
+  /// Merges by the formulae of Chan, Golub and LeVeque (norm/moments.h), but with one division for
+  /// all. Results without elements may have any pivot.
   template <int kNumber>
   GLUON_SYNCBN_HOST_DEVICE static ShiftedSums merged(const ShiftedSums* results) {
     ShiftedSums all{results[kNumber - 1].pivot, R(0), R(0), R(0)};
@@ -53,14 +51,14 @@ struct alignas(16) ShiftedSums {
       all.count += results[i].count;
       shift += results[i].first + results[i].count * (results[i].pivot - all.pivot);
     }
-    // Exact where all elements are equal.
+    // Exact if all elements are equal.
     if (all.count > R(0)) all.pivot += shift / all.count;
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kNumber; ++i) all.move_in(results[i]);
     return all;
   }
 
-  /// In double the pivot of the first, which is the mean of many elements, is near enough.
+  /// In double the pivot of the first result, the mean of many elements, is near enough.
   template <class From>
   GLUON_SYNCBN_HOST_DEVICE void add(const ShiftedSums<From>& result) {
     static_assert(std::is_same_v<R, double>);
@@ -98,7 +96,7 @@ struct alignas(2 * sizeof(R)) Sums {
   }
 };
 
-/// Deviations from a pivot and their squares, which give mean and M2.
+/// Sums deviations from a pivot and their squares, which give mean and M2.
 template <class R>
 struct Deviations {
   using Result = ShiftedSums<R>;
@@ -121,12 +119,12 @@ struct Deviations {
     const double shift = static_cast<double>(sums.first) / static_cast<double>(sums.count);
     const double second =
         static_cast<double>(sums.second) - shift * static_cast<double>(sums.first);
-    // Rounding may leave less than nothing; NaN stays.
+    // Rounding may leave a negative number. NaN stays.
     return {static_cast<double>(sums.pivot) + shift, second < 0 ? 0 : second};
   }
 };
 
-/// dz and dz * (x - mean), where a gate makes dz of dy.
+/// Sums dz and dz * (x - mean). A gate makes dz of dy.
 template <class R, class GateIn>
 struct GatedProducts {
   using Result = Sums<R>;
@@ -154,7 +152,8 @@ using ProductsByInput = GatedProducts<R, GateByInput<R>>;
 template <class R>
 using ProductsByOutput = GatedProducts<R, GateByOutput<R>>;
 
-/// The same of what tells x / sqrt(variance + eps), in which there is no mean to be rounded.
+/// The same sums in place. The gate recovers (x - mean) / sqrt(variance + eps), so the sums need no
+/// mean.
 template <class R>
 struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
   template <class From>
@@ -163,8 +162,8 @@ struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
   }
 };
 
-/// Adds up what a thread visits (visit.h): all of one channel, or of a channel for each place of
-/// its accesses. A thread has so few elements that R is enough (tiling.cc).
+/// Sums the elements that a thread visits (visit.h): of one channel, or of one channel for each
+/// place in its accesses. A thread has so few elements that sums in R are accurate (tiling.cc).
 template <class T, int kVectorIn, template <class> class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;
@@ -176,7 +175,7 @@ struct Summation {
   const T* const* inputs;
   const Gate* gate;
   typename Gate::Channel channels[kNumber];
-  // Where they are not given, they come from what the thread visits first.
+  // Without a statistic, the first accesses give the centers.
   R center[kNumber];
   R first[kNumber];
   R second[kNumber];
@@ -198,7 +197,7 @@ struct Summation {
     if constexpr (!Accumulator<R>::kNeedsStatistic) {
       if (count[0] == R(0)) set_pivots<N>(packs);
     }
-    // Of one channel few at a time: less is rounded.
+    // Sums of few elements of one channel round less.
     constexpr bool kApart = kNumber == 1;
     R firsts[kNumber];
     R seconds[kNumber];
@@ -234,7 +233,7 @@ struct Summation {
     GLUON_SYNCBN_UNROLL
     for (int k = 0; k < kInputs; ++k) elements[0][k] = to_real(inputs[k][at]);
     const int place = kNumber == 1 ? 0 : column;
-    // Places are known when this is compiled, so that the sums stay in registers.
+    // The compiler knows the places, so the sums stay in registers.
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
       if (n != place) continue;
@@ -252,15 +251,15 @@ struct Summation {
   }
 
  private:
-  /// The mean of the first access, or of the first rows: an outlier alone would let M2 cancel, but
-  /// one that moves the mean of so few elements is in M2 as well.
+  /// The pivot is the mean of the first access, or of the first rows. An outlier as the pivot would
+  /// make M2 cancel. An outlier that moves the mean of so few elements is part of M2 as well.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void set_pivots(const AlignedVector<T, kVector> (*packs)[kInputs]) {
     constexpr int kRows = kNumber == 1 ? 1 : N;
     constexpr int kSamples = kRows * kVector / kNumber;
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
-      // Exact where all are equal.
+      // Exact if all elements are equal.
       const auto element = [&](int i) {
         return to_real(kNumber == 1 ? packs[0][0].at[i % kVector] : packs[i % N][0].at[n]);
       };

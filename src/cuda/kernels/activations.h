@@ -11,8 +11,7 @@
 
 namespace gluon_syncbn::cuda {
 
-/// An activation, as in cpu/simd/activations.h, for all elements of an access at a time: they
-/// take one branch.
+/// An activation, as in cpu/simd/activations.h. All elements of an access share one branch.
 template <class R>
 struct Activator {
   R slope;
@@ -33,7 +32,7 @@ struct Activator {
       for (int i = 0; i < N; ++i) z[i] = z[i] < R(0) ? below(z[i]) : z[i];  // a NaN stays one
     }
   }
-  /// Replaces dy by the gradient with respect to z, told by z, of which nothing is left.
+  /// Replaces dy by the gradient with respect to z. Overwrites z.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void differentiate(R* z, R* dy) const {
     if (is_elu) {
@@ -44,7 +43,7 @@ struct Activator {
       rectify<N>(z, dy);
     }
   }
-  /// The same, told by act(z).
+  /// The same from y = act(z), which stays.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void differentiate_by_output(const R* y, R* dy) const {
     if (is_elu) {
@@ -58,8 +57,8 @@ struct Activator {
   }
 
  protected:
-  /// Replaces values by function(value) in a loop of one call, as that is long; the array turns, so
-  /// that it stays in registers.
+  /// Replaces each value by function(value). The function is long, so the loop has one call of it.
+  /// The array rotates, so that it stays in registers.
   template <int N, class Function>
   GLUON_SYNCBN_HOST_DEVICE static void one_by_one(R* values, const Function& function) {
     GLUON_SYNCBN_NO_UNROLL
@@ -72,7 +71,7 @@ struct Activator {
   }
 
  private:
-  /// Where the slope is 0, what lies below 0 does not come through even if it is not finite.
+  /// A slope of 0 makes 0 even of a value that is not finite.
   GLUON_SYNCBN_HOST_DEVICE R below(R value) const { return slope == R(0) ? R(0) : slope * value; }
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void rectify(const R* z, R* dy) const {
@@ -83,11 +82,11 @@ struct Activator {
   }
 };
 
-/// One that can be inverted.
+/// An activation that can be inverted.
 template <class R>
 struct Inverter : Activator<R> {
   R inverse_slope;
-  R lowest;  // that ELU tells
+  R lowest;  // that is recoverable from the output of ELU
 
   /// For elements of T.
   template <class T>
@@ -113,12 +112,13 @@ struct Inverter : Activator<R> {
   }
 };
 
-// Gates turn dy into dz, the gradient in front of the activation, for the sums of a backward pass:
+// A gate replaces dy by dz, the gradient before the activation, for the sums of a backward pass. It
+// has
 //
-//   kIsActivated              whether they do
-//   kInputs                    arrays that are read together: dy, x or y, perhaps y
-//   Channel                    what a gate needs to know of a channel
-//   at(mean, c, center)        that; `center` becomes the mean of x, or of what is in its place
+//   kIsActivated               whether there is an activation
+//   kInputs                    the number of input arrays: dy, then x or y, perhaps y
+//   Channel                    the numbers of a channel that the gate needs
+//   at(mean, c, center)        returns these; sets `center` to the mean of the second input
 //   apply<N, kNumber>(channels, center, elements)
 //                              replaces dy in N elements, of kNumber channels in turn
 
@@ -136,7 +136,7 @@ struct NoGate {
   GLUON_SYNCBN_HOST_DEVICE void apply(const Channel*, const R*, Elements*) const {}
 };
 
-/// By the normalization, computed again.
+/// Computes the normalization again.
 template <class R>
 struct GateByInput {
   static constexpr bool kIsActivated = true;
@@ -171,7 +171,7 @@ struct GateByInput {
   }
 };
 
-/// By the output.
+/// Reads the output.
 template <class R>
 struct GateByOutput {
   static constexpr bool kIsActivated = true;
@@ -198,7 +198,7 @@ struct GateByOutput {
   }
 };
 
-/// In place, by the output, which also tells the input.
+/// In place: dz and the input are recovered from the output.
 template <class R>
 struct GateInPlace {
   static constexpr bool kIsActivated = true;
@@ -216,7 +216,7 @@ struct GateInPlace {
     *center = R(0);
     return {beta[c], gamma ? R(1) / gamma[c] : R(1)};
   }
-  /// Leaves (x - mean) / sqrt(variance + eps) in the place of y.
+  /// Also replaces y by (x - mean) / sqrt(variance + eps).
   template <int N, int kNumber>
   GLUON_SYNCBN_HOST_DEVICE void apply(const Channel* channels, const R*,
                                       R (*elements)[kInputs]) const {

@@ -5,14 +5,14 @@
 
 #include "common/host_device.h"
 
-// What the blocks of one kernel let each other know, so that no second kernel has to follow. On the
-// CPU these are atomic operations that the thread sanitizer understands. GPUs before sm_70 have
-// none that acquire and release, but fences, which keep more apart than they need to.
+// The last block of a kernel merges the results of all blocks, so that no second kernel has to
+// follow. On the CPU these functions are atomic operations that the thread sanitizer understands.
+// GPUs before sm_70 have no atomic operation that acquires and releases, only stronger fences.
 
 namespace gluon_syncbn::cuda {
 
-/// What another block of this kernel has written: not from a cache that only this block's
-/// multiprocessor has.
+/// Loads a value that another block of this kernel has written. The load bypasses the cache of the
+/// multiprocessor, which may be stale.
 GLUON_SYNCBN_HOST_DEVICE inline double load_cg(const double* from) {
 #ifdef __CUDA_ARCH__
   return __ldcg(from);
@@ -21,7 +21,7 @@ GLUON_SYNCBN_HOST_DEVICE inline double load_cg(const double* from) {
 #endif
 }
 
-/// The same for a structure of full 8 bytes, as many at a time as there can be.
+/// Loads a structure of 8 bytes, or of a multiple of 16, in the same way.
 template <class Struct>
 GLUON_SYNCBN_HOST_DEVICE Struct load_cg(const Struct* from) {
 #ifdef __CUDA_ARCH__
@@ -45,10 +45,10 @@ GLUON_SYNCBN_HOST_DEVICE Struct load_cg(const Struct* from) {
 #endif
 }
 
-/// Counts those who come here, of which there are `number`. To the last of them, and with the next
-/// step to its block, everything is visible that the blocks of the others wrote in steps before,
-/// and the thread that calls this in this one. The counter is zero before the first and after the
-/// last, ready for the next kernel.
+/// Counts `number` threads, one of each block, and returns true to the last of them. It then sees
+/// everything that the other blocks wrote in earlier steps, and that the counted threads wrote in
+/// this step. Its block sees that from the next step on. The counter is zero before the first call
+/// and after the last one, ready for the next kernel.
 GLUON_SYNCBN_HOST_DEVICE inline bool is_last_block(std::uint32_t* counter, std::uint32_t number) {
   const std::uint32_t last = number - 1;
 #ifdef __CUDA_ARCH__

@@ -4,18 +4,18 @@
 #include "cuda/kernels/numbers.h"
 #include "cuda/kernels/tiling.h"
 
-// A body is what a kernel does: a struct of its arguments with
+// A body is the work of a kernel: a struct of its arguments with
 //
 //   kName                      for messages
 //   Shared                     memory of a block
-//   Thread                     what a thread keeps from step to step
+//   Thread                     variables that a thread keeps from step to step
 //   kSteps                     number of steps
-//   kResident                  blocks that registers of a multiprocessor have to suffice for
+//   kResident                  blocks for which a multiprocessor must have enough registers
 //   step(step, block, thread, Thread*, Shared*) const
-//                              false, to all threads of a block alike, where it is done
+//                              false in all threads of a block alike if it is done
 //
-// All threads of a block take a step before one of them takes the next. So a kernel is a loop with
-// a barrier (kernel.cuh), and the CPU can run the same source in lockstep
+// All threads of a block take a step before one of them takes the next one. So a kernel is its
+// steps with barriers between (kernel.cuh), and the CPU can run the same source in lockstep
 // (tests/native/emulation/lockstep.h).
 
 #ifdef __CUDA_ARCH__
@@ -28,13 +28,13 @@
 
 namespace gluon_syncbn::cuda {
 
-/// As many as hide the time that memory takes, and as leave no register to be spilled.
+/// Enough blocks to hide the latency of memory, and few enough that no register is spilled.
 template <class R, bool kIsActivated>
 constexpr int kResidentBlocks = sizeof(R) > 4  ? 3
                                 : kIsActivated ? 5
                                                : 6;
 
-/// Accesses that a thread likes to have under way at a time in each of several arrays.
+/// Accesses of a thread to each of several arrays that should overlap.
 template <int kInputs>
 constexpr int kAccessesTogether = kInputs == 1 ? 4 : 2;
 
@@ -43,8 +43,8 @@ GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {
   return *reinterpret_cast<const AlignedVector<T, N>*>(from);
 }
 
-/// Replaces N neighbours by `values`, or adds these to them. What is left of the inputs in the
-/// GPU's cache is to stay there: nothing of this kernel reads the output.
+/// Replaces N neighbours by `values`, or adds these to them. No thread of this kernel reads the
+/// output, so the inputs keep their place in the GPU's cache.
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
   AlignedVector<T, N> pack;

@@ -12,8 +12,8 @@
 #include "norm/moments.h"
 #include "norm/moving_average.h"
 
-// The second kernel of a direction: one thread for each channel merges the messages of all devices.
-// It leaves what the outputs need, and writes statistics or the gradients of parameters.
+// The second kernel of a direction: one thread per channel merges the messages of all devices. It
+// leaves the numbers that the outputs need, and writes statistics or the gradients of parameters.
 
 namespace gluon_syncbn::cuda {
 
@@ -22,7 +22,7 @@ constexpr int kMostDevices = 64;
 
 struct Messages {
   const double* values[kMostDevices];
-  MergeWeight weights[kMostDevices];  // of moments; 0 where there are no elements
+  MergeWeight weights[kMostDevices];  // of moments; 0 for a device without elements
   std::int64_t count;                 // elements per channel of all devices
   int size;
 
@@ -33,7 +33,7 @@ struct Messages {
   }
 
   /// Calls visit(weight, first, second) with the numbers of a channel, in the order of devices. The
-  /// loads of several devices are under way together.
+  /// loads of several devices overlap.
   template <class Visit>
   GLUON_SYNCBN_HOST_DEVICE void for_each(std::int64_t channels, std::int64_t c,
                                          const Visit& visit) const {
@@ -65,11 +65,11 @@ struct StatisticsArrays {
 /// Moves running statistics towards those of a batch. R is the type of parameters.
 template <class R>
 struct Averages {
-  R* mean;  // null: they stay
+  R* mean;  // null: the running statistics stay
   R* variance;
   double momentum;
-  R* num_batches;          // not null: of the average over all batches so far
-  std::uint32_t* counter;  // of the channels that have read the number
+  R* num_batches;          // of the average over all batches so far; null: `momentum`
+  std::uint32_t* counter;  // of channels that have read num_batches
   std::int64_t channels;
 
   /// The batch has `count` elements per channel.
@@ -87,13 +87,13 @@ struct Averages {
   }
 };
 
-/// Statistics from the moments of all devices, merged as on the CPU, or running ones; then the
-/// normalization.
+/// Computes the statistics of the batch, merged as on the CPU, or takes the running statistics.
+/// Then computes the normalizations.
 template <class R>
 struct ForwardSource {
   static constexpr const char* kName = "merge of moments";
 
-  Messages messages;  // none: statistics are running ones
+  Messages messages;  // none: the running statistics
   const R* running_mean;
   const R* running_variance;
   std::int64_t channels;
@@ -157,8 +157,8 @@ struct InvertibleCheck {
   }
 };
 
-/// The sums over all devices; the gradients of gamma and beta, which are those of this device; what
-/// makes dx.
+/// Merges the sums of all devices, and computes the factors of dx. The gradients of gamma and beta
+/// come from the sums of this device alone.
 template <class R>
 struct BackwardSource {
   static constexpr const char* kName = "merge of gradient sums";
@@ -191,7 +191,7 @@ struct BackwardSource {
     double center = mean[c];
     double x_factor = 0;
     double constant = 0;
-    if (beta) {  // in place, center and x_factor are those of z
+    if (beta) {  // in place: `center` and `x_factor` belong to z
       center = static_cast<double>(beta[c]);
       check.look(c, scale, center);
       if (messages.size > 0) {
@@ -208,7 +208,7 @@ struct BackwardSource {
   }
 };
 
-/// Reads what another GPU has, to see whether that works.
+/// Reads numbers from the memory of another GPU, to check peer access.
 struct ReadNumbers {
   static constexpr const char* kName = "check of peer access";
 
@@ -218,7 +218,7 @@ struct ReadNumbers {
   GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t i) const { to[i] = from[i]; }
 };
 
-/// The kernel that computes a source, one thread for each channel.
+/// The kernel that computes a source with one thread per channel.
 template <class Source>
 struct Channels {
   static constexpr const char* kName = Source::kName;

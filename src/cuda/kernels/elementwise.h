@@ -12,15 +12,15 @@ namespace gluon_syncbn::cuda {
 
 template <class T>
 struct Output {
-  T* to;           // null: not wanted, where there is another one
-  const T* added;  // `to`, or null if its values are written over
+  T* to;           // null: not wanted; then another output is
+  const T* added;  // `to` if the output is added to it, otherwise null
 };
 
-/// Output arrays of which every element depends on those at the same place of the inputs, and on
-/// what `Source` (sources.h) has for its channel.
+/// Computes output arrays. An element depends on the inputs at the same place, and on the values
+/// that `Source` (sources.h) has for its channel.
 ///
-/// Blocks go through the arrays from their end: what the kernel of the sums has read last is what
-/// the GPU's cache still holds.
+/// Blocks take the arrays from their end, which the sums have read last: the GPU's cache still
+/// holds it.
 template <class Tiling, class T, int kVectorIn, class Source>
 struct Elementwise {
   static constexpr const char* kName = Source::kName;
@@ -40,7 +40,7 @@ struct Elementwise {
   struct Shared {
     Values values[kMostBlockChannels];  // of the channels of the block
   };
-  /// The first accesses of a thread, whose loads are under way together with those of channels.
+  /// The first accesses of a thread. Their loads overlap with the loads of the channels' values.
   struct Thread {
     typename Tiling::Task task;
     ChannelRange channels;  // of the block
@@ -105,7 +105,7 @@ struct Elementwise {
   }
 
   /// A loop that may load an output, to add to it, waits for that between its loads of inputs. So
-  /// there is another one, for outputs that nothing is added to.
+  /// outputs to which nothing is added have a loop of their own.
   template <bool kMayAdd>
   GLUON_SYNCBN_HOST_DEVICE void write_all(Thread* self, const Shared& shared) const {
     Visitor<kMayAdd> visitor{inputs, {}, source, {}};
@@ -129,7 +129,7 @@ struct Elementwise {
     visit_rest(tiling, self->task, &visitor);
   }
 
-  /// Of channels that a thread has to do with at a time.
+  /// The number of channels in an access.
   static constexpr int kNumber = Tiling::template kChannels<kVectorIn>;
 
   template <bool kMayAdd>
@@ -153,7 +153,7 @@ struct Elementwise {
       GLUON_SYNCBN_UNROLL
       for (int i = 0; i < N; ++i) put(at[i], packs[i]);
     }
-    /// The outputs of one access.
+    /// Computes the outputs of one access.
     GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t at, const AlignedVector<T, kVector>* packs) {
       R elements[kVector][kInputs];
       GLUON_SYNCBN_UNROLL

@@ -7,8 +7,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Division by a number that the host knows, as a product and a shift: GPUs have no instruction for
-/// it. Dividends and divisors are below 2^31.
+/// Division by a number that the host knows, as a product and a shift, because GPUs have no
+/// instruction for division. Dividends and divisors are below 2^31.
 ///
 /// T. Granlund and P. L. Montgomery, "Division by invariant integers using multiplication", 1994,
 /// figure 4.1.

@@ -6,13 +6,13 @@
 #include "cuda/kernels/reduce.h"
 #include "cuda/kernels/sources.h"
 
-// All kernels there are. Every use of one of these macros defines VISIT(...) before.
+// The list of all kernels. The user of a macro defines VISIT(...).
 
-/// Those for data of T.
+/// Kernels for data of T.
 #define GLUON_SYNCBN_CUDA_DATA_BODIES(VISIT, T) \
   GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(GLUON_SYNCBN_CUDA_DATA_BODIES_IN, VISIT, T)
 
-/// With the widest accesses, and one by one for arrays that lie badly.
+/// With the widest accesses, and one by one for arrays that are not aligned alike.
 #define GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(BODIES, VISIT, T) \
   BODIES(VISIT, ChannelFirst, T, kWidest<T>)               \
   BODIES(VISIT, ChannelLast, T, kWidest<T>)                \
@@ -33,7 +33,7 @@
   VISIT(Elementwise<Tiling, T, V, InputGradientByOutput<Real<T>>>)         \
   VISIT(Elementwise<Tiling, T, V, InputGradientInPlace<Real<T>>>)
 
-/// Those that have a thread for every channel.
+/// Kernels with one thread per channel.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
   VISIT(Channels<ForwardSource<float>>)         \
   VISIT(Channels<ForwardSource<double>>)        \

@@ -42,7 +42,7 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
                 " blocks, more than CUDA allows");
   }
   const OnDevice on_device(stream->ordinal());
-  // The last error, which <<<>>> leaves as its only status, may be somebody else's.
+  // <<<>>> would leave only a last error, which may be an error of MXNet.
   void* arguments[] = {const_cast<Body*>(&body)};
   // Before CUDA 12 no overload takes a pointer to a function.
   void (*const kernel)(Body) = run<Body>;

@@ -38,7 +38,7 @@ GLUON_SYNCBN_HOST_DEVICE inline Half from_real<Half>(float value) {
 #endif
 }
 
-/// Two numbers of a channel as a message has them.
+/// The two numbers of a channel in a message.
 struct Pair {
   double first;
   double second;
@@ -59,13 +59,13 @@ struct Pairs {
   }
 };
 
-/// Neighbours in memory that are moved at once.
+/// Neighbours in memory that one access moves.
 template <class T, int N>
 struct alignas(sizeof(T) * N) AlignedVector {
   T at[N];
 };
 
-/// Elements that 16 bytes hold: the widest access there is.
+/// The elements of the widest access, which has 16 bytes.
 template <class T>
 constexpr int kWidest = 16 / static_cast<int>(sizeof(T));
 
@@ -82,7 +82,7 @@ struct Affine {
   }
 };
 
-/// One that memory of the GPU keeps from the forward pass to backward, with 16 bytes of an access.
+/// The form in which memory of the GPU keeps it, in accesses of 16 bytes.
 template <class R>
 struct alignas(16) StoredAffine : Affine<R> {};
 

@@ -16,14 +16,14 @@ namespace {
 template <int kNumber>
 using Constant = std::integral_constant<int, kNumber>;
 
-/// Elements between an array's first one and the last multiple of 16 bytes before.
+/// The number of elements from the last multiple of 16 bytes to the array.
 template <class T>
 int phase_of(const T* array) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(array) % 16 / sizeof(T));
 }
 
-/// Calls visit(partition, Constant<elements of an access>()) with the partition for arrays that
-/// lie as `first` and all `others` do.
+/// Calls visit(tiling, Constant<elements of an access>()) with the tiling for arrays at these
+/// addresses.
 template <class T, class Visit, class... Others>
 void dispatch_alignment(const Layout& layout, const Visit& visit, const T* first,
                         const Others*... others) {
@@ -84,7 +84,7 @@ auto sums_of(const ChannelLast& matrix, Workspace* workspace) {
   return sums;
 }
 
-/// What `Accumulator` gives for the channels of arrays, into `message`.
+/// Computes the sums of `Accumulator` of all channels into `message`.
 template <template <class> class Accumulator, class T, class... Others>
 void reduce(const Layout& layout, const double* statistic,
             const typename Accumulator<Real<T>>::Gate& gate, Workspace* workspace,
@@ -124,7 +124,7 @@ void merge(const Source& source, Stream* stream) {
   launch(body, body.blocks(), stream);
 }
 
-/// Output arrays, where they are not null, from inputs of the same shape.
+/// Computes the output arrays that are not null from inputs of the same shape.
 template <class Source, class T, class... Others>
 void write_outputs(const Layout& layout, const Source& source, const Outputs<T>& outputs,
                    Stream* stream, const T* first, const Others*... others) {
@@ -220,7 +220,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
     write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place(gate)}, outputs, stream, dy,
                   gate.y);
   } else if (dshortcut || gate.y) {
-    // Without an activation the slope is 1 on both sides of 0, so any array does for y.
+    // Without an activation the slope is 1 on both sides of 0, so any array may stand for y.
     write_outputs(layout, InputGradientByOutput<R>{plain, {activator}}, outputs, stream, dy, x,
                   is_plain ? dy : gate.y);
   } else if (is_plain) {

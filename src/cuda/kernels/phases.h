@@ -13,29 +13,29 @@
 
 namespace gluon_syncbn::cuda {
 
-/// What kernels need beside their arrays.
+/// Memory that kernels need beside their arrays.
 class Workspace {
  public:
   virtual ~Workspace() = default;
-  /// Room for a number of doubles, which is used until the work put on the stream is done.
+  /// Memory for a number of doubles, for the kernels that the caller launches next.
   virtual double* doubles(std::size_t number) = 0;
-  /// Zeros, which every kernel leaves as zeros for the next one of the stream.
+  /// Counters that are zero. Every kernel leaves them as zeros for the next kernel of the stream.
   virtual std::uint32_t* counters(std::size_t number) = 0;
 };
 
 /// Loads all kernels to a GPU.
 void load_kernels(int ordinal);
 
-/// What follows the normalization z in the same kernel: y = act(z), or act(z + shortcut).
+/// The activation and the shortcut after the normalization z: y = act(z), or act(z + shortcut).
 template <class T>
 struct Activated {
   Activation activation = {};
   const T* shortcut = nullptr;  // null: none
 };
 
-/// What makes dz of dy, the gradient with respect to what the activation was given: the output or,
-/// where that is not at hand, the normalizations that forward has left. In place the output tells x
-/// too, by the last three.
+/// Determines dz, the gradient with respect to the input of the activation, from dy: by the output
+/// y or, if that is null, by the normalizations that forward has left. In place, x is recovered
+/// from the output with the last three members.
 template <class T>
 struct Gate {
   Activation activation = {};
@@ -47,30 +47,29 @@ struct Gate {
   const Real<T>* beta = nullptr;
 };
 
-/// The four phases of batch normalization on one GPU, for T in float, double and Half: each puts
-/// one kernel on the stream, which reads its arrays once. Arrays lie in memory of the GPU. As on
-/// the CPU (cpu/kernels.h), the order of sums depends on the layout alone, except that an
-/// array that does not begin at a multiple of 16 bytes has an order of its own.
-///
+// The four phases of batch normalization on one GPU, for T in float, double and Half. Arrays lie in
+// memory of the GPU, and a kernel reads them once. As on the CPU (cpu/kernels.h), the order of sums
+// depends on the layout. It also depends on the place of an array within 16 bytes.
 
-/// Mean and M2 of every channel into `message`.
+/// Computes mean and M2 of every channel into `message`, by one kernel.
 template <class T>
 void moments(const T* x, const Layout& layout, Workspace* workspace, const Pairs& message,
              Stream* stream);
 
-/// Merges what `source` names and then computes `y` if it is not null, by two kernels.
+/// Merges the messages of `source`, and then computes `y` if it is not null, by two kernels.
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
                WriteMode write, T* y, Stream* stream, const Activated<T>& activated = {});
 
-/// Sums of dz and of dz * (x - mean) of every channel into `message`. In place `x` is not read.
+/// Computes the sums of dz and of dz * (x - mean) of every channel into `message`, by one kernel.
+/// In place it does not read `x`.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    Workspace* workspace, const Pairs& message, Stream* stream,
                    const Gate<T>& gate = {});
 
-/// Merges what `source` names and then computes `dx` and `dshortcut` if they are not null, by two
-/// kernels. In place `x` is not read, and there is no `dshortcut`.
+/// Merges the messages of `source`, and then computes `dx` and `dshortcut` if they are not null, by
+/// two kernels. In place it does not read `x`, and there is no `dshortcut`.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardSource<Real<T>>& source, WriteMode write, T* dx,

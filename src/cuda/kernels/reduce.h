@@ -11,16 +11,16 @@
 
 namespace gluon_syncbn::cuda {
 
-/// How a block merges `number` partial results of each of its channels or columns, with `threads`
-/// for each of these: a thread takes `share` that follow each other, and one of them merges what
-/// `parts` threads then have. The number alone decides on the order.
+/// The way in which a block merges `number` partial results of each of its channels or columns. A
+/// thread merges `share` consecutive results into a part, and one thread merges the `parts`. The
+/// order depends on the number alone.
 struct Merge {
   std::uint32_t number;
   std::uint32_t share;
   std::uint32_t parts;
 
   static Merge of(std::uint32_t number, std::uint32_t threads) {
-    // As many parts as one thread merges in a few rounds.
+    // One thread merges so many parts in a few rounds.
     constexpr std::uint32_t kMostParts = 32;
     const std::uint32_t most = threads < kMostParts ? threads : kMostParts;
     const std::uint32_t rounds = (number + most * kMergedAtOnce - 1) / (most * kMergedAtOnce);
@@ -29,11 +29,11 @@ struct Merge {
   }
 };
 
-/// Merges get(begin), ..., get(end - 1) in this order: first the loads of several.
+/// Merges get(begin), ..., get(end - 1) in this order. The loads of several results overlap.
 template <class InDouble, class Result, class Get>
 GLUON_SYNCBN_HOST_DEVICE InDouble merge_range(std::uint32_t begin, std::uint32_t end,
                                               const Get& get) {
-  // As many as registers have room for.
+  // So many results fit into registers.
   constexpr int kAtOnce = sizeof(Result) > 16 ? kMergedAtOnce / 2 : kMergedAtOnce;
   InDouble all{};
   for (std::uint32_t i = begin; i < end; i += kAtOnce) {
@@ -49,9 +49,8 @@ GLUON_SYNCBN_HOST_DEVICE InDouble merge_range(std::uint32_t begin, std::uint32_t
   return all;
 }
 
-/// What `Accumulator` (Deviations, Products) gives for every channel. Every block leaves what it
-/// has for whoever of the blocks of the same channels comes last, and this one merges it, in a
-/// fixed order.
+/// The sums of every channel that `Accumulator` defines. Every block leaves its partial results in
+/// memory, and the last block of the same channels merges them in a fixed order.
 template <class Tiling, class T, int kVector, template <class> class Accumulator>
 struct Reduce;
 
@@ -69,7 +68,7 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
   const T* inputs[kInputs];
   const double* statistic;  // of channels, if the accumulator needs one
   Gate gate;
-  Result* of_chunks;        // of channel * chunks + chunk
+  Result* of_chunks;        // at channel * chunks + chunk
   Merge merge;              // of chunks
   std::uint32_t* counters;  // of channels
   Pairs message;            // of channels
@@ -141,7 +140,7 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
                                       Shared* shared) const {
     if (runs.chunks.divisor == 1) {
       message.put(channel, Accumulator<R>::finish(all, statistic_of(channel)));
-    } else {  // one channel for all threads, and this is the first of these
+    } else {  // the block has one channel, and this is its first thread
       of_chunks[block] = all;
       shared->is_last = is_last_block(&counters[channel], runs.chunks.divisor);
     }
@@ -162,7 +161,7 @@ struct Reduce<ChannelFirst, T, kVector, Accumulator> {
     return sum.result(0);
   }
 
-  /// Of the lanes of a channel some that are equally far apart.
+  /// Merges lanes of a channel that are `distance` apart.
   GLUON_SYNCBN_HOST_DEVICE void merge_lanes(std::uint32_t thread, Shared* shared) const {
     const std::uint32_t distance = runs.lanes / kAtOnce;
     const std::uint32_t first = (thread & ~(distance - 1)) * kAtOnce + (thread & (distance - 1));
@@ -204,10 +203,10 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
   const T* inputs[kInputs];
   const double* statistic;  // of channels, if the accumulator needs one
   Gate gate;
-  Result* of_chunks;     // of chunk * columns + column
-  InDouble* of_groups;   // of group * columns + column
-  InDouble* of_columns;  // if some channels have several
-  Merge merge_chunks;    // of a group, but for the last one, which may have less
+  Result* of_chunks;     // at chunk * columns + column
+  InDouble* of_groups;   // at group * columns + column
+  InDouble* of_columns;  // if channels have several columns
+  Merge merge_chunks;    // of a group; the last group may have fewer
   Merge merge_groups;
   std::uint32_t* counters;  // of all groups in all tiles, of tiles, and one
   Pairs message;            // of channels
@@ -222,7 +221,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
 
   struct Shared {
     union {
-      // In both, columns in the order of column_of_place().
+      // Both have the order of column_of_place().
       Result of_threads[kRows * kColumns];
       InDouble parts[kThreads];
     };
@@ -251,7 +250,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
       if (thread < kColumns) leave(block, thread, *shared);
       return matrix.chunks > 1 || !matrix.is_plain();
     }
-    // Those who have to go on know from the step before.
+    // A block knows from the counter's step whether it is the last one.
     const bool merges_chunks = step < kTile && matrix.chunks > 1;
     const bool merges_groups = step >= kTile && step < kChannels && matrix.groups > 1;
     if (!merges_chunks && !merges_groups && step < kChannels) return true;
@@ -295,8 +294,8 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
   GLUON_SYNCBN_HOST_DEVICE double statistic_of(std::uint32_t channel) const {
     return Accumulator<R>::kNeedsStatistic ? statistic[channel] : 0;
   }
-  /// The places of a row have the first column of each lane, then the second ones, and so on:
-  /// neighbouring threads then use neighbouring memory.
+  /// The places of a row have the first column of every lane, then the second column of every lane,
+  /// and so on. Neighbouring threads then use neighbouring memory.
   GLUON_SYNCBN_HOST_DEVICE static std::uint32_t column_of_place(std::uint32_t place) {
     return place % kLanes * kVector + place / kLanes;
   }
@@ -334,7 +333,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     }
   }
 
-  /// Of the rows of a column some that follow each other.
+  /// Merges consecutive rows of a column.
   GLUON_SYNCBN_HOST_DEVICE void merge_rows(std::uint32_t thread, Shared* shared) const {
     const std::uint32_t part = thread / kColumns;
     const Result* from = &shared->of_threads[part * kAtOnce * kColumns + thread % kColumns];
@@ -344,7 +343,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     shared->merged[thread] = Result::template merged<kAtOnce>(results);
   }
 
-  /// Leaves what the block has of a column.
+  /// Leaves the block's result of a column.
   GLUON_SYNCBN_HOST_DEVICE void leave(std::uint32_t block, std::uint32_t place,
                                       const Shared& shared) const {
     const std::uint32_t chunk = matrix.tiles.quotient(block);
@@ -373,8 +372,8 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     }
   }
 
-  /// Merges what blocks have left of the columns of a tile, into `to` or, if it is null, as that of
-  /// all chunks.
+  /// Merges the results that blocks have left of the columns of a tile. `to` is null if these are
+  /// the results of all chunks.
   template <class From>
   GLUON_SYNCBN_HOST_DEVICE void merge(int step, std::uint32_t tile, std::uint32_t thread,
                                       const Merge& merge, const From* from, std::uint32_t* counter,
@@ -387,7 +386,7 @@ struct Reduce<ChannelLast, T, kVector, Accumulator> {
     if (step == 1) {
       const std::uint32_t part = thread / kColumns;
       if (part < merge.parts && column < matrix.columns) {
-        // Nothing, if this group has less.
+        // The last group may have no result for this part.
         const std::uint32_t begin = part * merge.share;
         const std::uint32_t end =
             begin + merge.share < merge.number ? begin + merge.share : merge.number;

@@ -7,18 +7,18 @@
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 
-// Sources, by which the kernels of outputs (elementwise.h) compute, have
+// A source defines the outputs of a kernel (elementwise.h). It has
 //
-//   kName, Values              for messages; what an output needs of a channel
-//   kIsActivated               whether an activation is part of it
-//   kInputs, kOutputs          arrays that are read, and written
-//   at(c)                      the Values of a channel
+//   kName, Values              for messages; the numbers of a channel that outputs need
+//   kIsActivated               whether there is an activation
+//   kInputs, kOutputs          the number of input and output arrays
+//   at(c)                      returns the Values of a channel
 //   outputs<N, kNumber>(values, elements, results)
-//                              the outputs of N elements, of kNumber channels in turn
+//                              computes the outputs of N elements, of kNumber channels in turn
 
 namespace gluon_syncbn::cuda {
 
-/// What `values` give for each of N elements.
+/// Applies `values` to each of N elements.
 template <int N, int kNumber, class Values, class R, int kInputs>
 GLUON_SYNCBN_HOST_DEVICE void each_of(const Values* values, R (*elements)[kInputs], R* results) {
   GLUON_SYNCBN_UNROLL
@@ -45,7 +45,7 @@ struct Normalization {
   }
 };
 
-/// Followed by an activation, perhaps after a shortcut is added.
+/// y = act(z), or act(z + shortcut).
 template <class R, bool kShortcut>
 struct ActivatedNormalization : Normalization<R> {
   static constexpr bool kIsActivated = true;
@@ -86,7 +86,7 @@ struct InputGradient {
   }
 };
 
-/// Followed by an activation, by the normalization, computed again. Its scale is dy_factor.
+/// dx of a layer with an activation, from the normalization computed again. Its scale is dy_factor.
 template <class R>
 struct InputGradientByInput : InputGradient<R> {
   static constexpr bool kIsActivated = true;
@@ -115,7 +115,7 @@ struct InputGradientByInput : InputGradient<R> {
   }
 };
 
-/// Followed by an activation, by the output, with the gradient of a shortcut.
+/// dx of a layer with an activation, from the output, and the gradient of the shortcut.
 template <class R>
 struct InputGradientByOutput : InputGradient<R> {
   static constexpr bool kIsActivated = true;
@@ -135,8 +135,8 @@ struct InputGradientByOutput : InputGradient<R> {
   }
 };
 
-/// In place: z is recovered from the output y, which is read instead of x. Of the values, mean is
-/// that of z and x_factor the factor of z.
+/// dx in place. The kernel reads the output y instead of x, and recovers z. The mean and x_factor
+/// of the values belong to z.
 template <class R>
 struct InputGradientInPlace : InputGradient<R> {
   static constexpr bool kIsActivated = true;

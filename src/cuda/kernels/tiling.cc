@@ -9,10 +9,10 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-// Blocks that fill a GPU, as far as each of them has enough to do.
+// Blocks that fill a GPU. An array makes fewer if each would have too few elements.
 constexpr std::int64_t kBlocks = 1024;
-// A thread has two accesses under way at least, but has to do with few elements only, so that it
-// can add them up in float.
+// A thread has at least two accesses, whose loads overlap. It has few elements, so that sums in
+// float are accurate.
 constexpr std::int64_t kLeastAccesses = 2;
 constexpr std::int64_t kLeastElements = 8;
 constexpr std::int64_t kMostElements = 128;
@@ -20,7 +20,7 @@ constexpr std::int64_t kMostElements = 128;
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
 
-/// Accesses of `vector` elements that a block should take of an array of `total` elements.
+/// The number of accesses of `vector` elements for each block, in an array of `total` elements.
 std::int64_t chunk_of(std::int64_t total, int vector) {
   const std::int64_t least = std::max(kLeastAccesses * vector, kLeastElements);
   const std::int64_t chunk =
@@ -50,14 +50,14 @@ ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase) {
   const std::int64_t units = layout.outer * run_units;
   runs.units = index(units, layout);
   runs.run_units = FastDivisor::of(index(run_units, layout));
-  // At least two units for each thread, where a block has other channels to take.
+  // At least two units for each thread, if a block can take other channels.
   runs.lanes = kLeastLanes;
   while (runs.lanes < kThreads && runs.lanes * 4 <= units) runs.lanes *= 2;
   while (1u << runs.lane_shift < runs.lanes) ++runs.lane_shift;
   runs.lane_units = runs.lanes % runs.run_units.divisor;
   runs.lane_distance = runs.lanes / runs.run_units.divisor * runs.run_distance;
-  // Several chunks only if a block has one channel, and if a block for each channel would be too
-  // few or have too much to do: to merge chunks takes its time.
+  // Merging chunks takes time. So a channel has several chunks only if a block has one channel. One
+  // block per channel must also make too few blocks or too large ones.
   constexpr std::int64_t kEnoughBlocks = 256;
   std::int64_t wanted = chunk_of(layout.channels * layout.count(), vector);
   if (layout.channels >= kEnoughBlocks) {
@@ -81,7 +81,7 @@ ChannelLast ChannelLast::of(const Layout& layout, int vector) {
   matrix.channels = index(layout.channels, layout);
   matrix.width = FastDivisor::of(index(width, layout));
   matrix.inner = FastDivisor::of(index(layout.inner, layout));
-  // As many rows as leave no more than a quarter of the threads idle.
+  // At most a quarter of the threads stay idle.
   const std::int64_t aligned = vector / std::gcd(width, static_cast<std::int64_t>(vector));
   std::int64_t fold = aligned;
   const auto tiles = [&] { return divide_up(width * fold / vector, lanes); };
@@ -101,7 +101,7 @@ ChannelLast ChannelLast::of(const Layout& layout, int vector) {
   const std::int64_t chunks = divide_up(rows, chunk_rows);
   matrix.chunk_rows = index(chunk_rows, layout);
   matrix.chunks = index(chunks, layout);
-  // What a block merges, for each of its columns: what its threads load at once.
+  // A block merges as many chunks of each column as its threads load at once.
   const std::int64_t at_once = kMergedAtOnce * kThreads / (lanes * vector);
   const std::int64_t group_chunks = divide_up(chunks, divide_up(chunks, at_once));
   matrix.group_chunks = FastDivisor::of(index(group_chunks, layout));

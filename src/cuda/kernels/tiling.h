@@ -9,13 +9,13 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Threads of every block: few, so that small arrays make a block for every multiprocessor.
+/// Threads per block. They are few, so that small arrays make a block for every multiprocessor.
 constexpr int kThreads = 128;
 
-/// Below this many contiguous elements per channel an array is taken as a matrix of columns.
+/// An array with fewer contiguous elements per channel is treated as a matrix of columns.
 constexpr std::int64_t kShortInner = 16;
 
-/// Channels that follow each other, perhaps over the last one to the first.
+/// Consecutive channels. The first channel follows the last one.
 struct ChannelRange {
   std::uint32_t first;
   std::uint32_t size;
@@ -29,29 +29,29 @@ struct ChannelRange {
   }
 };
 
-/// Partial results that a thread merges at a time: their loads are under way together.
+/// Partial results that a thread merges at a time, so that their loads overlap.
 constexpr int kMergedAtOnce = 8;
 
-/// The most channels that a block has to do with.
+/// The most channels in a block.
 constexpr int kMostBlockChannels = 32;
 
 inline bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
 
-/// How the elements of an array are given to blocks and threads. Both tilings depend on the
-/// layout, the size of elements and on where the array lies within 16 bytes, never on the GPU, so
-/// that every GPU adds up in the same order. What counts elements of the array has 64 bits, all
-/// else 32: of() throws Error if that is not enough.
+/// A tiling gives the elements of an array to blocks and threads. It depends on the layout, the
+/// size of elements and the place of the array within 16 bytes. It does not depend on the GPU, so
+/// every GPU sums in the same order. Indices of elements have 64 bits, and all other numbers 32:
+/// of() throws Error if that is not enough.
 ///
-/// An array whose channels come in runs of `inner` neighbours. Threads take units: pieces of
-/// memory of `vector` elements, aligned to their size, of which the first and the last of a run may
-/// belong to it in part. All units of a channel, run after run, are cut into chunks; a block takes
-/// one chunk of some channels, with `lanes` threads for each channel.
+/// The tiling of an array whose channels have runs of `inner` neighbours. A thread takes units:
+/// aligned pieces of memory of `vector` elements. The first and the last unit of a run may belong
+/// to the run in part. Chunks divide the units of a channel, run after run. A block takes one chunk
+/// of some channels, with `lanes` threads for each channel.
 struct ChannelFirst {
   std::int64_t inner;
-  std::int64_t run_distance;   // elements from a run of a channel to its next one
-  std::int64_t lane_distance;  // elements from a run to that `lane_runs` later
+  std::int64_t run_distance;   // elements from a run to the next one of its channel
+  std::int64_t lane_distance;  // elements that a lane moves by, in whole runs
   std::uint32_t channels;
-  std::uint32_t phase;  // elements between the border of a unit and the array
+  std::uint32_t phase;  // elements from the border of a unit to the array
   std::uint32_t lane_shift;
   std::uint32_t lanes;  // = 1 << lane_shift, at least kLeastLanes
   FastDivisor run_units;
@@ -68,13 +68,13 @@ struct ChannelFirst {
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channels_at_once() const {
     return std::uint32_t{kThreads} >> lane_shift;
   }
-  /// Of blocks with the same channels.
+  /// The number of groups of blocks with the same channels.
   std::int64_t groups() const {
     return (std::int64_t{channels} + channels_at_once() - 1) / channels_at_once();
   }
   std::int64_t blocks() const { return groups() * chunks.divisor; }
 
-  /// What one lane does: the units from `first` to `end`, `lanes` apart, of those of a channel.
+  /// The work of one lane: every `lanes`-th unit of a channel from `first` to `end`.
   struct Task {
     std::uint32_t channel;
     std::uint32_t chunk;
@@ -96,14 +96,14 @@ struct ChannelFirst {
     return task;
   }
 
-  /// Those of a block.
+  /// The channels of a block.
   template <int>
   GLUON_SYNCBN_HOST_DEVICE ChannelRange channels_of(std::uint32_t block) const {
     const std::uint32_t together = channels_at_once();
     const std::uint32_t first = chunks.quotient(block) * together;
     return {first, channels - first < together ? channels - first : together};
   }
-  /// Different channels among the elements of an access, and the i-th of these.
+  /// The number of channels in an access, and the i-th channel.
   template <int kVector>
   static constexpr int kChannels = 1;
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel(const Task& task, std::uint32_t) const {
@@ -111,29 +111,29 @@ struct ChannelFirst {
   }
 };
 
-/// An array whose channels have few neighbours, such as channel-last ones, as a matrix. `fold` rows
-/// of the array make one row of the matrix, so that vectors and blocks are full however few
-/// channels there are; the last row of the matrix may be filled in part. A block takes one chunk of
-/// rows of a tile of columns. Threads of one row are kLanes neighbours.
+/// The tiling of an array whose channels have few neighbours, such as channel-last, as a matrix.
+/// `fold` rows of the array make one row of the matrix, so that few channels also fill vectors and
+/// blocks. The last row of the matrix may be filled in part. A block takes one chunk of rows of a
+/// tile of columns, with kLanes neighbouring threads for a row.
 struct ChannelLast {
   std::int64_t total;         // elements of the array
-  std::int64_t row_distance;  // elements from a row of a thread to its next one
+  std::int64_t row_distance;  // elements from a row to the next one of its thread
   std::uint32_t channels;
   FastDivisor width;  // elements of a row of the array
   FastDivisor inner;  // = width / channels
   std::uint32_t fold;
   std::uint32_t columns;    // = width * fold, a multiple of the vector
   std::uint32_t rows;       // of the matrix
-  std::uint32_t full_rows;  // without one that is filled in part
+  std::uint32_t full_rows;  // without a row that is filled in part
   std::uint32_t chunk_rows;
   std::uint32_t chunks;
-  FastDivisor group_chunks;  // merged together
+  FastDivisor group_chunks;  // chunks of a group
   std::uint32_t groups;
   FastDivisor tiles;
 
   static ChannelLast of(const Layout& layout, int vector);
 
-  /// Threads of a row, which read 64 bytes if they take 16 each.
+  /// Threads of a row. Together they read 64 bytes if each reads 16.
   template <int kVector>
   static constexpr std::uint32_t kLanes = kVector == 1 ? 16 : 4;
   template <int kVector>
@@ -143,14 +143,14 @@ struct ChannelLast {
 
   std::int64_t blocks() const { return std::int64_t{tiles.divisor} * chunks; }
 
-  /// What one thread does: full rows from `row` to `end`, kRowsAtOnce apart, and perhaps the last
-  /// one in part.
+  /// The work of one thread: every kRowsAtOnce-th full row from `row` to `end`, and perhaps the
+  /// last row, which is filled in part.
   struct Task {
     std::uint32_t chunk;
-    std::uint32_t column;  // the first of its access
+    std::uint32_t column;  // the first one of its access
     std::uint32_t row;
     std::uint32_t end;
-    bool has_last;  // of the rows of the matrix, which is filled in part
+    bool has_last;  // whether it takes the row that is filled in part
     bool exists;
   };
   template <int kVector>
@@ -164,20 +164,20 @@ struct ChannelLast {
     const std::uint32_t end = rows - begin < chunk_rows ? rows : begin + chunk_rows;
     task.row = begin + thread / kLanes<kVector>;
     task.end = end < full_rows ? end : full_rows;
-    // One thread of each lane has it.
+    // One thread of each lane takes the last row.
     task.has_last = end > full_rows && task.exists &&
                     (full_rows - begin) % kRowsAtOnce<kVector> == thread / kLanes<kVector>;
     if (!task.exists) task.end = 0;
     return task;
   }
 
-  /// Channels have a column each, in their order.
+  /// Whether the columns are the channels.
   GLUON_SYNCBN_HOST_DEVICE bool is_plain() const { return columns == channels; }
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel(std::uint32_t column) const {
     return is_plain() ? column : inner.quotient(width.remainder(column));
   }
 
-  /// As those of ChannelFirst.
+  /// As in ChannelFirst.
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE ChannelRange channels_of(std::uint32_t block) const {
     constexpr std::uint32_t kTile = kTileColumns<kVector>;
@@ -197,7 +197,7 @@ struct ChannelLast {
     return channel(task.column + i);
   }
 
-  /// Columns of a channel, and one of these.
+  /// The number of columns of a channel, and one of its columns.
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel_columns() const { return fold * inner.divisor; }
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel_column(std::uint32_t number,
                                                         std::uint32_t channel) const {

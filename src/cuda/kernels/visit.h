@@ -6,21 +6,22 @@
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/tiling.h"
 
-// Walks: how a thread comes by its accesses, one after the other. A walk has
+// A walk finds the accesses of a thread, one after the other. It has
 //
-//   has(tiling, number)        whether as many accesses are still to come
-//   next(tiling)               the next one, of which only some elements may belong to the channel
-//   are_full(tiling)           whether they all do: then next_full(tiling) is where the next begins
+//   has(tiling, number)        whether so many accesses are left
+//   next(tiling)               the next access; some of its elements may belong to other channels
+//   are_full(tiling)           whether all accesses are full: next_full(tiling) then returns the
+//                              beginning of the next one
 //
-// visit() gives them to a visitor, which has
+// visit() gives the accesses to a visitor, which has
 //
-//   kVector, kTogether         elements of an access, and accesses that it likes to have at once
-//   full<N>(at)                N full accesses that begin at at[0], ..., at[N - 1]
-//   one(at, i)                 one element, the i-th of its access where its column matters
+//   kVector, kTogether         elements of an access, and accesses whose loads should overlap
+//   full<N>(at)                visits N full accesses that begin at at[0], ..., at[N - 1]
+//   one(at, i)                 visits one element, the i-th of its access if its column matters
 
 namespace gluon_syncbn::cuda {
 
-/// Elements of an access, all of them if there are kVector.
+/// The elements of an access that belong to the channel; the access is full if it has kVector.
 struct Piece {
   std::int64_t begin;
   std::int64_t end;
@@ -47,7 +48,7 @@ struct Walk<ChannelFirst, kVector> {
     return next_unit + (number - 1) * runs.lanes < end;
   }
 
-  /// Where every unit is full.
+  /// For arrays whose units are all full.
   GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelFirst& runs) {
     const std::int64_t begin = run_begin + std::int64_t{unit} * kVector;
     advance(runs);
@@ -113,7 +114,7 @@ GLUON_SYNCBN_HOST_DEVICE void visit_full(const Tiling& tiling, Walk<Tiling, Visi
   visitor->template full<kNumber>(begin);
 }
 
-/// The next accesses, of which those that are not full are visited one by one.
+/// The next accesses. Elements of an access that is not full are visited one by one.
 template <int kNumber, class Tiling, class Visitor>
 GLUON_SYNCBN_HOST_DEVICE void visit_pieces(const Tiling& tiling,
                                            Walk<Tiling, Visitor::kVector>* walk, Visitor* visitor) {
@@ -140,7 +141,7 @@ GLUON_SYNCBN_HOST_DEVICE void visit_pieces(const Tiling& tiling,
   }
 }
 
-/// Several accesses at a time, so that as many loads are under way, also of a thread that has few.
+/// Visits several accesses at a time, so that their loads overlap, also in a thread that has few.
 template <class Tiling, class Visitor>
 GLUON_SYNCBN_HOST_DEVICE void visit(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk,
                                     Visitor* visitor) {
