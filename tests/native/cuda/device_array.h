@@ -9,8 +9,8 @@
 
 namespace gluon_syncbn::tests {
 
-/// An array in memory of a GPU that begins `offset` elements behind a multiple of 256 bytes, with
-/// nothing that may be touched behind its end.
+/// An array in memory of a GPU that begins `offset` elements after a multiple of 256 bytes. Nothing
+/// after its end may be touched.
 template <class T>
 class DeviceArray {
  public:

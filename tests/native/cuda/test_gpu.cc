@@ -1,5 +1,4 @@
-// What the library has on one GPU context: memory, messages, and the thread that tells when work is
-// done.
+// The library's part of one GPU context: memory, messages, and the thread that completes work.
 
 #include <doctest/doctest.h>
 

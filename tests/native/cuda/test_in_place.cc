@@ -1,4 +1,4 @@
-// The check that the output of a layer in place tells its input.
+// The check that the input of a layer in place is recoverable from its output.
 
 #include <doctest/doctest.h>
 

@@ -118,8 +118,8 @@ TEST_CASE("cuda processes: steps do not allocate every time") {
   const long before = allocations();
   constexpr int kSteps = 30;
   for (int i = 0; i < kSteps; ++i) CHECK(layer.step() == no_errors(10));
-  // How much is in use at once depends on who is late, so that a step may still need more than all
-  // before it.
+  // The memory in use at once depends on which device is late. So a step may still need more than
+  // all steps before it.
   CHECK(allocations() - before < kSteps / 2);
 }
 

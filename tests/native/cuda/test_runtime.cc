@@ -166,7 +166,7 @@ std::shared_ptr<void> lend_under_lock(cuda::Memory::Place place, int, std::size_
   return {memory, memory->data()};
 }
 
-/// The message of what `task` throws; the thread's last error is nobody's then.
+/// The message of the error that `task` throws. Clears the thread's last error.
 template <class Task>
 std::string error_of(const Task& task) {
   std::string message;
@@ -374,7 +374,7 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
     CHECK(contains(error, "CUDA: "));
     CHECK(contains(error, " on gpu(10) failed: "));
     CHECK(fakeCudaClearFaults() == 1);
-    // Nor is an error of somebody else taken for one of the call's, or taken away.
+    // The call neither reports nor clears an error that an earlier call has left.
     CHECK(cudaSetDevice(1000) == cudaErrorInvalidDevice);
     CHECK_NOTHROW(call());
     CHECK(cudaGetLastError() == cudaErrorInvalidDevice);
