@@ -129,9 +129,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     try {
       if (processes.empty()) {
         all = all_of(passes);
-        std::vector<Gpu*> gpus;
-        for (const auto& pass : passes) gpus.push_back(of(pass).gpu_);
-        for (const auto& each : all) each->let_read(gpus);
+        for (const auto& each : all) each->let_read(all);
       } else {
         all = {std::make_shared<const GpuPartialStatistics>(gpu_, merged(processes))};
       }
@@ -147,10 +145,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     }
   }
 
-  void fail(const std::string& error) final {
-    // The partial statistics stay, because a message of the process may still wait for their copy.
-    complete_when_done(error, [] {});
-  }
+  void fail(const std::string& error) final { complete_when_done(error); }
 
  protected:
   Gpu* gpu() const { return gpu_; }
@@ -205,13 +200,11 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     } catch (const std::exception& caught) {
       error = caught.what();
     }
-    complete_when_done(error, [this] { own_.reset(); });
+    complete_when_done(error);
   }
 
-  /// Calls `release` first, because the next pass may need such memory.
-  template <class Release>
-  void complete_when_done(const std::string& error, const Release& release) {
-    gpu_->when_done([self = shared_from_this(), error, release](const std::string& found) {
+  void complete_when_done(const std::string& error) {
+    gpu_->when_done([self = shared_from_this(), error](const std::string& found) {
       // A fault in the arguments may be the consequence of a failed operation, so it comes last.
       std::string first = error.empty() ? found : error;
       for (const auto& each : self->read_) {
@@ -219,8 +212,10 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       }
       const std::string fault = self->fault();
       if (first.empty()) first = fault;
+      // The next pass may need such memory. After fail(), a message of the process may still wait
+      // for a copy of the partial statistics.
+      if (!self->read_.empty()) self->own_.reset();
       self->read_.clear();
-      release();
       std::exchange(self->call_, nullptr)->complete(first);
     });
   }

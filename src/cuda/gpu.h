@@ -35,15 +35,14 @@ class Pool {
 
   template <class Make>
   Lease take(const Make& make) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!free_.empty()) {
-        Lease lease(free_.back().release(), {this});
-        free_.pop_back();
-        return lease;
-      }
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (free_.empty()) {
+      lock.unlock();
+      return Lease(make().release(), {this});
     }
-    return Lease(make().release(), {this});
+    Lease lease(free_.back().release(), {this});
+    free_.pop_back();
+    return lease;
   }
 
   /// Returns the objects that are not leased, and forgets them.

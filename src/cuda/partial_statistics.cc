@@ -14,9 +14,9 @@ GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& st
   std::copy(statistics.values.begin(), statistics.values.end(), values());
 }
 
-void GpuPartialStatistics::let_read(const std::vector<Gpu*>& readers) const {
+void GpuPartialStatistics::let_read(const std::vector<GpuPartialStatisticsPtr>& peers) const {
   bool all_can = true;
-  for (Gpu* reader : readers) all_can = reader->reads(gpu_) && all_can;
+  for (const auto& peer : peers) all_can = peer->gpu_->reads(gpu_) && all_can;
   if (!all_can) leave_on_host();
 }
 

@@ -43,9 +43,9 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
     if (message_.written) stream->wait(*message_.written);
   }
 
-  /// Leaves a copy on the host if one of the GPUs cannot read values(). Later messages of this GPU
-  /// then have a second place. To be called before any GPU waits for these statistics.
-  void let_read(const std::vector<Gpu*>& readers) const;
+  /// Leaves a copy on the host if the GPU of one of `peers` cannot read values(). Later messages of
+  /// this GPU then have a second place. To be called before any GPU waits for these statistics.
+  void let_read(const std::vector<std::shared_ptr<const GpuPartialStatistics>>& peers) const;
   /// Returns the address at which later kernels on the stream of `reader` read the statistics:
   /// values(), or copy() without peer access. Statistics of the host are copied to memory that
   /// `room` gives.

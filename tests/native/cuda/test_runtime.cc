@@ -393,6 +393,16 @@ TEST_CASE("cuda runtime: what cannot be released leaves no error") {
   CHECK(cudaPeekAtLastError() == cudaSuccess);
 }
 
+TEST_CASE("cuda runtime: streams may end while the process exits, as those of MXNet do") {
+  struct OfProcess {
+    cudaStream_t stream = nullptr;
+    ~OfProcess() { cudaStreamDestroy(stream); }
+  };
+  // Its destructor runs after the thread_local variables of the main thread are gone.
+  static OfProcess kept;
+  CHECK(cudaStreamCreateWithFlags(&kept.stream, cudaStreamNonBlocking) == cudaSuccess);
+}
+
 TEST_CASE("cuda runtime: out of memory is an error with the sizes, once nothing is kept") {
   const FreshGpus fresh;
   const Setting small("MEMORY", 1);
