@@ -10,6 +10,8 @@ from gluon_syncbn.__main__ import main
 from mxnet import gluon
 from mxnet.gluon import nn
 
+from tests.support.either_mxnet import nd
+
 
 @pytest.fixture
 def exported(tmp_path):
@@ -17,7 +19,7 @@ def exported(tmp_path):
     net.add(nn.Conv2D(4, 3), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
     net.initialize()
     net.hybridize()
-    x = mx.nd.random.normal(shape=(2, 3, 6, 6))
+    x = nd.random.normal(shape=(2, 3, 6, 6))
     expected = net(x).asnumpy()
     net.export(str(tmp_path / "net"))
     net.save_parameters(str(tmp_path / "gluon.params"))

@@ -10,6 +10,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import nd
 from tests.support.processes import run_python
 
 
@@ -21,14 +22,14 @@ def net():
     net.initialize(mx.init.Xavier(), ctx=contexts(2))
     net.hybridize()
     with autograd.record():  # running statistics that are not the initial ones
-        outs = [net(mx.nd.random.normal(1, 2, shape=(2, 3, 6, 6), ctx=c)) for c in contexts(2)]
+        outs = [net(nd.random.normal(1, 2, shape=(2, 3, 6, 6), ctx=c)) for c in contexts(2)]
     for out in outs:
         out.wait_to_read()
     return net
 
 
 def test_stock_mxnet_gives_the_same_numbers(net, tmp_path):
-    x = mx.nd.random.normal(shape=(2, 3, 6, 6))
+    x = nd.random.normal(shape=(2, 3, 6, 6))
     np.save(tmp_path / "x.npy", x.asnumpy())
     np.save(tmp_path / "y.npy", net(x).asnumpy())
     files = gluon_syncbn.export(net, tmp_path / "net", epoch=7)
@@ -36,9 +37,10 @@ def test_stock_mxnet_gives_the_same_numbers(net, tmp_path):
     program = """
 import sys, mxnet as mx, numpy as np
 from mxnet import gluon
+array = mx.np.array if mx.__version__.startswith("2.") else mx.nd.array
 symbol_file, params_file, folder = sys.argv[1:]
 net = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file)
-out = net(mx.nd.array(np.load(folder + "/x.npy"))).asnumpy()
+out = net(array(np.load(folder + "/x.npy"))).asnumpy()
 np.testing.assert_allclose(out, np.load(folder + "/y.npy"), rtol=1e-4, atol=1e-5)
 assert "gluon_syncbn" not in sys.modules
 """

@@ -9,6 +9,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import nd
 from tests.support.processes import run_python
 
 
@@ -27,7 +28,7 @@ def check_two_imports(path: str) -> None:
     net.add(nn.Conv2D(2, 1), gluon_syncbn.SyncBatchNorm())
     net.initialize(mx.init.Xavier(), ctx=ctx)
     net.hybridize()
-    net(mx.nd.zeros((1, 3, 8, 8), ctx=ctx[0]))
+    net(nd.zeros((1, 3, 8, 8), ctx=ctx[0]))
     net.export(path)
     files = (f"{path}-symbol.json", ["data"], f"{path}-0000.params")
     nets = [gluon.SymbolBlock.imports(*files, ctx=ctx) for _ in range(2)]
@@ -40,7 +41,7 @@ def check_two_imports(path: str) -> None:
         outs = {}
         with autograd.record():
             for i in order:
-                outs[i] = net(mx.nd.array(shards[i], ctx=ctx[i]))
+                outs[i] = net(nd.array(shards[i], ctx=ctx[i]))
         return outs
 
     alone = [

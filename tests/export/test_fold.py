@@ -6,13 +6,15 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_syncbn.symbols.exporting import PlainFiles
 from mxnet import gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.either_mxnet import HybridBlock, nd
 
 
-class TwoReaders(gluon.HybridBlock):
+class TwoReaders(HybridBlock):
     """A convolution whose output is read by the norm and by somebody else."""
 
     def __init__(self) -> None:
@@ -25,7 +27,7 @@ class TwoReaders(gluon.HybridBlock):
         return self.norm(x) + x
 
 
-class SharedWeight(gluon.HybridBlock):
+class SharedWeight(HybridBlock):
     """A convolution that is used twice, once in front of the norm."""
 
     def __init__(self) -> None:
@@ -83,31 +85,36 @@ LEFT = {
 }
 
 
-def trace(net):
+def trace(net, folder):
     """Symbol and parameters of an initialized network with statistics that are not the initial."""
     rng = np.random.default_rng(0)
     net.initialize(mx.init.Xavier())
-    x = mx.nd.array(rng.standard_normal((2, 3, 6, 6)))
+    net.hybridize()
+    x = nd.array(rng.standard_normal((2, 3, 6, 6)))
     net(x)
     for name, parameter in net.collect_params().items():
         values = rng.standard_normal(parameter.shape)
-        parameter.set_data(mx.nd.array(values**2 + 0.1 if name.endswith("var") else values))
-    symbol = gluon_syncbn.to_batchnorm(net(mx.sym.var("data")))
-    arrays = {name: parameter.data() for name, parameter in net.collect_params().items()}
-    args = {name: arrays[name] for name in symbol.list_arguments() if name != "data"}
-    aux = {name: arrays[name] for name in symbol.list_auxiliary_states()}
-    return symbol, args, aux, x, net(x).asnumpy()
+        parameter.set_data(nd.array(values**2 + 0.1 if name.endswith("var") else values))
+    plain = PlainFiles(*gluon_syncbn.export(net, folder / "net"), fold=False)
+    return plain.symbol, plain.args, plain.aux, x, net(x).asnumpy()
 
 
-def assert_computes(symbol, args, aux, x, expected) -> None:
-    executor = symbol.bind(contexts(1)[0], {**args, "data": x}, aux_states=aux)
-    out = executor.forward(is_train=False)[0].asnumpy()
+def load(symbol_file: str, params_file: str) -> gluon.SymbolBlock:
+    return gluon.SymbolBlock.imports(symbol_file, ["data"], params_file, ctx=contexts(1))
+
+
+def assert_computes(symbol, args, aux, x, expected, folder) -> None:
+    files = str(folder / "symbol.json"), str(folder / "net.params")
+    symbol.save(files[0])
+    arrays = {f"arg:{name}": array for name, array in args.items()}
+    mx.nd.save(files[1], {**arrays, **{f"aux:{name}": array for name, array in aux.items()}})
+    out = load(*files)(x).asnumpy()
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", FOLDED)
-def test_folded(name):
-    symbol, args, aux, x, expected = trace(FOLDED[name]())
+def test_folded(name, tmp_path):
+    symbol, args, aux, x, expected = trace(FOLDED[name](), tmp_path)
     before = {key: value.asnumpy() for key, value in args.items()}
     folded, new_args, new_aux, report = gluon_syncbn.fold_batchnorm(symbol, args, aux)
     assert not report.left
@@ -115,28 +122,26 @@ def test_folded(name):
     assert "BatchNorm" not in folded.tojson()
     assert not new_aux
     assert set(new_args) == set(folded.list_arguments()) - {"data"}
-    assert_computes(folded, new_args, new_aux, x, expected)
+    assert_computes(folded, new_args, new_aux, x, expected, tmp_path)
     for key, value in before.items():
         np.testing.assert_array_equal(args[key].asnumpy(), value)
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_left(name):
+def test_left(name, tmp_path):
     make, reason = LEFT[name]
-    symbol, args, aux, x, expected = trace(make())
+    symbol, args, aux, x, expected = trace(make(), tmp_path)
     folded, new_args, new_aux, report = gluon_syncbn.fold_batchnorm(symbol, args, aux)
     assert not report.folded
     assert all(reason in why for why in report.left.values())
     assert reason in str(report)
-    assert_computes(folded, new_args, new_aux, x, expected)
+    assert_computes(folded, new_args, new_aux, x, expected, tmp_path)
 
 
 def test_export_folded(tmp_path):
     net = FOLDED["a network"]()
-    _, _, _, x, expected = trace(net)
-    net.hybridize()
-    net(x)
+    *_, x, expected = trace(net, tmp_path)
     files = gluon_syncbn.export(net, tmp_path / "net", fold=True)
-    loaded = gluon.SymbolBlock.imports(files[0], ["data"], files[1], ctx=contexts(1))
+    loaded = load(*files)
     assert not any("running" in name for name in loaded.collect_params())
     np.testing.assert_allclose(loaded(x).asnumpy(), expected, rtol=1e-4, atol=1e-4)
