@@ -9,6 +9,7 @@ from __future__ import annotations
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
+from gluon_syncbn.mxnet_versions import add_parameter
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -36,6 +37,8 @@ def make():
     net.add(nn.Conv2D(4, 3, in_channels=3), nn.AvgPool2D(2))
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=4))
     net.initialize(mx.init.Xavier(), ctx=ctx)
+    for x in data:
+        net(x)  # MXNet 2 initializes parameters here
     for parameter in net.collect_params().values():
         parameter.set_data(parameter.data(ctx[0]))
     return net
@@ -52,10 +55,10 @@ def train(hybridized):
     before = net[0].weight.data(ctx[0]).asnumpy()
     with autograd.record():
         outs = [net(x) for x in data]
-        losses = [out.astype("float32").square().sum() / 4096 for out in outs]
+        losses = [(out.astype("float32") ** 2).sum() / 4096 for out in outs]
         with amp.scale_loss(losses, trainer) as scaled:
             autograd.backward(scaled)
-    assert {out.dtype for out in outs} == {np.float16}, outs[0].dtype
+    assert {np.dtype(out.dtype).name for out in outs} == {"float16"}, outs[0].dtype
     assert {p.dtype for p in net.collect_params().values()} <= {"float32", np.float32}
 
     out = np.concatenate([out.asnumpy() for out in outs])
@@ -68,7 +71,7 @@ def train(hybridized):
         (norm.running_mean.list_data(), expected.running_mean),
         (norm.running_var.list_data(), expected.running_var),
     ):
-        assert {array.dtype for array in mine} == {np.float32}
+        assert {np.dtype(array.dtype).name for array in mine} == {"float32"}
         # In a graph with a cast in front, what is rounded to float16 is not what was here.
         assert all(relative_error(array.asnumpy(), theirs) < 1e-5 for array in mine)
     for grads, theirs in (
@@ -83,7 +86,6 @@ def train(hybridized):
 """
 
 
-@only_1
 def test_amp_keeps_float16():
     init = 'amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())\n'
     run_python(PREPARE + init + TRAIN + "train(False)\ntrain(True)\n")
@@ -105,7 +107,7 @@ assert relative_error(np.concatenate([out.asnumpy() for out in outs]), expected.
     run_python(PREPARE + program)
 
 
-@only_1
+@only_1  # MXNet 2.0.0b1 looks for the names of parameters in a graph of ids, and fails
 def test_convert_hybrid_block():
     program = """
 for ours in (True, False):
@@ -135,13 +137,12 @@ class Scaled(HybridBlock):
     def __init__(self, channels: int) -> None:
         super().__init__()
         with self.name_scope():
-            self.weight = self.params.get("weight", shape=(1, channels, 1, 1), init=mx.init.One())
+            add_parameter(self, "weight", shape=(1, channels, 1, 1), init=mx.init.One())
 
     def hybrid_forward(self, F, x, weight):
         return F.broadcast_mul(x, weight)
 
 
-@only_1
 def test_cast_network_trains_with_multi_precision():
     net = nn.HybridSequential()
     net.add(Scaled(3), gluon_syncbn.SyncBatchNorm(in_channels=3), nn.Activation("relu"), Scaled(3))
@@ -164,7 +165,7 @@ def test_cast_network_trains_with_multi_precision():
                 out = net(nd.array(x[part], ctx=ctx, dtype="float16"))
                 assert out.dtype == np.float16
                 target = nd.array(wanted[part], ctx=ctx, dtype="float16")
-                parts.append((out - target).astype("float32").square().sum())
+                parts.append(((out - target).astype("float32") ** 2).sum())
         autograd.backward(parts)
         trainer.step(x.size)
         losses.append(sum(part.asnumpy().item() for part in parts))
