@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import __version__
+from . import __version__, run
 from .diagnose import report
 from .symbols import onnx
 from .symbols.exporting import PlainFiles
@@ -58,51 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
         default=[],
         help="for --onnx: the fixed shape of the input in the ONNX file; once for every input",
     )
-    run = commands.add_parser(
-        "run",
-        usage="%(prog)s [-h] [--convert] [--num-devices N] (SCRIPT | -m MODULE) [ARGUMENT ...]",
-        help="run a script with SyncBatchNorm in the place of MXNet's own",
-        description="Run a script as Python does, with gluon_syncbn.SyncBatchNorm in the place of "
-        "MXNet's own, from wherever the script imports it. At the end, print which layers "
-        "synchronized which devices.",
-    )
-    run.add_argument(
-        "--convert",
-        action="store_true",
-        help="also make a SyncBatchNorm of each plain gluon.nn.BatchNorm, for scripts without an "
-        "option for it",
-    )
-    run.add_argument(
-        "--num-devices",
-        metavar="N",
-        type=int,
-        help="for --convert: the number of devices of a training step. By default, the number of "
-        "contexts of the parameters; networks that become symbols before that need it",
-    )
-    run.add_argument(
-        "-m",
-        dest="module",
-        metavar="MODULE",
-        nargs=argparse.REMAINDER,
-        help="a module to run instead of a script, as python -m does",
-    )
-    run.add_argument("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="and its arguments")
+    run.add_command(commands)
     options = parser.parse_args(arguments)
     if options.command == "export" and bool(options.onnx) != bool(options.input_shape):
         export.error("--onnx and --input-shape (such as 1,3,480,480) need each other")
     if options.command == "run":
-        is_module = options.module is not None
-        # What stands after -- goes to the module too.
-        program = [*(options.module or ()), *options.script]
-        if not program:
-            run.error("a script, or -m and a module, is missing")
-        if options.num_devices is not None and not options.convert:
-            run.error(
-                "--num-devices belongs to --convert; scripts give num_devices to their layers"
-            )
-        from .run import run_program
-
-        run_program(program, is_module, options.convert, options.num_devices)
+        options.run(options)
         return 0
     return report.main() if options.command == "diagnose" else _export(options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import builtins
 import functools
@@ -41,7 +42,53 @@ _made: list[str] = []  # layers of the script that can synchronize
 _left: Counter[str] = Counter()  # its other norm layers, by class
 
 
-def run_program(
+def add_command(commands: Any) -> None:
+    """Add ``run`` to the commands of ``python -m gluon_syncbn``."""
+    parser = commands.add_parser(
+        "run",
+        usage="%(prog)s [-h] [--convert] [--num-devices N] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        help="run a script with SyncBatchNorm in the place of MXNet's own",
+        description="Run a script as Python does, with gluon_syncbn.SyncBatchNorm in the place of "
+        "MXNet's own, from wherever the script imports it. At the end, print which layers "
+        "synchronized which devices.",
+    )
+    parser.add_argument(
+        "--convert",
+        action="store_true",
+        help="also make a SyncBatchNorm of each plain gluon.nn.BatchNorm, for scripts without an "
+        "option for it",
+    )
+    parser.add_argument(
+        "--num-devices",
+        metavar="N",
+        type=int,
+        help="for --convert: the number of devices of a training step. By default, the number of "
+        "contexts of the parameters; networks that become symbols before that need it",
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE",
+        nargs=argparse.REMAINDER,
+        help="a module to run instead of a script, as python -m does",
+    )
+    parser.add_argument(
+        "script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="and its arguments"
+    )
+    parser.set_defaults(run=functools.partial(_run, parser))
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    # The arguments after -- belong to the module too.
+    program = [*(options.module or ()), *options.script]
+    if not program:
+        parser.error("a script, or -m and a module, is missing")
+    if options.num_devices is not None and not options.convert:
+        parser.error("--num-devices belongs to --convert; scripts give num_devices to their layers")
+    _run_program(program, options.module is not None, options.convert, options.num_devices)
+
+
+def _run_program(
     program: list[str], is_module: bool, convert: bool, num_devices: int | None
 ) -> None:
     """Run a script or module as Python itself would, with its arguments.

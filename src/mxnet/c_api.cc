@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <atomic>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -33,22 +32,6 @@ void find(void* library, std::initializer_list<const char*> names, Function* fun
               "; gluon_syncbn needs MXNet 1.9.1 or 2");
 }
 
-std::atomic<int> the_engine_arguments{0};
-int the_probe = 0;  // its address is the parameter of the probe
-
-void probe(void* /*run_context*/, void* second, void* third, void* fourth) {
-  // If the engine passes three arguments, `fourth` is the value that happens to be in its register.
-  if (third == &the_probe) {
-    the_engine_arguments = 3;
-  } else if (fourth == &the_probe) {
-    the_engine_arguments = 4;
-  } else {
-    return;
-  }
-  const OnComplete done = begin_operation(second, third, fourth).on_complete;
-  done.callback(done.engine, done.param, nullptr);
-}
-
 }  // namespace
 
 const Api& api() {
@@ -76,29 +59,6 @@ void load_api(const char* path) {
   find_if_there(library, "omp_get_max_threads", &loaded.omp_get_max_threads);
   find_if_there(library, "omp_get_num_procs", &loaded.omp_get_num_procs);
   table() = loaded;
-}
-
-int count_engine_arguments() {
-  if (the_engine_arguments == 0) {
-    const Context cpu{kCPUContext, 0};
-    const EngineProperty property = kAsync;  // runs the probe before the push returns
-    check(api().EnginePushAsyncND(&probe, &the_probe, nullptr, &cpu, nullptr, 0, nullptr, 0,
-                                  &property, 0, "SyncBatchNormProbe", false),
-          "MXEnginePushAsyncND");
-  }
-  if (the_engine_arguments == 0) {
-    throw Error(
-        "the engine of this MXNet gives its functions other arguments than those of MXNet "
-        "1.9.1 and 2");
-  }
-  return the_engine_arguments;
-}
-
-Operation begin_operation(void* second, void* third, void* fourth) {
-  if (the_engine_arguments == 3) return {*static_cast<OnComplete*>(second), third};
-  const auto on_start = *static_cast<OnComplete*>(second);  // on_start has the same type.
-  on_start.callback(on_start.engine, on_start.param, nullptr);
-  return {*static_cast<OnComplete*>(third), fourth};
 }
 
 void check(int status, const char* function) {

@@ -59,7 +59,7 @@ struct OnComplete {
 
 using NDArrayHandle = void*;
 /// The wheels of MXNet 1.9.1 pass three arguments: run context, on_complete, param. MXNet 2 and
-/// NVIDIA's builds of 1.9.1 pass four: on_start comes second. begin_operation() understands both.
+/// NVIDIA's builds of 1.9.1 pass four: on_start comes second.
 using EngineFunction = void (*)(void* run_context, void* second, void* third, void* fourth);
 using ParamDeleter = void (*)(void* param);
 
@@ -91,21 +91,6 @@ const Api& api();
 
 /// Looks up the functions in the library at `path`, which must be loaded already.
 void load_api(const char* path);
-
-/// Returns the number of arguments that the engine passes to an EngineFunction, 3 or 4. The first
-/// call pushes an operation to find out. That starts the engine, which then reads MXNet's
-/// environment variables. Throws Error for any other engine.
-int count_engine_arguments();
-
-/// The arguments of an operation.
-struct Operation {
-  OnComplete on_complete;
-  void* param;
-};
-
-/// Must be the first call in an EngineFunction, with its arguments after the first. Calls on_start
-/// if the engine has it. count_engine_arguments() must have been called before the push.
-Operation begin_operation(void* second, void* third, void* fourth);
 
 /// Throws MXNet's last error if `status` is not 0.
 void check(int status, const char* function);

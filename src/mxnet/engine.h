@@ -25,6 +25,11 @@ class Completion {
   OnComplete on_complete_;
 };
 
+/// Returns the number of arguments that the engine passes to an EngineFunction, 3 or 4. The first
+/// call pushes an operation to find out. That starts the engine, which then reads MXNet's
+/// environment variables. Throws Error for any other engine.
+int count_engine_arguments();
+
 /// Whether the environment variable MXNET_ENGINE_TYPE names this engine.
 bool is_engine(const char* type);
 
