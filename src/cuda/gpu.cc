@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <future>
 #include <numeric>
 #include <optional>
 #include <sstream>
@@ -189,27 +188,50 @@ bool Gpu::reads(Gpu* owner) {
 }
 
 Gpu::Reading Gpu::try_reading(Gpu* owner) {
-  // On a thread of its own, because CUDA or the kernel may never return.
-  std::packaged_task<Reading()> trial([this, owner] {
-    if (!enable_reading(ordinal_, owner->ordinal_)) return Reading::kFails;
-    if (reads_rightly(owner)) return Reading::kWorks;
-    report("warning: gpu(" + std::to_string(index_) +
-           ") reads wrong numbers from the memory of gpu(" + std::to_string(owner->index_) +
-           "), though CUDA reports peer access. This library reads them from memory of the host "
-           "now; set MXNET_ENABLE_GPU_P2P=0 for MXNet");
-    return Reading::kFails;
-  });
-  auto found = trial.get_future();
+  // No std::future: its timed waits need a newer libstdc++ than MXNet's wheels bring.
+  struct Trial {
+    std::mutex mutex;
+    std::condition_variable ended;
+    std::optional<Reading> found;
+    std::string error;
+  };
+  const auto trial = std::make_shared<Trial>();
+  const auto run = [this, owner, trial] {
+    auto found = Reading::kFails;
+    std::string error;
+    try {
+      if (enable_reading(ordinal_, owner->ordinal_)) found = read_once(owner);
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    const std::lock_guard<std::mutex> lock(trial->mutex);
+    trial->found = found;
+    trial->error = error;
+    trial->ended.notify_one();
+  };
   try {
-    std::thread(std::move(trial)).detach();
+    // On a thread of its own, because CUDA or the kernel may never return.
+    std::thread(run).detach();
   } catch (const std::system_error& error) {
     throw Error("the thread that tries peer access of gpu(" + std::to_string(index_) +
                 ") could not be started: " + error.what());
   }
-  const double seconds = Watchdog::instance().timeout();
-  const auto limit = std::chrono::duration<double>(seconds);
-  if (seconds > 0 && found.wait_for(limit) != std::future_status::ready) return Reading::kHangs;
-  return found.get();
+  std::unique_lock<std::mutex> lock(trial->mutex);
+  const auto has_ended = [&] { return trial->found.has_value(); };
+  const std::chrono::duration<double> limit(Watchdog::instance().timeout());
+  if (limit.count() == 0) trial->ended.wait(lock, has_ended);
+  if (!trial->ended.wait_for(lock, limit, has_ended)) return Reading::kHangs;
+  if (!trial->error.empty()) throw Error(trial->error);
+  return *trial->found;
+}
+
+Gpu::Reading Gpu::read_once(Gpu* owner) {
+  if (reads_rightly(owner)) return Reading::kWorks;
+  report("warning: gpu(" + std::to_string(index_) +
+         ") reads wrong numbers from the memory of gpu(" + std::to_string(owner->index_) +
+         "), though CUDA reports peer access. This library reads them from memory of the host "
+         "now; set MXNET_ENABLE_GPU_P2P=0 for MXNet");
+  return Reading::kFails;
 }
 
 bool Gpu::reads_rightly(Gpu* owner) {

@@ -135,6 +135,7 @@ class Gpu {
   std::unique_ptr<Memory> allocate(Memory::Place place, std::size_t bytes);
   void give_back_free(Memory::Place place);
   Reading try_reading(Gpu* owner);
+  Reading read_once(Gpu* owner);
   bool reads_rightly(Gpu* owner);
   std::shared_ptr<Event> event();
   void run();

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fake_mxnet/engine.h"
-#include "mxnet/c_api.h"
+#include "mxnet/engine.h"
 #include "mxnet/layer.h"
 
 namespace gluon_syncbn::tests {
