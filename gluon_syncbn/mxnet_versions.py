@@ -76,15 +76,6 @@ def require_symbolic_calls(function: str, instead: str) -> None:
         )
 
 
-def require_onnx_exporter() -> None:
-    """Raise a ValueError in MXNet 2, whose exporter is another one."""
-    if IS_2:
-        raise ValueError(
-            "--onnx needs MXNet 1.9.1; with MXNet 2, export without it, and give the files to "
-            "mxnet.onnx.export_model"
-        )
-
-
 def add_parameter(block: gluon.Block, name: str, **arguments: Any) -> None:
     """Give `block` a parameter, as an attribute."""
     make = gluon.Parameter if IS_2 else block.params.get

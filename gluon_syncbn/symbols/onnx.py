@@ -9,7 +9,6 @@ from typing import Any, Iterator, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..mxnet_versions import require_onnx_exporter
 from .folding import Arrays
 from .graph import last_line
 
@@ -23,7 +22,6 @@ _INSTALL = "pip install 'gluon_syncbn[onnx]'"
 
 def check_onnx() -> None:
     """Raise a ValueError if MXNet's exporter cannot use the installed package onnx."""
-    require_onnx_exporter()
     try:
         import onnx
     except ImportError as error:
@@ -54,11 +52,11 @@ def write_onnx(
             f"--input-shape was given {len(shapes)} times for {len(inputs)} inputs: "
             f"{', '.join(inputs)}"
         )
-    dtypes = {array.dtype for array in args.values()}
-    if dtypes - {np.float32}:
-        names = ", ".join(sorted(np.dtype(dtype).name for dtype in dtypes))
+    dtypes = {np.dtype(array.dtype).name for array in args.values()}
+    if dtypes - {"float32"}:
         raise ValueError(
-            f"MXNet's exporter writes float32 parameters only, and the network has {names}"
+            "MXNet's exporter writes float32 parameters only, and the network has "
+            f"{', '.join(sorted(dtypes))}"
         )
     try:
         symbol.infer_shape(**dict(zip(inputs, shapes)))
