@@ -23,7 +23,6 @@ NVCC = os.environ.get("GLUON_SYNCBN_CUDA") != "OFF" and shutil.which(
     os.environ.get("CUDACXX", "nvcc")
 )
 WIDE = {"float": "fLi4E", "double": "dLi2E", "half": "HalfELi8E"}  # in names of kernels
-LOAD = re.compile(r"\bld\.global(?:\.nc)?(?:\.v(\d))?\.\w(\d+)\s")
 ACCESS = re.compile(r"^\s*(?:@\S+ )?(ld|st)(?!\.param|\.shared)(?:\.\w+?)*?(?:\.v(\d))?\.\w(\d+)\s")
 
 
@@ -83,19 +82,16 @@ def test_kernels_divide_no_integers(compiled):
 def test_steps_of_kernels_are_unrolled(compiled):
     """A loop over them would have one barrier, and the registers of all steps at once."""
     for name, body in compiled[1].items():
-        barriers = 1 if "Elementwise" in name else 4 if "ChannelFirst" in name else 10
+        barriers = 0 if "Elementwise" in name else 4 if "ChannelFirst" in name else 10
         assert body.count("bar.sync") == barriers, name
 
 
 def test_kernels_wait_for_no_more_than_they_need(compiled):
-    """A fence waits for all memory. Outputs wait for no block, and load before the barrier."""
+    """A fence waits for all memory. Outputs wait for no block."""
     for name, body in compiled[1].items():
         assert not re.findall(r"\b(?:membar|fence)\.\S+", body), name
         if "Elementwise" in name:
             assert not re.findall(r"\b(?:atom|red|acquire|release)\b", body), name
-            barrier = body.index("bar.sync")
-            sizes = [int(m[1] or 1) * int(m[2]) for m in LOAD.finditer(body, 0, barrier)]
-            assert 128 in sizes, f"{name}: no load of 16 bytes comes before the barrier"
 
 
 @pytest.fixture(scope="module")

@@ -37,45 +37,33 @@ struct Elementwise {
   Source source;
   Output<T> outputs[kOutputs];
 
-  struct Shared {
-    Values values[kMostBlockChannels];  // of the channels of the block
-  };
-  /// The first accesses of a thread. Their loads overlap with the loads of the channels' values.
+  struct Shared {};
+  /// The first accesses of a thread. Their loads come before the loads of its channels' values, so
+  /// that both overlap.
   struct Thread {
-    typename Tiling::Task task;
-    ChannelRange channels;  // of the block
     Walk<Tiling, kVectorIn> walk;
     Piece pieces[kAhead];
     AlignedVector<T, kVectorIn> packs[kAhead][kInputs];
   };
-  static constexpr int kSteps = 2;
+  static constexpr int kSteps = 1;
   static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated>;
 
-  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread,
-                                     Thread* self, Shared* shared) const {
-    if (step == 0) {
-      begin(last_block - block, thread, self);
-      const ChannelRange& channels = self->channels;
-      if (thread < channels.size) {
-        shared->values[thread] = source.at(channels.at(thread, tiling.channels));
-      }
-      return true;
-    }
-    if (!self->task.exists) return true;
+  GLUON_SYNCBN_HOST_DEVICE bool step(int, std::uint32_t block, std::uint32_t thread, Thread* self,
+                                     Shared*) const {
+    const auto task = tiling.template task<kVectorIn>(last_block - block, thread);
+    if (!task.exists) return true;
+    begin(task, self);
     if (adds()) {
-      write_all<true>(self, *shared);
+      write_all<true>(task, self);
     } else {
-      write_all<false>(self, *shared);
+      write_all<false>(task, self);
     }
     return true;
   }
 
  private:
-  GLUON_SYNCBN_HOST_DEVICE void begin(std::uint32_t block, std::uint32_t thread,
-                                      Thread* self) const {
-    self->task = tiling.template task<kVectorIn>(block, thread);
-    self->channels = tiling.template channels_of<kVectorIn>(block);
-    auto walk = Walk<Tiling, kVectorIn>::of(tiling, self->task);
+  GLUON_SYNCBN_HOST_DEVICE void begin(const typename Tiling::Task& task, Thread* self) const {
+    auto walk = Walk<Tiling, kVectorIn>::of(tiling, task);
     const bool are_full = Walk<Tiling, kVectorIn>::are_full(tiling);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kAhead; ++i) {
@@ -107,14 +95,13 @@ struct Elementwise {
   /// A loop that may load an output, to add to it, waits for that between its loads of inputs. So
   /// outputs to which nothing is added have a loop of their own.
   template <bool kMayAdd>
-  GLUON_SYNCBN_HOST_DEVICE void write_all(Thread* self, const Shared& shared) const {
+  GLUON_SYNCBN_HOST_DEVICE void write_all(const typename Tiling::Task& task, Thread* self) const {
     Visitor<kMayAdd> visitor{inputs, {}, source, {}};
     GLUON_SYNCBN_UNROLL
     for (int k = 0; k < kOutputs; ++k) visitor.out[k] = outputs[k];
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kNumber; ++i) {
-      const std::uint32_t channel = tiling.channel(self->task, static_cast<std::uint32_t>(i));
-      visitor.values[i] = shared.values[self->channels.index(channel, tiling.channels)];
+      visitor.values[i] = source.at(tiling.channel(task, static_cast<std::uint32_t>(i)));
     }
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kAhead; ++i) {
@@ -126,7 +113,7 @@ struct Elementwise {
       }
     }
     visit(tiling, &self->walk, &visitor);
-    visit_rest(tiling, self->task, &visitor);
+    visit_rest(tiling, task, &visitor);
   }
 
   /// The number of channels in an access.

@@ -15,25 +15,8 @@ constexpr int kThreads = 128;
 /// An array with fewer contiguous elements per channel is treated as a matrix of columns.
 constexpr std::int64_t kShortInner = 16;
 
-/// Consecutive channels. The first channel follows the last one.
-struct ChannelRange {
-  std::uint32_t first;
-  std::uint32_t size;
-
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t at(std::uint32_t index, std::uint32_t channels) const {
-    return first + index < channels ? first + index : first + index - channels;
-  }
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t index(std::uint32_t channel,
-                                               std::uint32_t channels) const {
-    return channel < first ? channel - first + channels : channel - first;
-  }
-};
-
 /// Partial results that a thread merges at a time, so that their loads overlap.
 constexpr int kMergedAtOnce = 8;
-
-/// The most channels in a block.
-constexpr int kMostBlockChannels = 32;
 
 inline bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
 
@@ -96,13 +79,6 @@ struct ChannelFirst {
     return task;
   }
 
-  /// The channels of a block.
-  template <int>
-  GLUON_SYNCBN_HOST_DEVICE ChannelRange channels_of(std::uint32_t block) const {
-    const std::uint32_t together = channels_at_once();
-    const std::uint32_t first = chunks.quotient(block) * together;
-    return {first, channels - first < together ? channels - first : together};
-  }
   /// The number of channels in an access, and the i-th channel.
   template <int kVector>
   static constexpr int kChannels = 1;
@@ -178,19 +154,6 @@ struct ChannelLast {
   }
 
   /// As in ChannelFirst.
-  template <int kVector>
-  GLUON_SYNCBN_HOST_DEVICE ChannelRange channels_of(std::uint32_t block) const {
-    constexpr std::uint32_t kTile = kTileColumns<kVector>;
-    static_assert(kTile <= kMostBlockChannels);
-    if (kTile >= width.divisor) return {0, channels};
-    const std::uint32_t first = tiles.remainder(block) * kTile;
-    const std::uint32_t last = (columns - first < kTile ? columns : first + kTile) - 1;
-    const std::uint32_t first_channel = channel(first);
-    const std::uint32_t last_channel = channel(last);
-    const bool over_the_end = width.remainder(last) < width.remainder(first);
-    const std::uint32_t size = last_channel + (over_the_end ? channels : 0) + 1 - first_channel;
-    return {first_channel, size < channels ? size : channels};
-  }
   template <int kVector>
   static constexpr int kChannels = kVector;
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel(const Task& task, std::uint32_t i) const {
