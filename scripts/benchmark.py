@@ -78,7 +78,7 @@ def methods_of(case: Case) -> dict[str, list[str]]:
     if case.axis == 1 and case.dtype == "float32":
         methods["onednn"] = ["batchnorm_onednn"]
         if case.training:  # In inference MXNet's SyncBatchNorm is the same as its BatchNorm.
-            methods["builtin"] = ["builtin"]  # which may wait for ever
+            methods["builtin"] = ["builtin"]  # alone, because it may wait forever
     if importlib.util.find_spec("torch") and case.dtype != "float16":
         methods["torch"] = ["torch"]
     return methods

@@ -26,7 +26,7 @@ QUIET = {"MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0", "GLUON_SYNCBN_CPU_CONTEXTS":
 # The second name is that of MXNet 2.
 WITHOUT_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "0", "MXNET_ONEDNN_ENABLED": "0"}
 WITH_ONEDNN = {**QUIET, "MXNET_MKLDNN_ENABLED": "1", "MXNET_ONEDNN_ENABLED": "1"}
-LIMIT = 300  # seconds after which a worker counts as one that waits for ever
+LIMIT = 300  # seconds; a worker without an answer by then counts as one that waits forever
 # MXNet's CPU contexts share a few workspaces, and its own layers would wait for them. The processes
 # of these layers do not import gluon_syncbn, which would give each context its own.
 MANY_WORKSPACES = {**WITHOUT_ONEDNN, "MXNET_CPU_TEMP_COPY": "1024"}

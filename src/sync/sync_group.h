@@ -22,7 +22,8 @@ namespace gluon_syncbn {
 ///
 /// Each device counts its training forwards, which its host runs in program order. Calls with the
 /// same number form a round; the order of arrival between devices is free. A device that misses a
-/// step falls behind. Without the next two rules, it would meet a later step of its peers forever.
+/// step is one round late. Without the next two rules, it would stay late and meet later steps of
+/// its peers.
 ///
 /// - A round that times out brings the absent devices up to date: their next call joins the round
 ///   that their peers join next. Their next call is the next one made after the timeout. A call

@@ -9,12 +9,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.either_mxnet import only_1
-from tests.support.oracle import batch_norm, relative_error
+from tests.support.oracle import Expected, batch_norm, relative_error
 from tests.support.processes import ROOT, clean_environment
 
 RUN = ("-m", "gluon_syncbn", "run")
@@ -39,6 +40,18 @@ def run(folder: Path, program: str, *arguments: str, options: tuple[str, ...] = 
     result = python(folder, *RUN, *options, "program.py", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stderr
+
+
+ZEROS, ONES = np.zeros(4), np.ones(4)
+
+
+def run_and_compare(folder: Path, program: str, how: str) -> tuple[str, Any, Expected]:
+    """Run a program that writes arrays, and compare its output with that of one device."""
+    said = run(folder, program, how)
+    found = np.load(folder / "found.npz")
+    expected = batch_norm(found["x"], found["dy"], ONES, ZEROS, ZEROS, ONES)
+    assert relative_error(found["out"], expected.out) < 1e-5
+    return said, found, expected
 
 
 FACTS = """
@@ -129,11 +142,7 @@ np.savez("found.npz", x=x, dy=dy, out=out, dx=dx)
 
 @pytest.mark.parametrize("how", ["hybridize", "imperative"])
 def test_first_calls_from_several_threads(how, tmp_path):
-    said = run(tmp_path, THREADS, how)
-    found = np.load(tmp_path / "found.npz")
-    zeros, ones = np.zeros(4), np.ones(4)
-    expected = batch_norm(found["x"], found["dy"], ones, zeros, zeros, ones)
-    assert relative_error(found["out"], expected.out) < 1e-5
+    said, found, expected = run_and_compare(tmp_path, THREADS, how)
     assert relative_error(found["dx"], expected.dx) < 1e-5
     assert "1 layer (syncbatchnorm0) synchronized cpu(0), cpu(1) in 1 round" in said
 
@@ -196,15 +205,11 @@ np.savez(
 @only_1  # GluonCV
 @pytest.mark.parametrize("how", ["hybridize", "imperative"])
 def test_the_shape_of_gluoncvs_segmentation_script(how, tmp_path):
-    said = run(tmp_path, SEGMENTATION, how)
-    found = np.load(tmp_path / "found.npz")
-    zeros, ones = np.zeros(4), np.ones(4)
-    expected = batch_norm(found["x"], found["dy"], ones, zeros, zeros, ones)
-    assert relative_error(found["out"], expected.out) < 1e-5
+    said, found, expected = run_and_compare(tmp_path, SEGMENTATION, how)
     assert relative_error(found["dgamma"], expected.dgamma) < 1e-5
     assert relative_error(found["mean"], np.stack([expected.running_mean] * 2)) < 1e-5
     after = (expected.running_mean, expected.running_var)
-    inference = batch_norm(found["x"], found["dy"], ones, zeros, *after, batch_statistics=False)
+    inference = batch_norm(found["x"], found["dy"], ONES, ZEROS, *after, batch_statistics=False)
     assert relative_error(found["evaluated"], inference.out) < 1e-5
     names = "net_syncbatchnorm0, net_syncbatchnorm1"
     assert f"2 layers ({names}) synchronized cpu(0), cpu(1) in 1 round each\n" in said
