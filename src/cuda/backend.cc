@@ -52,31 +52,13 @@ struct GpuStatistics : Statistics {
   }
 };
 
-/// Memory whose leases end after the kernels that use it are on the stream: the next kernels that
-/// use it run later.
-class StreamWorkspace : public Workspace {
- public:
-  explicit StreamWorkspace(Gpu* gpu) : gpu_(gpu) {}
-
-  double* doubles(std::size_t number) override {
-    taken_.push_back(gpu_->memory(number));
-    return static_cast<double*>(taken_.back()->data());
-  }
-  std::uint32_t* counters(std::size_t number) override { return gpu_->counters(number); }
-
- private:
-  Gpu* gpu_;
-  std::vector<Pool<Memory>::Lease> taken_;
-};
-
-template <class P>
-Averages<P> averages_of(Gpu* gpu, const Backend::Running& running, std::int64_t channels) {
-  return {static_cast<P*>(running.mean),
-          static_cast<P*>(running.variance),
-          running.momentum.value_or(0),
-          static_cast<P*>(running.num_batches),
-          gpu->counters(1),
-          channels};
+/// Gives memory until the caller has launched the kernels that use it: later kernels use it again.
+Room room_of(Gpu* gpu) {
+  const auto taken = std::make_shared<std::vector<Pool<Memory>::Lease>>();
+  return [gpu, taken](std::size_t doubles) {
+    taken->push_back(gpu->memory(doubles));
+    return static_cast<double*>(taken->back()->data());
+  };
 }
 
 /// Launches the merge, which computes `statistics`, and then the outputs. Without `messages` the
@@ -93,7 +75,11 @@ void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics&
     source.channels = statistics.channels;
     source.eps = work.eps;
     source.statistics = statistics.arrays();
-    if (moves_running) source.averages = averages_of<P>(gpu, work.running, statistics.channels);
+    if (moves_running) {
+      const Backend::Running& running = work.running;
+      source.averages = {static_cast<P*>(running.mean), static_cast<P*>(running.variance),
+                         running.momentum.value_or(0), static_cast<P*>(running.num_batches)};
+    }
     source.gamma = static_cast<const P*>(work.gamma);
     source.beta = static_cast<const P*>(work.beta);
     source.normalizations = statistics.normalizations<P>();
@@ -111,8 +97,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   void sum(const std::function<bool()>&) final {
     const OnDevice on_device(gpu_->stream()->ordinal());
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
-    StreamWorkspace workspace(gpu_);
-    sum_into({own_->values(), own_->copy(), layout_.channels}, &workspace);
+    sum_into({own_->values(), own_->copy(), layout_.channels}, room_of(gpu_));
     own_->written();
   }
 
@@ -155,12 +140,11 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   /// Makes the stream wait for `all`, and returns them for its next kernel. The pass keeps them
   /// until it is done.
-  Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, StreamWorkspace* workspace) {
+  Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, const Room& room) {
     if (all.size() > static_cast<std::size_t>(kMostDevices)) {
       throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
                   std::to_string(kMostDevices) + " GPU contexts can meet");
     }
-    const auto room = [workspace](std::size_t doubles) { return workspace->doubles(doubles); };
     Messages messages{};
     for (const auto& each : all) {
       if (each != own_) each->keep_waiting(gpu_->stream());
@@ -171,7 +155,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
  private:
   /// Launches the sums.
-  virtual void sum_into(const Pairs& message, StreamWorkspace* workspace) = 0;
+  virtual void sum_into(const Pairs& message, const Room& room) = 0;
   virtual PartialStatistics merged(const std::vector<PartialStatistics>& parts) const = 0;
   /// Launches the merge and the outputs.
   virtual void compute(const std::vector<GpuPartialStatisticsPtr>& all) = 0;
@@ -233,10 +217,10 @@ class ForwardPass : public GpuPass {
       : GpuPass(gpu, work.data.layout, std::move(call)), work_(work) {}
 
  private:
-  void sum_into(const Pairs& message, StreamWorkspace* workspace) override {
+  void sum_into(const Pairs& message, const Room& room) override {
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
-      cuda::moments(static_cast<const T*>(work_.x), layout(), workspace, message, gpu()->stream());
+      cuda::moments(static_cast<const T*>(work_.x), layout(), room, message, gpu()->stream());
     });
   }
 
@@ -249,9 +233,8 @@ class ForwardPass : public GpuPass {
     std::int64_t count = 0;
     for (const auto& each : all) count += each->count();
     *work_.saved = {statistics, count};
-    StreamWorkspace workspace(gpu());
     // A batch without elements has no statistics.
-    launch_forward(gpu(), work_, *statistics, messages(all, &workspace), count > 0);
+    launch_forward(gpu(), work_, *statistics, messages(all, room_of(gpu())), count > 0);
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
@@ -267,12 +250,11 @@ class BackwardPass : public GpuPass {
         statistics_(GpuStatistics::of(*work_.saved.statistics)) {}
 
  private:
-  void sum_into(const Pairs& message, StreamWorkspace* workspace) override {
+  void sum_into(const Pairs& message, const Room& room) override {
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::gradient_sums(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x), layout(),
-                          statistics_.arrays().mean, workspace, message, gpu()->stream(),
-                          gate<T>());
+                          statistics_.arrays().mean, room, message, gpu()->stream(), gate<T>());
     });
   }
 
@@ -293,9 +275,9 @@ class BackwardPass : public GpuPass {
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
-      StreamWorkspace workspace(gpu());
+      const Room room = room_of(gpu());
       BackwardSource<P> source{};
-      if (work_.saved.of_batch) source.messages = messages(all, &workspace);
+      if (work_.saved.of_batch) source.messages = messages(all, room);
       source.own = own();
       source.channels = statistics_.channels;
       source.mean = statistics_.arrays().mean;
@@ -312,7 +294,7 @@ class BackwardPass : public GpuPass {
                               gradients.write_beta == WriteMode::kAdd};
       cuda::input_gradient(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x),
                            layout(), source, gradients.write_data, static_cast<T*>(gradients.data),
-                           &workspace, gpu()->stream(), gate<T>(), gradients.write_shortcut,
+                           room, gpu()->stream(), gate<T>(), gradients.write_shortcut,
                            static_cast<T*>(gradients.shortcut));
     });
   }

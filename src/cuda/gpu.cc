@@ -64,19 +64,6 @@ void wait_until_reached(const Event& event) {
 
 void set_lender(Lender lender) { the_lender = lender; }
 
-void* ZeroedMemory::at_least(std::size_t bytes, Stream* stream, const Allocate& allocate) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!memories_.empty() && memories_.back()->bytes() >= bytes) return memories_.back()->data();
-  }
-  // Twice the need, so that few old memories stay. Two threads may both do this.
-  auto memory = allocate(2 * bytes + 4096);
-  stream->zero(memory->data(), memory->bytes());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  memories_.push_back(std::move(memory));
-  return memories_.back()->data();
-}
-
 Gpu& Gpu::of(int index) {
   Gpus& gpus = PerProcess<Gpus>::instance();
   const std::lock_guard<std::mutex> lock(gpus.mutex);
@@ -251,12 +238,6 @@ bool Gpu::reads_rightly(Gpu* owner) {
   launch(body, body.blocks(), &reading);
   reading.synchronize();
   return std::equal(numbers.begin(), numbers.end(), read);
-}
-
-std::uint32_t* Gpu::counters(std::size_t number) {
-  return static_cast<std::uint32_t*>(counters_.at_least(
-      number * sizeof(std::uint32_t), &stream_,
-      [this](std::size_t bytes) { return allocate(Memory::Place::kDevice, bytes); }));
 }
 
 void Gpu::post(std::function<void()> task) {

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -56,18 +55,6 @@ class Pool {
   std::vector<std::unique_ptr<T>> free_;
 };
 
-/// Memory that begins as zeros. If it grows, the old memory stays for the kernels that use it.
-class ZeroedMemory {
- public:
-  using Allocate = std::function<std::unique_ptr<Memory>(std::size_t bytes)>;
-
-  void* at_least(std::size_t bytes, Stream* stream, const Allocate& allocate);
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Memory>> memories_;
-};
-
 /// Returns memory of the context gpu(index), or pinned memory, from MXNet's pool; null if the pool
 /// has none left. This library asks it before CUDA, and holds no lock meanwhile.
 using Lender = std::shared_ptr<void> (*)(Memory::Place place, int index, std::size_t bytes);
@@ -116,8 +103,6 @@ class Gpu {
   /// Later messages of this GPU have a second place.
   void write_messages_to_host() { messages_to_host_ = true; }
 
-  /// As Workspace::counters().
-  std::uint32_t* counters(std::size_t number);
   /// Throws Error if a CUDA graph records the work of the stream.
   void require_no_capture() const;
 
@@ -149,7 +134,6 @@ class Gpu {
   std::mutex memories_mutex_;                                               // may be taken last
   std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> memories_;  // by size
   Pool<Event> events_;
-  ZeroedMemory counters_;
   std::mutex mutex_;  // of the next three
   bool ends_ = false;
   std::deque<std::function<void()>> tasks_;

@@ -29,8 +29,7 @@ void GpuPartialStatistics::leave_on_host() const {
   written();
 }
 
-const double* GpuPartialStatistics::read_by(Gpu* reader,
-                                            const std::function<double*(std::size_t)>& room) const {
+const double* GpuPartialStatistics::read_by(Gpu* reader, const Room& room) const {
   if (message_.written) return reader->reads(gpu_) ? values() : copy();
   double* near = room(doubles_);
   reader->stream()->copy(near, values(), doubles_ * sizeof(double));

@@ -49,7 +49,7 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   /// Returns the address at which later kernels on the stream of `reader` read the statistics:
   /// values(), or copy() without peer access. Statistics of the host are copied to memory that
   /// `room` gives.
-  const double* read_by(Gpu* reader, const std::function<double*(std::size_t)>& room) const;
+  const double* read_by(Gpu* reader, const Room& room) const;
 
   /// Returns the error of the kernels that fill the values, or "". A GPU that fails leaves no
   /// numbers, and a peer that has read them learns of it only here. To be called on the thread of a

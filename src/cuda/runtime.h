@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -128,6 +129,9 @@ class Memory {
   const std::shared_ptr<void> lent_;
   void* data_ = nullptr;
 };
+
+/// Returns memory of the GPU for the kernels that the caller launches next.
+using Room = std::function<double*(std::size_t doubles)>;
 
 /// Launches `body` (body.h) in `blocks` blocks on `stream`. Defined for the bodies in instances.h.
 template <class Body>

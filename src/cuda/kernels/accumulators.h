@@ -14,6 +14,7 @@
 //   Gate                       replaces dy first (activations.h)
 //   kNeedsStatistic            whether the kernel gets a statistic of the channel: the mean, around
 //                              which it sums, or in place 1 / sqrt(variance + eps)
+//   OfResults                  an accumulator with the same results, to merge them (reduce.h)
 //   Result                     a partial result
 //   add(elements, center, first, second)
 //                              adds the two terms of an element
@@ -99,6 +100,7 @@ struct alignas(2 * sizeof(R)) Sums {
 /// Sums deviations from a pivot and their squares, which give mean and M2.
 template <class R>
 struct Deviations {
+  using OfResults = Deviations;
   using Result = ShiftedSums<R>;
   using InDouble = ShiftedSums<double>;
   using Gate = NoGate<R>;
@@ -127,6 +129,7 @@ struct Deviations {
 /// Sums dz and dz * (x - mean). A gate makes dz of dy.
 template <class R, class GateIn>
 struct GatedProducts {
+  using OfResults = GatedProducts<R, NoGate<R>>;
   using Result = Sums<R>;
   using InDouble = Sums<double>;
   using Gate = GateIn;
@@ -156,6 +159,7 @@ using ProductsByOutput = GatedProducts<R, GateByOutput<R>>;
 /// mean.
 template <class R>
 struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
+  using OfResults = ProductsInPlace;
   template <class From>
   GLUON_SYNCBN_HOST_DEVICE static Pair finish(const Sums<From>& sums, double inv_std) {
     return {static_cast<double>(sums.first), static_cast<double>(sums.second) / inv_std};

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cuda/kernels/between_blocks.h"
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 #include "cuda/kernels/tiling.h"
@@ -68,21 +67,14 @@ struct Averages {
   R* mean;  // null: the running statistics stay
   R* variance;
   double momentum;
-  R* num_batches;          // of the average over all batches so far; null: `momentum`
-  std::uint32_t* counter;  // of channels that have read num_batches
-  std::int64_t channels;
+  R* num_batches;  // of the average over all batches so far; null: `momentum`
 
   /// The batch has `count` elements per channel.
   GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean, double batch_variance,
                                      std::int64_t count) const {
     if (!mean) return;
-    double weight = momentum;
-    if (num_batches) {
-      const double batches = static_cast<double>(*num_batches) + 1.0;
-      weight = momentum_of_average(batches);
-      if (is_last_block(counter, static_cast<std::uint32_t>(channels)))
-        *num_batches = static_cast<R>(batches);
-    }
+    const double weight =
+        num_batches ? momentum_of_average(static_cast<double>(*num_batches) + 1.0) : momentum;
     move_averages(weight, batch_mean, batch_variance, count, &mean[c], &variance[c]);
   }
 };
@@ -206,6 +198,16 @@ struct BackwardSource {
     gradients[c] = {static_cast<R>(center), static_cast<R>(dy_factor), static_cast<R>(x_factor),
                     static_cast<R>(constant)};
   }
+};
+
+/// Counts a batch, after all channels have read the number.
+template <class R>
+struct CountBatch {
+  static constexpr const char* kName = "number of batches";
+
+  R* num_batches;
+
+  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t) const { *num_batches += R(1); }
 };
 
 /// Reads numbers from the memory of another GPU, to check peer access.

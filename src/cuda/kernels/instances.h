@@ -33,12 +33,20 @@
   VISIT(Elementwise<Tiling, T, V, InputGradientByOutput<Real<T>>>)         \
   VISIT(Elementwise<Tiling, T, V, InputGradientInPlace<Real<T>>>)
 
-/// Kernels with one thread per channel.
+/// Kernels of channels.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
   VISIT(Channels<ForwardSource<float>>)         \
   VISIT(Channels<ForwardSource<double>>)        \
   VISIT(Channels<BackwardSource<float>>)        \
   VISIT(Channels<BackwardSource<double>>)       \
+  VISIT(MergeResults<Deviations<float>>)        \
+  VISIT(MergeResults<Deviations<double>>)       \
+  VISIT(MergeResults<Products<float>>)          \
+  VISIT(MergeResults<Products<double>>)         \
+  VISIT(MergeResults<ProductsInPlace<float>>)   \
+  VISIT(MergeResults<ProductsInPlace<double>>)  \
+  VISIT(Channels<CountBatch<float>>)            \
+  VISIT(Channels<CountBatch<double>>)           \
   VISIT(Channels<ReadNumbers>)
 
 #endif  // GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_

@@ -45,50 +45,22 @@ void dispatch_alignment(const Layout& layout, const Visit& visit, const T* first
 bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
 template <class Result>
-Result* new_results(Workspace* workspace, std::int64_t number) {
+Result* new_results(const Room& room, std::int64_t number) {
   static_assert(sizeof(Result) % sizeof(double) == 0);
-  const std::int64_t doubles = number * static_cast<std::int64_t>(sizeof(Result) / sizeof(double));
-  return number > 0
-             ? reinterpret_cast<Result*>(workspace->doubles(static_cast<std::size_t>(doubles)))
-             : nullptr;
+  return reinterpret_cast<Result*>(
+      room(static_cast<std::size_t>(number) * sizeof(Result) / sizeof(double)));
 }
 
-template <class T, int kVector, template <class> class Accumulator>
-auto sums_of(const ChannelFirst& runs, Workspace* workspace) {
-  using Sums = Reduce<ChannelFirst, T, kVector, Accumulator>;
-  Sums sums{};
-  sums.runs = runs;
-  if (runs.chunks.divisor > 1) {
-    sums.of_chunks = new_results<typename Sums::Result>(workspace, runs.blocks());
-    sums.merge = Merge::of(runs.chunks.divisor, kThreads);
-    sums.counters = workspace->counters(runs.channels);
-  }
-  return sums;
-}
-
-template <class T, int kVector, template <class> class Accumulator>
-auto sums_of(const ChannelLast& matrix, Workspace* workspace) {
-  using Sums = Reduce<ChannelLast, T, kVector, Accumulator>;
-  using InDouble = typename Sums::InDouble;
-  Sums sums{};
-  sums.matrix = matrix;
-  const std::int64_t columns = matrix.columns;
-  const auto several = [](std::int64_t number) { return number > 1 ? number : 0; };
-  sums.of_chunks = new_results<typename Sums::Result>(workspace, several(matrix.chunks) * columns);
-  sums.of_groups = new_results<InDouble>(workspace, several(matrix.groups) * columns);
-  sums.of_columns = new_results<InDouble>(workspace, matrix.is_plain() ? 0 : columns);
-  sums.merge_chunks = Merge::of(matrix.group_chunks.divisor, Sums::kColumnThreads);
-  sums.merge_groups = Merge::of(matrix.groups, Sums::kColumnThreads);
-  sums.counters =
-      workspace->counters((std::size_t{matrix.groups} + 1) * std::size_t{matrix.tiles.divisor} + 1);
-  return sums;
+template <class Body>
+void launch(const Body& body, Stream* stream) {
+  launch(body, body.blocks(), stream);
 }
 
 /// Computes the sums of `Accumulator` of all channels into `message`.
 template <template <class> class Accumulator, class T, class... Others>
 void reduce(const Layout& layout, const double* statistic,
-            const typename Accumulator<Real<T>>::Gate& gate, Workspace* workspace,
-            const Pairs& message, Stream* stream, const T* first, const Others*... others) {
+            const typename Accumulator<Real<T>>::Gate& gate, const Room& room, const Pairs& message,
+            Stream* stream, const T* first, const Others*... others) {
   if (is_empty(layout)) {
     const std::size_t bytes = 2 * static_cast<std::size_t>(layout.channels) * sizeof(double);
     for (double* place : {message.first, message.copy}) {
@@ -98,14 +70,21 @@ void reduce(const Layout& layout, const double* statistic,
   }
   dispatch_alignment(
       layout,
-      [&](const auto& partition, auto vector) {
-        auto sums = sums_of<T, decltype(vector)::value, Accumulator>(partition, workspace);
-        sums.message = message;
-        const T* const inputs[] = {first, others...};
-        std::copy(std::begin(inputs), std::end(inputs), sums.inputs);
-        sums.statistic = statistic;
-        sums.gate = gate;
-        launch(sums, partition.blocks(), stream);
+      [&](const auto& tiling, auto vector) {
+        using Tiling = std::decay_t<decltype(tiling)>;
+        using Sums = Reduce<Tiling, T, decltype(vector)::value, Accumulator>;
+        using Result = typename Sums::Result;
+        const ResultPlaces places = tiling.results();
+        Result* results = places.number == 1
+                              ? nullptr
+                              : new_results<Result>(room, places.number * layout.channels);
+        const Sums sums{tiling, {first, others...}, statistic, gate, places.columns, results,
+                        message};
+        launch(sums, tiling.blocks(), stream);
+        if (!results) return;
+        using OfResults = typename Accumulator<Real<T>>::OfResults;
+        launch(MergeResults<OfResults>{results, places, layout.channels, statistic, message},
+               stream);
       },
       first, others...);
 }
@@ -120,8 +99,7 @@ Output<T> output_of(WriteMode write, T* to) {
 
 template <class Source>
 void merge(const Source& source, Stream* stream) {
-  const Channels<Source> body{source, source.channels};
-  launch(body, body.blocks(), stream);
+  launch(Channels<Source>{source, source.channels}, stream);
 }
 
 /// Computes the output arrays that are not null from inputs of the same shape.
@@ -132,11 +110,11 @@ void write_outputs(const Layout& layout, const Source& source, const Outputs<T>&
   const auto or_first = [&](const Output<T>& output) { return output.to ? output.to : first; };
   dispatch_alignment(
       layout,
-      [&](const auto& partition, auto vector) {
-        using Tiling = std::decay_t<decltype(partition)>;
-        const std::int64_t blocks = partition.blocks();
+      [&](const auto& tiling, auto vector) {
+        using Tiling = std::decay_t<decltype(tiling)>;
+        const std::int64_t blocks = tiling.blocks();
         Elementwise<Tiling, T, decltype(vector)::value, Source> body{
-            partition, static_cast<std::uint32_t>(blocks - 1), {first, others...}, source, {}};
+            tiling, static_cast<std::uint32_t>(blocks - 1), {first, others...}, source, {}};
         std::copy_n(outputs.begin(), Source::kOutputs, body.outputs);
         launch(body, blocks, stream);
       },
@@ -161,9 +139,9 @@ void load_kernels(int ordinal) {
 }
 
 template <class T>
-void moments(const T* x, const Layout& layout, Workspace* workspace, const Pairs& message,
+void moments(const T* x, const Layout& layout, const Room& room, const Pairs& message,
              Stream* stream) {
-  reduce<Deviations>(layout, nullptr, {}, workspace, message, stream, x);
+  reduce<Deviations>(layout, nullptr, {}, room, message, stream, x);
 }
 
 template <class T>
@@ -171,6 +149,9 @@ void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& s
                WriteMode write, T* y, Stream* stream, const Activated<T>& activated) {
   using R = Real<T>;
   merge(source, stream);
+  if (R* number = source.averages.num_batches) {
+    launch(Channels<CountBatch<R>>{{number}, 1}, stream);
+  }
   const Outputs<T> outputs{output_of(write, y)};
   const Normalization<R> plain{source.normalizations};
   const auto activator = Activator<R>::of(activated.activation);
@@ -186,31 +167,29 @@ void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& s
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   Workspace* workspace, const Pairs& message, Stream* stream,
-                   const Gate<T>& gate) {
+                   const Room& room, const Pairs& message, Stream* stream, const Gate<T>& gate) {
   const auto activator = Activator<Real<T>>::of(gate.activation);
   if (gate.inplace) {
-    reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), workspace, message, stream,
-                            dy, gate.y);
+    reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), room, message, stream, dy,
+                            gate.y);
   } else if (gate.activation.type == ActType::kNone) {
-    reduce<Products>(layout, mean, {}, workspace, message, stream, dy, x);
+    reduce<Products>(layout, mean, {}, room, message, stream, dy, x);
   } else if (gate.y) {
-    reduce<ProductsByOutput>(layout, mean, {activator}, workspace, message, stream, dy, x, gate.y);
+    reduce<ProductsByOutput>(layout, mean, {activator}, room, message, stream, dy, x, gate.y);
   } else {
-    reduce<ProductsByInput>(layout, mean, {activator, gate.normalizations}, workspace, message,
-                            stream, dy, x);
+    reduce<ProductsByInput>(layout, mean, {activator, gate.normalizations}, room, message, stream,
+                            dy, x);
   }
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const BackwardSource<Real<T>>& source, WriteMode write, T* dx,
-                    Workspace* workspace, Stream* stream, const Gate<T>& gate,
-                    WriteMode write_shortcut, T* dshortcut) {
+                    const BackwardSource<Real<T>>& source, WriteMode write, T* dx, const Room& room,
+                    Stream* stream, const Gate<T>& gate, WriteMode write_shortcut, T* dshortcut) {
   using R = Real<T>;
   BackwardSource<R> with_room = source;
   with_room.beta = gate.inplace ? gate.beta : nullptr;
-  with_room.gradients = new_results<Gradient<R>>(workspace, source.channels);
+  with_room.gradients = new_results<Gradient<R>>(room, source.channels);
   merge(with_room, stream);
   const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
   const InputGradient<R> plain{with_room.gradients};
@@ -232,13 +211,13 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                             \
-  template void moments<T>(const T*, const Layout&, Workspace*, const Pairs&, Stream*);         \
+  template void moments<T>(const T*, const Layout&, const Room&, const Pairs&, Stream*);        \
   template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, WriteMode, \
                              T*, Stream*, const Activated<T>&);                                 \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, Workspace*,  \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, const Room&, \
                                  const Pairs&, Stream*, const Gate<T>&);                        \
   template void input_gradient<T>(const T*, const T*, const Layout&,                            \
-                                  const BackwardSource<Real<T>>&, WriteMode, T*, Workspace*,    \
+                                  const BackwardSource<Real<T>>&, WriteMode, T*, const Room&,   \
                                   Stream*, const Gate<T>&, WriteMode, T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE

@@ -13,16 +13,6 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Memory that kernels need beside their arrays.
-class Workspace {
- public:
-  virtual ~Workspace() = default;
-  /// Memory for a number of doubles, for the kernels that the caller launches next.
-  virtual double* doubles(std::size_t number) = 0;
-  /// Counters that are zero. Every kernel leaves them as zeros for the next kernel of the stream.
-  virtual std::uint32_t* counters(std::size_t number) = 0;
-};
-
 /// Loads all kernels to a GPU.
 void load_kernels(int ordinal);
 
@@ -53,7 +43,7 @@ struct Gate {
 
 /// Computes mean and M2 of every channel into `message`, by one kernel.
 template <class T>
-void moments(const T* x, const Layout& layout, Workspace* workspace, const Pairs& message,
+void moments(const T* x, const Layout& layout, const Room& room, const Pairs& message,
              Stream* stream);
 
 /// Merges the messages of `source`, and then computes `y` if it is not null, by two kernels.
@@ -65,15 +55,15 @@ void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& s
 /// In place it does not read `x`.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   Workspace* workspace, const Pairs& message, Stream* stream,
+                   const Room& room, const Pairs& message, Stream* stream,
                    const Gate<T>& gate = {});
 
 /// Merges the messages of `source`, and then computes `dx` and `dshortcut` if they are not null, by
 /// two kernels. In place it does not read `x`, and there is no `dshortcut`.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const BackwardSource<Real<T>>& source, WriteMode write, T* dx,
-                    Workspace* workspace, Stream* stream, const Gate<T>& gate = {},
+                    const BackwardSource<Real<T>>& source, WriteMode write, T* dx, const Room& room,
+                    Stream* stream, const Gate<T>& gate = {},
                     WriteMode write_shortcut = WriteMode::kAssign, T* dshortcut = nullptr);
 
 }  // namespace gluon_syncbn::cuda

@@ -98,14 +98,8 @@ ChannelLast ChannelLast::of(const Layout& layout, int vector) {
   const std::int64_t wanted =
       std::max(rows_at_once, divide_up(chunk_of(matrix.total, vector), lanes));
   const std::int64_t chunk_rows = divide_up(rows, divide_up(rows, wanted));
-  const std::int64_t chunks = divide_up(rows, chunk_rows);
   matrix.chunk_rows = index(chunk_rows, layout);
-  matrix.chunks = index(chunks, layout);
-  // A block merges as many chunks of each column as its threads load at once.
-  const std::int64_t at_once = kMergedAtOnce * kThreads / (lanes * vector);
-  const std::int64_t group_chunks = divide_up(chunks, divide_up(chunks, at_once));
-  matrix.group_chunks = FastDivisor::of(index(group_chunks, layout));
-  matrix.groups = index(divide_up(chunks, group_chunks), layout);
+  matrix.chunks = index(divide_up(rows, chunk_rows), layout);
   return matrix;
 }
 

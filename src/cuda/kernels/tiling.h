@@ -15,10 +15,26 @@ constexpr int kThreads = 128;
 /// An array with fewer contiguous elements per channel is treated as a matrix of columns.
 constexpr std::int64_t kShortInner = 16;
 
-/// Partial results that a thread merges at a time, so that their loads overlap.
-constexpr int kMergedAtOnce = 8;
-
 inline bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
+
+/// Where blocks leave their partial results: at chunk * columns + column. A channel has `in_row`
+/// neighbouring columns in each of some rows.
+struct ResultPlaces {
+  std::uint32_t columns;
+  std::uint32_t number;  // of results of a channel
+  std::uint32_t row_columns;
+  FastDivisor in_chunk;
+  FastDivisor in_row;
+
+  /// The place of the i-th result of a channel.
+  GLUON_SYNCBN_HOST_DEVICE std::int64_t of(std::uint32_t channel, std::uint32_t i) const {
+    const std::uint32_t chunk = in_chunk.quotient(i);
+    const std::uint32_t rest = i - chunk * in_chunk.divisor;
+    const std::uint32_t row = in_row.quotient(rest);
+    return std::int64_t{chunk} * columns + row * row_columns + channel * in_row.divisor + rest -
+           row * in_row.divisor;
+  }
+};
 
 /// A tiling gives the elements of an array to blocks and threads. It depends on the layout, the
 /// size of elements and the place of the array within 16 bytes. It does not depend on the GPU, so
@@ -60,20 +76,17 @@ struct ChannelFirst {
   /// The work of one lane: every `lanes`-th unit of a channel from `first` to `end`.
   struct Task {
     std::uint32_t channel;
-    std::uint32_t chunk;
     std::uint32_t first;
     std::uint32_t end;
     bool exists;
   };
-  template <int>
+  template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
     Task task;
-    const std::uint32_t group = chunks.quotient(block);
-    task.chunk = block - group * chunks.divisor;
-    task.channel = group * channels_at_once() + (thread >> lane_shift);
+    task.channel = column<kVector>(block, place<kVector>(thread, 0));
     task.exists = task.channel < channels;
-    const std::uint32_t begin = task.chunk * chunk_units;
-    task.first = begin + (thread & (lanes - 1));
+    const std::uint32_t begin = chunk(block) * chunk_units;
+    task.first = begin + row<kVector>(thread);
     task.end = units - begin < chunk_units ? units : begin + chunk_units;
     if (!task.exists) task.end = 0;
     return task;
@@ -84,6 +97,36 @@ struct ChannelFirst {
   static constexpr int kChannels = 1;
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel(const Task& task, std::uint32_t) const {
     return task.channel;
+  }
+
+  // A block is a matrix of accesses: its columns (here channels) have as many threads as it has
+  // rows. The places of a row have an order of their own.
+  template <int>
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t rows_at_once() const {
+    return lanes;
+  }
+  template <int>
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t tile_columns() const {
+    return channels_at_once();
+  }
+  template <int>
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t row(std::uint32_t thread) const {
+    return thread & (lanes - 1);
+  }
+  /// The place of the i-th column of a thread.
+  template <int>
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t place(std::uint32_t thread, std::uint32_t) const {
+    return thread >> lane_shift;
+  }
+  template <int>
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t column(std::uint32_t block, std::uint32_t place) const {
+    return chunks.quotient(block) * channels_at_once() + place;
+  }
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t chunk(std::uint32_t block) const {
+    return block - chunks.quotient(block) * chunks.divisor;
+  }
+  ResultPlaces results() const {
+    return {channels, chunks.divisor, channels, FastDivisor::of(1), FastDivisor::of(1)};
   }
 };
 
@@ -103,8 +146,6 @@ struct ChannelLast {
   std::uint32_t full_rows;  // without a row that is filled in part
   std::uint32_t chunk_rows;
   std::uint32_t chunks;
-  FastDivisor group_chunks;  // chunks of a group
-  std::uint32_t groups;
   FastDivisor tiles;
 
   static ChannelLast of(const Layout& layout, int vector);
@@ -112,17 +153,12 @@ struct ChannelLast {
   /// Threads of a row. Together they read 64 bytes if each reads 16.
   template <int kVector>
   static constexpr std::uint32_t kLanes = kVector == 1 ? 16 : 4;
-  template <int kVector>
-  static constexpr std::uint32_t kRowsAtOnce = kThreads / kLanes<kVector>;
-  template <int kVector>
-  static constexpr std::uint32_t kTileColumns = kLanes<kVector> * kVector;
 
   std::int64_t blocks() const { return std::int64_t{tiles.divisor} * chunks; }
 
   /// The work of one thread: every kRowsAtOnce-th full row from `row` to `end`, and perhaps the
   /// last row, which is filled in part.
   struct Task {
-    std::uint32_t chunk;
     std::uint32_t column;  // the first one of its access
     std::uint32_t row;
     std::uint32_t end;
@@ -132,17 +168,15 @@ struct ChannelLast {
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
     Task task;
-    task.chunk = tiles.quotient(block);
-    const std::uint32_t tile = block - task.chunk * tiles.divisor;
-    task.column = (tile * kLanes<kVector> + thread % kLanes<kVector>)*kVector;
+    task.column = column<kVector>(block, place<kVector>(thread, 0));
     task.exists = task.column < columns;
-    const std::uint32_t begin = task.chunk * chunk_rows;
+    const std::uint32_t begin = chunk(block) * chunk_rows;
     const std::uint32_t end = rows - begin < chunk_rows ? rows : begin + chunk_rows;
-    task.row = begin + thread / kLanes<kVector>;
+    task.row = begin + row<kVector>(thread);
     task.end = end < full_rows ? end : full_rows;
     // One thread of each lane takes the last row.
     task.has_last = end > full_rows && task.exists &&
-                    (full_rows - begin) % kRowsAtOnce<kVector> == thread / kLanes<kVector>;
+                    (full_rows - begin) % rows_at_once<kVector>() == row<kVector>(thread);
     if (!task.exists) task.end = 0;
     return task;
   }
@@ -160,12 +194,35 @@ struct ChannelLast {
     return channel(task.column + i);
   }
 
-  /// The number of columns of a channel, and one of its columns.
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel_columns() const { return fold * inner.divisor; }
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel_column(std::uint32_t number,
-                                                        std::uint32_t channel) const {
-    const std::uint32_t row = inner.quotient(number);
-    return row * width.divisor + channel * inner.divisor + number - row * inner.divisor;
+  // As in ChannelFirst. The places of a row have the first column of every lane, then the second
+  // column of every lane, and so on, so that neighbouring threads use neighbouring memory.
+  template <int kVector>
+  GLUON_SYNCBN_HOST_DEVICE static constexpr std::uint32_t rows_at_once() {
+    return kThreads / kLanes<kVector>;
+  }
+  template <int kVector>
+  GLUON_SYNCBN_HOST_DEVICE static constexpr std::uint32_t tile_columns() {
+    return kLanes<kVector> * kVector;
+  }
+  template <int kVector>
+  GLUON_SYNCBN_HOST_DEVICE static std::uint32_t row(std::uint32_t thread) {
+    return thread / kLanes<kVector>;
+  }
+  template <int kVector>
+  GLUON_SYNCBN_HOST_DEVICE static std::uint32_t place(std::uint32_t thread, std::uint32_t i) {
+    return i * kLanes<kVector> + thread % kLanes<kVector>;
+  }
+  template <int kVector>
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t column(std::uint32_t block, std::uint32_t place) const {
+    return tiles.remainder(block) * tile_columns<kVector>() + place % kLanes<kVector> * kVector +
+           place / kLanes<kVector>;
+  }
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t chunk(std::uint32_t block) const {
+    return tiles.quotient(block);
+  }
+  ResultPlaces results() const {
+    const std::uint32_t in_chunk = fold * inner.divisor;
+    return {columns, chunks * in_chunk, width.divisor, FastDivisor::of(in_chunk), inner};
   }
 };
 

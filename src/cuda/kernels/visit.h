@@ -78,7 +78,7 @@ struct Walk<ChannelFirst, kVector> {
 
 template <int kVector>
 struct Walk<ChannelLast, kVector> {
-  static constexpr std::uint32_t kRows = ChannelLast::kRowsAtOnce<kVector>;
+  static constexpr std::uint32_t kRows = ChannelLast::rows_at_once<kVector>();
 
   std::int64_t at;
   std::uint32_t row;

@@ -22,29 +22,15 @@
 
 namespace gluon_syncbn::tests {
 
-/// For kernels that one stream runs.
-class Workspace : public cuda::Workspace {
- public:
-  explicit Workspace(cuda::Stream* stream) : stream_(stream) {}
-
-  double* doubles(std::size_t number) override {
-    rooms_.push_back(std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice,
-                                                    stream_->ordinal(), number * sizeof(double)));
-    return static_cast<double*>(rooms_.back()->data());
-  }
-  std::uint32_t* counters(std::size_t number) override {
-    return static_cast<std::uint32_t*>(
-        counters_.at_least(number * sizeof(std::uint32_t), stream_, allocate_));
-  }
-
- private:
-  cuda::Stream* stream_;
-  const cuda::ZeroedMemory::Allocate allocate_ = [this](std::size_t bytes) {
-    return std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, stream_->ordinal(), bytes);
+/// Memory that lives as long as copies of the function.
+inline cuda::Room room_of(cuda::Stream* stream) {
+  const auto rooms = std::make_shared<std::vector<std::unique_ptr<cuda::Memory>>>();
+  return [stream, rooms](std::size_t doubles) {
+    rooms->push_back(std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, stream->ordinal(),
+                                                    doubles * sizeof(double)));
+    return static_cast<double*>(rooms->back()->data());
   };
-  std::vector<std::unique_ptr<cuda::Memory>> rooms_;
-  cuda::ZeroedMemory counters_;
-};
+}
 
 /// Some arrays do not begin at a multiple of 16 bytes.
 inline std::size_t offset_of(std::uint32_t number) { return number % 3 ? 0 : number / 3 % 8; }
@@ -67,13 +53,12 @@ class GpuPhases {
         // Some arrays lie alike within 16 bytes, others do not.
         other_offset_(number % 5 == 1 ? 1 : offset_),
         stream_(stream),
-        workspace_(stream),
+        room_(room_of(stream)),
         moments_(stream, message_of(given.means, given.m2)),
         statistics_(stream, std::vector<double>(3 * given.channels(), -1)),
         gamma_(stream, given.gamma),
         beta_(stream, given.beta),
         averages_(stream, std::vector<R>(2 * given.channels() + 1)),
-        counter_(stream, {0}),
         normalizations_(stream, std::vector<cuda::StoredAffine<R>>(given.channels())),
         gamma_gradient_(stream, given.gamma),
         beta_gradient_(stream, given.gamma),
@@ -94,7 +79,7 @@ class GpuPhases {
   std::vector<double> gradient_sums() {
     const DeviceArray<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
     on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
-      cuda::gradient_sums(dy, x, given_.layout, mean_.data(), &workspace_,
+      cuda::gradient_sums(dy, x, given_.layout, mean_.data(), room_,
                           {found.data(), nullptr, given_.layout.channels}, stream_, gate);
     });
     return found.download();
@@ -113,8 +98,8 @@ class GpuPhases {
   void gradients(WriteMode write, T* dx, WriteMode write_shortcut = WriteMode::kAssign,
                  T* dshortcut = nullptr) {
     on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
-      cuda::input_gradient(dy, x, given_.layout, backward_source(), write, dx, &workspace_, stream_,
-                           gate, write_shortcut, dshortcut);
+      cuda::input_gradient(dy, x, given_.layout, backward_source(), write, dx, room_, stream_, gate,
+                           write_shortcut, dshortcut);
     });
   }
 
@@ -159,12 +144,8 @@ class GpuPhases {
     source.eps = given_.kEps;
     source.statistics = {statistics_.data(), statistics_.data() + channels,
                          statistics_.data() + 2 * channels};
-    source.averages = {averages_.data(),
-                       averages_.data() + channels,
-                       0,
-                       averages_.data() + 2 * channels,
-                       counter_.data(),
-                       channels};
+    source.averages = {averages_.data(), averages_.data() + channels, 0,
+                       averages_.data() + 2 * channels};
     source.gamma = gamma();
     source.beta = beta_.data();
     source.normalizations = normalizations_.data();
@@ -187,10 +168,9 @@ class GpuPhases {
   const LayerCase<T>& given_;
   const std::size_t offset_, other_offset_;
   cuda::Stream* const stream_;
-  Workspace workspace_;
+  const cuda::Room room_;
   const DeviceArray<double> moments_, statistics_;
   const DeviceArray<R> gamma_, beta_, averages_;
-  const DeviceArray<std::uint32_t> counter_;
   const DeviceArray<cuda::StoredAffine<R>> normalizations_;
   const DeviceArray<R> gamma_gradient_, beta_gradient_;
   const DeviceArray<double> inv_std_, mean_, message_;
@@ -222,12 +202,12 @@ class GpuKernels {
     return some;
   }
   std::vector<double> moments(const Data<T>& x, std::uint32_t number) {
-    Workspace workspace(&stream_);
+    const cuda::Room room = room_of(&stream_);
     const DeviceArray<T> on_device(&stream_, x.elements, offset_of(number));
     const auto channels = static_cast<std::size_t>(x.layout.channels);
     const DeviceArray<double> message(&stream_, std::vector<double>(2 * channels, -1));
     const DeviceArray<double> copy(&stream_, std::vector<double>(2 * channels, -1));
-    cuda::moments(on_device.data(), x.layout, &workspace,
+    cuda::moments(on_device.data(), x.layout, room,
                   {message.data(), copy.data(), x.layout.channels}, &stream_);
     const auto found = message.download();
     REQUIRE(same_bits(copy.download(), found));

@@ -95,40 +95,14 @@ TEST_CASE(
     CHECK(lent->bytes() == large * sizeof(double));
     *static_cast<double*>(lent->data()) = 1;
   }
-  // So does pinned memory, and what kernels count with.
+  // So does pinned memory.
   CHECK(gpu.host_memory(2 * large)->data() == own->data());
-  CHECK(gpu.counters(100) != nullptr);
-  CHECK(borrowed.size() == 3);
+  CHECK(borrowed.size() == 2);
   to_lend = nullptr;
   CHECK_THROWS_AS(gpu.memory(2 * large), cuda::OutOfMemory);
-  CHECK(borrowed.size() == 5);
+  CHECK(borrowed.size() == 4);
   cuda::set_lender(nullptr);
   CHECK(finish(&gpu) == std::vector<std::string>{""});
-}
-
-namespace {
-
-cuda::Gpu* lending_for = nullptr;
-
-/// As MXNet's pool, which may wait for another thread that waits for work on the GPU.
-std::shared_ptr<void> lend_after_work(cuda::Memory::Place place, int, std::size_t bytes) {
-  std::promise<void> done;
-  std::thread other([&] { lending_for->when_done([&](auto&) { done.set_value(); }); });
-  CHECK(done.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
-  other.join();
-  const auto memory = std::make_shared<cuda::Memory>(place, 0, bytes);
-  return {memory, memory->data()};
-}
-
-}  // namespace
-
-TEST_CASE("cuda gpu: while it borrows memory for counters, other threads put work on it") {
-  cuda::Gpu gpu(kIndex, 0);
-  lending_for = &gpu;
-  cuda::set_lender(lend_after_work);
-  CHECK(gpu.counters(100) != nullptr);
-  cuda::set_lender(nullptr);
-  gpu.stream()->synchronize();
 }
 
 TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {

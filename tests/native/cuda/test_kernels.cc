@@ -89,7 +89,7 @@ TEST_CASE_TEMPLATE("cuda phases: arrays without elements", T, float, double, Hal
 
 TEST_CASE_TEMPLATE("cuda phases: the same bits every time", T, float, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
-  // One chunk and several; groups of chunks; channels in one column, and in several of many tiles.
+  // One chunk, several and very many; channels in one column, and in several of many tiles.
   std::vector<Layout> layouts;
   for (const Layout& layout :
        {Layout{3, 65, 49}, Layout{3000, 65, 1}, Layout{2, 2, 9973}, Layout{2, 3, 7},
