@@ -8,11 +8,9 @@
 //
 //   kName                      for messages
 //   Shared                     memory of a block
-//   Thread                     variables that a thread keeps from step to step
 //   kSteps                     number of steps
 //   kResident                  blocks for which a multiprocessor must have enough registers
-//   step(step, block, thread, Thread*, Shared*) const
-//                              false in all threads of a block alike if it is done
+//   step(step, block, thread, Shared*) const
 //
 // All threads of a block take a step before one of them takes the next one. So a kernel is its
 // steps with barriers between (kernel.cuh), and the CPU can run the same source in lockstep

@@ -229,17 +229,15 @@ struct Channels {
   std::int64_t size;
 
   struct Shared {};
-  struct Thread {};
   static constexpr int kSteps = 1;
   static constexpr int kResident = kResidentBlocks<double, false>;
 
   std::int64_t blocks() const { return (size + kThreads - 1) / kThreads; }
 
-  GLUON_SYNCBN_HOST_DEVICE bool step(int, std::uint32_t block, std::uint32_t thread, Thread*,
+  GLUON_SYNCBN_HOST_DEVICE void step(int, std::uint32_t block, std::uint32_t thread,
                                      Shared*) const {
     const std::int64_t c = std::int64_t{block} * kThreads + thread;
     if (c < size) source.compute(c);
-    return true;
   }
 };
 

@@ -38,36 +38,36 @@ struct Elementwise {
   Output<T> outputs[kOutputs];
 
   struct Shared {};
+  static constexpr int kSteps = 1;
+  static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated>;
+
+  GLUON_SYNCBN_HOST_DEVICE void step(int, std::uint32_t block, std::uint32_t thread,
+                                     Shared*) const {
+    const auto task = tiling.template task<kVectorIn>(last_block - block, thread);
+    if (!task.exists) return;
+    Ahead ahead;
+    load_ahead(task, &ahead);
+    if (adds()) {
+      write_all<true>(task, &ahead);
+    } else {
+      write_all<false>(task, &ahead);
+    }
+  }
+
+ private:
   /// The first accesses of a thread. Their loads come before the loads of its channels' values, so
   /// that both overlap.
-  struct Thread {
+  struct Ahead {
     Walk<Tiling, kVectorIn> walk;
     Piece pieces[kAhead];
     AlignedVector<T, kVectorIn> packs[kAhead][kInputs];
   };
-  static constexpr int kSteps = 1;
-  static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated>;
-
-  GLUON_SYNCBN_HOST_DEVICE bool step(int, std::uint32_t block, std::uint32_t thread, Thread* self,
-                                     Shared*) const {
-    const auto task = tiling.template task<kVectorIn>(last_block - block, thread);
-    if (!task.exists) return true;
-    begin(task, self);
-    if (adds()) {
-      write_all<true>(task, self);
-    } else {
-      write_all<false>(task, self);
-    }
-    return true;
-  }
-
- private:
-  GLUON_SYNCBN_HOST_DEVICE void begin(const typename Tiling::Task& task, Thread* self) const {
+  GLUON_SYNCBN_HOST_DEVICE void load_ahead(const typename Tiling::Task& task, Ahead* ahead) const {
     auto walk = Walk<Tiling, kVectorIn>::of(tiling, task);
     const bool are_full = Walk<Tiling, kVectorIn>::are_full(tiling);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      Piece& piece = self->pieces[i];
+      Piece& piece = ahead->pieces[i];
       piece = {0, 0};
       if (!walk.has(tiling, 1)) continue;
       if (are_full) {
@@ -79,10 +79,10 @@ struct Elementwise {
       }
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) {
-        self->packs[i][k] = load<kVectorIn>(inputs[k] + piece.begin);
+        ahead->packs[i][k] = load<kVectorIn>(inputs[k] + piece.begin);
       }
     }
-    self->walk = walk;
+    ahead->walk = walk;
   }
 
   GLUON_SYNCBN_HOST_DEVICE bool adds() const {
@@ -95,7 +95,7 @@ struct Elementwise {
   /// A loop that may load an output, to add to it, waits for that between its loads of inputs. So
   /// outputs to which nothing is added have a loop of their own.
   template <bool kMayAdd>
-  GLUON_SYNCBN_HOST_DEVICE void write_all(const typename Tiling::Task& task, Thread* self) const {
+  GLUON_SYNCBN_HOST_DEVICE void write_all(const typename Tiling::Task& task, Ahead* ahead) const {
     Visitor<kMayAdd> visitor{inputs, {}, source, {}};
     GLUON_SYNCBN_UNROLL
     for (int k = 0; k < kOutputs; ++k) visitor.out[k] = outputs[k];
@@ -105,14 +105,14 @@ struct Elementwise {
     }
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      const Piece& piece = self->pieces[i];
+      const Piece& piece = ahead->pieces[i];
       if (piece.end - piece.begin == kVectorIn) {
-        visitor.put(piece.begin, self->packs[i]);
+        visitor.put(piece.begin, ahead->packs[i]);
       } else {
         for (std::int64_t at = piece.begin; at < piece.end; ++at) visitor.one(at, 0);
       }
     }
-    visit(tiling, &self->walk, &visitor);
+    visit(tiling, &ahead->walk, &visitor);
     visit_rest(tiling, task, &visitor);
   }
 

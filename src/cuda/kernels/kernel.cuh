@@ -17,21 +17,18 @@ namespace gluon_syncbn::cuda {
 /// A recursion, because the compiler does not unroll every loop over steps. Registers of all steps
 /// would then be live at once.
 template <int kStep, class Body>
-__device__ __forceinline__ void run_from(const Body& body, typename Body::Thread* self,
-                                         typename Body::Shared* shared) {
+__device__ __forceinline__ void run_from(const Body& body, typename Body::Shared* shared) {
   if constexpr (kStep < Body::kSteps) {
     if constexpr (kStep > 0) __syncthreads();
-    if (body.step(kStep, blockIdx.x, threadIdx.x, self, shared)) {
-      run_from<kStep + 1>(body, self, shared);
-    }
+    body.step(kStep, blockIdx.x, threadIdx.x, shared);
+    run_from<kStep + 1>(body, shared);
   }
 }
 
 template <class Body>
 __global__ void __launch_bounds__(kThreads, Body::kResident) run(const Body body) {
   __shared__ typename Body::Shared shared;
-  typename Body::Thread self;
-  run_from<0>(body, &self, &shared);
+  run_from<0>(body, &shared);
 }
 
 template <class Body>

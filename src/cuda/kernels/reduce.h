@@ -36,12 +36,11 @@ struct Reduce {
     Result of_threads[kThreads * kColumns];  // rows of places
     Result merged[kMerged];
   };
-  struct Thread {};
 
   static constexpr int kSteps = 3;
   static constexpr int kResident = kResidentBlocks<R, Gate::kIsActivated>;
 
-  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
+  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::uint32_t block, std::uint32_t thread,
                                      Shared* shared) const {
     const std::uint32_t width = tiling.template tile_columns<kVector>();
     if (step == 0) {
@@ -56,7 +55,6 @@ struct Reduce {
       const std::uint32_t rows = tiling.template rows_at_once<kVector>() / kAtOnce;
       leave(block, thread, merge_rows(&shared->merged[thread], width, rows));
     }
-    return true;
   }
 
  private:
@@ -137,16 +135,15 @@ struct MergeResults {
   struct Shared {
     InDouble parts[kThreads];
   };
-  struct Thread {};
   static constexpr int kSteps = 2;
   static constexpr int kResident = kResidentBlocks<double, false>;
 
   std::int64_t blocks() const { return (channels + kChannels - 1) / kChannels; }
 
-  GLUON_SYNCBN_HOST_DEVICE bool step(int step, std::uint32_t block, std::uint32_t thread, Thread*,
+  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::uint32_t block, std::uint32_t thread,
                                      Shared* shared) const {
     const std::uint32_t channel = block * kChannels + thread % kChannels;
-    if (channel >= channels) return true;
+    if (channel >= channels) return;
     if (step == 0) {
       const std::uint32_t part = thread / kChannels;
       const std::uint32_t number =
@@ -160,7 +157,6 @@ struct MergeResults {
       message.put(channel,
                   Accumulator::finish(all, Accumulator::kNeedsStatistic ? statistic[channel] : 0));
     }
-    return true;
   }
 
  private:

@@ -37,7 +37,7 @@ constexpr std::size_t kEvery = 1;
 #endif
 
 /// The orders in which kernels in lockstep are to give the same.
-constexpr Order kOtherOrders[] = {Order::kDescending, Order::kInterleaved, Order::kConcurrent};
+constexpr Order kOtherOrders[] = {Order::kDescending, Order::kConcurrent};
 
 /// Lets kernels run in that order for as long as it lives.
 class InOrder {
@@ -56,7 +56,7 @@ inline const std::int64_t kMostElements = [] {
 constexpr std::size_t kEvery = 1;
 
 /// A GPU has orders of its own: these are repetitions.
-constexpr int kOtherOrders[] = {1, 2, 3};
+constexpr int kOtherOrders[] = {1, 2};
 
 class InOrder {
  public:
