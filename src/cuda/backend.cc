@@ -102,11 +102,25 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   }
 
   void merge(const DevicePasses& passes, OnMerged then) final {
-    copy_to_host(all_of(passes),
-                 [self = shared_from_this(), then = std::move(then)](
-                     const std::vector<PartialStatistics>& copies, const std::string& error) {
-                   error.empty() ? then(self->merged(copies), "") : then({}, error);
-                 });
+    auto all = all_of(passes);
+    try {
+      for (const auto& each : all) each->leave_on_host();
+    } catch (const std::exception& error) {
+      return then({}, error.what());
+    }
+    gpu_->post([self = shared_from_this(), all = std::move(all), then = std::move(then)]() mutable {
+      PartialStatistics merged;
+      std::string error;
+      try {
+        std::vector<PartialStatistics> copies;
+        for (const auto& each : all) copies.push_back(each->wait_for_copy());
+        merged = self->merged(copies);
+      } catch (const std::exception& caught) {
+        error = caught.what();
+      }
+      all.clear();  // the work that follows may need such memory
+      then(merged, error);
+    });
   }
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {

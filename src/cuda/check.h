@@ -5,15 +5,11 @@
 
 #include <string>
 
-#include "cuda/runtime.h"
-
 namespace gluon_syncbn::cuda {
 
 /// Throws Error, which names `what` and the GPU, unless the `status` of a call is success. It also
 /// clears the last error of this thread.
 void check(cudaError_t status, const std::string& what, int ordinal);
-
-cudaStream_t native(const Stream& stream);
 
 }  // namespace gluon_syncbn::cuda
 

@@ -50,8 +50,10 @@ std::size_t rounded(std::size_t doubles) {
   return size;
 }
 
-/// A thread that sleeps takes longer to wake than many kernels take to end.
+}  // namespace
+
 void wait_until_reached(const Event& event) {
+  // A thread that sleeps takes longer to wake than many kernels take to end.
   constexpr std::chrono::microseconds kWithoutSleep{100};
   const auto end = std::chrono::steady_clock::now() + kWithoutSleep;
   while (!event.is_reached()) {
@@ -59,8 +61,6 @@ void wait_until_reached(const Event& event) {
     std::this_thread::yield();
   }
 }
-
-}  // namespace
 
 void set_lender(Lender lender) { the_lender = lender; }
 
@@ -257,10 +257,6 @@ void Gpu::when_done(Done done) {
     // Kernels may still run, and use memory that `done` gives back.
     event = nullptr;
   }
-  when_reached(std::move(event), std::move(done));
-}
-
-void Gpu::when_reached(std::shared_ptr<Event> event, Done done) {
   post([this, event = std::move(event), done = std::move(done)]() mutable {
     std::string error;
     try {

@@ -55,6 +55,10 @@ class Pool {
   std::vector<std::unique_ptr<T>> free_;
 };
 
+/// Blocks the calling thread until the work before `event` is done, and sleeps only if that takes
+/// long. Throws as Event::synchronize().
+void wait_until_reached(const Event& event);
+
 /// Returns memory of the context gpu(index), or pinned memory, from MXNet's pool; null if the pool
 /// has none left. This library asks it before CUDA, and holds no lock meanwhile.
 using Lender = std::shared_ptr<void> (*)(Memory::Place place, int index, std::size_t bytes);
@@ -111,8 +115,6 @@ class Gpu {
   /// Calls `done` there after all work that is on the stream now. Does not throw, and calls `done`
   /// in every case.
   void when_done(Done done);
-  /// Calls `done` there after all work before `event`; null: after all work on the stream by then.
-  void when_reached(std::shared_ptr<Event> event, Done done);
 
  private:
   enum class Reading : char { kNotTried, kWorks, kFails, kHangs };

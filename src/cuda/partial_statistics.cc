@@ -1,8 +1,6 @@
 #include "cuda/partial_statistics.h"
 
 #include <algorithm>
-#include <mutex>
-#include <utility>
 
 namespace gluon_syncbn::cuda {
 
@@ -46,47 +44,9 @@ std::string GpuPartialStatistics::error() const {
   }
 }
 
-void GpuPartialStatistics::copy_to_host(Then then) const {
-  try {
-    leave_on_host();
-  } catch (const std::exception& error) {
-    return then({}, error.what());
-  }
-  gpu_->when_reached(message_.written,
-                     [self = shared_from_this(), then](const std::string& error) mutable {
-                       PartialStatistics copied;
-                       if (error.empty()) {
-                         copied = {self->count_, {self->copy(), self->copy() + self->doubles_}};
-                       }
-                       self.reset();  // the work that follows may need such memory
-                       then(copied, error);
-                     });
-}
-
-void copy_to_host(const std::vector<GpuPartialStatisticsPtr>& all,
-                  const std::function<void(const std::vector<PartialStatistics>& copies,
-                                           const std::string& error)>& then) {
-  struct Arrivals {
-    std::mutex mutex;
-    std::vector<PartialStatistics> copies;
-    std::size_t missing = 0;
-    std::string error;
-  };
-  const auto arrivals = std::make_shared<Arrivals>();
-  arrivals->missing = all.size();
-  arrivals->copies.resize(all.size());
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i]->copy_to_host(
-        [arrivals, i, then](const PartialStatistics& copy, const std::string& error) {
-          {
-            const std::lock_guard<std::mutex> lock(arrivals->mutex);
-            arrivals->copies[i] = copy;
-            if (arrivals->error.empty()) arrivals->error = error;
-            if (--arrivals->missing > 0) return;
-          }
-          then(arrivals->copies, arrivals->error);
-        });
-  }
+PartialStatistics GpuPartialStatistics::wait_for_copy() const {
+  wait_until_reached(*message_.written);
+  return {count_, {copy(), copy() + doubles_}};
 }
 
 }  // namespace gluon_syncbn::cuda

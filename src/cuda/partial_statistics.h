@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,10 +15,8 @@ namespace gluon_syncbn::cuda {
 
 /// Partial statistics in memory that GPUs read: of one device for its peers, or of all processes
 /// for the devices of this process.
-class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStatistics> {
+class GpuPartialStatistics {
  public:
-  using Then = std::function<void(const PartialStatistics& copy, const std::string& error)>;
-
   /// Memory for the statistics that `gpu` computes of `count` elements per channel. The caller
   /// launches the kernels that fill values(), and then calls written().
   GpuPartialStatistics(Gpu* gpu, std::size_t doubles, std::int64_t count)
@@ -43,8 +40,10 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
     if (message_.written) stream->wait(*message_.written);
   }
 
-  /// Leaves a copy on the host if the GPU of one of `peers` cannot read values(). Later messages of
-  /// this GPU then have a second place. To be called before any GPU waits for these statistics.
+  /// Leaves a copy on the host unless there is one. Later messages of this GPU have a second place.
+  /// To be called before any GPU waits for these statistics.
+  void leave_on_host() const;
+  /// The same if the GPU of one of `peers` cannot read values().
   void let_read(const std::vector<std::shared_ptr<const GpuPartialStatistics>>& peers) const;
   /// Returns the address at which later kernels on the stream of `reader` read the statistics:
   /// values(), or copy() without peer access. Statistics of the host are copied to memory that
@@ -56,13 +55,10 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
   /// GPU after its work.
   std::string error() const;
 
-  /// As copy_to_host() below, for these statistics alone. For one device the calls of `then` keep
-  /// the order of the calls of this.
-  void copy_to_host(Then then) const;
+  /// Waits for the copy on the host, and returns it. To be called on the thread of a GPU.
+  PartialStatistics wait_for_copy() const;
 
  private:
-  void leave_on_host() const;
-
   Gpu* const gpu_;
   mutable Gpu::Message message_;  // leave_on_host() adds the second place
   const std::size_t doubles_;
@@ -70,12 +66,6 @@ class GpuPartialStatistics : public std::enable_shared_from_this<GpuPartialStati
 };
 
 using GpuPartialStatisticsPtr = std::shared_ptr<const GpuPartialStatistics>;
-
-/// Calls `then` exactly once, now or later, from any thread, with copies of `all` on the host or
-/// with an error. `all` has at least one entry, and the copies have its order. Does not throw.
-void copy_to_host(const std::vector<GpuPartialStatisticsPtr>& all,
-                  const std::function<void(const std::vector<PartialStatistics>& copies,
-                                           const std::string& error)>& then);
 
 }  // namespace gluon_syncbn::cuda
 

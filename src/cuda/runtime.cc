@@ -110,80 +110,64 @@ bool enable_reading(int reader, int owner) {
   return status == cudaErrorPeerAccessAlreadyEnabled;
 }
 
-struct Event::Impl {
-  int ordinal = 0;
-  cudaEvent_t event = nullptr;
-};
-
-Event::Event(int ordinal) : impl_(std::make_unique<Impl>()) {
+Event::Event(int ordinal) : ordinal_(ordinal) {
   const OnDevice on_device(ordinal);
-  impl_->ordinal = ordinal;
   // A thread that waits for the event sleeps instead of polling.
   constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
-  check(cudaEventCreateWithFlags(&impl_->event, kFlags), "cudaEventCreate", ordinal);
+  check(cudaEventCreateWithFlags(&event_, kFlags), "cudaEventCreate", ordinal);
 }
 Event::~Event() {
-  release_on(impl_->ordinal, [this] { return cudaEventDestroy(impl_->event); });
+  release_on(ordinal_, [this] { return cudaEventDestroy(event_); });
 }
 
 void Event::record(Stream* stream) {
-  const OnDevice on_device(impl_->ordinal);
-  check(cudaEventRecord(impl_->event, native(*stream)), "cudaEventRecord", impl_->ordinal);
+  const OnDevice on_device(ordinal_);
+  check(cudaEventRecord(event_, stream->handle()), "cudaEventRecord", ordinal_);
 }
 bool Event::is_reached() const {
-  const cudaError_t status = cudaEventQuery(impl_->event);
+  const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) {
     cudaGetLastError();
     return false;
   }
-  check(status, "earlier work", impl_->ordinal);
+  check(status, "earlier work", ordinal_);
   return true;
 }
-void Event::synchronize() const {
-  check(cudaEventSynchronize(impl_->event), "earlier work", impl_->ordinal);
-}
+void Event::synchronize() const { check(cudaEventSynchronize(event_), "earlier work", ordinal_); }
 
-struct Stream::Impl {
-  cudaStream_t stream = nullptr;
-};
-
-cudaStream_t native(const Stream& stream) { return stream.impl().stream; }
-
-Stream::Stream(int ordinal) : ordinal_(ordinal), impl_(std::make_unique<Impl>()) {
+Stream::Stream(int ordinal) : ordinal_(ordinal) {
   const OnDevice on_device(ordinal);
-  check(cudaStreamCreateWithFlags(&impl_->stream, cudaStreamNonBlocking), "cudaStreamCreate",
-        ordinal);
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", ordinal);
   // Before CUDA 12 the thread has no context until a call like cudaStreamCreate needs one.
   context_of(ordinal) = thread_context();
 }
 Stream::~Stream() {
-  release_on(ordinal_, [this] { return cudaStreamDestroy(impl_->stream); });
+  release_on(ordinal_, [this] { return cudaStreamDestroy(stream_); });
 }
 
 void Stream::synchronize() {
   const OnDevice on_device(ordinal_);
-  check(cudaStreamSynchronize(impl_->stream), "earlier work", ordinal_);
+  check(cudaStreamSynchronize(stream_), "earlier work", ordinal_);
 }
 bool Stream::is_capturing() const {
   const OnDevice on_device(ordinal_);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(impl_->stream, &status), "cudaStreamIsCapturing", ordinal_);
+  check(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing", ordinal_);
   return status != cudaStreamCaptureStatusNone;
 }
 
 void Stream::wait(const Event& event) {
   const OnDevice on_device(ordinal_);
-  check(cudaStreamWaitEvent(impl_->stream, event.impl().event, 0), "cudaStreamWaitEvent", ordinal_);
+  check(cudaStreamWaitEvent(stream_, event.handle(), 0), "cudaStreamWaitEvent", ordinal_);
 }
 void Stream::zero(void* begin, std::size_t bytes) {
   const OnDevice on_device(ordinal_);
-  check(cudaMemsetAsync(begin, 0, bytes, impl_->stream), "cudaMemsetAsync", ordinal_);
+  check(cudaMemsetAsync(begin, 0, bytes, stream_), "cudaMemsetAsync", ordinal_);
 }
 void Stream::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   const OnDevice on_device(ordinal_);
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, impl_->stream), "cudaMemcpyAsync",
-        ordinal_);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync", ordinal_);
 }
 
 Memory::Memory(Place place, int ordinal, std::size_t bytes)

@@ -10,6 +10,10 @@
 
 #include "common/error.h"
 
+// Handles of CUDA, whose headers users of this one do not need.
+struct CUevent_st;
+struct CUstream_st;
+
 namespace gluon_syncbn::cuda {
 
 // The calls of the CUDA runtime that this library needs, as objects. The tests run runtime.cc on a
@@ -60,11 +64,11 @@ class Event {
   /// Blocks the calling thread until the work before the point is done.
   void synchronize() const;
 
-  struct Impl;
-  Impl& impl() const { return *impl_; }
+  CUevent_st* handle() const { return event_; }
 
  private:
-  const std::unique_ptr<Impl> impl_;
+  const int ordinal_;
+  CUevent_st* event_ = nullptr;
 };
 
 /// A queue of work for one GPU, which waits for no other queue, not even MXNet's. Several threads
@@ -87,12 +91,11 @@ class Stream {
   void zero(void* begin, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);
 
-  struct Impl;
-  Impl& impl() const { return *impl_; }
+  CUstream_st* handle() const { return stream_; }
 
  private:
   const int ordinal_;
-  const std::unique_ptr<Impl> impl_;
+  CUstream_st* stream_ = nullptr;
 };
 
 class OutOfMemory : public Error {

@@ -45,7 +45,7 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   void (*const kernel)(Body) = run<Body>;
   const cudaError_t status =
       cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
-                       dim3(kThreads), arguments, 0, native(*stream));
+                       dim3(kThreads), arguments, 0, stream->handle());
   check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
 }
 

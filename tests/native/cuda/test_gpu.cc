@@ -109,7 +109,7 @@ TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {
   const ShareGpus share;
   Shard shard(kIndex, Layout{2, 5, 49}, 1u);
   Finishes finishes;
-  cudaStream_t stream = cuda::native(*cuda::Gpu::of(kIndex).stream());
+  cudaStream_t stream = cuda::Gpu::of(kIndex).stream()->handle();
   const cuda::OnDevice on_device(shard.stream.ordinal());
   REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   const auto refused = doctest::Contains("gpu(200) is being captured into a CUDA graph");
@@ -137,9 +137,8 @@ TEST_CASE("cuda gpu: the thread sleeps until work is done only if that takes lon
   const auto message = gpu.message(1);
   const auto sleeps = [&] {
     const long before = fakeCudaCount("cudaEventSynchronize", -1);
-    Finishes finishes;
-    gpu.when_reached(message.written, finishes.one());
-    CHECK(finishes.wait(1) == std::vector<std::string>{""});
+    const cuda::OnDevice on_device(0);
+    wait_until_reached(*message.written);
     return fakeCudaCount("cudaEventSynchronize", -1) - before;
   };
   CHECK(sleeps() == 0);

@@ -109,7 +109,7 @@ class Collective {
     const auto launch = [this](const cuda::Stream& stream) {
       const cuda::OnDevice on_device(stream.ordinal());
       Collective* const self = this;
-      REQUIRE(fakeCudaLaunch(&self, sizeof self, kernel, 1, cuda::native(stream)) == cudaSuccess);
+      REQUIRE(fakeCudaLaunch(&self, sizeof self, kernel, 1, stream.handle()) == cudaSuccess);
     };
     for (const cuda::Stream* stream : {&first, &second}) {
       const cuda::OnDevice on_device(stream->ordinal());
@@ -350,7 +350,7 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
       {"cudaMalloc", [] { Memory(Memory::Place::kDevice, kGpu, 64); }},
       {"cudaHostAlloc", [] { Memory(Memory::Place::kHost, kGpu, 64); }},
       {"cudaStreamCreateWithFlags", [] { cuda::Stream(kGpu).ordinal(); }},
-      {"cudaEventCreateWithFlags", [] { cuda::Event(kGpu).impl(); }},
+      {"cudaEventCreateWithFlags", [] { cuda::Event(kGpu).handle(); }},
       {"cudaEventRecord", [&] { event.record(&stream); }},
       {"cudaEventSynchronize", on_gpu([&] { event.synchronize(); })},
       {"cudaEventQuery", on_gpu([&] { event.is_reached(); })},

@@ -41,7 +41,7 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   static_assert(std::is_trivially_copyable_v<tests::Arguments<Body>>);
   const OnDevice on_device(stream->ordinal());
   const cudaError_t status =
-      fakeCudaLaunch(&arguments, sizeof arguments, tests::run<Body>, blocks, native(*stream));
+      fakeCudaLaunch(&arguments, sizeof arguments, tests::run<Body>, blocks, stream->handle());
   check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
 }
 

@@ -194,7 +194,7 @@ class TimedEvent {
 
   void record(const cuda::Stream& stream) const {
     const cuda::OnDevice on_device(0);
-    cuda::check(cudaEventRecord(event_, cuda::native(stream)), "cudaEventRecord", 0);
+    cuda::check(cudaEventRecord(event_, stream.handle()), "cudaEventRecord", 0);
   }
   /// Once work behind this event has ended.
   double microseconds_since(const TimedEvent& other) const {
