@@ -93,8 +93,8 @@ class Backend {
   /// The results of a forward pass that its backward pass needs, beside arrays.
   struct Saved {
     StatisticsPtr statistics;
-    std::int64_t count = 0;  ///< elements of a channel in the batch
-    bool of_batch = true;    ///< false if the running statistics were used
+    /// Elements of a channel in the batch; 0 if the running statistics were used.
+    std::int64_t count = 0;
   };
   /// y = act(z), or act(z + shortcut) with z = (x - mean) / sqrt(variance + eps) * gamma + beta.
   struct Forward {

@@ -47,7 +47,7 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
     }
     if (!dx_) return;
     input_gradient(dy_, x_, layout(), channels, normalization_, gate_,
-                   work_.saved.of_batch ? merged().get() : nullptr,
+                   work_.saved.count > 0 ? merged().get() : nullptr,
                    static_cast<double>(work_.saved.count), store_, dx_);
   }
 

@@ -11,7 +11,7 @@
 
 #include "common/error.h"
 #include "cuda/gpu.h"
-#include "cuda/kernels/channels.h"
+#include "cuda/kernels/merge_devices.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/partial_statistics.h"
 #include "norm/invertible.h"
@@ -53,7 +53,7 @@ struct GpuStatistics : Statistics {
 };
 
 /// Gives memory until the caller has launched the kernels that use it: later kernels use it again.
-Room room_of(Gpu* gpu) {
+Scratch scratch_of(Gpu* gpu) {
   const auto taken = std::make_shared<std::vector<Pool<Memory>::Lease>>();
   return [gpu, taken](std::size_t doubles) {
     taken->push_back(gpu->memory(doubles));
@@ -68,22 +68,22 @@ void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics&
   dispatch(work.data.dtype, [&](auto types) {
     using T = typename decltype(types)::Data;
     using P = typename decltype(types)::Parameter;
-    ForwardSource<P> source{};
-    source.messages = messages;
-    source.running_mean = static_cast<const P*>(statistics.running_mean);
-    source.running_variance = static_cast<const P*>(statistics.running_variance);
-    source.channels = statistics.channels;
-    source.eps = work.eps;
-    source.statistics = statistics.arrays();
+    ForwardMerge<P> merge{};
+    merge.messages = messages;
+    merge.running_mean = static_cast<const P*>(statistics.running_mean);
+    merge.running_variance = static_cast<const P*>(statistics.running_variance);
+    merge.channels = statistics.channels;
+    merge.eps = work.eps;
+    merge.statistics = statistics.arrays();
     if (moves_running) {
       const Backend::Running& running = work.running;
-      source.averages = {static_cast<P*>(running.mean), static_cast<P*>(running.variance),
-                         running.momentum.value_or(0), static_cast<P*>(running.num_batches)};
+      merge.averages = {static_cast<P*>(running.mean), static_cast<P*>(running.variance),
+                        running.momentum.value_or(0), static_cast<P*>(running.num_batches)};
     }
-    source.gamma = static_cast<const P*>(work.gamma);
-    source.beta = static_cast<const P*>(work.beta);
-    source.normalizations = statistics.normalizations<P>();
-    cuda::normalize(static_cast<const T*>(work.x), work.data.layout, source, work.write,
+    merge.gamma = static_cast<const P*>(work.gamma);
+    merge.beta = static_cast<const P*>(work.beta);
+    merge.normalizations = statistics.normalizations<P>();
+    cuda::normalize(static_cast<const T*>(work.x), work.data.layout, merge, work.write,
                     static_cast<T*>(work.y), gpu->stream(),
                     {work.activation, static_cast<const T*>(work.shortcut)});
   });
@@ -97,7 +97,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   void sum(const std::function<bool()>&) final {
     const OnDevice on_device(gpu_->stream()->ordinal());
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
-    sum_into({own_->values(), own_->copy(), layout_.channels}, room_of(gpu_));
+    sum_into({own_->values(), own_->copy(), layout_.channels}, scratch_of(gpu_));
     own_->written();
   }
 
@@ -154,7 +154,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   /// Makes the stream wait for `all`, and returns them for its next kernel. The pass keeps them
   /// until it is done.
-  Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, const Room& room) {
+  Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, const Scratch& scratch) {
     if (all.size() > static_cast<std::size_t>(kMostDevices)) {
       throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
                   std::to_string(kMostDevices) + " GPU contexts can meet");
@@ -162,14 +162,14 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     Messages messages{};
     for (const auto& each : all) {
       if (each != own_) each->keep_waiting(gpu_->stream());
-      messages.add(each->read_by(gpu_, room), each->count());
+      messages.add(each->read_by(gpu_, scratch), each->count());
     }
     return messages;
   }
 
  private:
   /// Launches the sums.
-  virtual void sum_into(const Pairs& message, const Room& room) = 0;
+  virtual void sum_into(const Message& message, const Scratch& scratch) = 0;
   virtual PartialStatistics merged(const std::vector<PartialStatistics>& parts) const = 0;
   /// Launches the merge and the outputs.
   virtual void compute(const std::vector<GpuPartialStatisticsPtr>& all) = 0;
@@ -231,10 +231,10 @@ class ForwardPass : public GpuPass {
       : GpuPass(gpu, work.data.layout, std::move(call)), work_(work) {}
 
  private:
-  void sum_into(const Pairs& message, const Room& room) override {
+  void sum_into(const Message& message, const Scratch& scratch) override {
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
-      cuda::moments(static_cast<const T*>(work_.x), layout(), room, message, gpu()->stream());
+      cuda::moments(static_cast<const T*>(work_.x), layout(), scratch, message, gpu()->stream());
     });
   }
 
@@ -248,7 +248,7 @@ class ForwardPass : public GpuPass {
     for (const auto& each : all) count += each->count();
     *work_.saved = {statistics, count};
     // A batch without elements has no statistics.
-    launch_forward(gpu(), work_, *statistics, messages(all, room_of(gpu())), count > 0);
+    launch_forward(gpu(), work_, *statistics, messages(all, scratch_of(gpu())), count > 0);
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
@@ -264,11 +264,11 @@ class BackwardPass : public GpuPass {
         statistics_(GpuStatistics::of(*work_.saved.statistics)) {}
 
  private:
-  void sum_into(const Pairs& message, const Room& room) override {
+  void sum_into(const Message& message, const Scratch& scratch) override {
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       cuda::gradient_sums(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x), layout(),
-                          statistics_.arrays().mean, room, message, gpu()->stream(), gate<T>());
+                          statistics_.arrays().mean, scratch, message, gpu()->stream(), gate<T>());
     });
   }
 
@@ -289,26 +289,26 @@ class BackwardPass : public GpuPass {
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
-      const Room room = room_of(gpu());
-      BackwardSource<P> source{};
-      if (work_.saved.of_batch) source.messages = messages(all, room);
-      source.own = own();
-      source.channels = statistics_.channels;
-      source.mean = statistics_.arrays().mean;
-      source.inv_std = statistics_.arrays().inv_std;
-      source.gamma = static_cast<const P*>(work_.gamma);
-      source.count = static_cast<double>(work_.saved.count);
+      const Scratch scratch = scratch_of(gpu());
+      BackwardMerge<P> merge{};
+      if (work_.saved.count > 0) merge.messages = messages(all, scratch);
+      merge.own = own();
+      merge.channels = statistics_.channels;
+      merge.mean = statistics_.arrays().mean;
+      merge.inv_std = statistics_.arrays().inv_std;
+      merge.gamma = static_cast<const P*>(work_.gamma);
+      merge.count = static_cast<double>(work_.saved.count);
       if (work_.inplace) {
-        source.check = {Invertible::of(work_.data.dtype, work_.activation), first_not_invertible()};
+        merge.check = {Invertible::of(work_.data.dtype, work_.activation), first_not_invertible()};
       }
-      source.fix_gamma = gradients.fix_gamma;
-      source.gamma_gradient = {static_cast<P*>(gradients.gamma),
-                               gradients.write_gamma == WriteMode::kAdd};
-      source.beta_gradient = {static_cast<P*>(gradients.beta),
-                              gradients.write_beta == WriteMode::kAdd};
+      merge.fix_gamma = gradients.fix_gamma;
+      merge.gamma_gradient = {static_cast<P*>(gradients.gamma),
+                              gradients.write_gamma == WriteMode::kAdd};
+      merge.beta_gradient = {static_cast<P*>(gradients.beta),
+                             gradients.write_beta == WriteMode::kAdd};
       cuda::input_gradient(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x),
-                           layout(), source, gradients.write_data, static_cast<T*>(gradients.data),
-                           room, gpu()->stream(), gate<T>(), gradients.write_shortcut,
+                           layout(), merge, gradients.write_data, static_cast<T*>(gradients.data),
+                           scratch, gpu()->stream(), gate<T>(), gradients.write_shortcut,
                            static_cast<T*>(gradients.shortcut));
     });
   }

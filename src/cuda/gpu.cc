@@ -14,7 +14,7 @@
 #include "common/per_process.h"
 #include "common/report.h"
 #include "common/watchdog.h"
-#include "cuda/kernels/channels.h"
+#include "cuda/kernels/per_channel.h"
 #include "cuda/kernels/phases.h"
 
 namespace gluon_syncbn::cuda {
@@ -24,8 +24,6 @@ struct Gpus {
   std::mutex mutex;
   std::map<int, std::unique_ptr<Gpu>> of_contexts;
 };
-
-std::atomic<Lender> the_lender{nullptr};
 
 int ordinal_of(int index) {
   const int count = device_count();
@@ -43,13 +41,6 @@ bool peer_access_is_off() {
   return value && *value && std::atoi(value) == 0;
 }
 
-/// Rounds up, so that arrays of about one size share memory.
-std::size_t rounded(std::size_t doubles) {
-  std::size_t size = 32;
-  while (size < doubles) size *= 2;
-  return size;
-}
-
 }  // namespace
 
 void wait_until_reached(const Event& event) {
@@ -61,8 +52,6 @@ void wait_until_reached(const Event& event) {
     std::this_thread::yield();
   }
 }
-
-void set_lender(Lender lender) { the_lender = lender; }
 
 Gpu& Gpu::of(int index) {
   Gpus& gpus = PerProcess<Gpus>::instance();
@@ -78,7 +67,8 @@ Gpu::Gpu(int index, int ordinal)
       has_peer_access_(!peer_access_is_off()),
       messages_to_host_(!has_peer_access_),
       reading_(static_cast<std::size_t>(device_count())),
-      stream_(ordinal) {
+      stream_(ordinal),
+      memories_(index, &stream_) {
   // CUDA would load each kernel at its first launch. That can wait for kernels of NCCL, which wait
   // for other launches.
   load_kernels(ordinal);
@@ -99,50 +89,6 @@ Gpu::~Gpu() {
   thread_.join();
 }
 
-Pool<Memory>::Lease Gpu::take(Memory::Place place, std::size_t doubles) {
-  const std::size_t size = rounded(doubles);
-  Pool<Memory>* pool = nullptr;
-  {
-    const std::lock_guard<std::mutex> lock(memories_mutex_);
-    pool = &memories_[{place, size}];
-  }
-  return pool->take([&] { return allocate(place, size * sizeof(double)); });
-}
-
-std::unique_ptr<Memory> Gpu::allocate(Memory::Place place, std::size_t bytes) {
-  const auto get = [&] {
-    // MXNet allocates under a lock that it also holds while it launches kernels of NCCL
-    // (kvstore_nccl.h). An allocation between two of these kernels could wait for the first kernel,
-    // which waits for the second one.
-    if (const Lender lender = the_lender) {
-      const OnDevice on_device(ordinal_);
-      if (auto lent = lender(place, index_, bytes)) {
-        return std::make_unique<Memory>(place, ordinal_, bytes, std::move(lent));
-      }
-    }
-    return std::make_unique<Memory>(place, ordinal_, bytes);
-  };
-  try {
-    return get();
-  } catch (const OutOfMemory&) {
-    give_back_free(place);
-  }
-  return get();
-}
-
-void Gpu::give_back_free(Memory::Place place) {
-  std::vector<std::unique_ptr<Memory>> free;
-  {
-    const std::lock_guard<std::mutex> lock(memories_mutex_);
-    for (auto& [of, pool] : memories_) {
-      if (of.first != place) continue;
-      for (auto& memory : pool.clear()) free.push_back(std::move(memory));
-    }
-  }
-  // Earlier work may still use the memory.
-  if (!free.empty()) stream_.synchronize();
-}
-
 void Gpu::require_no_capture() const {
   if (!stream_.is_capturing()) return;
   throw Error("gpu(" + std::to_string(index_) +
@@ -154,7 +100,7 @@ std::shared_ptr<Event> Gpu::event() {
   return events_.take([this] { return std::make_unique<Event>(ordinal_); });
 }
 
-Gpu::Message Gpu::message(std::size_t doubles) {
+Gpu::MessageMemory Gpu::message(std::size_t doubles) {
   require_no_capture();
   return {memory(doubles), messages_to_host_ ? host_memory(doubles) : Pool<Memory>::Lease(),
           event()};
@@ -227,14 +173,15 @@ bool Gpu::reads_rightly(Gpu* owner) {
   Stream writing(owner->ordinal_);
   std::vector<double> numbers(1024);
   std::iota(numbers.begin(), numbers.end(), 1 + owner->ordinal_);
-  const auto there = owner->allocate(Memory::Place::kDevice, numbers.size() * sizeof(double));
+  const auto there =
+      owner->memories_.allocate(Memory::Place::kDevice, numbers.size() * sizeof(double));
   writing.copy(there->data(), numbers.data(), numbers.size() * sizeof(double));
   writing.synchronize();
   const auto here = host_memory(numbers.size());
   auto* read = static_cast<double*>(here->data());
   std::fill_n(read, numbers.size(), 0.0);
-  const Channels<ReadNumbers> body{{static_cast<const double*>(there->data()), read},
-                                   static_cast<std::int64_t>(numbers.size())};
+  const PerChannel<ReadNumbers> body{{static_cast<const double*>(there->data()), read},
+                                     static_cast<std::int64_t>(numbers.size())};
   launch(body, body.blocks(), &reading);
   reading.synchronize();
   return std::equal(numbers.begin(), numbers.end(), read);

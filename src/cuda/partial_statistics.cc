@@ -27,9 +27,9 @@ void GpuPartialStatistics::leave_on_host() const {
   written();
 }
 
-const double* GpuPartialStatistics::read_by(Gpu* reader, const Room& room) const {
+const double* GpuPartialStatistics::read_by(Gpu* reader, const Scratch& scratch) const {
   if (message_.written) return reader->reads(gpu_) ? values() : copy();
-  double* near = room(doubles_);
+  double* near = scratch(doubles_);
   reader->stream()->copy(near, values(), doubles_ * sizeof(double));
   return near;
 }

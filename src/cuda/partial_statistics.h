@@ -47,8 +47,8 @@ class GpuPartialStatistics {
   void let_read(const std::vector<std::shared_ptr<const GpuPartialStatistics>>& peers) const;
   /// Returns the address at which later kernels on the stream of `reader` read the statistics:
   /// values(), or copy() without peer access. Statistics of the host are copied to memory that
-  /// `room` gives.
-  const double* read_by(Gpu* reader, const Room& room) const;
+  /// `scratch` gives.
+  const double* read_by(Gpu* reader, const Scratch& scratch) const;
 
   /// Returns the error of the kernels that fill the values, or "". A GPU that fails leaves no
   /// numbers, and a peer that has read them learns of it only here. To be called on the thread of a
@@ -60,7 +60,7 @@ class GpuPartialStatistics {
 
  private:
   Gpu* const gpu_;
-  mutable Gpu::Message message_;  // leave_on_host() adds the second place
+  mutable Gpu::MessageMemory message_;  // leave_on_host() adds the second place
   const std::size_t doubles_;
   const std::int64_t count_;  // elements per channel
 };

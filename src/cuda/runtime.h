@@ -133,8 +133,8 @@ class Memory {
   void* data_ = nullptr;
 };
 
-/// Returns memory of the GPU for the kernels that the caller launches next.
-using Room = std::function<double*(std::size_t doubles)>;
+/// Gives scratch memory of the GPU to the kernels that the caller launches next.
+using Scratch = std::function<double*(std::size_t doubles)>;
 
 /// Launches `body` (body.h) in `blocks` blocks on `stream`. Defined for the bodies in instances.h.
 template <class Body>

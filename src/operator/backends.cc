@@ -9,7 +9,7 @@
 
 #ifdef GLUON_SYNCBN_CUDA
 #include "cuda/backend.h"
-#include "cuda/gpu.h"
+#include "cuda/memory.h"
 #include "cuda/runtime.h"
 #include "mxnet/ndarray.h"
 #endif

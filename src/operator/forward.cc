@@ -91,7 +91,7 @@ class ForwardCall : public EngineCall {
     const auto statistics =
         op_->backend_->running_statistics(data_of(array(at_[kData])), data(at_[kMovingMean]),
                                           data(at_[kMovingVar]), op_->attributes_.eps);
-    saved_ = {statistics, 0, false};
+    saved_ = {statistics, 0};
     save();
     op_->backend_->inference(work(), statistics, shared_from_this());
   }

@@ -6,6 +6,7 @@
 
 #include "cuda/kernels/activations.h"
 #include "cuda/kernels/body.h"
+#include "cuda/kernels/messages.h"
 #include "cuda/kernels/numbers.h"
 
 // An accumulator defines the sums of a kernel. It has
@@ -26,6 +27,9 @@
 //   finish(result, statistic)  the two numbers of a message
 
 namespace gluon_syncbn::cuda {
+
+/// A thread adds at most so many elements in float, whose sums are then merged in double.
+constexpr std::int64_t kMostElementsOfThread = 128;
 
 /// The sums of the deviations of `count` elements from a pivot, and of their squares. The pivot is
 /// near the mean of these elements, so little cancels.
@@ -167,7 +171,7 @@ struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
 };
 
 /// Sums the elements that a thread visits (visit.h): of one channel, or of one channel for each
-/// place in its accesses. A thread has so few elements that sums in R are accurate (tiling.cc).
+/// place in its accesses.
 template <class T, int kVectorIn, template <class> class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;

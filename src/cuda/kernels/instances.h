@@ -1,8 +1,10 @@
 #ifndef GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_
 #define GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_
 
-#include "cuda/kernels/channels.h"
 #include "cuda/kernels/elementwise.h"
+#include "cuda/kernels/merge_blocks.h"
+#include "cuda/kernels/merge_devices.h"
+#include "cuda/kernels/per_channel.h"
 #include "cuda/kernels/reduce.h"
 #include "cuda/kernels/sources.h"
 
@@ -35,18 +37,18 @@
 
 /// Kernels of channels.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
-  VISIT(Channels<ForwardSource<float>>)         \
-  VISIT(Channels<ForwardSource<double>>)        \
-  VISIT(Channels<BackwardSource<float>>)        \
-  VISIT(Channels<BackwardSource<double>>)       \
-  VISIT(MergeResults<Deviations<float>>)        \
-  VISIT(MergeResults<Deviations<double>>)       \
-  VISIT(MergeResults<Products<float>>)          \
-  VISIT(MergeResults<Products<double>>)         \
-  VISIT(MergeResults<ProductsInPlace<float>>)   \
-  VISIT(MergeResults<ProductsInPlace<double>>)  \
-  VISIT(Channels<CountBatch<float>>)            \
-  VISIT(Channels<CountBatch<double>>)           \
-  VISIT(Channels<ReadNumbers>)
+  VISIT(PerChannel<ForwardMerge<float>>)        \
+  VISIT(PerChannel<ForwardMerge<double>>)       \
+  VISIT(PerChannel<BackwardMerge<float>>)       \
+  VISIT(PerChannel<BackwardMerge<double>>)      \
+  VISIT(MergeBlocks<Deviations<float>>)         \
+  VISIT(MergeBlocks<Deviations<double>>)        \
+  VISIT(MergeBlocks<Products<float>>)           \
+  VISIT(MergeBlocks<Products<double>>)          \
+  VISIT(MergeBlocks<ProductsInPlace<float>>)    \
+  VISIT(MergeBlocks<ProductsInPlace<double>>)   \
+  VISIT(PerChannel<CountBatch<float>>)          \
+  VISIT(PerChannel<CountBatch<double>>)         \
+  VISIT(PerChannel<ReadNumbers>)
 
 #endif  // GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_

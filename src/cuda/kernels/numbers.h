@@ -38,27 +38,6 @@ GLUON_SYNCBN_HOST_DEVICE inline Half from_real<Half>(float value) {
 #endif
 }
 
-/// The two numbers of a channel in a message.
-struct Pair {
-  double first;
-  double second;
-};
-
-/// A message: two numbers per channel, all first numbers, then all second numbers.
-struct Pairs {
-  double* first;
-  double* copy;       // a second place; null: none
-  std::int64_t size;  // channels
-
-  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Pair& pair) const {
-    first[i] = pair.first;
-    first[size + i] = pair.second;
-    if (!copy) return;
-    copy[i] = pair.first;
-    copy[size + i] = pair.second;
-  }
-};
-
 /// Neighbours in memory that one access moves.
 template <class T, int N>
 struct alignas(sizeof(T) * N) AlignedVector {

@@ -45,10 +45,10 @@ void dispatch_alignment(const Layout& layout, const Visit& visit, const T* first
 bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
 template <class Result>
-Result* new_results(const Room& room, std::int64_t number) {
+Result* new_results(const Scratch& scratch, std::int64_t number) {
   static_assert(sizeof(Result) % sizeof(double) == 0);
   return reinterpret_cast<Result*>(
-      room(static_cast<std::size_t>(number) * sizeof(Result) / sizeof(double)));
+      scratch(static_cast<std::size_t>(number) * sizeof(Result) / sizeof(double)));
 }
 
 template <class Body>
@@ -59,8 +59,8 @@ void launch(const Body& body, Stream* stream) {
 /// Computes the sums of `Accumulator` of all channels into `message`.
 template <template <class> class Accumulator, class T, class... Others>
 void reduce(const Layout& layout, const double* statistic,
-            const typename Accumulator<Real<T>>::Gate& gate, const Room& room, const Pairs& message,
-            Stream* stream, const T* first, const Others*... others) {
+            const typename Accumulator<Real<T>>::Gate& gate, const Scratch& scratch,
+            const Message& message, Stream* stream, const T* first, const Others*... others) {
   if (is_empty(layout)) {
     const std::size_t bytes = 2 * static_cast<std::size_t>(layout.channels) * sizeof(double);
     for (double* place : {message.first, message.copy}) {
@@ -77,13 +77,13 @@ void reduce(const Layout& layout, const double* statistic,
         const ResultPlaces places = tiling.results();
         Result* results = places.number == 1
                               ? nullptr
-                              : new_results<Result>(room, places.number * layout.channels);
+                              : new_results<Result>(scratch, places.number * layout.channels);
         const Sums sums{tiling, {first, others...}, statistic, gate, places.columns, results,
                         message};
         launch(sums, tiling.blocks(), stream);
         if (!results) return;
         using OfResults = typename Accumulator<Real<T>>::OfResults;
-        launch(MergeResults<OfResults>{results, places, layout.channels, statistic, message},
+        launch(MergeBlocks<OfResults>{results, places, layout.channels, statistic, message},
                stream);
       },
       first, others...);
@@ -95,11 +95,6 @@ using Outputs = std::array<Output<T>, 2>;
 template <class T>
 Output<T> output_of(WriteMode write, T* to) {
   return {to, write == WriteMode::kAdd ? to : nullptr};
-}
-
-template <class Source>
-void merge(const Source& source, Stream* stream) {
-  launch(Channels<Source>{source, source.channels}, stream);
 }
 
 /// Computes the output arrays that are not null from inputs of the same shape.
@@ -139,21 +134,21 @@ void load_kernels(int ordinal) {
 }
 
 template <class T>
-void moments(const T* x, const Layout& layout, const Room& room, const Pairs& message,
+void moments(const T* x, const Layout& layout, const Scratch& scratch, const Message& message,
              Stream* stream) {
-  reduce<Deviations>(layout, nullptr, {}, room, message, stream, x);
+  reduce<Deviations>(layout, nullptr, {}, scratch, message, stream, x);
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
+void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& merge,
                WriteMode write, T* y, Stream* stream, const Activated<T>& activated) {
   using R = Real<T>;
-  merge(source, stream);
-  if (R* number = source.averages.num_batches) {
-    launch(Channels<CountBatch<R>>{{number}, 1}, stream);
+  launch(PerChannel<ForwardMerge<R>>{merge, merge.channels}, stream);
+  if (R* number = merge.averages.num_batches) {
+    launch(PerChannel<CountBatch<R>>{{number}, 1}, stream);
   }
   const Outputs<T> outputs{output_of(write, y)};
-  const Normalization<R> plain{source.normalizations};
+  const Normalization<R> plain{merge.normalizations};
   const auto activator = Activator<R>::of(activated.activation);
   if (activated.shortcut) {
     write_outputs(layout, ActivatedNormalization<R, true>{plain, activator}, outputs, stream, x,
@@ -167,32 +162,34 @@ void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& s
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   const Room& room, const Pairs& message, Stream* stream, const Gate<T>& gate) {
+                   const Scratch& scratch, const Message& message, Stream* stream,
+                   const Gate<T>& gate) {
   const auto activator = Activator<Real<T>>::of(gate.activation);
   if (gate.inplace) {
-    reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), room, message, stream, dy,
+    reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), scratch, message, stream, dy,
                             gate.y);
   } else if (gate.activation.type == ActType::kNone) {
-    reduce<Products>(layout, mean, {}, room, message, stream, dy, x);
+    reduce<Products>(layout, mean, {}, scratch, message, stream, dy, x);
   } else if (gate.y) {
-    reduce<ProductsByOutput>(layout, mean, {activator}, room, message, stream, dy, x, gate.y);
+    reduce<ProductsByOutput>(layout, mean, {activator}, scratch, message, stream, dy, x, gate.y);
   } else {
-    reduce<ProductsByInput>(layout, mean, {activator, gate.normalizations}, room, message, stream,
-                            dy, x);
+    reduce<ProductsByInput>(layout, mean, {activator, gate.normalizations}, scratch, message,
+                            stream, dy, x);
   }
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const BackwardSource<Real<T>>& source, WriteMode write, T* dx, const Room& room,
-                    Stream* stream, const Gate<T>& gate, WriteMode write_shortcut, T* dshortcut) {
+                    const BackwardMerge<Real<T>>& merge, WriteMode write, T* dx,
+                    const Scratch& scratch, Stream* stream, const Gate<T>& gate,
+                    WriteMode write_shortcut, T* dshortcut) {
   using R = Real<T>;
-  BackwardSource<R> with_room = source;
-  with_room.beta = gate.inplace ? gate.beta : nullptr;
-  with_room.gradients = new_results<Gradient<R>>(room, source.channels);
-  merge(with_room, stream);
+  BackwardMerge<R> with_gradients = merge;
+  with_gradients.beta = gate.inplace ? gate.beta : nullptr;
+  with_gradients.gradients = new_results<Gradient<R>>(scratch, merge.channels);
+  launch(PerChannel<BackwardMerge<R>>{with_gradients, merge.channels}, stream);
   const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
-  const InputGradient<R> plain{with_room.gradients};
+  const InputGradient<R> plain{with_gradients.gradients};
   const auto activator = Activator<R>::of(gate.activation);
   const bool is_plain = gate.activation.type == ActType::kNone;
   if (gate.inplace) {
@@ -210,14 +207,14 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
   }
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                             \
-  template void moments<T>(const T*, const Layout&, const Room&, const Pairs&, Stream*);        \
-  template void normalize<T>(const T*, const Layout&, const ForwardSource<Real<T>>&, WriteMode, \
-                             T*, Stream*, const Activated<T>&);                                 \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, const Room&, \
-                                 const Pairs&, Stream*, const Gate<T>&);                        \
-  template void input_gradient<T>(const T*, const T*, const Layout&,                            \
-                                  const BackwardSource<Real<T>>&, WriteMode, T*, const Room&,   \
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                                \
+  template void moments<T>(const T*, const Layout&, const Scratch&, const Message&, Stream*);      \
+  template void normalize<T>(const T*, const Layout&, const ForwardMerge<Real<T>>&, WriteMode, T*, \
+                             Stream*, const Activated<T>&);                                        \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, const Scratch&, \
+                                 const Message&, Stream*, const Gate<T>&);                         \
+  template void input_gradient<T>(const T*, const T*, const Layout&,                               \
+                                  const BackwardMerge<Real<T>>&, WriteMode, T*, const Scratch&,    \
                                   Stream*, const Gate<T>&, WriteMode, T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE

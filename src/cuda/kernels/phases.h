@@ -7,7 +7,7 @@
 #include "common/layout.h"
 #include "common/real.h"
 #include "common/write_mode.h"
-#include "cuda/kernels/channels.h"
+#include "cuda/kernels/merge_devices.h"
 #include "cuda/runtime.h"
 #include "norm/activation.h"
 
@@ -43,27 +43,27 @@ struct Gate {
 
 /// Computes mean and M2 of every channel into `message`, by one kernel.
 template <class T>
-void moments(const T* x, const Layout& layout, const Room& room, const Pairs& message,
+void moments(const T* x, const Layout& layout, const Scratch& scratch, const Message& message,
              Stream* stream);
 
-/// Merges the messages of `source`, and then computes `y` if it is not null, by two kernels.
+/// Merges the messages of `merge`, and then computes `y` if it is not null, by two kernels.
 template <class T>
-void normalize(const T* x, const Layout& layout, const ForwardSource<Real<T>>& source,
+void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& merge,
                WriteMode write, T* y, Stream* stream, const Activated<T>& activated = {});
 
 /// Computes the sums of dz and of dz * (x - mean) of every channel into `message`, by one kernel.
 /// In place it does not read `x`.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   const Room& room, const Pairs& message, Stream* stream,
+                   const Scratch& scratch, const Message& message, Stream* stream,
                    const Gate<T>& gate = {});
 
-/// Merges the messages of `source`, and then computes `dx` and `dshortcut` if they are not null, by
+/// Merges the messages of `merge`, and then computes `dx` and `dshortcut` if they are not null, by
 /// two kernels. In place it does not read `x`, and there is no `dshortcut`.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const BackwardSource<Real<T>>& source, WriteMode write, T* dx, const Room& room,
-                    Stream* stream, const Gate<T>& gate = {},
+                    const BackwardMerge<Real<T>>& merge, WriteMode write, T* dx,
+                    const Scratch& scratch, Stream* stream, const Gate<T>& gate = {},
                     WriteMode write_shortcut = WriteMode::kAssign, T* dshortcut = nullptr);
 
 }  // namespace gluon_syncbn::cuda

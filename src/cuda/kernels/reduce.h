@@ -10,8 +10,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// The sums of every channel that `Accumulator` defines, or partial results of several blocks,
-/// which MergeResults merges.
+/// The sums of every channel that `Accumulator` defines, or the results of several blocks, which
+/// MergeBlocks merges.
 template <class Tiling, class T, int kVector, template <class> class Accumulator>
 struct Reduce {
   static constexpr const char* kName = Accumulator<Real<T>>::kName;
@@ -28,7 +28,7 @@ struct Reduce {
   Gate gate;
   std::uint32_t columns;  // of a chunk
   Result* results;        // at chunk * columns + column; null: channels have one result
-  Pairs message;          // of channels
+  Message message;        // of channels
 
   static constexpr std::uint32_t kAtOnce = 8;
   static constexpr std::uint32_t kMerged = kThreads * kColumns / kAtOnce;
@@ -111,72 +111,6 @@ struct Reduce {
       const double of_channel = Accumulator<R>::kNeedsStatistic ? statistic[column] : 0;
       message.put(column, Accumulator<R>::finish(all, of_channel));
     }
-  }
-};
-
-/// Merges the partial results of every channel in double, in an order that depends on their number
-/// alone.
-template <class Accumulator>
-struct MergeResults {
-  static constexpr const char* kName = "merge of partial sums";
-  using Result = typename Accumulator::Result;
-  using InDouble = typename Accumulator::InDouble;
-
-  const Result* results;
-  ResultPlaces places;
-  std::int64_t channels;
-  const double* statistic;  // of channels, if the accumulator needs one
-  Pairs message;
-
-  // Two neighbouring results of moments in float fill a sector of 32 bytes.
-  static constexpr std::uint32_t kChannels = 2;
-  static constexpr std::uint32_t kParts = kThreads / kChannels;
-
-  struct Shared {
-    InDouble parts[kThreads];
-  };
-  static constexpr int kSteps = 2;
-  static constexpr int kResident = kResidentBlocks<double, false>;
-
-  std::int64_t blocks() const { return (channels + kChannels - 1) / kChannels; }
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::uint32_t block, std::uint32_t thread,
-                                     Shared* shared) const {
-    const std::uint32_t channel = block * kChannels + thread % kChannels;
-    if (channel >= channels) return;
-    if (step == 0) {
-      const std::uint32_t part = thread / kChannels;
-      const std::uint32_t number =
-          places.number > part ? (places.number - part + kParts - 1) / kParts : 0;
-      shared->parts[thread] = merge_all<Result>(
-          number, [&](std::uint32_t i) { return results[places.of(channel, part + i * kParts)]; });
-    } else if (thread < kChannels) {
-      const auto all = merge_all<InDouble>(
-          places.number < kParts ? places.number : kParts,
-          [&](std::uint32_t i) { return shared->parts[i * kChannels + thread]; });
-      message.put(channel,
-                  Accumulator::finish(all, Accumulator::kNeedsStatistic ? statistic[channel] : 0));
-    }
-  }
-
- private:
-  /// Merges get(0), ..., get(number - 1) in this order. The loads of several results overlap.
-  template <class From, class Get>
-  GLUON_SYNCBN_HOST_DEVICE static InDouble merge_all(std::uint32_t number, const Get& get) {
-    // So many results fit into registers.
-    constexpr int kAtOnce = sizeof(From) > 16 ? 4 : 8;
-    InDouble all{};
-    for (std::uint32_t i = 0; i < number; i += kAtOnce) {
-      From results[kAtOnce];
-      GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) {
-        results[k] = {};
-        if (i + k < number) results[k] = get(i + k);
-      }
-      GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) all.add(results[k]);
-    }
-    return all;
   }
 };
 

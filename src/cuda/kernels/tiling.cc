@@ -5,17 +5,16 @@
 #include <string>
 
 #include "common/error.h"
+#include "cuda/kernels/accumulators.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
 
 // Blocks that fill a GPU. An array makes fewer if each would have too few elements.
 constexpr std::int64_t kBlocks = 1024;
-// A thread has at least two accesses, whose loads overlap. It has few elements, so that sums in
-// float are accurate.
+// A thread has at least two accesses, whose loads overlap.
 constexpr std::int64_t kLeastAccesses = 2;
 constexpr std::int64_t kLeastElements = 8;
-constexpr std::int64_t kMostElements = 128;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
@@ -24,7 +23,7 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) *
 std::int64_t chunk_of(std::int64_t total, int vector) {
   const std::int64_t least = std::max(kLeastAccesses * vector, kLeastElements);
   const std::int64_t chunk =
-      std::clamp(divide_up(total, kBlocks), kThreads * least, kThreads * kMostElements);
+      std::clamp(divide_up(total, kBlocks), kThreads * least, kThreads * kMostElementsOfThread);
   return divide_up(chunk, vector);
 }
 
@@ -61,7 +60,7 @@ ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase) {
   constexpr std::int64_t kEnoughBlocks = 256;
   std::int64_t wanted = chunk_of(layout.channels * layout.count(), vector);
   if (layout.channels >= kEnoughBlocks) {
-    wanted = std::max(wanted, std::min(4 * wanted, kThreads * kMostElements / vector));
+    wanted = std::max(wanted, std::min(4 * wanted, kThreads * kMostElementsOfThread / vector));
   }
   const std::int64_t chunks = runs.lanes == kThreads ? divide_up(units, wanted) : 1;
   constexpr std::int64_t kLineUnits = 8;

@@ -23,7 +23,7 @@
 namespace gluon_syncbn::tests {
 
 /// Memory that lives as long as copies of the function.
-inline cuda::Room room_of(cuda::Stream* stream) {
+inline cuda::Scratch scratch_of(cuda::Stream* stream) {
   const auto rooms = std::make_shared<std::vector<std::unique_ptr<cuda::Memory>>>();
   return [stream, rooms](std::size_t doubles) {
     rooms->push_back(std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, stream->ordinal(),
@@ -53,7 +53,7 @@ class GpuPhases {
         // Some arrays lie alike within 16 bytes, others do not.
         other_offset_(number % 5 == 1 ? 1 : offset_),
         stream_(stream),
-        room_(room_of(stream)),
+        scratch_(scratch_of(stream)),
         moments_(stream, message_of(given.means, given.m2)),
         statistics_(stream, std::vector<double>(3 * given.channels(), -1)),
         gamma_(stream, given.gamma),
@@ -72,14 +72,14 @@ class GpuPhases {
   void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) {
     const DeviceArray<T> input(stream_, given_.x.elements, offset_), output(stream_, *y, offset_);
     const DeviceArray<T> shortcut(stream_, given_.y.elements, other_offset_);
-    cuda::normalize(input.data(), given_.layout, forward_source(), write, output.data(), stream_,
+    cuda::normalize(input.data(), given_.layout, forward_merge(), write, output.data(), stream_,
                     {given_.activation, adds_shortcut ? shortcut.data() : nullptr});
     *y = output.download();
   }
   std::vector<double> gradient_sums() {
     const DeviceArray<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
     on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
-      cuda::gradient_sums(dy, x, given_.layout, mean_.data(), room_,
+      cuda::gradient_sums(dy, x, given_.layout, mean_.data(), scratch_,
                           {found.data(), nullptr, given_.layout.channels}, stream_, gate);
     });
     return found.download();
@@ -98,8 +98,8 @@ class GpuPhases {
   void gradients(WriteMode write, T* dx, WriteMode write_shortcut = WriteMode::kAssign,
                  T* dshortcut = nullptr) {
     on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
-      cuda::input_gradient(dy, x, given_.layout, backward_source(), write, dx, room_, stream_, gate,
-                           write_shortcut, dshortcut);
+      cuda::input_gradient(dy, x, given_.layout, backward_merge(), write, dx, scratch_, stream_,
+                           gate, write_shortcut, dshortcut);
     });
   }
 
@@ -136,39 +136,39 @@ class GpuPhases {
     stream_->synchronize();
   }
   const R* gamma() const { return given_.fix_gamma ? nullptr : gamma_.data(); }
-  cuda::ForwardSource<R> forward_source() const {
+  cuda::ForwardMerge<R> forward_merge() const {
     const auto channels = given_.layout.channels;
-    cuda::ForwardSource<R> source{};
-    source.messages.add(moments_.data(), static_cast<std::int64_t>(given_.kCount));
-    source.channels = channels;
-    source.eps = given_.kEps;
-    source.statistics = {statistics_.data(), statistics_.data() + channels,
-                         statistics_.data() + 2 * channels};
-    source.averages = {averages_.data(), averages_.data() + channels, 0,
-                       averages_.data() + 2 * channels};
-    source.gamma = gamma();
-    source.beta = beta_.data();
-    source.normalizations = normalizations_.data();
-    return source;
+    cuda::ForwardMerge<R> merge{};
+    merge.messages.add(moments_.data(), static_cast<std::int64_t>(given_.kCount));
+    merge.channels = channels;
+    merge.eps = given_.kEps;
+    merge.statistics = {statistics_.data(), statistics_.data() + channels,
+                        statistics_.data() + 2 * channels};
+    merge.averages = {averages_.data(), averages_.data() + channels, 0,
+                      averages_.data() + 2 * channels};
+    merge.gamma = gamma();
+    merge.beta = beta_.data();
+    merge.normalizations = normalizations_.data();
+    return merge;
   }
-  cuda::BackwardSource<R> backward_source() {
-    cuda::BackwardSource<R> source{};
-    if (given_.of_batch) source.messages.add(message_.data(), given_.layout.count());
-    source.own = message_.data();
-    source.channels = given_.layout.channels;
-    source.mean = mean_.data();
-    source.inv_std = inv_std_.data();
-    source.gamma = gamma();
-    source.count = given_.kCount;
-    source.gamma_gradient = {gamma_gradient_.data(), false};
-    source.beta_gradient = {beta_gradient_.data(), true};
-    return source;
+  cuda::BackwardMerge<R> backward_merge() {
+    cuda::BackwardMerge<R> merge{};
+    if (given_.of_batch) merge.messages.add(message_.data(), given_.layout.count());
+    merge.own = message_.data();
+    merge.channels = given_.layout.channels;
+    merge.mean = mean_.data();
+    merge.inv_std = inv_std_.data();
+    merge.gamma = gamma();
+    merge.count = given_.kCount;
+    merge.gamma_gradient = {gamma_gradient_.data(), false};
+    merge.beta_gradient = {beta_gradient_.data(), true};
+    return merge;
   }
 
   const LayerCase<T>& given_;
   const std::size_t offset_, other_offset_;
   cuda::Stream* const stream_;
-  const cuda::Room room_;
+  const cuda::Scratch scratch_;
   const DeviceArray<double> moments_, statistics_;
   const DeviceArray<R> gamma_, beta_, averages_;
   const DeviceArray<cuda::StoredAffine<R>> normalizations_;
@@ -202,12 +202,12 @@ class GpuKernels {
     return some;
   }
   std::vector<double> moments(const Data<T>& x, std::uint32_t number) {
-    const cuda::Room room = room_of(&stream_);
+    const cuda::Scratch scratch = scratch_of(&stream_);
     const DeviceArray<T> on_device(&stream_, x.elements, offset_of(number));
     const auto channels = static_cast<std::size_t>(x.layout.channels);
     const DeviceArray<double> message(&stream_, std::vector<double>(2 * channels, -1));
     const DeviceArray<double> copy(&stream_, std::vector<double>(2 * channels, -1));
-    cuda::moments(on_device.data(), x.layout, room,
+    cuda::moments(on_device.data(), x.layout, scratch,
                   {message.data(), copy.data(), x.layout.channels}, &stream_);
     const auto found = message.download();
     REQUIRE(same_bits(copy.download(), found));

@@ -159,8 +159,8 @@ TEST_CASE("cuda gpu: without an event the thread waits for all work there is") {
     *number = 1;
     gpu.stream()->zero(memory->data(), sizeof(double));
     gpu.stream()->copy(number, memory->data(), sizeof(double));
-    const cuda::Gpu::Message kept[] = {gpu.message(1),
-                                       gpu.message(1)};  // with all events there are
+    const cuda::Gpu::MessageMemory kept[] = {gpu.message(1),
+                                             gpu.message(1)};  // with all events there are
     fakeCudaInject(fault.c_str());
     Finishes finishes;
     gpu.when_done([&, done = finishes.one()](const std::string& error) {

@@ -43,7 +43,6 @@ std::string error_on_gpu(const Activation& activation, const std::vector<Real<T>
   work.dy = work.y = zeros.data();
   work.gamma = gamma.empty() ? nullptr : on_device_gamma.data();
   work.beta = on_device_beta.data();
-  work.saved.of_batch = false;
   work.saved.statistics =
       layer->running_statistics(work.data, on_device_beta.data(), on_device_beta.data(), 1);
   Finishes finishes;

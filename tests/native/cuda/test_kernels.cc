@@ -35,16 +35,16 @@ TEST_CASE("cuda phases: means whose squares no double can hold") {
     const DeviceArray<double> moments(kernels.stream(), message);
     const DeviceArray<double> statistics(kernels.stream(), std::vector<double>(6));
     const DeviceArray<double> beta(kernels.stream(), std::vector<double>(2));
-    cuda::ForwardSource<double> source{};
-    source.messages.add(moments.data(), 0);
-    for (std::size_t i = 0; i < devices; ++i) source.messages.add(moments.data(), 4);
-    source.channels = 2;
-    source.statistics = {statistics.data(), statistics.data() + 2, statistics.data() + 4};
-    source.beta = beta.data();
+    cuda::ForwardMerge<double> merge{};
+    merge.messages.add(moments.data(), 0);
+    for (std::size_t i = 0; i < devices; ++i) merge.messages.add(moments.data(), 4);
+    merge.channels = 2;
+    merge.statistics = {statistics.data(), statistics.data() + 2, statistics.data() + 4};
+    merge.beta = beta.data();
     const DeviceArray<cuda::StoredAffine<double>> normalizations(
         kernels.stream(), std::vector<cuda::StoredAffine<double>>(2));
-    source.normalizations = normalizations.data();
-    cuda::normalize<double>(nullptr, {4, 2, 1}, source, WriteMode::kAssign, nullptr,
+    merge.normalizations = normalizations.data();
+    cuda::normalize<double>(nullptr, {4, 2, 1}, merge, WriteMode::kAssign, nullptr,
                             kernels.stream());
     const std::vector<double> found = statistics.download();
     CHECK(found[0] == -3e200);

@@ -19,7 +19,7 @@
 #include "cuda/check.h"
 #include "cuda/fake_cuda_control.h"
 #include "cuda/gpu.h"
-#include "cuda/kernels/channels.h"
+#include "cuda/kernels/per_channel.h"
 #include "cuda/runtime.h"
 #include "cuda/shard.h"
 #include "cuda/thread_context.h"
@@ -301,7 +301,7 @@ TEST_CASE("cuda runtime: no kernel is loaded at its first launch, which would wa
   std::thread launches;
   const bool have_met = collective.run([&] {
     launches = std::thread([&] {
-      const cuda::Channels<cuda::ReadNumbers> body{{values, values + 1}, 1};
+      const cuda::PerChannel<cuda::ReadNumbers> body{{values, values + 1}, 1};
       launch(body, body.blocks(), gpu.stream());
     });
     wait_for_call("cudaLaunchKernel", before);
@@ -362,7 +362,7 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
       {"cudaLaunchKernel",
        [&] {
          auto* numbers = static_cast<double*>(memory.data());
-         const cuda::Channels<cuda::ReadNumbers> body{{numbers, numbers}, 1};
+         const cuda::PerChannel<cuda::ReadNumbers> body{{numbers, numbers}, 1};
          launch(body, 1, &stream);
        }},
   };

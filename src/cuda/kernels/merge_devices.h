@@ -1,58 +1,20 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_CHANNELS_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_CHANNELS_H_
+#ifndef GLUON_SYNCBN_CUDA_KERNELS_MERGE_DEVICES_H_
+#define GLUON_SYNCBN_CUDA_KERNELS_MERGE_DEVICES_H_
 
 #include <cmath>
 #include <cstdint>
 
 #include "cuda/kernels/body.h"
+#include "cuda/kernels/messages.h"
 #include "cuda/kernels/numbers.h"
-#include "cuda/kernels/tiling.h"
 #include "norm/invertible.h"
 #include "norm/moments.h"
 #include "norm/moving_average.h"
 
-// The second kernel of a direction: one thread per channel merges the messages of all devices. It
-// leaves the numbers that the outputs need, and writes statistics or the gradients of parameters.
+// What a thread of PerChannel does to merge the messages of all devices. It leaves the numbers that
+// the outputs need, and writes statistics or the gradients of parameters.
 
 namespace gluon_syncbn::cuda {
-
-/// The messages of all devices, in the order of devices.
-constexpr int kMostDevices = 64;
-
-struct Messages {
-  const double* values[kMostDevices];
-  MergeWeight weights[kMostDevices];  // of moments; 0 for a device without elements
-  std::int64_t count;                 // elements per channel of all devices
-  int size;
-
-  void add(const double* of_device, std::int64_t own_count) {
-    values[size] = of_device;
-    weights[size++] = own_count > 0 ? MergeWeight::of(count, own_count) : MergeWeight{};
-    count += own_count;
-  }
-
-  /// Calls visit(weight, first, second) with the numbers of a channel, in the order of devices. The
-  /// loads of several devices overlap.
-  template <class Visit>
-  GLUON_SYNCBN_HOST_DEVICE void for_each(std::int64_t channels, std::int64_t c,
-                                         const Visit& visit) const {
-    constexpr int kAtOnce = 8;
-    for (int begin = 0; begin < size; begin += kAtOnce) {
-      double first[kAtOnce];
-      double second[kAtOnce];
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (begin + i >= size) continue;
-        first[i] = values[begin + i][c];
-        second[i] = values[begin + i][channels + c];
-      }
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (begin + i < size) visit(weights[begin + i], first[i], second[i]);
-      }
-    }
-  }
-};
 
 /// Statistics of the channels.
 struct StatisticsArrays {
@@ -82,7 +44,7 @@ struct Averages {
 /// Computes the statistics of the batch, merged as on the CPU, or takes the running statistics.
 /// Then computes the normalizations.
 template <class R>
-struct ForwardSource {
+struct ForwardMerge {
   static constexpr const char* kName = "merge of moments";
 
   Messages messages;  // none: the running statistics
@@ -152,7 +114,7 @@ struct InvertibleCheck {
 /// Merges the sums of all devices, and computes the factors of dx. The gradients of gamma and beta
 /// come from the sums of this device alone.
 template <class R>
-struct BackwardSource {
+struct BackwardMerge {
   static constexpr const char* kName = "merge of gradient sums";
 
   Messages messages;  // none: statistics are constants
@@ -210,37 +172,6 @@ struct CountBatch {
   GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t) const { *num_batches += R(1); }
 };
 
-/// Reads numbers from the memory of another GPU, to check peer access.
-struct ReadNumbers {
-  static constexpr const char* kName = "check of peer access";
-
-  const double* from;
-  double* to;
-
-  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t i) const { to[i] = from[i]; }
-};
-
-/// The kernel that computes a source with one thread per channel.
-template <class Source>
-struct Channels {
-  static constexpr const char* kName = Source::kName;
-
-  Source source;
-  std::int64_t size;
-
-  struct Shared {};
-  static constexpr int kSteps = 1;
-  static constexpr int kResident = kResidentBlocks<double, false>;
-
-  std::int64_t blocks() const { return (size + kThreads - 1) / kThreads; }
-
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::uint32_t block, std::uint32_t thread,
-                                     Shared*) const {
-    const std::int64_t c = std::int64_t{block} * kThreads + thread;
-    if (c < size) source.compute(c);
-  }
-};
-
 }  // namespace gluon_syncbn::cuda
 
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_CHANNELS_H_
+#endif  // GLUON_SYNCBN_CUDA_KERNELS_MERGE_DEVICES_H_

@@ -1,0 +1,43 @@
+#ifndef GLUON_SYNCBN_CUDA_KERNELS_PER_CHANNEL_H_
+#define GLUON_SYNCBN_CUDA_KERNELS_PER_CHANNEL_H_
+
+#include <cstdint>
+
+#include "cuda/kernels/body.h"
+
+namespace gluon_syncbn::cuda {
+
+/// The kernel with a thread for each channel, which calls work.compute(channel).
+template <class Work>
+struct PerChannel {
+  static constexpr const char* kName = Work::kName;
+
+  Work work;
+  std::int64_t size;
+
+  struct Shared {};
+  static constexpr int kSteps = 1;
+  static constexpr int kResident = kResidentBlocks<double, false>;
+
+  std::int64_t blocks() const { return (size + kThreads - 1) / kThreads; }
+
+  GLUON_SYNCBN_HOST_DEVICE void step(int, std::uint32_t block, std::uint32_t thread,
+                                     Shared*) const {
+    const std::int64_t c = std::int64_t{block} * kThreads + thread;
+    if (c < size) work.compute(c);
+  }
+};
+
+/// Reads numbers from the memory of another GPU, to check peer access.
+struct ReadNumbers {
+  static constexpr const char* kName = "check of peer access";
+
+  const double* from;
+  double* to;
+
+  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t i) const { to[i] = from[i]; }
+};
+
+}  // namespace gluon_syncbn::cuda
+
+#endif  // GLUON_SYNCBN_CUDA_KERNELS_PER_CHANNEL_H_

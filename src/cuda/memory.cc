@@ -1,0 +1,65 @@
+#include "cuda/memory.h"
+
+#include <atomic>
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+std::atomic<Lender> the_lender{nullptr};
+
+/// Rounds up, so that arrays of about one size share memory.
+std::size_t rounded(std::size_t doubles) {
+  std::size_t size = 32;
+  while (size < doubles) size *= 2;
+  return size;
+}
+
+}  // namespace
+
+void set_lender(Lender lender) { the_lender = lender; }
+
+Pool<Memory>::Lease Memories::take(Memory::Place place, std::size_t doubles) {
+  const std::size_t size = rounded(doubles);
+  Pool<Memory>* pool = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pool = &pools_[{place, size}];
+  }
+  return pool->take([&] { return allocate(place, size * sizeof(double)); });
+}
+
+std::unique_ptr<Memory> Memories::allocate(Memory::Place place, std::size_t bytes) {
+  const auto get = [&] {
+    // MXNet allocates under a lock that it also holds while it launches kernels of NCCL
+    // (kvstore_nccl.h). An allocation between two of these kernels could wait for the first kernel,
+    // which waits for the second one.
+    if (const Lender lender = the_lender) {
+      const OnDevice on_device(stream_->ordinal());
+      if (auto lent = lender(place, index_, bytes)) {
+        return std::make_unique<Memory>(place, stream_->ordinal(), bytes, std::move(lent));
+      }
+    }
+    return std::make_unique<Memory>(place, stream_->ordinal(), bytes);
+  };
+  try {
+    return get();
+  } catch (const OutOfMemory&) {
+    give_back_free(place);
+  }
+  return get();
+}
+
+void Memories::give_back_free(Memory::Place place) {
+  std::vector<std::unique_ptr<Memory>> free;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [of, pool] : pools_) {
+      if (of.first != place) continue;
+      for (auto& memory : pool.clear()) free.push_back(std::move(memory));
+    }
+  }
+  // Earlier work may still use the memory.
+  if (!free.empty()) stream_->synchronize();
+}
+
+}  // namespace gluon_syncbn::cuda
