@@ -31,13 +31,30 @@ namespace {
 // Of no other test, which there are fewer GPUs for.
 constexpr int kGpu = 10;
 constexpr int kOther = 11;
+constexpr int kMissing = 99;
 constexpr int kIndex = 300;
 
-/// Both as a new process would find them, and without faults.
+/// A function of the CUDA runtime that MXNet is linked to. The tests call that of the library.
+template <class Function>
+Function* of_host(Function* /*its type*/, const char* name) {
+  void* const runtime = dlopen("libcudart.so.11.0", RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE(runtime != nullptr);
+  return reinterpret_cast<Function*>(dlsym(runtime, name));
+}
+#define OF_HOST(function) of_host(function, #function)
+
+/// Both as a new process would find them, and without faults. MXNet has an error of its own on this
+/// thread, which stays.
 class FreshGpus {
  public:
-  FreshGpus() : devices_("DEVICES", 12) { reset(); }
-  ~FreshGpus() { reset(); }
+  FreshGpus() : devices_("DEVICES", 12) {
+    reset();
+    CHECK(OF_HOST(cudaSetDevice)(kMissing) == cudaErrorInvalidDevice);
+  }
+  ~FreshGpus() {
+    CHECK(OF_HOST(cudaGetLastError)() == cudaErrorInvalidDevice);
+    reset();
+  }
   FreshGpus(const FreshGpus&) = delete;
   FreshGpus& operator=(const FreshGpus&) = delete;
 
@@ -50,15 +67,6 @@ class FreshGpus {
 
   const Setting devices_;
 };
-
-/// A function of the CUDA runtime that MXNet is linked to. The tests call that of the library.
-template <class Function>
-Function* of_host(Function* /*its type*/, const char* name) {
-  void* const runtime = dlopen("libcudart.so.11.0", RTLD_NOW | RTLD_NOLOAD);
-  REQUIRE(runtime != nullptr);
-  return reinterpret_cast<Function*>(dlsym(runtime, name));
-}
-#define OF_HOST(function) of_host(function, #function)
 
 void on_new_thread(const std::function<void()>& task) { std::thread(task).join(); }
 
@@ -225,7 +233,7 @@ TEST_CASE("cuda runtime: MXNet's runtime keeps its last error and its device") {
         CHECK_FALSE(is_the_same);
         CHECK(OF_HOST(cudaSetDevice)(kOther) == cudaSuccess);
         if (makes_context) CHECK(OF_HOST(cudaFree)(nullptr) == cudaSuccess);
-        CHECK(OF_HOST(cudaSetDevice)(99) == cudaErrorInvalidDevice);
+        CHECK(OF_HOST(cudaSetDevice)(kMissing) == cudaErrorInvalidDevice);
         void* const context = cuda::thread_context();
 
         use(kIndex, kGpu);
@@ -242,6 +250,27 @@ TEST_CASE("cuda runtime: MXNet's runtime keeps its last error and its device") {
       });
     }
   }
+}
+
+TEST_CASE("cuda runtime: MXNet may send a thread to another GPU at any time") {
+  const FreshGpus fresh;
+  on_new_thread([] {
+    for (const int mine : {kOther, kGpu}) {
+      CHECK(OF_HOST(cudaSetDevice)(mine) == cudaSuccess);
+      CHECK(OF_HOST(cudaFree)(nullptr) == cudaSuccess);
+      use(kIndex, kGpu);
+      int gpu = -1;
+      CHECK(OF_HOST(cudaGetDevice)(&gpu) == cudaSuccess);
+      CHECK(gpu == mine);
+    }
+  });
+  // Also the thread of a context, which then waits on its own GPU all the same.
+  cuda::Gpu gpu(kIndex, kGpu);
+  gpu.post([] { CHECK(OF_HOST(cudaSetDevice)(kOther) == cudaSuccess); });
+  const Faults elsewhere("cudaEventQuery@0;cudaEventQuery@11");
+  Finishes finishes;
+  gpu.when_done(finishes.one());
+  CHECK(finishes.wait(1) == std::vector<std::string>{""});
 }
 
 TEST_CASE("cuda runtime: a thread that is on the right GPU is not sent there again") {
