@@ -207,7 +207,6 @@ void Gpu::when_done(Done done) {
   post([this, event = std::move(event), done = std::move(done)]() mutable {
     std::string error;
     try {
-      const OnDevice on_device(ordinal_);
       event ? wait_until_reached(*event) : stream_.synchronize();
     } catch (const std::exception& caught) {
       error = caught.what();
@@ -218,13 +217,15 @@ void Gpu::when_done(Done done) {
 }
 
 void Gpu::run() {
-  std::optional<OnDevice> on_device;
-  try {
-    // Tasks then need not select the GPU again.
-    on_device.emplace(ordinal_);
-  } catch (const std::exception&) {
-    // The tasks report the error.
-  }
+  const auto select = [this](std::optional<OnDevice>* on_device) {
+    try {
+      on_device->emplace(ordinal_);
+    } catch (const std::exception&) {
+      // The tasks report the error.
+    }
+  };
+  std::optional<OnDevice> always;  // so that tasks need not change the selection
+  select(&always);
   for (;;) {
     std::function<void()> task;
     {
@@ -234,6 +235,9 @@ void Gpu::run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
+    // MXNet may have sent the thread elsewhere in the task before, which completed a call.
+    std::optional<OnDevice> on_device;
+    select(&on_device);
     task();
   }
 }

@@ -69,7 +69,7 @@ OnDevice::~OnDevice() {
 int device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // otherwise a later check of MXNet would find it
+  cudaGetLastError(); 
   return 0;
 }
 
