@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kObserveEvery{10};
 
 // Outside the class, because a forked child gets a new Watchdog but keeps the timeout.
-std::atomic<double> the_timeout{Watchdog::kDefaultTimeout};
+std::atomic<double> the_timeout{kDefaultTimeout};
 
 }  // namespace
 

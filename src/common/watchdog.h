@@ -14,6 +14,12 @@
 
 namespace gluon_syncbn {
 
+inline constexpr double kDefaultTimeout = 300;  // seconds
+// Shares of the timeout. The roll call comes first, because the reminder names the processes that
+// it has found missing.
+inline constexpr double kCallRollAfter = 0.05;
+inline constexpr double kRemindAfter = 0.1;
+
 /// Says why the watchdog ends waits before the timeout, for Waiting::interrupt().
 struct Interruption {
   std::string reason;
@@ -27,7 +33,7 @@ class Waiting {
 
   virtual ~Waiting() = default;
   /// The watchdog calls remind() after this share of the timeout.
-  virtual double remind_after() const { return 0.1; }
+  virtual double remind_after() const { return kRemindAfter; }
   /// Called once.
   virtual void remind(Seconds waited, Seconds limit) = 0;
   virtual void give_up(Seconds waited) = 0;
@@ -41,8 +47,6 @@ class Waiting {
 class Watchdog {
  public:
   static Watchdog& instance();
-
-  static constexpr double kDefaultTimeout = 300;
 
   /// In seconds; 0 means that there is no limit.
   void set_timeout(double seconds);

@@ -6,14 +6,14 @@
 
 #include "common/error.h"
 #include "common/per_process.h"
-#include "distributed/stall_inspector.h"
+#include "distributed/roll_call.h"
 
 namespace gluon_syncbn {
 namespace {
 
 struct Groups {
   std::mutex mutex;
-  std::map<int, std::shared_ptr<StallInspector>> by_id;
+  std::map<int, std::shared_ptr<RollCall>> by_id;
 };
 
 }  // namespace
@@ -21,13 +21,13 @@ struct Groups {
 void add_process_group(const std::shared_ptr<ProcessGroup>& group) {
   auto& groups = PerProcess<Groups>::instance();
   const std::lock_guard<std::mutex> lock(groups.mutex);
-  auto& inspector = groups.by_id[group->id()];
-  if (!inspector || inspector->describe() != group->describe()) {
+  auto& roll_call = groups.by_id[group->id()];
+  if (!roll_call || roll_call->describe() != group->describe()) {
     // The library of the processes may have been initialized again with other processes.
-    if (inspector) inspector->end();
-    inspector = std::make_shared<StallInspector>(group);
+    if (roll_call) roll_call->end();
+    roll_call = std::make_shared<RollCall>(group);
   }
-  inspector->begin();
+  roll_call->begin();
 }
 
 std::shared_ptr<ProcessGroup> process_group(int id) {

@@ -49,8 +49,8 @@ class Others {
     for (const auto& on_complete : held) fake_mxnet::complete(on_complete);
   }
 
-  /// As horovod_mxnet_allgather_async, for messages that are all of one length. Roll calls, which
-  /// the stall inspector makes, are refused.
+  /// As horovod_mxnet_allgather_async, for messages that are all of one length. Refuses roll
+  /// calls.
   static int allgather(void** inputs, void** outputs, const char* name, int /*priority*/,
                        int process_set, int number) {
     if (std::string(name) == "SyncBatchNorm.roll-call") return -1;

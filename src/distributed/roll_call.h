@@ -1,5 +1,5 @@
-#ifndef GLUON_SYNCBN_DISTRIBUTED_STALL_INSPECTOR_H_
-#define GLUON_SYNCBN_DISTRIBUTED_STALL_INSPECTOR_H_
+#ifndef GLUON_SYNCBN_DISTRIBUTED_ROLL_CALL_H_
+#define GLUON_SYNCBN_DISTRIBUTED_ROLL_CALL_H_
 
 #include <chrono>
 #include <memory>
@@ -21,12 +21,12 @@ namespace gluon_syncbn {
 /// exchanges that it waits in. A process that never calls a layer takes part too, because the
 /// watchdog's thread calls. An exchange or a roll call ends on all processes at the same time. Each
 /// process counts the time from there, so they call at the same time without an agreement.
-class StallInspector : public ProcessGroup,
-                       public Waiting,
-                       public std::enable_shared_from_this<StallInspector> {
+class RollCall : public ProcessGroup,
+                 public Waiting,
+                 public std::enable_shared_from_this<RollCall> {
  public:
-  explicit StallInspector(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
-  ~StallInspector() override { Watchdog::instance().unwatch(this); }
+  explicit RollCall(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
+  ~RollCall() override { Watchdog::instance().unwatch(this); }
 
   /// Begins to call the roll. All processes of the group should begin at about the same time.
   /// Throws Error if the watchdog cannot start.
@@ -41,7 +41,7 @@ class StallInspector : public ProcessGroup,
   std::string describe() const override { return group_->describe(); }
   std::string missing(const std::string& name) const override;
 
-  double remind_after() const override { return 0.05; }
+  double remind_after() const override { return kCallRollAfter; }
   void remind(Seconds waited, Seconds limit) override;  ///< calls the roll
   void give_up(Seconds waited) override;
   void fail(const std::string& error) override;
@@ -64,4 +64,4 @@ class StallInspector : public ProcessGroup,
 
 }  // namespace gluon_syncbn
 
-#endif  // GLUON_SYNCBN_DISTRIBUTED_STALL_INSPECTOR_H_
+#endif  // GLUON_SYNCBN_DISTRIBUTED_ROLL_CALL_H_

@@ -1,4 +1,4 @@
-#include "distributed/stall_inspector.h"
+#include "distributed/roll_call.h"
 
 #include <algorithm>
 #include <sstream>
@@ -40,22 +40,22 @@ std::string waits_for(const std::set<std::string>& names) {
 
 }  // namespace
 
-void StallInspector::begin() {
+void RollCall::begin() {
   if (const auto error = watch()) throw Error(*error);
 }
 
-std::optional<std::string> StallInspector::watch() {
+std::optional<std::string> RollCall::watch() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return ended_ ? std::nullopt : Watchdog::instance().watch(shared_from_this());
 }
 
-void StallInspector::end() {
+void RollCall::end() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ended_ = true;
   Watchdog::instance().unwatch(this);
 }
 
-void StallInspector::gather(const std::string& name, Words message, OnGathered then) {
+void RollCall::gather(const std::string& name, Words message, OnGathered then) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     under_way_.insert(name);
@@ -75,9 +75,9 @@ void StallInspector::gather(const std::string& name, Words message, OnGathered t
       });
 }
 
-void StallInspector::remind(Seconds, Seconds) { call(); }
+void RollCall::remind(Seconds, Seconds) { call(); }
 
-void StallInspector::give_up(Seconds) {
+void RollCall::give_up(Seconds) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     // The roll call has no answer yet; answered() begins again.
@@ -86,9 +86,9 @@ void StallInspector::give_up(Seconds) {
   call();
 }
 
-void StallInspector::fail(const std::string&) { end(); }
+void RollCall::fail(const std::string&) { end(); }
 
-void StallInspector::call() {
+void RollCall::call() {
   ProcessMessage message;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -102,7 +102,7 @@ void StallInspector::call() {
   });
 }
 
-void StallInspector::answered(const Gathered& gathered) {
+void RollCall::answered(const Gathered& gathered) {
   std::vector<std::set<std::string>> awaited;
   if (gathered.error.empty()) {
     try {
@@ -122,7 +122,7 @@ void StallInspector::answered(const Gathered& gathered) {
   if (gathered.error.empty()) watch();
 }
 
-std::string StallInspector::missing(const std::string& name) const {
+std::string RollCall::missing(const std::string& name) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Seconds patience(kPatience * Watchdog::instance().timeout());
   if (calling_ && Clock::now() - called_ > patience) {

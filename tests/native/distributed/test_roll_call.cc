@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/stall_inspector.h"
+#include "distributed/roll_call.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/wire.h"
@@ -17,17 +17,17 @@ namespace {
 
 /// What a process says about those missing under `name`, once it contains `words`; otherwise what
 /// it says after ten seconds.
-std::string told(const StallInspector& process, const std::string& name, const std::string& words) {
+std::string told(const RollCall& process, const std::string& name, const std::string& words) {
   for (int i = 0; i < 1000 && !contains(process.missing(name), words); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return process.missing(name);
 }
 
-std::vector<std::shared_ptr<StallInspector>> make_processes(const std::shared_ptr<Wire>& wire) {
-  std::vector<std::shared_ptr<StallInspector>> processes;
+std::vector<std::shared_ptr<RollCall>> make_processes(const std::shared_ptr<Wire>& wire) {
+  std::vector<std::shared_ptr<RollCall>> processes;
   for (int i = 0; i < wire->size(); ++i) {
-    processes.push_back(std::make_shared<StallInspector>(std::make_shared<WiredGroup>(wire, i)));
+    processes.push_back(std::make_shared<RollCall>(std::make_shared<WiredGroup>(wire, i)));
   }
   return processes;
 }
@@ -83,7 +83,7 @@ TEST_CASE("where the processes are no longer connected, nobody is called missing
   };
   const ScopedTimeout timeout(0.4);
   const auto closed = std::make_shared<ClosedGroup>(std::make_shared<Wire>(2), 0);
-  const auto process = std::make_shared<StallInspector>(closed);
+  const auto process = std::make_shared<RollCall>(closed);
   std::string error;
   process->gather("a", {}, [&](const ProcessGroup::Gathered& gathered) { error = gathered.error; });
   CHECK(error == "closed");
