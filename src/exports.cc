@@ -14,6 +14,7 @@
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
 #include "mxnet/horovod.h"
+#include "mxnet/wait_for_all.h"
 #include "operator/backends.h"
 #include "operator/callbacks.h"
 #include "sync/round_counts.h"

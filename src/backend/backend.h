@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/running_statistics_lock.h"
 #include "common/dtype.h"
 #include "common/layout.h"
 #include "common/write_mode.h"
@@ -69,10 +69,6 @@ class DevicePass {
   /// The devices have not met. Does not throw.
   virtual void fail(const std::string& error) = 0;
 };
-
-/// A backend holds this lock while it moves the running statistics of all devices of a process, or
-/// queues their moves. So all devices apply the updates of uses that share arrays in one order.
-std::unique_lock<std::mutex> lock_running_statistics();
 
 /// Computes for one device. Arrays lie in the memory of the device. Parameters and running
 /// statistics have the type DTypes::Parameter.

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "backend/running_statistics_lock.h"
 #include "cpu/channel_math.h"
 #include "cpu/host_pass.h"
 #include "cpu/kernels.h"

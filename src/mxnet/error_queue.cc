@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -133,17 +132,6 @@ void ErrorQueue::fail_next() {
   if (!std::exchange(has_room_, true)) make_room();
   next.completion.fail(next.message);
   Attempt::start(std::make_shared<const NDArray>(std::move(next.output)), Clock::now() + kPatience);
-}
-
-std::string wait_for_all(const Interruption& interruption) {
-  Watchdog::instance().interrupt_when_idle(interruption);
-  const bool is_clean = api().NDArrayWaitAll() == 0;
-  std::string error = is_clean ? "" : api().GetLastError();
-  // The attempts after the last failure are operations too, which may leave errors to be read.
-  ErrorQueue::instance().wait_until_idle();
-  if (api().NDArrayWaitAll() != 0 && error.empty()) error = api().GetLastError();
-  Watchdog::instance().interrupt_when_idle(std::nullopt);
-  return error;
 }
 
 }  // namespace gluon_syncbn::mxnet

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <string>
 
-#include "common/watchdog.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
 
@@ -47,11 +46,6 @@ class ErrorQueue {
   bool has_room_ = false;
   std::deque<Failure> waiting_;
 };
-
-/// Waits for all operations of the engine and for the ErrorQueue. Interrupts each Waiting that
-/// waits for calls which the program does not make in the meantime. Returns the first unread error,
-/// or "".
-std::string wait_for_all(const Interruption& interruption);
 
 }  // namespace gluon_syncbn::mxnet
 

@@ -13,8 +13,8 @@
 #include "common/report.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
-#include "mxnet/error_queue.h"
 #include "mxnet/ndarray.h"
+#include "mxnet/wait_for_all.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {

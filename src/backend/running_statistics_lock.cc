@@ -1,4 +1,4 @@
-#include "backend/backend.h"
+#include "backend/running_statistics_lock.h"
 
 #include "common/per_process.h"
 
