@@ -14,6 +14,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 
 from .activations import ACTIVATIONS
+from .device_groups import groups_are_whole
 from .mxnet_versions import NormBlock, add_parameter, current_graph, remove_parameter
 from .processes import horovod
 
@@ -295,12 +296,11 @@ class SyncBatchNorm(NormBlock):
             raise ValueError(f"{self.name}: {name}={value!r} should be {expected}")
 
     def _require_whole_groups(self, num_devices: int | None, sync_group_size: int | None) -> None:
-        if num_devices is None or sync_group_size is None or num_devices % sync_group_size == 0:
-            return
-        raise ValueError(
-            f"{self.name}: sync_group_size={sync_group_size} should divide "
-            f"num_devices={num_devices}"
-        )
+        if not groups_are_whole(num_devices, sync_group_size):
+            raise ValueError(
+                f"{self.name}: sync_group_size={sync_group_size} should divide "
+                f"num_devices={num_devices}"
+            )
 
     @property
     def activation(self) -> str | None:

@@ -8,6 +8,7 @@ from mxnet import gluon
 
 from ..block import SyncBatchNorm
 from ..convert import norm_layers
+from ..device_groups import in_groups
 
 
 def check_in_sync(net: gluon.Block) -> dict[str, str]:
@@ -55,7 +56,6 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
 
 
 def _describe_groups(arrays: list[np.ndarray], size: int) -> str:
-    groups = [arrays[first : first + size] for first in range(0, len(arrays), size)]
-    if all(len({array.tobytes() for array in group}) == 1 for group in groups):
+    if all(len({array.tobytes() for array in group}) == 1 for group in in_groups(arrays, size)):
         return f"; expected with sync_group_size={size}: each group agrees"
     return f"; the devices of a group differ too (sync_group_size={size})"

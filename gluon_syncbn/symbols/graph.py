@@ -9,6 +9,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from ..block import OP_TYPE, contexts_of, device_ids
+from ..device_groups import groups_are_whole
 from ..mxnet_versions import load_symbol
 
 SHORTCUT = 3  # the input of this package's operator that is the shortcut, if there is one
@@ -31,7 +32,7 @@ def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: in
         contexts = contexts_of(parameters[graph.nodes[graph.running_mean(index)]["name"]]) or []
         number = num_devices or len(contexts)
         group = size or int(graph.attribute(index, "sync_group_size", str(number)))
-        if number == 0 or number % group != 0:
+        if number == 0 or not groups_are_whole(number, group):
             continue
         attributes["num_devices"] = str(number)
         if size is not None:

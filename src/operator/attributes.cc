@@ -231,7 +231,7 @@ void check(const Attributes& attributes) {
                 ": attribute key is required if num_devices > 1 or process_set is given; "
                 "devices meet under it");
   }
-  if (attributes.num_devices % attributes.group_size() != 0) {
+  if (!groups_are_whole(attributes.num_devices, attributes.group_size())) {
     throw Error(layer + ": sync_group_size=" + std::to_string(attributes.group_size()) +
                 " should divide num_devices=" + std::to_string(attributes.num_devices));
   }

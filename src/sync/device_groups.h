@@ -13,6 +13,11 @@ struct DeviceGroup {
   std::vector<int> device_ids;
 };
 
+/// Whether groups of `size` leave no device out.
+inline bool groups_are_whole(std::size_t num_devices, std::size_t size) {
+  return num_devices % size == 0;
+}
+
 /// The group of a device, if groups of `size` are cut from `device_ids` in their order; nothing if
 /// the device is in no group.
 std::optional<DeviceGroup> group_of(int device_id, const std::vector<int>& device_ids,
