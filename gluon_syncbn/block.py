@@ -337,7 +337,8 @@ class SyncBatchNorm(NormBlock):
     def _set_inplace(self, inplace: bool) -> None:
         if not inplace:
             return
-        if self.activation == "relu" or self.alpha == 0:
+        activation = None if self.activation is None else ACTIVATIONS[self.activation]
+        if activation is not None and not activation.is_invertible(self.alpha or 0):
             slope = "" if self.alpha is None else f" with alpha={self.alpha}"
             raise ValueError(
                 f"{self.name}: inplace=True takes an activation that can be inverted (None, or "

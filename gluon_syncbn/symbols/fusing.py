@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
-from ..activations import BY_NODE, DEFAULT_SLOPE
+from ..activations import BY_NODE, BY_TYPE, DEFAULT_SLOPE
 from ..convert import convert_sync_batchnorm
 from ..mxnet_versions import name_of, require_symbolic_calls
 from .graph import SHORTCUT, Graph, meet_on_contexts
@@ -208,7 +208,8 @@ class _Graph(Graph):
             name = self.nodes[reader]["name"]
             raise _LeftError(f"is followed by {name}, which is no ReLU, leaky ReLU or ELU")
         recovers = self.flag(index, "inplace")
-        inverts = shortcut is None and float(activation.get("slope", 0)) > 0
+        kind, slope = BY_TYPE[activation["act_type"]], float(activation.get("slope", 0))
+        inverts = shortcut is None and kind.is_invertible(slope)
         if recovers and not inverts:
             raise _LeftError("works in place, and could not if fused")
         norm = self.nodes[index]

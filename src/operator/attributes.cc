@@ -126,13 +126,16 @@ bool parse_ids(const std::string& text, std::vector<int>* ids) {
   return !ids->empty();
 }
 
-bool parse_act_type(const std::string& text, ActType* type) {
+bool parse_act_type(const std::string& text, Attributes* attributes) {
+  std::string names;
   for (const ActTypeTraits& each : kActTypes) {
-    if (text != each.name) continue;
-    *type = each.type;
-    return true;
+    if (text == each.name) {
+      attributes->activation.type = each.type;
+      return true;
+    }
+    if (each.type != ActType::kNone) append_item(&names, "'" + std::string(each.name) + "'");
   }
-  return false;
+  reject(attributes->layer(), "act_type", text, names + " or None");
 }
 
 bool parse_unused_count(const std::string& text, Attributes* /*attributes*/) {
@@ -189,8 +192,7 @@ const Known kKnown[] = {
        a->across = text;
        return text.size() <= kMaxKeyLength;
      }},
-    {"act_type", "'relu', 'leaky', 'elu' or None",
-     [](const auto& text, auto* a) { return parse_act_type(text, &a->activation.type); }},
+    {"act_type", nullptr, parse_act_type},  // which itself lists what is expected
     {"slope", kNotNegative,
      [](const auto& text, auto* a) {
        return parse_number(text, &a->activation.slope) && a->activation.slope >= 0;
