@@ -27,9 +27,9 @@ std::shared_ptr<ProcessLink> ProcessLink::named(const std::shared_ptr<ProcessGro
   return link;
 }
 
-std::shared_ptr<ProcessLink::Round> ProcessLink::next_round() {
+std::shared_ptr<ProcessRound> ProcessLink::next_round() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return std::make_shared<Round>(shared_from_this(), rounds_++);
+  return std::make_shared<ProcessRound>(shared_from_this(), rounds_++);
 }
 
 // Messages go in the order of the calls to send(), however long it takes to write them. One message
@@ -95,16 +95,16 @@ void ProcessLink::free_slot(std::size_t slot) {
   used_slots_ &= ~(std::uint64_t{1} << slot);
 }
 
-ProcessLink::Round::~Round() {
+ProcessRound::~ProcessRound() {
   if (slot_) link_->free_slot(*slot_);
 }
 
-void ProcessLink::Round::agree(const Signature& signature) {
+void ProcessRound::agree(const Signature& signature) {
   const std::lock_guard<std::mutex> lock(mutex_);
   signature_ = signature;
 }
 
-void ProcessLink::Round::exchange(Direction direction, const Merge& merge, const OnAnswer& then) {
+void ProcessRound::exchange(Direction direction, const Merge& merge, const OnAnswer& then) {
   const auto write = [self = shared_from_this(), merge, then](const auto& ready) {
     merge([self, then, ready](const PartialStatistics& own, const std::string& error) {
       if (!error.empty()) then({}, error);
@@ -124,21 +124,22 @@ void ProcessLink::Round::exchange(Direction direction, const Merge& merge, const
        });
 }
 
-void ProcessLink::Round::cancel(Direction direction, const std::string& error) {
+void ProcessRound::cancel(Direction direction, const std::string& error) {
   send(
       direction,
       [self = shared_from_this(), error](const auto& ready) { ready(self->message({}, error)); },
       [](const ProcessGroup::Gathered&) {});
 }
 
-void ProcessLink::Round::send(Direction direction, Write write, ProcessGroup::OnGathered then) {
+void ProcessRound::send(Direction direction, ProcessLink::Write write,
+                        ProcessGroup::OnGathered then) {
   const auto name = this->name(direction);
   if (!name) return then({{}, "its forward pass has not met the other processes"});
   link_->send(*name, {std::move(write), std::move(then)});
 }
 
-ProcessGroup::Words ProcessLink::Round::message(const PartialStatistics& statistics,
-                                                const std::string& error) const {
+ProcessGroup::Words ProcessRound::message(const PartialStatistics& statistics,
+                                          const std::string& error) const {
   ProcessMessage message;
   message.statistics = statistics;
   message.text = error;
@@ -150,7 +151,7 @@ ProcessGroup::Words ProcessLink::Round::message(const PartialStatistics& statist
 }
 
 /// Returns nothing if the forward pass of this backward pass has not met the other processes.
-std::optional<std::string> ProcessLink::Round::name(Direction direction) const {
+std::optional<std::string> ProcessRound::name(Direction direction) const {
   if (direction == Direction::kForward) return link_->name_ + ".forward";
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!slot_name_) return std::nullopt;
@@ -158,8 +159,8 @@ std::optional<std::string> ProcessLink::Round::name(Direction direction) const {
 }
 
 /// Throws Error if a process has failed, or if the processes differ.
-std::vector<PartialStatistics> ProcessLink::Round::read(Direction direction,
-                                                        const ProcessGroup::Gathered& gathered) {
+std::vector<PartialStatistics> ProcessRound::read(Direction direction,
+                                                  const ProcessGroup::Gathered& gathered) {
   if (!gathered.error.empty()) {
     throw Error("the exchange with other processes has failed: " + gathered.error);
   }
@@ -171,7 +172,7 @@ std::vector<PartialStatistics> ProcessLink::Round::read(Direction direction,
   return processes;
 }
 
-void ProcessLink::Round::require_equal(const std::vector<ProcessMessage>& messages) const {
+void ProcessRound::require_equal(const std::vector<ProcessMessage>& messages) const {
   if (messages.size() != static_cast<std::size_t>(link_->group().size())) {
     throw Error(kUnreadableMessage);
   }
@@ -194,7 +195,7 @@ void ProcessLink::Round::require_equal(const std::vector<ProcessMessage>& messag
   }
 }
 
-void ProcessLink::Round::take_slot(const std::vector<ProcessMessage>& messages) {
+void ProcessRound::take_slot(const std::vector<ProcessMessage>& messages) {
   std::uint64_t used = 0;
   for (const ProcessMessage& message : messages) used |= message.used_slots;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -203,7 +204,7 @@ void ProcessLink::Round::take_slot(const std::vector<ProcessMessage>& messages) 
   slot_name_ = slot_ ? std::to_string(*slot_) : "-of-" + std::to_string(number_);
 }
 
-std::string ProcessLink::Round::describe(Direction direction) const {
+std::string ProcessRound::describe(Direction direction) const {
   const ProcessGroup& group = link_->group();
   return "All devices of this process came; it is " + group.describe() + ". " +
          group.missing(name(direction).value_or("")) +

@@ -19,6 +19,8 @@
 
 namespace gluon_syncbn {
 
+class ProcessRound;
+
 /// Connects one use of a layer to the same use on the other processes.
 ///
 /// Messages meet by name. Names have to be the same on all processes. They should be few and return
@@ -39,10 +41,10 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
 
   const ProcessGroup& group() const { return *group_; }
 
-  class Round;
-  std::shared_ptr<Round> next_round();
+  std::shared_ptr<ProcessRound> next_round();
 
  private:
+  friend ProcessRound;
   /// Called when it is the turn of the message. Passes the words to its argument once, now or
   /// later.
   using Write = std::function<void(std::function<void(ProcessGroup::Words)>)>;
@@ -68,13 +70,13 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
 };
 
 /// One round of a layer: sends the partial statistics of this process, and receives those of all.
-class ProcessLink::Round : public std::enable_shared_from_this<Round> {
+class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
  public:
-  Round(std::shared_ptr<ProcessLink> link, std::uint64_t number)
+  ProcessRound(std::shared_ptr<ProcessLink> link, std::uint64_t number)
       : link_(std::move(link)), number_(number) {}
-  ~Round();
-  Round(const Round&) = delete;
-  Round& operator=(const Round&) = delete;
+  ~ProcessRound();
+  ProcessRound(const ProcessRound&) = delete;
+  ProcessRound& operator=(const ProcessRound&) = delete;
 
   /// Keeps the signature of the devices of this process. The processes compare their signatures.
   void agree(const Signature& signature);
@@ -99,7 +101,7 @@ class ProcessLink::Round : public std::enable_shared_from_this<Round> {
  private:
   ProcessGroup::Words message(const PartialStatistics& statistics, const std::string& error) const;
   std::optional<std::string> name(Direction direction) const;
-  void send(Direction direction, Write write, ProcessGroup::OnGathered then);
+  void send(Direction direction, ProcessLink::Write write, ProcessGroup::OnGathered then);
   std::vector<PartialStatistics> read(Direction direction, const ProcessGroup::Gathered& gathered);
   void require_equal(const std::vector<ProcessMessage>& messages) const;
   void take_slot(const std::vector<ProcessMessage>& messages);

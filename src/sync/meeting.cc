@@ -19,7 +19,7 @@ const char* text_of(Direction direction) {
 }  // namespace
 
 Meeting::Meeting(const std::shared_ptr<SyncGroup>& group, std::uint64_t round, Direction direction,
-                 std::shared_ptr<ProcessLink::Round> processes)
+                 std::shared_ptr<ProcessRound> processes)
     : group_(group),
       num_devices_(group->num_devices()),
       round_(round),

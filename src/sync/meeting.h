@@ -29,7 +29,7 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
  public:
   /// `processes` is empty if this process is alone.
   Meeting(const std::shared_ptr<SyncGroup>& group, std::uint64_t round, Direction direction,
-          std::shared_ptr<ProcessLink::Round> processes = nullptr);
+          std::shared_ptr<ProcessRound> processes = nullptr);
   ~Meeting() override;
 
   /// "SyncBatchNorm 'bn0' round 3 forward", for messages.
@@ -81,7 +81,7 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   const std::uint64_t round_;
   const Direction direction_;
   const std::string name_;
-  const std::shared_ptr<ProcessLink::Round> processes_;
+  const std::shared_ptr<ProcessRound> processes_;
   std::atomic<std::size_t> coming_{0};
   std::mutex mutex_;
   bool is_sent_ = false;  // to the other processes

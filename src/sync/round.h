@@ -49,7 +49,7 @@ class Round {
   const std::weak_ptr<SyncGroup> group_;  // which owns open rounds
   const std::size_t num_devices_;
   const std::uint64_t number_;
-  const std::shared_ptr<ProcessLink::Round> processes_;  // empty without other processes
+  const std::shared_ptr<ProcessRound> processes_;  // empty without other processes
   const std::shared_ptr<Meeting> forward_;
   std::mutex mutex_;
   std::optional<std::pair<Device, Signature>> signature_;
