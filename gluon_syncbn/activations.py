@@ -29,3 +29,4 @@ BY_NODE = {(each.op, each.act_type): each for each in ACTIVATIONS.values()}
 BY_TYPE = {each.act_type: each for each in ACTIVATIONS.values()}
 
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
+DEFAULT_EPS = "1e-3"  # of this package's operator and of MXNet's BatchNorm

@@ -8,6 +8,7 @@ from typing import Dict
 import mxnet as mx
 import numpy as np
 
+from ..activations import DEFAULT_EPS
 from .graph import Graph
 
 Arrays = Dict[str, mx.nd.NDArray]
@@ -133,7 +134,7 @@ def _fold_arrays(graph: _Graph, index: int, args: Arrays, aux: Arrays) -> None:
     )
     if graph.flag(index, "fix_gamma", "True"):
         gamma = np.ones_like(gamma)
-    scale = gamma / np.sqrt(var + float(graph.attribute(index, "eps", "1e-3")))
+    scale = gamma / np.sqrt(var + float(graph.attribute(index, "eps", DEFAULT_EPS)))
 
     layer = graph.nodes[source]
     weight_name = graph.nodes[layer["inputs"][1][0]]["name"]
