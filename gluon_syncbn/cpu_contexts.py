@@ -49,7 +49,7 @@ _LAYOUT_ERROR = "generate TBlob for"
 
 _choice = ""  # why the import has prepared CPU contexts, or why not
 _prepared = False
-_pools_error: str | None = None  # why CPU contexts share MXNet's workspaces
+_workspaces_error: str | None = None  # why CPU contexts share MXNet's workspaces
 _openblas_error: str | None = None  # why MXNet's products stay in its own library
 
 
@@ -70,12 +70,12 @@ def prepare_cpu_contexts() -> None:
     RuntimeError
         If operators ran before, and oneDNN therefore stays in effect.
     """
-    global _prepared, _pools_error, _openblas_error  # noqa: PLW0603
+    global _prepared, _workspaces_error, _openblas_error  # noqa: PLW0603
     late = LIBRARY.operators_have_run(_LIBMXNET)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if not _prepared:
-        _pools_error = LIBRARY.give_cpu_contexts_pools(_LIBMXNET)
+        _workspaces_error = LIBRARY.give_cpu_contexts_workspaces(_LIBMXNET)
         _openblas_error = _use_openblas()
         _prepared = True
     if late and os.environ[ONEDNN] == "0" and _onednn_is_in_effect():
@@ -155,18 +155,18 @@ def find_problem(several: bool) -> str | None:
         return None
     if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
         return "MXNET_ENGINE_TYPE=NaiveEngine cannot synchronize several devices"
-    if _pools_error is not None:
+    if _workspaces_error is not None:
         return (
             "several CPU contexts cannot have workspaces of their own with MXNet "
             f"{mx.__version__} of {mx.base._LIB._name}, and could wait for each other forever: "
-            f"{_pools_error}. Use one CPU context, or install MXNet 1.9.1 from its packages"
+            f"{_workspaces_error}. Use one CPU context, or install MXNet 1.9.1 from its packages"
         )
     return None
 
 
 def describe() -> dict[str, str]:
     """Say for ``diagnose`` which preparations are in effect, and why."""
-    shared, kept = _pools_error, _openblas_error
+    shared, kept = _workspaces_error, _openblas_error
     if not _prepared:
         shared = kept = "CPU contexts are not prepared"
         LIBRARY.use_openblas(_LIBMXNET, None)  # finds the library of the products

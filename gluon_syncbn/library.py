@@ -20,7 +20,7 @@ _FUNCTIONS = {
     "build_info": (_TEXT,),
     "count_rounds": (None,),
     "drop_step": (_TEXT,),
-    "give_cpu_contexts_pools": (_TEXT, _TEXT),
+    "give_cpu_contexts_workspaces": (_TEXT, _TEXT),
     "engine": (_TEXT,),
     "gpu_build": (_TEXT,),
     "gpu_devices": (_TEXT,),

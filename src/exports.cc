@@ -10,7 +10,7 @@
 #include "common/watchdog.h"
 #include "mxnet/blas.h"
 #include "mxnet/cpu_context_check.h"
-#include "mxnet/cpu_pools.h"
+#include "mxnet/cpu_workspaces.h"
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
 #include "mxnet/horovod.h"
@@ -114,9 +114,9 @@ GLUON_SYNCBN_EXPORT void gluon_syncbn_wait_for_errors() noexcept {
   mxnet::ErrorQueue::instance().wait_until_idle();
 }
 
-/// See give_cpu_contexts_pools(). Returns nullptr, or an error message.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_give_cpu_contexts_pools(const char* libmxnet) {
-  return error_of([&] { mxnet::give_cpu_contexts_pools(libmxnet); });
+/// See give_cpu_contexts_workspaces(). Returns nullptr, or an error message.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_give_cpu_contexts_workspaces(const char* libmxnet) {
+  return error_of([&] { mxnet::give_cpu_contexts_workspaces(libmxnet); });
 }
 
 /// See operators_have_run().

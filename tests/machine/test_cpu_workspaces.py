@@ -81,7 +81,7 @@ def test_three_threads_each_with_a_network_on_the_same_contexts(mode):
 )
 def test_settings_of_the_user(settings):
     program = """
-from tests.machine.test_cpu_pools import *
+from tests.machine.test_cpu_workspaces import *
 for mode in MODES:
     contexts = cpus(4)
     train(dropout_net(8, contexts, mode), contexts, steps=3)
@@ -177,7 +177,7 @@ for x, y in zip(before, draw()):
 def test_parent_and_child_of_a_fork_train_on():
     program = """
 import os
-from tests.machine.test_cpu_pools import *
+from tests.machine.test_cpu_workspaces import *
 contexts = cpus(4)
 net = dropout_net(3, contexts, "hybridized")
 train(net, contexts, steps=2)
@@ -204,9 +204,9 @@ def test_another_copy_of_the_library_looks_before_it_acts(tmp_path):
     shutil.copy(library_path(), tmp_path / "copy.so")
     program = """
 import ctypes, sys
-from tests.machine.test_cpu_pools import *
+from tests.machine.test_cpu_workspaces import *
 before = seeded()
-give = ctypes.CDLL(sys.argv[1]).gluon_syncbn_give_cpu_contexts_pools
+give = ctypes.CDLL(sys.argv[1]).gluon_syncbn_give_cpu_contexts_workspaces
 give.restype = ctypes.c_char_p
 assert give(mx.base._LIB._name.encode()) is None
 assert give(b"libc.so.6") == b"it has no symbol _ZN5mxnet15ResourceManager3GetEv"

@@ -1,4 +1,4 @@
-#include "mxnet/cpu_pools.h"
+#include "mxnet/cpu_workspaces.h"
 
 #include <dlfcn.h>
 
@@ -56,7 +56,7 @@ GLUON_SYNCBN_REPLACEMENT void gluon_syncbn_seed_context(ResourceManager* own, Co
   the_originals.seed_context(manager_for(context, own), context, seed);
 }
 
-void give_cpu_contexts_pools(const char* libmxnet) {
+void give_cpu_contexts_workspaces(const char* libmxnet) {
   void* library = dlopen(libmxnet, RTLD_NOW | RTLD_NOLOAD);
   if (!library) throw Error(std::string("libmxnet is not loaded: ") + dlerror());
   find(library, mangled::kGetManager, &the_originals.get);

@@ -9,7 +9,7 @@
 
 #include "fake_mxnet/resource.h"
 #include "mxnet/c_api.h"
-#include "mxnet/cpu_pools.h"
+#include "mxnet/cpu_workspaces.h"
 #include "support/refused_threads.h"
 
 namespace gluon_syncbn::tests {
@@ -30,14 +30,14 @@ auto on_another_thread(const Task& task) {
   return std::async(std::launch::async, task).get();
 }
 
-struct Pools {
-  Pools() { mxnet::give_cpu_contexts_pools(nullptr); }
+struct Workspaces {
+  Workspaces() { mxnet::give_cpu_contexts_workspaces(nullptr); }
 };
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Pools, "cpu pools: a manager for each context and thread") {
-  mxnet::give_cpu_contexts_pools(nullptr);  // once more does no harm
+TEST_CASE_FIXTURE(Workspaces, "cpu workspaces: a manager for each context and thread") {
+  mxnet::give_cpu_contexts_workspaces(nullptr);  // once more does no harm
   const Manager own = ::mxnet::ResourceManager::Get();
   std::set<Manager> managers{manager(0), manager(1), manager(2), manager(1)};
   CHECK(managers.size() == 3);
@@ -50,7 +50,7 @@ TEST_CASE_FIXTURE(Pools, "cpu pools: a manager for each context and thread") {
   CHECK(managers.size() == 4);
 }
 
-TEST_CASE_FIXTURE(Pools, "cpu pools: threads that live at one time share nothing") {
+TEST_CASE_FIXTURE(Workspaces, "cpu workspaces: threads that live at one time share nothing") {
   constexpr int kThreads = 8;
   std::vector<std::future<Manager>> found;
   std::promise<void> all_asked;
@@ -71,7 +71,8 @@ TEST_CASE_FIXTURE(Pools, "cpu pools: threads that live at one time share nothing
   CHECK(managers.size() == kThreads);
 }
 
-TEST_CASE_FIXTURE(Pools, "cpu pools: a thread that ends leaves its managers to the next") {
+TEST_CASE_FIXTURE(Workspaces,
+                  "cpu workspaces: a thread that ends leaves its managers to the next") {
   const auto use = [] { return std::set<Manager>{manager(4), manager(5)}; };
   const auto first = on_another_thread(use);
   const int before = fake_mxnet::resource_managers();
@@ -79,7 +80,8 @@ TEST_CASE_FIXTURE(Pools, "cpu pools: a thread that ends leaves its managers to t
   CHECK(fake_mxnet::resource_managers() == before + 300);  // which MXNet makes for the threads
 }
 
-TEST_CASE_FIXTURE(Pools, "cpu pools: no thread to make a manager is an error of the call") {
+TEST_CASE_FIXTURE(Workspaces,
+                  "cpu workspaces: no thread to make a manager is an error of the call") {
   {
     const RefusedThreads refused(0);
     CHECK_THROWS_WITH_AS(manager(10), doctest::Contains("cpu(10) got no workspaces of its own"),

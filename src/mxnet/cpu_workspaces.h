@@ -1,10 +1,10 @@
-#ifndef GLUON_SYNCBN_MXNET_CPU_POOLS_H_
-#define GLUON_SYNCBN_MXNET_CPU_POOLS_H_
+#ifndef GLUON_SYNCBN_MXNET_CPU_WORKSPACES_H_
+#define GLUON_SYNCBN_MXNET_CPU_WORKSPACES_H_
 
 namespace gluon_syncbn::mxnet {
 
 /// Gives every CPU context except cpu(0) its own workspaces and random number generators in each
-/// thread. cpu(0) keeps the pools of the thread.
+/// thread. cpu(0) keeps those of the thread.
 ///
 /// This works around a fault of MXNet: all CPU contexts share them, while each GPU context has its
 /// own (ResourceManagerImpl in mxnet/src/resource.cc). An operation of one device that comes after
@@ -13,8 +13,8 @@ namespace gluon_syncbn::mxnet {
 ///
 /// Replaces virtual functions of ResourceManagerImpl in the library `libmxnet` until the process
 /// ends. Throws Error, and replaces none, if the library does not have the expected functions.
-void give_cpu_contexts_pools(const char* libmxnet);
+void give_cpu_contexts_workspaces(const char* libmxnet);
 
 }  // namespace gluon_syncbn::mxnet
 
-#endif  // GLUON_SYNCBN_MXNET_CPU_POOLS_H_
+#endif  // GLUON_SYNCBN_MXNET_CPU_WORKSPACES_H_
