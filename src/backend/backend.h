@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/running_statistics_lock.h"
 #include "common/dtype.h"
 #include "common/layout.h"
 #include "common/write_mode.h"

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/running_statistics_lock.h"
 #include "common/error.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels/merge_devices.h"

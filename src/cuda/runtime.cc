@@ -69,7 +69,7 @@ OnDevice::~OnDevice() {
 int device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError(); 
+  cudaGetLastError();
   return 0;
 }
 

@@ -54,31 +54,49 @@ GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t chann
   }
 }
 
-template <class T>
-GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block, double pivot) {
-  Doubles sum[kChains] = {};
-  Doubles squares[kChains] = {};
-  const auto add = [&](Doubles d, std::int64_t k) GLUON_SYNCBN_INLINED {
-    sum[k] += d;
-    squares[k] += d * d;
+/// Sums over a block; see Terms.
+struct Sums {
+  double first;
+  double second;
+};
+
+/// Sums terms(i) over a block, where i is the first element of a vector.
+template <class EachTerms>
+GLUON_SYNCBN_INLINE Sums sum_block(const Block& block, const EachTerms& terms) {
+  Doubles first[kChains] = {};
+  Doubles second[kChains] = {};
+  const auto add = [&](const Terms& more, std::int64_t k) GLUON_SYNCBN_INLINED {
+    first[k] += more.first;
+    second[k] += more.second;
   };
   for (std::int64_t run = 0; run < block.runs; ++run) {
-    const T* from = x + block.begin + run * block.distance;
+    const std::int64_t begin = block.begin + run * block.distance;
     std::int64_t i = 0;
     for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
 #pragma GCC unroll 4
-      for (std::int64_t k = 0; k < kChains; ++k) {
-        add(load_wide(from + i + k * kDoubles) - pivot, k);
-      }
+      for (std::int64_t k = 0; k < kChains; ++k) add(terms(begin + i + k * kDoubles), k);
     }
     for (; i < block.length; i += kDoubles) {
       const std::int64_t at = smaller(i, block.length - kDoubles);
-      const Doubles d = load_wide(from + at) - pivot;
-      add(at == i ? d : last_lanes(d, block.length - i), 0);
+      Terms rest = terms(begin + at);
+      if (at != i) {
+        rest = {last_lanes(rest.first, block.length - i),
+                last_lanes(rest.second, block.length - i)};
+      }
+      add(rest, 0);
     }
   }
-  return {pivot, sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3])),
-          sum_of_lanes((squares[0] + squares[1]) + (squares[2] + squares[3]))};
+  return {sum_of_lanes((first[0] + first[1]) + (first[2] + first[3])),
+          sum_of_lanes((second[0] + second[1]) + (second[2] + second[3]))};
+}
+
+template <class T>
+GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block, double pivot) {
+  const Sums sums = sum_block(block, [&](std::int64_t i) GLUON_SYNCBN_INLINED {
+    const Doubles d = load_wide(x + i) - pivot;
+    return Terms{d, d * d};
+  });
+  return {pivot, sums.first, sums.second};
 }
 
 template <class T>
@@ -101,45 +119,6 @@ void run_moments(const T* x, const Layout& layout, Channels channels, double* me
   }
 }
 
-/// The sums of dz and of dz * (x - center) over a block.
-struct Products {
-  double dz;
-  double dz_centered;
-};
-
-template <class T, int kInputs, class Gate>
-GLUON_SYNCBN_INLINE Products products(const Inputs<T, kInputs>& inputs, const Block& block,
-                                      const GradientTerms<Gate>& terms) {
-  Doubles plain[kChains] = {};
-  Doubles centered[kChains] = {};
-  const auto add = [&](const Terms& t, std::int64_t k) GLUON_SYNCBN_INLINED {
-    plain[k] += t.first;
-    centered[k] += t.first * t.second;
-  };
-  for (std::int64_t run = 0; run < block.runs; ++run) {
-    const Inputs<T, kInputs> of_run = inputs + (block.begin + run * block.distance);
-    const auto terms_at = [&](std::int64_t i) GLUON_SYNCBN_INLINED {
-      return (of_run + i).apply(terms, [](const T* from) GLUON_SYNCBN_INLINED {
-        return load_wide(from);
-      });
-    };
-    std::int64_t i = 0;
-    for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
-#pragma GCC unroll 4
-      for (std::int64_t k = 0; k < kChains; ++k) add(terms_at(i + k * kDoubles), k);
-    }
-    for (; i < block.length; i += kDoubles) {
-      const std::int64_t at = smaller(i, block.length - kDoubles);
-      Terms t = terms_at(at);
-      if (at != i)
-        t = {last_lanes(t.first, block.length - i), last_lanes(t.second, block.length - i)};
-      add(t, 0);
-    }
-  }
-  return {sum_of_lanes((plain[0] + plain[1]) + (plain[2] + plain[3])),
-          sum_of_lanes((centered[0] + centered[1]) + (centered[2] + centered[3]))};
-}
-
 template <class T>
 void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout, Channels channels,
                        const NormalizationArrays<double>& p, const Activation& activation,
@@ -151,14 +130,17 @@ void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout
                                   GLUON_SYNCBN_INLINED { return broadcast(array[channel]); };
       const auto gate = gates.at(of_channel);
       const GradientTerms<decltype(gates.at(of_channel))> terms{of_channel(p.center), gate};
-      Products sums{0, 0};
+      sum_dz[channel] = sum_dz_centered[channel] = 0;
       for_each_block(layout, channel, [&](const Block& block) {
-        const Products more = products(inputs, block, terms);
-        sums.dz += more.dz;
-        sums.dz_centered += more.dz_centered;
+        const Sums more = sum_block(block, [&](std::int64_t i) GLUON_SYNCBN_INLINED {
+          const Terms t = (inputs + i).apply(terms, [](const T* from) GLUON_SYNCBN_INLINED {
+            return load_wide(from);
+          });
+          return Terms{t.first, t.first * t.second};
+        });
+        sum_dz[channel] += more.first;
+        sum_dz_centered[channel] += more.second;
       });
-      sum_dz[channel] = sums.dz;
-      sum_dz_centered[channel] = sums.dz_centered;
     }
   });
 }
