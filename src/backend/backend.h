@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_BACKEND_BACKEND_H_
-#define GLUON_SYNCBN_BACKEND_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -150,5 +149,3 @@ class Backend {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_BACKEND_BACKEND_H_

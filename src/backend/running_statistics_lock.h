@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_BACKEND_RUNNING_STATISTICS_LOCK_H_
-#define GLUON_SYNCBN_BACKEND_RUNNING_STATISTICS_LOCK_H_
+#pragma once
 
 #include <mutex>
 
@@ -17,5 +16,3 @@ inline std::unique_lock<std::mutex> lock_running_statistics() {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_BACKEND_RUNNING_STATISTICS_LOCK_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_DEVICE_H_
-#define GLUON_SYNCBN_COMMON_DEVICE_H_
+#pragma once
 
 #include <string>
 #include <tuple>
@@ -34,5 +33,3 @@ std::string device_list(const DeviceMap& devices) {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_DTYPE_H_
-#define GLUON_SYNCBN_COMMON_DTYPE_H_
+#pragma once
 
 #include <limits>
 
@@ -49,5 +48,3 @@ auto dispatch(DType dtype, const Visit& visit) {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_DTYPE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_ENFORCE_H_
-#define GLUON_SYNCBN_COMMON_ENFORCE_H_
+#pragma once
 
 #include <string>
 
@@ -25,5 +24,3 @@ class InternalError : public Error {
       throw ::gluon_syncbn::InternalError((what), __FILE__, __LINE__); \
     }                                                                  \
   } while (false)
-
-#endif  // GLUON_SYNCBN_COMMON_ENFORCE_H_

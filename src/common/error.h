@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_ERROR_H_
-#define GLUON_SYNCBN_COMMON_ERROR_H_
+#pragma once
 
 #include <exception>
 #include <stdexcept>
@@ -29,5 +28,3 @@ const char* error_of(const Task& task) {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_ERROR_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_HALF_H_
-#define GLUON_SYNCBN_COMMON_HALF_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -57,5 +56,3 @@ inline Half to_half(float value) {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_HALF_H_

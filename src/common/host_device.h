@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_HOST_DEVICE_H_
-#define GLUON_SYNCBN_COMMON_HOST_DEVICE_H_
+#pragma once
 
 // Functions for GPUs are in headers that any C++ compiler understands. So the tests run the same
 // source on the CPU, thread by thread (tests/native/emulation/lockstep.h).
@@ -9,5 +8,3 @@
 #else
 #define GLUON_SYNCBN_HOST_DEVICE
 #endif
-
-#endif  // GLUON_SYNCBN_COMMON_HOST_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_LAYOUT_H_
-#define GLUON_SYNCBN_COMMON_LAYOUT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -27,5 +26,3 @@ struct Layout {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_LAYOUT_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_LIST_TEXT_H_
-#define GLUON_SYNCBN_COMMON_LIST_TEXT_H_
+#pragma once
 
 #include <string>
 
@@ -19,5 +18,3 @@ std::string number_list(const Numbers& numbers) {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_LIST_TEXT_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_OTHER_THREADS_H_
-#define GLUON_SYNCBN_COMMON_OTHER_THREADS_H_
+#pragma once
 
 #include <chrono>
 
@@ -26,5 +25,3 @@ class OtherThreads {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_OTHER_THREADS_H_

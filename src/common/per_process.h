@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_PER_PROCESS_H_
-#define GLUON_SYNCBN_COMMON_PER_PROCESS_H_
+#pragma once
 
 #include <pthread.h>
 
@@ -30,5 +29,3 @@ class PerProcess {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_PER_PROCESS_H_

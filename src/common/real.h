@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_REAL_H_
-#define GLUON_SYNCBN_COMMON_REAL_H_
+#pragma once
 
 #include <type_traits>
 
@@ -21,5 +20,3 @@ GLUON_SYNCBN_HOST_DEVICE inline double rest_of(double mean) {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_REAL_H_

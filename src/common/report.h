@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_REPORT_H_
-#define GLUON_SYNCBN_COMMON_REPORT_H_
+#pragma once
 
 #include <iostream>
 #include <string>
@@ -16,5 +15,3 @@ inline void report(const std::string& text) {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_REPORT_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_SIGNATURE_H_
-#define GLUON_SYNCBN_COMMON_SIGNATURE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -20,5 +19,3 @@ struct Signature {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_SIGNATURE_H_

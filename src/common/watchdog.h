@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_WATCHDOG_H_
-#define GLUON_SYNCBN_COMMON_WATCHDOG_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -91,5 +90,3 @@ class Watchdog {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_WATCHDOG_H_

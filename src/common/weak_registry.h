@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_WEAK_REGISTRY_H_
-#define GLUON_SYNCBN_COMMON_WEAK_REGISTRY_H_
+#pragma once
 
 #include <cstddef>
 #include <iterator>
@@ -50,5 +49,3 @@ class WeakRegistry {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_WEAK_REGISTRY_H_

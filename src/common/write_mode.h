@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_COMMON_WRITE_MODE_H_
-#define GLUON_SYNCBN_COMMON_WRITE_MODE_H_
+#pragma once
 
 namespace gluon_syncbn {
 
@@ -7,5 +6,3 @@ namespace gluon_syncbn {
 enum class WriteMode { kAssign, kAdd };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_COMMON_WRITE_MODE_H_

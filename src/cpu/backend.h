@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_BACKEND_H_
-#define GLUON_SYNCBN_CPU_BACKEND_H_
+#pragma once
 
 #include <memory>
 
@@ -11,5 +10,3 @@ namespace gluon_syncbn {
 const std::shared_ptr<Backend>& cpu_backend();
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_CPU_BACKEND_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_CHANNEL_MATH_H_
-#define GLUON_SYNCBN_CPU_CHANNEL_MATH_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -48,5 +47,3 @@ void write_parameter_gradients(const Backend::Data& data, const GradientSums& ow
                                const Backend::Gradients& gradients);
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_CPU_CHANNEL_MATH_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_HOST_PASS_H_
-#define GLUON_SYNCBN_CPU_HOST_PASS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -230,5 +229,3 @@ class HostPass : public DevicePass {
 };
 
 }  // namespace gluon_syncbn::cpu
-
-#endif  // GLUON_SYNCBN_CPU_HOST_PASS_H_

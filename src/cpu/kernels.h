@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_KERNELS_H_
-#define GLUON_SYNCBN_CPU_KERNELS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -99,5 +98,3 @@ void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, con
 
 }  // namespace cpu
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_CPU_KERNELS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_PASSES_H_
-#define GLUON_SYNCBN_CPU_PASSES_H_
+#pragma once
 
 #include <memory>
 
@@ -16,5 +15,3 @@ std::shared_ptr<DevicePass> backward_pass(const Backend::Backward& work,
 void inference(const Backend::Forward& work, const Statistics& statistics);
 
 }  // namespace gluon_syncbn::cpu
-
-#endif  // GLUON_SYNCBN_CPU_PASSES_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_THREAD_POOL_H_
-#define GLUON_SYNCBN_CPU_THREAD_POOL_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -26,5 +25,3 @@ int num_threads();
 void set_num_threads(int number);
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_CPU_THREAD_POOL_H_

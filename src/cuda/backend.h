@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_BACKEND_H_
-#define GLUON_SYNCBN_CUDA_BACKEND_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -14,5 +13,3 @@ namespace gluon_syncbn::cuda {
 std::shared_ptr<Backend> backend_of(int index, const std::string& layer);
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_BACKEND_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_CHECK_H_
-#define GLUON_SYNCBN_CUDA_CHECK_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -12,5 +11,3 @@ namespace gluon_syncbn::cuda {
 void check(cudaError_t status, const std::string& what, int ordinal);
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_CHECK_H_

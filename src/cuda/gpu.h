@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_GPU_H_
-#define GLUON_SYNCBN_CUDA_GPU_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -99,5 +98,3 @@ class Gpu {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_GPU_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_MEMORY_H_
-#define GLUON_SYNCBN_CUDA_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <map>
@@ -75,5 +74,3 @@ class Memories {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_MEMORY_H_

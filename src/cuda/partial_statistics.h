@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_PARTIAL_STATISTICS_H_
-#define GLUON_SYNCBN_CUDA_PARTIAL_STATISTICS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -68,5 +67,3 @@ class GpuPartialStatistics {
 using GpuPartialStatisticsPtr = std::shared_ptr<const GpuPartialStatistics>;
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_PARTIAL_STATISTICS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_RUNTIME_H_
-#define GLUON_SYNCBN_CUDA_RUNTIME_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -145,5 +144,3 @@ template <class Body>
 void load(int ordinal);
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_RUNTIME_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_THREAD_CONTEXT_H_
-#define GLUON_SYNCBN_CUDA_THREAD_CONTEXT_H_
+#pragma once
 
 namespace gluon_syncbn::cuda {
 
@@ -12,5 +11,3 @@ void* thread_context();
 bool set_thread_context(void* context);
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_THREAD_CONTEXT_H_

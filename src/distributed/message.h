@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_DISTRIBUTED_MESSAGE_H_
-#define GLUON_SYNCBN_DISTRIBUTED_MESSAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -32,5 +31,3 @@ struct ProcessMessage {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_DISTRIBUTED_MESSAGE_H_

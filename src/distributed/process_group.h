@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_H_
-#define GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -40,5 +39,3 @@ class ProcessGroup {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_REGISTRY_H_
-#define GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_REGISTRY_H_
+#pragma once
 
 #include <memory>
 
@@ -16,5 +15,3 @@ void add_process_group(const std::shared_ptr<ProcessGroup>& group);
 std::shared_ptr<ProcessGroup> process_group(int id);
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_DISTRIBUTED_PROCESS_GROUP_REGISTRY_H_

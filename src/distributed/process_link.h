@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_DISTRIBUTED_PROCESS_LINK_H_
-#define GLUON_SYNCBN_DISTRIBUTED_PROCESS_LINK_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -115,5 +114,3 @@ class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_DISTRIBUTED_PROCESS_LINK_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_DISTRIBUTED_ROLL_CALL_H_
-#define GLUON_SYNCBN_DISTRIBUTED_ROLL_CALL_H_
+#pragma once
 
 #include <chrono>
 #include <memory>
@@ -63,5 +62,3 @@ class RollCall : public ProcessGroup,
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_DISTRIBUTED_ROLL_CALL_H_

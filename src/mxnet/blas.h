@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_BLAS_H_
-#define GLUON_SYNCBN_MXNET_BLAS_H_
+#pragma once
 
 #include <string>
 
@@ -27,5 +26,3 @@ std::string describe_blas();
 void use_one_thread_per_product(const std::string& layer);
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_BLAS_H_

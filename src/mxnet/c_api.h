@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_C_API_H_
-#define GLUON_SYNCBN_MXNET_C_API_H_
+#pragma once
 
 // The part of MXNet's C interface that this library uses (c_api.h, base.h, op_attr_types.h and
 // ndarray.h of 1.9.1). The functions are looked up in the libmxnet that the process has loaded. So
@@ -96,5 +95,3 @@ void load_api(const char* path);
 void check(int status, const char* function);
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_C_API_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_CPU_CONTEXT_CHECK_H_
-#define GLUON_SYNCBN_MXNET_CPU_CONTEXT_CHECK_H_
+#pragma once
 
 #include <string>
 
@@ -20,5 +19,3 @@ void set_cpu_context_check(CpuContextCheck check);
 void require_safe_cpu_contexts(const std::string& layer, bool several);
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_CPU_CONTEXT_CHECK_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_CPU_WORKSPACES_H_
-#define GLUON_SYNCBN_MXNET_CPU_WORKSPACES_H_
+#pragma once
 
 namespace gluon_syncbn::mxnet {
 
@@ -16,5 +15,3 @@ namespace gluon_syncbn::mxnet {
 void give_cpu_contexts_workspaces(const char* libmxnet);
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_CPU_WORKSPACES_H_

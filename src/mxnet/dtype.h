@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_DTYPE_H_
-#define GLUON_SYNCBN_MXNET_DTYPE_H_
+#pragma once
 
 #include <string>
 
@@ -37,5 +36,3 @@ inline DType dtype_of(int dtype) {
 }
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_DTYPE_H_

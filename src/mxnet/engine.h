@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_ENGINE_H_
-#define GLUON_SYNCBN_MXNET_ENGINE_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -56,5 +55,3 @@ void push_after(NDArrayHandle input, const char* name, std::function<void()> tas
 void post(const Device& device, const char* name, std::function<void()> task);
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_ENGINE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_
-#define GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_
+#pragma once
 
 #include <condition_variable>
 #include <deque>
@@ -48,5 +47,3 @@ class ErrorQueue {
 };
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_ERROR_QUEUE_H_

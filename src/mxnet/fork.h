@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_FORK_H_
-#define GLUON_SYNCBN_MXNET_FORK_H_
+#pragma once
 
 #include "mxnet/c_api.h"
 
@@ -27,5 +26,3 @@ void run_before_later_fork_handlers();
 void forget_live_arrays();
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_FORK_H_

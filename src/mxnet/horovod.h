@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_HOROVOD_H_
-#define GLUON_SYNCBN_MXNET_HOROVOD_H_
+#pragma once
 
 #include <string>
 
@@ -29,5 +28,3 @@ void leave_processes();
 inline constexpr const char* kHasLeft = "Horovod has been shut down";
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_HOROVOD_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_MANGLED_NAMES_H_
-#define GLUON_SYNCBN_MXNET_MANGLED_NAMES_H_
+#pragma once
 
 /// The C++ symbols of libmxnet that this library looks up. All other uses of MXNet go through its C
 /// functions (c_api.h). `c++filt` prints the names as below; the paths are those of
@@ -32,5 +31,3 @@ constexpr const char* kEngineHasBegun =
     "_ZGVZN4dmlc16ThreadLocalStoreIN5mxnet6engine14ThreadedEngine10BulkStatusEE9SingletonEvE4inst";
 
 }  // namespace gluon_syncbn::mxnet::mangled
-
-#endif  // GLUON_SYNCBN_MXNET_MANGLED_NAMES_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_MEMORY_POOL_H_
-#define GLUON_SYNCBN_MXNET_MEMORY_POOL_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -14,5 +13,3 @@ namespace gluon_syncbn::mxnet {
 std::shared_ptr<void> lend_from_pool(cuda::Memory::Place place, int index, std::size_t bytes);
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_MEMORY_POOL_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_NDARRAY_H_
-#define GLUON_SYNCBN_MXNET_NDARRAY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -53,5 +52,3 @@ class NDArray {
 };
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_NDARRAY_H_

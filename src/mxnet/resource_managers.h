@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_RESOURCE_MANAGERS_H_
-#define GLUON_SYNCBN_MXNET_RESOURCE_MANAGERS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -59,5 +58,3 @@ class ThreadManagers {
 };
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_RESOURCE_MANAGERS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_VTABLE_H_
-#define GLUON_SYNCBN_MXNET_VTABLE_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -23,5 +22,3 @@ void replace_virtual_functions(void* library, const char* vtable,
                                const std::vector<VirtualFunction>& functions);
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_VTABLE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_MXNET_WAIT_FOR_ALL_H_
-#define GLUON_SYNCBN_MXNET_WAIT_FOR_ALL_H_
+#pragma once
 
 #include <string>
 
@@ -13,5 +12,3 @@ namespace gluon_syncbn::mxnet {
 std::string wait_for_all(const Interruption& interruption);
 
 }  // namespace gluon_syncbn::mxnet
-
-#endif  // GLUON_SYNCBN_MXNET_WAIT_FOR_ALL_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_NORM_ACTIVATION_H_
-#define GLUON_SYNCBN_NORM_ACTIVATION_H_
+#pragma once
 
 #include "common/dtype.h"
 
@@ -50,5 +49,3 @@ template <class T>
 inline constexpr double kSaturation = -0.693147180559945309 * (kDigits<T> + 1);
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_NORM_ACTIVATION_H_

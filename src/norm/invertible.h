@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_NORM_INVERTIBLE_H_
-#define GLUON_SYNCBN_NORM_INVERTIBLE_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -38,5 +37,3 @@ struct Invertible {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_NORM_INVERTIBLE_H_

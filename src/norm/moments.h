@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_NORM_MOMENTS_H_
-#define GLUON_SYNCBN_NORM_MOMENTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -90,5 +89,3 @@ Part merge_packed(const std::vector<PartialStatistics>& parts) {
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_NORM_MOMENTS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_NORM_MOVING_AVERAGE_H_
-#define GLUON_SYNCBN_NORM_MOVING_AVERAGE_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -35,5 +34,3 @@ GLUON_SYNCBN_HOST_DEVICE void move_averages(double momentum, double mean, double
 }
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_NORM_MOVING_AVERAGE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_OPERATOR_ATTRIBUTES_H_
-#define GLUON_SYNCBN_OPERATOR_ATTRIBUTES_H_
+#pragma once
 
 #include <cstddef>
 #include <optional>
@@ -74,5 +73,3 @@ struct Attributes {
 };
 
 }  // namespace gluon_syncbn::op
-
-#endif  // GLUON_SYNCBN_OPERATOR_ATTRIBUTES_H_

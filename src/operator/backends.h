@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_OPERATOR_BACKENDS_H_
-#define GLUON_SYNCBN_OPERATOR_BACKENDS_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -19,5 +18,3 @@ std::string gpu_build();
 std::string gpu_devices();
 
 }  // namespace gluon_syncbn::op
-
-#endif  // GLUON_SYNCBN_OPERATOR_BACKENDS_H_

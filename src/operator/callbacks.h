@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_OPERATOR_CALLBACKS_H_
-#define GLUON_SYNCBN_OPERATOR_CALLBACKS_H_
+#pragma once
 
 #include "mxnet/c_api.h"
 
@@ -11,5 +10,3 @@ constexpr const char* kOpType = "SyncBatchNorm";
 void register_operator();
 
 }  // namespace gluon_syncbn::op
-
-#endif  // GLUON_SYNCBN_OPERATOR_CALLBACKS_H_

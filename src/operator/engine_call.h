@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_OPERATOR_ENGINE_CALL_H_
-#define GLUON_SYNCBN_OPERATOR_ENGINE_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -49,5 +48,3 @@ class EngineCall : public Call, public std::enable_shared_from_this<EngineCall> 
 WriteMode write_of(mxnet::OpReq request);
 
 }  // namespace gluon_syncbn::op
-
-#endif  // GLUON_SYNCBN_OPERATOR_ENGINE_CALL_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_OPERATOR_OPERATOR_H_
-#define GLUON_SYNCBN_OPERATOR_OPERATOR_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -50,5 +49,3 @@ class Operator : public std::enable_shared_from_this<Operator> {
 };
 
 }  // namespace gluon_syncbn::op
-
-#endif  // GLUON_SYNCBN_OPERATOR_OPERATOR_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_OPERATOR_PENDING_FORWARDS_H_
-#define GLUON_SYNCBN_OPERATOR_PENDING_FORWARDS_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -35,5 +34,3 @@ class PendingForwards {
 };
 
 }  // namespace gluon_syncbn::op
-
-#endif  // GLUON_SYNCBN_OPERATOR_PENDING_FORWARDS_H_

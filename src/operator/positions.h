@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_OPERATOR_POSITIONS_H_
-#define GLUON_SYNCBN_OPERATOR_POSITIONS_H_
+#pragma once
 
 #include <cstddef>
 
@@ -53,5 +52,3 @@ class Positions {
 };
 
 }  // namespace gluon_syncbn::op
-
-#endif  // GLUON_SYNCBN_OPERATOR_POSITIONS_H_

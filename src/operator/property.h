@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_OPERATOR_PROPERTY_H_
-#define GLUON_SYNCBN_OPERATOR_PROPERTY_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -58,5 +57,3 @@ class Property {
 };
 
 }  // namespace gluon_syncbn::op
-
-#endif  // GLUON_SYNCBN_OPERATOR_PROPERTY_H_

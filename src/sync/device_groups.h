@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_SYNC_DEVICE_GROUPS_H_
-#define GLUON_SYNCBN_SYNC_DEVICE_GROUPS_H_
+#pragma once
 
 #include <cstddef>
 #include <optional>
@@ -24,5 +23,3 @@ std::optional<DeviceGroup> group_of(int device_id, const std::vector<int>& devic
                                     std::size_t size);
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_SYNC_DEVICE_GROUPS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_SYNC_MEETING_H_
-#define GLUON_SYNCBN_SYNC_MEETING_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -94,5 +93,3 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
 void finish_alone(const std::shared_ptr<DevicePass>& pass);
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_SYNC_MEETING_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_SYNC_MISSING_DEVICES_H_
-#define GLUON_SYNCBN_SYNC_MISSING_DEVICES_H_
+#pragma once
 
 #include <set>
 #include <string>
@@ -17,5 +16,3 @@ std::string describe_missing(const SyncGroup& group, const std::set<Device>& pre
                              Direction direction);
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_SYNC_MISSING_DEVICES_H_

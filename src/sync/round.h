@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_SYNC_ROUND_H_
-#define GLUON_SYNCBN_SYNC_ROUND_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -59,5 +58,3 @@ class Round {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_SYNC_ROUND_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_SYNC_ROUND_COUNTS_H_
-#define GLUON_SYNCBN_SYNC_ROUND_COUNTS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -33,5 +32,3 @@ class RoundCounts {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_SYNC_ROUND_COUNTS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_SYNC_SYNC_GROUP_H_
-#define GLUON_SYNCBN_SYNC_SYNC_GROUP_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -122,5 +121,3 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
 };
 
 }  // namespace gluon_syncbn
-
-#endif  // GLUON_SYNCBN_SYNC_SYNC_GROUP_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_CONTROL_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_CONTROL_H_
+#pragma once
 
 // What tests set, order and count (fake_cuda.h), from inside.
 
@@ -44,5 +43,3 @@ cudaError_t fault_at(const char* point, int device);
 bool is_sticky(cudaError_t error);
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_CONTROL_H_

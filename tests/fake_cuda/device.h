@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_DEVICE_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_DEVICE_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -65,5 +64,3 @@ bool is_linked(int ordinal, int peer);
 void set_link(int ordinal, int peer, bool linked);
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_DEVICE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_DRIVER_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_DRIVER_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -25,5 +24,3 @@ cudaError_t put(cudaStream_t stream, Work work);
 cudaError_t synchronize(cudaStream_t stream);
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_DRIVER_H_

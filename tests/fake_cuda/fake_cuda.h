@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_FAKE_CUDA_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_FAKE_CUDA_H_
+#pragma once
 
 // What tests may ask of the fake CUDA runtime beside CUDA's own interface. C functions, for ctypes.
 
@@ -52,5 +51,3 @@ cudaError_t fakeCudaLaunch(const void* arguments, std::size_t bytes,
 cudaError_t fakeCudaLoad(void (*run)(const void* arguments, long blocks));
 
 }  // extern "C"
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_FAKE_CUDA_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_MEMORY_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <optional>
@@ -26,5 +25,3 @@ void release(const Allocation& allocation);
 std::optional<Allocation> find(const void* address);
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_MEMORY_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_STREAM_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_STREAM_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -70,5 +69,3 @@ struct CUstream_st {
   const unsigned seed_;
   const std::shared_ptr<Queue> queue_;
 };
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_STREAM_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_SIMD_ACTIVATIONS_H_
-#define GLUON_SYNCBN_CPU_SIMD_ACTIVATIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -111,5 +110,3 @@ GLUON_SYNCBN_INLINE void with_activation(const Activation& activation, const Vis
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_ACTIVATIONS_H_

@@ -1,7 +1,6 @@
 // Loops over matrices in which each column has its own statistics.
 
-#ifndef GLUON_SYNCBN_CPU_SIMD_COLUMNS_H_
-#define GLUON_SYNCBN_CPU_SIMD_COLUMNS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -283,5 +282,3 @@ void column_input_gradient(const T* dy, const T* x, const T* y, Extent extent,
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_COLUMNS_H_

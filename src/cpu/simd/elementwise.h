@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_SIMD_ELEMENTWISE_H_
-#define GLUON_SYNCBN_CPU_SIMD_ELEMENTWISE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -141,5 +140,3 @@ void shortcut_gradient(const T* dy, const T* y, std::int64_t number, const Activ
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_ELEMENTWISE_H_

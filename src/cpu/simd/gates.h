@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_SIMD_GATES_H_
-#define GLUON_SYNCBN_CPU_SIMD_GATES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -130,5 +129,3 @@ struct GradientTerms {
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_GATES_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_SIMD_ISA_H_
-#define GLUON_SYNCBN_CPU_SIMD_ISA_H_
+#pragma once
 
 #include <cstdint>
 
@@ -128,5 +127,3 @@ template <class T>
 const Kernels<T>& kernels_in_use();
 
 }  // namespace gluon_syncbn::cpu
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_ISA_H_

@@ -5,8 +5,7 @@
 // Only the function kernels() has external linkage, for the reason that isa.h gives. For the same
 // reason, nothing here uses the standard library.
 
-#ifndef GLUON_SYNCBN_CPU_SIMD_LOOPS_H_
-#define GLUON_SYNCBN_CPU_SIMD_LOOPS_H_
+#pragma once
 
 #include "cpu/simd/columns.h"
 #include "cpu/simd/elementwise.h"
@@ -32,5 +31,3 @@ constexpr IsaKernels kKernels{GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_KERNELS)}
 const IsaKernels& kernels() { return kKernels; }
 
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_LOOPS_H_

@@ -1,7 +1,6 @@
 // Loops over arrays in which a channel's elements lie in long runs.
 
-#ifndef GLUON_SYNCBN_CPU_SIMD_RUNS_H_
-#define GLUON_SYNCBN_CPU_SIMD_RUNS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -191,5 +190,3 @@ void run_input_gradient(const T* dy, const T* x, const T* y, const Layout& layou
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_RUNS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CPU_SIMD_STATISTICS_H_
-#define GLUON_SYNCBN_CPU_SIMD_STATISTICS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -57,5 +56,3 @@ GLUON_SYNCBN_INLINE bool is_far(const Deviations<Doubles>& d, double share) {
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_STATISTICS_H_

@@ -2,8 +2,7 @@
 // and Clang, so that this source determines the order of all sums. Plain loops would not do for
 // elementwise kernels either: GCC 12 does not vectorize the conversions of Half.
 
-#ifndef GLUON_SYNCBN_CPU_SIMD_VECTORS_H_
-#define GLUON_SYNCBN_CPU_SIMD_VECTORS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -205,5 +204,3 @@ struct Terms {
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA
-
-#endif  // GLUON_SYNCBN_CPU_SIMD_VECTORS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_ACCUMULATORS_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_ACCUMULATORS_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -281,5 +280,3 @@ struct Summation {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_ACCUMULATORS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_ACTIVATIONS_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_ACTIVATIONS_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -248,5 +247,3 @@ struct GateInPlace {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_ACTIVATIONS_H_

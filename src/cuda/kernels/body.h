@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_BODY_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_BODY_H_
+#pragma once
 
 #include "cuda/kernels/numbers.h"
 #include "cuda/kernels/tiling.h"
@@ -64,5 +63,3 @@ GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
 }
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_BODY_H_

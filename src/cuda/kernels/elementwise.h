@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_ELEMENTWISE_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_ELEMENTWISE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -172,5 +171,3 @@ struct Elementwise {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_ELEMENTWISE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_FAST_DIVISION_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_FAST_DIVISION_H_
+#pragma once
 
 #include <cstdint>
 
@@ -39,5 +38,3 @@ struct FastDivisor {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_FAST_DIVISION_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_
+#pragma once
 
 #include "cuda/kernels/elementwise.h"
 #include "cuda/kernels/merge_blocks.h"
@@ -50,5 +49,3 @@
   VISIT(PerChannel<CountBatch<float>>)          \
   VISIT(PerChannel<CountBatch<double>>)         \
   VISIT(PerChannel<ReadNumbers>)
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_INSTANCES_H_

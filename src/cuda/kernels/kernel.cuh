@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_KERNEL_CUH_
-#define GLUON_SYNCBN_CUDA_KERNELS_KERNEL_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -62,5 +61,3 @@ void load(int ordinal) {
   template void load<__VA_ARGS__>(int);
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_KERNEL_CUH_

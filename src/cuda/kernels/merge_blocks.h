@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_MERGE_BLOCKS_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_MERGE_BLOCKS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -76,5 +75,3 @@ struct MergeBlocks {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_MERGE_BLOCKS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_MERGE_DEVICES_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_MERGE_DEVICES_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -173,5 +172,3 @@ struct CountBatch {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_MERGE_DEVICES_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_MESSAGES_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -70,5 +69,3 @@ struct Messages {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_MESSAGES_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_NUMBERS_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_NUMBERS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -80,5 +79,3 @@ struct alignas(16) Gradient {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_NUMBERS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_PHASES_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_PHASES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -67,5 +66,3 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
                     WriteMode write_shortcut = WriteMode::kAssign, T* dshortcut = nullptr);
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_PHASES_H_

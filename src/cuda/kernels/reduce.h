@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_REDUCE_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_REDUCE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -115,5 +114,3 @@ struct Reduce {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_REDUCE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_SOURCES_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_SOURCES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -153,5 +152,3 @@ struct InputGradientInPlace : InputGradient<R> {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_SOURCES_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_TILING_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_TILING_H_
+#pragma once
 
 #include <cstdint>
 
@@ -227,5 +226,3 @@ struct ChannelLast {
 };
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_TILING_H_

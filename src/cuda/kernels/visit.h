@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_CUDA_KERNELS_VISIT_H_
-#define GLUON_SYNCBN_CUDA_KERNELS_VISIT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -175,5 +174,3 @@ GLUON_SYNCBN_HOST_DEVICE void visit_rest(const ChannelFirst&, const ChannelFirst
 }
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_CUDA_KERNELS_VISIT_H_

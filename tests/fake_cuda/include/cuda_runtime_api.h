@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_INCLUDE_CUDA_RUNTIME_API_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_INCLUDE_CUDA_RUNTIME_API_H_
+#pragma once
 
 // The part of the CUDA 11 runtime's interface that src/cuda, the tests and the fake itself use, so
 // that no CUDA has to be installed. What only MXNet calls is defined without a declaration.
@@ -105,5 +104,3 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 
 }  // extern "C"
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_INCLUDE_CUDA_RUNTIME_API_H_

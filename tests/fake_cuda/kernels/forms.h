@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_
+#pragma once
 
 #include <cstring>
 #include <functional>
@@ -37,5 +36,3 @@ using Operator = std::function<double(const double*)>;
 Operator find_operator(const Name& name);
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_FORMS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_NAME_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_NAME_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -25,5 +24,3 @@ Name parse_name(const std::string& mangled);
 std::string readable(const std::string& mangled);
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_NAME_H_

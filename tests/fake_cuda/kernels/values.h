@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_VALUES_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_VALUES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -39,5 +38,3 @@ class Values {
 };
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_KERNELS_VALUES_H_

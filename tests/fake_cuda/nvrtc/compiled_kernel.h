@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_NVRTC_COMPILED_KERNEL_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_NVRTC_COMPILED_KERNEL_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -18,5 +17,3 @@ struct CompiledKernel {
 constexpr const char* kCompiledKernel = "fake_cuda_compiled_kernel";
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_NVRTC_COMPILED_KERNEL_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_NVRTC_PRELUDE_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_NVRTC_PRELUDE_H_
+#pragma once
 
 // What nvcc knows by itself, in front of a kernel that the host's compiler compiles. Threads run
 // one after the other, so a kernel whose threads talk to each other does not compile.
@@ -81,5 +80,3 @@ struct Compiled<void (*)(Arguments...), kernel> {
 };
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_NVRTC_PRELUDE_H_

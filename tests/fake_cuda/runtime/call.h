@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_FAKE_CUDA_RUNTIME_CALL_H_
-#define GLUON_SYNCBN_TESTS_FAKE_CUDA_RUNTIME_CALL_H_
+#pragma once
 
 // This folder is a CUDA runtime, the rest of the fake its driver. As in a real program, there are
 // two runtimes in a process: MXNet's, a shared library, and the one linked into this library, whose
@@ -42,5 +41,3 @@ cudaError_t call(const char* name, Needs needs, const Body& body) {
 cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel);
 
 }  // namespace fake_cuda
-
-#endif  // GLUON_SYNCBN_TESTS_FAKE_CUDA_RUNTIME_CALL_H_

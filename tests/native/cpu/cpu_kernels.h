@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_CPU_CPU_KERNELS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_CPU_CPU_KERNELS_H_
+#pragma once
 
 #include <doctest/doctest.h>
 
@@ -219,5 +218,3 @@ using Avx512 = CpuKernels<T, cpu::Isa::kAvx512>;
 #endif
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_CPU_CPU_KERNELS_H_

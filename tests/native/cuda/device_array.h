@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_DEVICE_ARRAY_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_DEVICE_ARRAY_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -41,5 +40,3 @@ class DeviceArray {
 };
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_DEVICE_ARRAY_H_

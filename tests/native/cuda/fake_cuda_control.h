@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_FAKE_CUDA_CONTROL_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_FAKE_CUDA_CONTROL_H_
+#pragma once
 
 #include <string>
 
@@ -60,5 +59,3 @@ inline long launches() {
 inline long meetings() { return fakeCudaCount("cudaDeviceCanAccessPeer", -1); }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_FAKE_CUDA_CONTROL_H_

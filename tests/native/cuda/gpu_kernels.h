@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_GPU_KERNELS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_GPU_KERNELS_H_
+#pragma once
 
 // The kernels on a GPU (cuda_tests) or run in lockstep on the CPU (native_tests).
 
@@ -231,5 +230,3 @@ class GpuKernels {
 };
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_GPU_KERNELS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_NEEDS_GPU_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_NEEDS_GPU_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -65,5 +64,3 @@ class InOrder {
 #endif
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_NEEDS_GPU_H_

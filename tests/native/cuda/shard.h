@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_CUDA_SHARD_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_CUDA_SHARD_H_
+#pragma once
 
 #include <doctest/doctest.h>
 
@@ -329,5 +328,3 @@ inline std::vector<std::string> no_errors(std::size_t number) {
 }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_CUDA_SHARD_H_

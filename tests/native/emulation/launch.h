@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LAUNCH_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LAUNCH_H_
+#pragma once
 
 // What src/cuda/kernels/kernel.cuh is for a CUDA compiler: launches of all kernels there are, which
 // run in lockstep on a stream of the fake CUDA runtime.
@@ -55,5 +54,3 @@ void load(int ordinal) {
   template void load<__VA_ARGS__>(int);
 
 }  // namespace gluon_syncbn::cuda
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LAUNCH_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LOCKSTEP_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LOCKSTEP_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -61,5 +60,3 @@ void run_in_lockstep(const Body& body, std::int64_t blocks, Order order) {
 }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_EMULATION_LOCKSTEP_H_

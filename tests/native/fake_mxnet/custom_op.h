@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_CUSTOM_OP_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_CUSTOM_OP_H_
+#pragma once
 
 #include <cstddef>
 #include <future>
@@ -83,5 +82,3 @@ class Node {
 };
 
 }  // namespace gluon_syncbn::fake_mxnet
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_CUSTOM_OP_H_

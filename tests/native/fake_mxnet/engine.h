@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_ENGINE_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_ENGINE_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -144,5 +143,3 @@ inline void complete(const mxnet::OnComplete& on_complete, const Error* error = 
 }
 
 }  // namespace gluon_syncbn::fake_mxnet
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_ENGINE_H_

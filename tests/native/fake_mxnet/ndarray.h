@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_NDARRAY_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_NDARRAY_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -50,5 +49,3 @@ void* make_handle(const NDArray& array);
 long handles_given_out();
 
 }  // namespace gluon_syncbn::fake_mxnet
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_NDARRAY_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_RESOURCE_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_RESOURCE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -43,5 +42,3 @@ namespace gluon_syncbn::fake_mxnet {
 int resource_managers();
 
 }  // namespace gluon_syncbn::fake_mxnet
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_FAKE_MXNET_RESOURCE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_MXNET_LAYER_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_MXNET_LAYER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -105,5 +104,3 @@ void run_step(Layer* layer, const std::vector<Shape>& shapes, std::uint32_t seed
 void check_error(const NDArray& array, const std::vector<std::string>& parts);
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_MXNET_LAYER_H_

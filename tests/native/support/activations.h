@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ACTIVATIONS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ACTIVATIONS_H_
+#pragma once
 
 #include <cmath>
 
@@ -46,5 +45,3 @@ inline long double inverse(const Activation& activation, long double y) {
 }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ACTIVATIONS_H_

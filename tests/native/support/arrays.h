@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ARRAYS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ARRAYS_H_
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -113,5 +112,3 @@ struct Reference {
 };
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ARRAYS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_CAPTURED_ERRORS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_CAPTURED_ERRORS_H_
+#pragma once
 
 #include <iostream>
 #include <sstream>
@@ -23,5 +22,3 @@ class CapturedErrors {
 };
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_CAPTURED_ERRORS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_INBOX_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_INBOX_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -137,5 +136,3 @@ class Inbox {
 };
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_INBOX_H_

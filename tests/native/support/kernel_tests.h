@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_KERNEL_TESTS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_KERNEL_TESTS_H_
+#pragma once
 
 // The tests of the kernels, for CPUs and for GPUs. Their parameter `Kernels` has
 //
@@ -523,5 +522,3 @@ void test_same_bits(const std::vector<Layout>& layouts,
 }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_KERNEL_TESTS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_LAYER_CASE_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_LAYER_CASE_H_
+#pragma once
 
 // The expected outputs of a layer for given statistics and sums, by its definition, for the kernels
 // of CPUs and of GPUs: with all activations, with a shortcut and in place.
@@ -144,5 +143,3 @@ struct LayerCase {
 };
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_LAYER_CASE_H_

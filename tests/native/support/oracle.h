@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ORACLE_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ORACLE_H_
+#pragma once
 
 // Batch normalization of the whole batch in long double, written from its definition (Ioffe and
 // Szegedy 2015, algorithm 1, and the gradients of section 3) and not from the code under test.
@@ -133,5 +132,3 @@ inline Gradients differentiate(const Normalized& forward, const Tensor& dy,
 }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_ORACLE_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_RANKS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_RANKS_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstddef>
@@ -68,5 +67,3 @@ inline bool contains(const std::string& text, const std::string& part) {
 }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_RANKS_H_

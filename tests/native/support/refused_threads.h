@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_REFUSED_THREADS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_REFUSED_THREADS_H_
+#pragma once
 
 namespace gluon_syncbn::tests {
 
@@ -17,5 +16,3 @@ class RefusedThreads {
 int started_threads();
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_REFUSED_THREADS_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_SEEDS_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_SEEDS_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -22,5 +21,3 @@ inline std::vector<std::uint32_t> seeds(std::uint32_t first, std::uint32_t numbe
 }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_SEEDS_H_

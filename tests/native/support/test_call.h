@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_TEST_CALL_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_TEST_CALL_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -19,5 +18,3 @@ struct TestCall : Call {
 };
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_TEST_CALL_H_

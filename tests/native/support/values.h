@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_VALUES_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_VALUES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -85,5 +84,3 @@ inline GradientSums some_sums(std::uint32_t number) {
 }
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_VALUES_H_

@@ -1,5 +1,4 @@
-#ifndef GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_WIRE_H_
-#define GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_WIRE_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -117,5 +116,3 @@ class WiredGroup : public ProcessGroup {
 };
 
 }  // namespace gluon_syncbn::tests
-
-#endif  // GLUON_SYNCBN_TESTS_NATIVE_SUPPORT_WIRE_H_
