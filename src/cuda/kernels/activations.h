@@ -111,6 +111,18 @@ struct Inverter : Activator<R> {
   }
 };
 
+/// Copies the k-th of the inputs of N elements to an array, and back.
+template <int N, class R, int kInputs>
+GLUON_SYNCBN_HOST_DEVICE void take(const R (*elements)[kInputs], int k, R* input) {
+  GLUON_SYNCBN_UNROLL
+  for (int i = 0; i < N; ++i) input[i] = elements[i][k];
+}
+template <int N, class R, int kInputs>
+GLUON_SYNCBN_HOST_DEVICE void put(const R* input, R (*elements)[kInputs], int k) {
+  GLUON_SYNCBN_UNROLL
+  for (int i = 0; i < N; ++i) elements[i][k] = input[i];
+}
+
 // A gate replaces dy by dz, the gradient before the activation, for the sums of a backward pass. It
 // has
 //
@@ -158,15 +170,14 @@ struct GateByInput {
                                       R (*elements)[kInputs]) const {
     R dy[N];
     R z[N];
+    take<N>(elements, 0, dy);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
       const int n = i % kNumber;
-      dy[i] = elements[i][0];
       z[i] = Affine<R>{center[n], channels[n].scale, channels[n].shift}.of(&elements[i][1]);
     }
     activator.template differentiate<N>(z, dy);
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) elements[i][0] = dy[i];
+    put<N>(dy, elements, 0);
   }
 };
 
@@ -186,14 +197,10 @@ struct GateByOutput {
   GLUON_SYNCBN_HOST_DEVICE void apply(const Channel*, const R*, R (*elements)[kInputs]) const {
     R dy[N];
     R y[N];
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) {
-      dy[i] = elements[i][0];
-      y[i] = elements[i][2];
-    }
+    take<N>(elements, 0, dy);
+    take<N>(elements, 2, y);
     activator.template differentiate_by_output<N>(y, dy);
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) elements[i][0] = dy[i];
+    put<N>(dy, elements, 0);
   }
 };
 
@@ -231,18 +238,12 @@ struct GateInPlace {
   GLUON_SYNCBN_HOST_DEVICE void recover(R (*elements)[kInputs]) const {
     R dy[N];
     R y[N];
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) {
-      dy[i] = elements[i][0];
-      y[i] = elements[i][1];
-    }
+    take<N>(elements, 0, dy);
+    take<N>(elements, 1, y);
     inverter.template differentiate_by_output<N>(y, dy);
     inverter.template invert<N>(y);
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) {
-      elements[i][0] = dy[i];
-      elements[i][1] = y[i];
-    }
+    put<N>(dy, elements, 0);
+    put<N>(y, elements, 1);
   }
 };
 

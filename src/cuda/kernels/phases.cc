@@ -148,7 +148,7 @@ void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& me
     launch(PerChannel<CountBatch<R>>{{number}, 1}, stream);
   }
   const Outputs<T> outputs{output_of(write, y)};
-  const Normalization<R> plain{merge.normalizations};
+  const Normalization<R> plain{{merge.normalizations}};
   const auto activator = Activator<R>::of(activated.activation);
   if (activated.shortcut) {
     write_outputs(layout, ActivatedNormalization<R, true>{plain, activator}, outputs, stream, x,
@@ -189,7 +189,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
   with_gradients.gradients = new_results<Gradient<R>>(scratch, merge.channels);
   launch(PerChannel<BackwardMerge<R>>{with_gradients, merge.channels}, stream);
   const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
-  const InputGradient<R> plain{with_gradients.gradients};
+  const InputGradient<R> plain{{with_gradients.gradients}};
   const auto activator = Activator<R>::of(gate.activation);
   const bool is_plain = gate.activation.type == ActType::kNone;
   if (gate.inplace) {

@@ -24,24 +24,29 @@ GLUON_SYNCBN_HOST_DEVICE void each_of(const Values* values, R (*elements)[kInput
   for (int i = 0; i < N; ++i) results[i] = values[i % kNumber].of(elements[i]);
 }
 
-/// y from x.
-template <class R>
-struct Normalization {
-  static constexpr const char* kName = "normalization";
+/// One output, without an activation.
+template <class V>
+struct Plain {
   static constexpr bool kIsActivated = false;
-  static constexpr int kInputs = 1;  // x
   static constexpr int kOutputs = 1;
-  using Values = StoredAffine<R>;
+  using Values = V;
 
-  const StoredAffine<R>* normalizations;  // of channels
+  const V* of_channels;
 
-  GLUON_SYNCBN_HOST_DEVICE Values at(std::int64_t c) const { return normalizations[c]; }
+  GLUON_SYNCBN_HOST_DEVICE V at(std::int64_t c) const { return of_channels[c]; }
 
-  template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
+  template <int N, int kNumber, class R, int kInputs>
+  GLUON_SYNCBN_HOST_DEVICE void outputs(const V* values, R (*elements)[kInputs],
                                         R (*results)[N]) const {
     each_of<N, kNumber>(values, elements, results[0]);
   }
+};
+
+/// y from x.
+template <class R>
+struct Normalization : Plain<StoredAffine<R>> {
+  static constexpr const char* kName = "normalization";
+  static constexpr int kInputs = 1;  // x
 };
 
 /// y = act(z), or act(z + shortcut).
@@ -67,22 +72,9 @@ struct ActivatedNormalization : Normalization<R> {
 
 /// dx from dy and x.
 template <class R>
-struct InputGradient {
+struct InputGradient : Plain<Gradient<R>> {
   static constexpr const char* kName = "input gradient";
-  static constexpr bool kIsActivated = false;
   static constexpr int kInputs = 2;  // dy, x
-  static constexpr int kOutputs = 1;
-  using Values = Gradient<R>;
-
-  const Gradient<R>* gradients;  // of channels
-
-  GLUON_SYNCBN_HOST_DEVICE Values at(std::int64_t c) const { return gradients[c]; }
-
-  template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
-                                        R (*results)[N]) const {
-    each_of<N, kNumber>(values, elements, results[0]);
-  }
 };
 
 /// dx of a layer with an activation, from the normalization computed again. Its scale is dy_factor.
@@ -96,7 +88,7 @@ struct InputGradientByInput : InputGradient<R> {
   GateByInput<R> gate;
 
   GLUON_SYNCBN_HOST_DEVICE Values at(std::int64_t c) const {
-    return {this->gradients[c], gate.normalizations[c].shift};
+    return {this->of_channels[c], gate.normalizations[c].shift};
   }
 
   template <int N, int kNumber>
