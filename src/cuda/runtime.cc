@@ -16,8 +16,8 @@ namespace {
 /// The primary context of each GPU, which this library shares with MXNet; null if it is not known
 /// yet.
 std::atomic<void*>& context_of(int ordinal) {
-  constexpr std::size_t kMost = 64;
-  static std::array<std::atomic<void*>, kMost> contexts{};
+  constexpr std::size_t kMostGpus = 64;
+  static std::array<std::atomic<void*>, kMostGpus> contexts{};
   return contexts.at(static_cast<std::size_t>(ordinal));
 }
 

@@ -86,7 +86,7 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   bool is_sent_ = false;  // to the other processes
   bool is_over_ = false;
   std::optional<std::string> error_;
-  std::map<Device, std::shared_ptr<DevicePass>> passes_;
+  std::map<Device, std::shared_ptr<DevicePass>> passes_;  // in this order they are merged
 };
 
 /// Sums and finishes a pass that waits for no other device. Does not throw.
