@@ -6,8 +6,8 @@ namespace gluon_syncbn {
 
 /// The activation of the normalized value z, by MXNet's names. A layer with a shortcut needs an
 /// activation whose derivative is computable from its output. Backends treat all types but ELU as
-/// lines with a slope below 0. A new type needs a case in cpu/simd/activations.h, cpu/simd/gates.h
-/// and cuda/kernels/activations.h.
+/// lines with a slope below 0. A new type needs a case in cpu/simd/activations.h,
+/// cpu/simd/activation_gates.h and cuda/kernels/activations.h.
 enum class ActType {
   kNone,   ///< z
   kRelu,   ///< max(z, 0)

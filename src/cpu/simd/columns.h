@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "cpu/simd/activation_gates.h"
 #include "cpu/simd/elementwise.h"
-#include "cpu/simd/gates.h"
 #include "cpu/simd/isa.h"
 #include "cpu/simd/statistics.h"
 #include "cpu/simd/vectors.h"

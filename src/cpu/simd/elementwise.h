@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "cpu/simd/activation_gates.h"
 #include "cpu/simd/activations.h"
-#include "cpu/simd/gates.h"
 #include "cpu/simd/isa.h"
 #include "cpu/simd/vectors.h"
 #include "norm/activation.h"

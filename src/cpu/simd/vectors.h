@@ -1,7 +1,7 @@
 // Vectors of an instruction set, and how to load and store them. They are the vector types of GCC
 // and Clang, so that this source determines the order of all sums. Plain loops are as fast for
-// elementwise kernels of float. But GCC 12 does not vectorize the conversions of Half, and two forms
-// would be more code.
+// elementwise kernels of float. But GCC 12 does not vectorize the conversions of Half, and two
+// forms would be more code.
 
 #pragma once
 

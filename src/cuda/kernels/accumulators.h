@@ -27,9 +27,6 @@
 
 namespace gluon_syncbn::cuda {
 
-/// A thread adds at most so many elements in float, whose sums are then merged in double.
-constexpr std::int64_t kMostElementsOfThread = 128;
-
 /// The sums of the deviations of `count` elements from a pivot, and of their squares. The pivot is
 /// near the mean of these elements, so little cancels.
 template <class R>

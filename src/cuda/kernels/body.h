@@ -1,14 +1,14 @@
 #pragma once
 
 #include "cuda/kernels/numbers.h"
-#include "cuda/kernels/tiling.h"
+#include "cuda/kernels/tuning.h"
 
 // A body is the work of a kernel: a struct of its arguments with
 //
 //   kName                      for messages
 //   Shared                     memory of a block
 //   kSteps                     number of steps
-//   kResident                  blocks for which a multiprocessor must have enough registers
+//   kResident                  one of kResidentBlocks
 //   step(step, block, thread, Shared*) const
 //
 // All threads of a block take a step before one of them takes the next one. So a kernel is its
@@ -24,16 +24,6 @@
 #endif
 
 namespace gluon_syncbn::cuda {
-
-/// Enough blocks to hide the latency of memory, and few enough that no register is spilled.
-template <class R, bool kIsActivated>
-constexpr int kResidentBlocks = sizeof(R) > 4  ? 3
-                                : kIsActivated ? 5
-                                               : 6;
-
-/// Accesses of a thread to each of several arrays that should overlap.
-template <int kInputs>
-constexpr int kAccessesTogether = kInputs == 1 ? 4 : 2;
 
 template <int N, class T>
 GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {

@@ -5,16 +5,9 @@
 #include <string>
 
 #include "common/error.h"
-#include "cuda/kernels/accumulators.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
-
-// Blocks that fill a GPU. An array makes fewer if each would have too few elements.
-constexpr std::int64_t kBlocks = 1024;
-// A thread has at least two accesses, whose loads overlap.
-constexpr std::int64_t kLeastAccesses = 2;
-constexpr std::int64_t kLeastElements = 8;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
@@ -23,7 +16,7 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) *
 std::int64_t chunk_of(std::int64_t total, int vector) {
   const std::int64_t least = std::max(kLeastAccesses * vector, kLeastElements);
   const std::int64_t chunk =
-      std::clamp(divide_up(total, kBlocks), kThreads * least, kThreads * kMostElementsOfThread);
+      std::clamp(divide_up(total, kBlocks), kThreads * least, kThreads * kMostElements);
   return divide_up(chunk, vector);
 }
 
@@ -57,10 +50,9 @@ ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase) {
   runs.lane_distance = runs.lanes / runs.run_units.divisor * runs.run_distance;
   // Merging chunks takes time. So a channel has several chunks only if a block has one channel. One
   // block per channel must also make too few blocks or too large ones.
-  constexpr std::int64_t kEnoughBlocks = 256;
   std::int64_t wanted = chunk_of(layout.channels * layout.count(), vector);
   if (layout.channels >= kEnoughBlocks) {
-    wanted = std::max(wanted, std::min(4 * wanted, kThreads * kMostElementsOfThread / vector));
+    wanted = std::max(wanted, std::min(4 * wanted, kThreads * kMostElements / vector));
   }
   const std::int64_t chunks = runs.lanes == kThreads ? divide_up(units, wanted) : 1;
   constexpr std::int64_t kLineUnits = 8;

@@ -5,14 +5,9 @@
 #include "common/host_device.h"
 #include "common/layout.h"
 #include "cuda/kernels/fast_division.h"
+#include "cuda/kernels/tuning.h"
 
 namespace gluon_syncbn::cuda {
-
-/// Threads per block. They are few, so that small arrays make a block for every multiprocessor.
-constexpr int kThreads = 128;
-
-/// An array with fewer contiguous elements per channel is treated as a matrix of columns.
-constexpr std::int64_t kShortInner = 16;
 
 inline bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
 
