@@ -17,7 +17,7 @@
 #include "mxnet/wait_for_all.h"
 #include "operator/backends.h"
 #include "operator/callbacks.h"
-#include "sync/round_counts.h"
+#include "sync/finished_rounds.h"
 #include "sync/sync_group.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -126,16 +126,16 @@ GLUON_SYNCBN_EXPORT bool gluon_syncbn_operators_have_run(const char* libmxnet) n
 
 /// The number of keys under which operators can meet now.
 GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept {
-  return SyncGroup::count_named();
+  return SyncGroup::all_named().size();
 }
 
-/// See RoundCounts::start().
-GLUON_SYNCBN_EXPORT void gluon_syncbn_count_rounds() { RoundCounts::instance().start(); }
+/// See FinishedRounds::start().
+GLUON_SYNCBN_EXPORT void gluon_syncbn_count_rounds() { FinishedRounds::instance().start(); }
 
-/// See RoundCounts::text(). The text is valid until the next call.
+/// See FinishedRounds::text(). The text is valid until the next call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_rounds() {
   thread_local std::string text;
-  text = RoundCounts::instance().text();
+  text = FinishedRounds::instance().text();
   return text.c_str();
 }
 

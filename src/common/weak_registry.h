@@ -26,11 +26,11 @@ class WeakRegistry {
   }
 
   /// The objects that still have a holder, in the order of their keys.
-  std::vector<std::pair<Key, std::shared_ptr<T>>> held() {
+  std::vector<std::shared_ptr<T>> held() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<std::pair<Key, std::shared_ptr<T>>> held;
-    for (const auto& [key, known] : objects_) {
-      if (auto object = known.lock()) held.emplace_back(key, std::move(object));
+    std::vector<std::shared_ptr<T>> held;
+    for (const auto& [_, known] : objects_) {
+      if (auto object = known.lock()) held.push_back(std::move(object));
     }
     return held;
   }

@@ -5,8 +5,8 @@
 
 #include "common/enforce.h"
 #include "common/report.h"
+#include "sync/finished_rounds.h"
 #include "sync/missing_devices.h"
-#include "sync/round_counts.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn {
@@ -123,7 +123,7 @@ void Meeting::give_up(Seconds waited) {
   const State state = this->state();
   std::ostringstream message;
   message << name_ << " waited " << waited.count() << " s for " << awaited(state);
-  if (!state.is_sent) message << " (" << group->option() << "=" << num_devices_ << ")";
+  if (!state.is_sent) message << " (" << group->options().option << "=" << num_devices_ << ")";
   message << ". " << describe(state, *group);
   end_with(message.str(), [&] {
     if (direction_ == Direction::kForward && !state.is_sent) group->timed_out();
@@ -149,7 +149,7 @@ std::string Meeting::describe(const State& state, const SyncGroup& group) const 
 }
 
 void Meeting::count() const {
-  auto& counts = RoundCounts::instance();
+  auto& counts = FinishedRounds::instance();
   if (direction_ == Direction::kBackward || !counts.is_counting()) return;
   if (const auto group = group_.lock()) counts.add(group->layer(), device_list(passes_));
 }

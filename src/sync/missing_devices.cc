@@ -1,5 +1,11 @@
 #include "sync/missing_devices.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <vector>
+
+#include "common/list_text.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn {
@@ -26,19 +32,106 @@ constexpr const char* kCausesOfBoth =
     "is impossible, MXNET_CPU_TEMP_COPY=16 or MXNET_GPU_TEMP_COPY=16, and for backward "
     "MXNET_EXEC_BULK_EXEC_TRAIN=0).";
 
+std::string counted(std::uint64_t number, const std::string& thing) {
+  return std::to_string(number) + " " + thing + (number == 1 ? "" : "s");
+}
+
+/// "cpu(0) (3 training forwards)". Without `member` only "cpu(0)".
+std::string text_of(const Device& device, const SyncGroup::Member* member) {
+  if (!member) return device.name();
+  std::string text = device.name() + " (" + counted(member->forwards, "training forward");
+  if (member->inferences > 0) {
+    text += ", then " + std::to_string(member->inferences) + " in inference mode";
+  }
+  return text + ")";
+}
+
+std::string came(const SyncGroup::Calls& calls, const std::set<Device>& present, bool counts) {
+  std::string list;
+  for (const Device& device : present) {
+    const auto found = calls.members.find(device);
+    append_item(&list,
+                text_of(device, counts && found != calls.members.end() ? &found->second : nullptr));
+  }
+  return list.empty() ? "none" : list;
+}
+
+/// Returns the devices that are not `known`, or none if the ids are uncertain: a graph may run on
+/// other devices than it was made for.
+std::vector<Device> never_called(const SyncGroup& group, const std::set<Device>& known) {
+  std::set<Device> awaited;
+  if (!known.empty()) {
+    for (const int id : group.options().device_ids) awaited.insert({known.begin()->type, id});
+  }
+  std::vector<Device> others;
+  std::set_difference(awaited.begin(), awaited.end(), known.begin(), known.end(),
+                      std::back_inserter(others));
+  if (known.size() + others.size() != group.num_devices()) others.clear();
+  return others;
+}
+
+std::string missing(const SyncGroup& group, const SyncGroup::Calls& calls,
+                    const std::set<Device>& present, bool counts) {
+  std::string list;
+  std::set<Device> known = present;
+  for (const auto& [device, member] : calls.members) {
+    if (known.insert(device).second)
+      append_item(&list, text_of(device, counts ? &member : nullptr));
+  }
+  const std::size_t unknown = group.num_devices() - std::min(group.num_devices(), known.size());
+  const auto others = unknown > 0 ? never_called(group, known) : std::vector<Device>();
+  for (const Device& device : others) {
+    append_item(&list, device.name() + " (never called in training)");
+  }
+  if (unknown > 0 && others.empty()) {
+    append_item(&list, counted(unknown, "device") + " never called in training");
+  }
+  return list.empty() ? "none" : list;
+}
+
+/// The missing devices whose last call was in inference mode.
+std::string inferring(const SyncGroup::Calls& calls, const std::set<Device>& present) {
+  std::string list;
+  for (const auto& [device, member] : calls.members) {
+    if (member.inferences > 0 && !present.count(device)) append_item(&list, device.name());
+  }
+  for (const auto& [device, _] : calls.strangers) append_item(&list, device.name());
+  return list;
+}
+
+/// The devices that wait under the same key for another number of devices, in whole sentences.
+std::string elsewhere(const SyncGroup& group) {
+  std::string text;
+  if (group.options().key.empty()) return text;
+  for (const auto& other : SyncGroup::all_named()) {
+    if (other->options().key != group.options().key ||
+        other->num_devices() == group.num_devices()) {
+      continue;
+    }
+    std::string waiting;
+    for (const Device& device : other->calls().waiting) append_item(&waiting, device.name());
+    if (waiting.empty()) continue;
+    text += "Under the same key, devices wait with num_devices=" +
+            std::to_string(other->num_devices()) + ": " + waiting +
+            "; all devices should give the same number. ";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string describe_missing(const SyncGroup& group, const std::set<Device>& present,
                              Direction direction) {
   const bool is_forward = direction == Direction::kForward;
-  std::string text = "Came: " + group.present_text(present, is_forward) +
-                     ". Missing: " + group.missing_text(present, is_forward) + ". ";
+  const SyncGroup::Calls calls = group.calls();
+  std::string text = "Came: " + came(calls, present, is_forward) +
+                     ". Missing: " + missing(group, calls, present, is_forward) + ". ";
   if (!is_forward) return text + kBackwardCauses + kCausesOfBoth;
-  if (const auto inferring = group.inferring_text(present); !inferring.empty()) {
-    text += "Called in inference mode, without autograd.record() or train_mode: " + inferring +
+  if (const auto devices = inferring(calls, present); !devices.empty()) {
+    text += "Called in inference mode, without autograd.record() or train_mode: " + devices +
             "; all devices should train, or none. ";
   }
-  return text + group.elsewhere_text() + kForwardCauses + kCausesOfBoth;
+  return text + elsewhere(group) + kForwardCauses + kCausesOfBoth;
 }
 
 }  // namespace gluon_syncbn

@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -53,8 +52,8 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
   /// The group that all callers with `options.key` share for as long as one of them holds it.
   static std::shared_ptr<SyncGroup> named(const std::string& layer, std::size_t num_devices,
                                           const Options& options);
-  /// Number of named groups that are held.
-  static std::size_t count_named();
+  /// The named groups that are held.
+  static std::vector<std::shared_ptr<SyncGroup>> all_named();
 
   /// The number of a call, in the order in which calls are made.
   using Ticket = std::uint64_t;
@@ -76,27 +75,22 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
 
   const std::string& layer() const { return layer_; }
   std::size_t num_devices() const { return num_devices_; }
-  const std::string& option() const { return options_.option; }
+  const Options& options() const { return options_; }
 
-  // Texts for messages.
-
-  /// "cpu(0) (3 training forwards)" for all of `present`.
-  std::string present_text(const std::set<Device>& present, bool counts) const;
-  /// The same for all other devices, known and unknown.
-  std::string missing_text(const std::set<Device>& present, bool counts) const;
-  /// The other devices whose last call was in inference mode; "" if there are none.
-  std::string inferring_text(const std::set<Device>& present) const;
-  /// The devices that wait in the first open round; "" if none waits.
-  std::string waiting_text() const;
-  /// Devices that wait under the same key for another number of devices, in whole sentences.
-  std::string elsewhere_text() const;
+  struct Member {
+    std::uint64_t next = 0;        ///< round
+    std::uint64_t forwards = 0;    ///< in training mode
+    std::uint64_t inferences = 0;  ///< since the last training forward
+  };
+  /// The calls of all devices so far, for messages.
+  struct Calls {
+    std::map<Device, Member> members;
+    std::map<Device, std::uint64_t> strangers;  ///< inferences of devices that never trained
+    std::vector<Device> waiting;                ///< in the first open round
+  };
+  Calls calls() const;
 
  private:
-  struct Member {
-    std::uint64_t next = 0;        // round
-    std::uint64_t forwards = 0;    // in training mode
-    std::uint64_t inferences = 0;  // since the last training forward
-  };
   struct OpenRound {
     std::shared_ptr<Round> round;
     std::size_t devices = 0;
@@ -104,20 +98,18 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
 
   std::shared_ptr<Round> enter(std::uint64_t number);
   void bring_up_to_date();
-  std::vector<Device> never_called(const std::set<Device>& known) const;
-  std::string text(const Device& device, const Member& member, bool counts) const;
 
   const std::string layer_;
   const std::size_t num_devices_;
   const Options options_;
   mutable std::mutex mutex_;
   std::map<Device, Member> members_;
-  std::map<Device, std::uint64_t> strangers_;  // inferences of devices that never trained
-  std::map<std::uint64_t, OpenRound> open_;    // rounds that not all devices have joined
-  Ticket made_ = 0;                            // number of calls
-  Ticket first_new_ = 0;                       // the first call after devices were left behind
-  std::uint64_t floor_ = 0;                    // the first round that such a call may join
-  std::optional<std::uint64_t> failed_;        // the last round that failed at once
+  std::map<Device, std::uint64_t> strangers_;
+  std::map<std::uint64_t, OpenRound> open_;  // rounds that not all devices have joined
+  Ticket made_ = 0;                          // number of calls
+  Ticket first_new_ = 0;                     // the first call after devices were left behind
+  std::uint64_t floor_ = 0;                  // the first round that such a call may join
+  std::optional<std::uint64_t> failed_;      // the last round that failed at once
 };
 
 }  // namespace gluon_syncbn

@@ -58,13 +58,13 @@ Library::~Library() {
   fake_mxnet::Engine::get().wait_for_all();
   // What the last operations held goes a little after they are over.
   const auto is_left = [this] {
-    return fake_mxnet::handles_given_out() > handles_before_ || SyncGroup::count_named() > 0;
+    return fake_mxnet::handles_given_out() > handles_before_ || !SyncGroup::all_named().empty();
   };
   for (int i = 0; i < 5000 && is_left(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK(fake_mxnet::handles_given_out() == handles_before_);
-  CHECK(SyncGroup::count_named() == 0);
+  CHECK(SyncGroup::all_named().empty());
 }
 
 mxnet::Context device(int index) {

@@ -360,7 +360,7 @@ class Loop {
       REQUIRE(outcome);
       CHECK(outcome.merged == outcomes.front().merged);
     }
-    CHECK(group_->waiting_text().empty());
+    CHECK(group_->calls().waiting.empty());
   }
 
  private:

@@ -11,6 +11,7 @@
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
+#include "sync/missing_devices.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
@@ -107,7 +108,9 @@ TEST_CASE("sync group: devices that never came are named if all that should come
     options.device_ids = device_ids;
     const auto group = std::make_shared<SyncGroup>("layer", num_devices, options);
     group->join({"gpu", 2});
-    return group->missing_text({{"gpu", 2}}, true);
+    const auto text = describe_missing(*group, {{"gpu", 2}}, Direction::kForward);
+    const auto begin = text.find("Missing: ") + std::string("Missing: ").size();
+    return text.substr(begin, text.find(". ", begin) - begin);
   };
   CHECK(missing(3, {3, 2, 0}) ==
         "gpu(0) (never called in training), gpu(3) (never called in training)");
@@ -129,7 +132,7 @@ TEST_CASE("sync group: a device that stayed away for long is brought up to date 
     }
   }
   check_all_meet(group, 5);
-  CHECK(group->waiting_text().empty());
+  CHECK(group->calls().waiting.empty());
 }
 
 TEST_CASE("sync group: calls that wait for a device that leaves them out fail at once") {
@@ -266,25 +269,25 @@ TEST_CASE("signature: the first value that differs is named") {
 }
 
 TEST_CASE("named sync groups: who names the same key and number of devices shares a group") {
-  const std::size_t before = SyncGroup::count_named();
+  const std::size_t before = SyncGroup::all_named().size();
   {
     const auto first = named("test key", 1);
     CHECK(named("test key", 1) == first);
-    CHECK(SyncGroup::count_named() == before + 1);
+    CHECK(SyncGroup::all_named().size() == before + 1);
     const auto other_number = named("test key", 3);
     CHECK(other_number != first);
     CHECK(other_number->num_devices() == 3);
     CHECK(named("another test key", 1) != first);
-    CHECK(SyncGroup::count_named() == before + 2);
+    CHECK(SyncGroup::all_named().size() == before + 2);
     first->join(kA);
     CHECK_THROWS_AS(first->join(kB), Error);
   }
-  CHECK(SyncGroup::count_named() == before);
+  CHECK(SyncGroup::all_named().size() == before);
   CHECK_NOTHROW(named("test key", 1)->join(kB));  // anew
 }
 
 TEST_CASE("named sync groups: many threads that take and release leave nothing behind") {
-  const std::size_t before = SyncGroup::count_named();
+  const std::size_t before = SyncGroup::all_named().size();
   const auto held = named("held", 2);
   std::vector<std::size_t> wrong(6);
   run_ranks(wrong.size(), [&](std::size_t rank) {
@@ -293,11 +296,11 @@ TEST_CASE("named sync groups: many threads that take and release leave nothing b
       const auto first = named(key, 2);
       const auto second = named(key, 2);
       if (first != second || named("held", 2) != held) ++wrong[rank];
-      if (SyncGroup::count_named() < before + 2) ++wrong[rank];
+      if (SyncGroup::all_named().size() < before + 2) ++wrong[rank];
     }
   });
   for (const std::size_t count : wrong) CHECK(count == 0);
-  CHECK(SyncGroup::count_named() == before + 1);
+  CHECK(SyncGroup::all_named().size() == before + 1);
 }
 
 }  // namespace gluon_syncbn::tests

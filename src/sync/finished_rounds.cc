@@ -1,13 +1,13 @@
-#include "sync/round_counts.h"
+#include "sync/finished_rounds.h"
 
 namespace gluon_syncbn {
 
-void RoundCounts::add(const std::string& layer, const std::string& devices) {
+void FinishedRounds::add(const std::string& layer, const std::string& devices) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++rounds_[{layer, devices}];
 }
 
-std::string RoundCounts::text() {
+std::string FinishedRounds::text() {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string text;
   for (const auto& [met, number] : rounds_) {

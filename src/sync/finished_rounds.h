@@ -12,9 +12,9 @@
 namespace gluon_syncbn {
 
 /// Counts the rounds in which all devices met, for programs that ask at their end.
-class RoundCounts {
+class FinishedRounds {
  public:
-  static RoundCounts& instance() { return PerProcess<RoundCounts>::instance(); }
+  static FinishedRounds& instance() { return PerProcess<FinishedRounds>::instance(); }
 
   /// Counts from now on. Until then no program pays for the names.
   void start() { counts_ = true; }
