@@ -105,6 +105,29 @@ TEST_CASE(
   CHECK(finish(&gpu) == std::vector<std::string>{""});
 }
 
+TEST_CASE("cuda gpu: memory goes back to the host program after the work that uses it") {
+  cuda::Gpu gpu(kIndex, 0);
+  const std::size_t large = 1 << 12;
+  const auto own = std::make_shared<cuda::Memory>(cuda::Memory::Place::kDevice, 0, 8 * large);
+  const auto value = gpu.host_memory(1);
+  auto* number = static_cast<double*>(value->data());
+  *number = 1;
+  double at_return = -1;
+  to_lend = {own->data(), [&](void*) { at_return = *number; }};
+  cuda::set_lender(lend);
+  const Setting slow("DELAY", 2000);
+  {
+    const auto lent = gpu.memory(large);
+    to_lend = nullptr;
+    gpu.stream()->zero(lent->data(), sizeof(double));
+    gpu.stream()->copy(number, lent->data(), sizeof(double));
+  }
+  const Faults refused("cudaMalloc#1");
+  gpu.memory(large / 2);
+  cuda::set_lender(nullptr);
+  CHECK(at_return == 0);
+}
+
 TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {
   const ShareGpus share;
   Shard shard(kIndex, Layout{2, 5, 49}, 1u);
