@@ -1,4 +1,4 @@
-"""Which devices form a group, as src/sync/device_groups.cc has it in the operator."""
+"""Cuts the devices of a layer into groups, as src/sync/device_groups.h does in the operator."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def groups_are_whole(num_devices: int | None, size: int | None) -> bool:
-    """Whether groups of `size` leave no device out. None fits: no count yet, or one group."""
+    """Return whether groups of `size` leave no device out, or True if a number is None."""
     return num_devices is None or size is None or num_devices % size == 0
 
 
-def in_groups(of_devices: list[Any], size: int) -> list[list[Any]]:
-    """Group the values of the devices, in the order of the contexts."""
-    return [of_devices[first : first + size] for first in range(0, len(of_devices), size)]
+def in_groups(values: list[Any], size: int) -> list[list[Any]]:
+    """Split a list with one value per device into a list per group."""
+    return [values[first : first + size] for first in range(0, len(values), size)]

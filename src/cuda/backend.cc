@@ -20,8 +20,8 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-/// Statistics in memory of a GPU, which the merge of the forward pass fills. The normalizations,
-/// which outputs and activations in backward need, lie before them.
+/// Statistics in GPU memory, which the forward merge writes. The normalizations lie before the
+/// statistics. The outputs and the activations of backward read the normalizations.
 struct GpuStatistics : Statistics {
   GpuStatistics(Gpu* gpu, const Backend::Data& data)
       : channels(data.layout.channels),
@@ -34,7 +34,7 @@ struct GpuStatistics : Statistics {
   std::int64_t channels;
   std::size_t normalization_size;
   Pool<Memory>::Lease memory;
-  // The sources of running_statistics(), otherwise null.
+  // The arrays given to running_statistics(); null after training.
   const void* running_mean = nullptr;
   const void* running_variance = nullptr;
 
@@ -53,7 +53,8 @@ struct GpuStatistics : Statistics {
   }
 };
 
-/// Gives memory until the caller has launched the kernels that use it: later kernels use it again.
+/// Returns a function that leases scratch memory. The caller keeps the function until it has
+/// launched the kernels. Later kernels of the stream may then reuse the memory.
 Scratch scratch_of(Gpu* gpu) {
   const auto taken = std::make_shared<std::vector<Pool<Memory>::Lease>>();
   return [gpu, taken](std::size_t doubles) {
@@ -62,8 +63,9 @@ Scratch scratch_of(Gpu* gpu) {
   };
 }
 
-/// Launches the merge, which computes `statistics`, and then the outputs. Without `messages` the
-/// merge takes the running statistics. With `moves_running` it moves those of `work`.
+/// Launches the merge, which computes `statistics`, and then the outputs. Without `messages`, the
+/// merge takes the running statistics. With `moves_running`, the merge updates the running
+/// statistics of `work`.
 void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics& statistics,
                     const Messages& messages, bool moves_running) {
   dispatch(work.data.dtype, [&](auto types) {
@@ -119,7 +121,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       } catch (const std::exception& caught) {
         error = caught.what();
       }
-      all.clear();  // the work that follows may need such memory
+      all.clear();  // `then` may lease the memory of these statistics
       then(merged, error);
     });
   }
@@ -138,7 +140,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       return;
     }
     if (passes.size() == 1) return launch_rest(all);
-    // The lock gives the threads of all GPUs the same order of rounds.
+    // The lock makes the threads of all GPUs run the rounds in one order. Otherwise shared running
+    // statistics would differ between devices.
     const auto lock = lock_results();
     for (const auto& pass : passes) {
       of(pass).gpu_->post([self = of(pass).shared_from_this(), all] { self->launch_rest(all); });
@@ -153,8 +156,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   std::size_t message_size() const { return 2 * static_cast<std::size_t>(layout_.channels); }
   const double* own() const { return own_->values(); }
 
-  /// Makes the stream wait for `all`, and returns them for its next kernel. The pass keeps them
-  /// until it is done.
+  /// Makes the stream wait for the statistics in `all`, and returns their addresses and counts.
+  /// `read_` keeps the statistics until the pass is done.
   Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, const Scratch& scratch) {
     if (all.size() > static_cast<std::size_t>(kMostDevices)) {
       throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
@@ -169,14 +172,17 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   }
 
  private:
-  /// Launches the sums.
+  /// Launches the kernels that sum into `message`.
   virtual void sum_into(const Message& message, const Scratch& scratch) = 0;
+  /// Merges partial statistics on the host.
   virtual PartialStatistics merged(const std::vector<PartialStatistics>& parts) const = 0;
   /// Launches the merge and the outputs.
   virtual void compute(const std::vector<GpuPartialStatisticsPtr>& all) = 0;
-  /// The lock that finish() holds while it posts to the threads of all GPUs.
+  /// Returns the lock that finish() holds while it posts to the threads of all GPUs. Backward needs
+  /// no lock, because it moves no running statistics.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
-  /// Returns the error that kernels have found in the arguments, or "". Called after all work.
+  /// Returns the error that kernels have found in the arguments, or "". GpuPass calls fault() after
+  /// all work of the pass.
   virtual std::string fault() { return ""; }
 
   static GpuPass& of(const std::shared_ptr<DevicePass>& pass) {
@@ -211,8 +217,8 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       }
       const std::string fault = self->fault();
       if (first.empty()) first = fault;
-      // The next pass may need such memory. After fail(), a message of the process may still wait
-      // for a copy of the partial statistics.
+      // Frees the memory for the next pass. After fail(), `read_` is empty and `own_` stays: a
+      // message to other processes may still need its copy.
       if (!self->read_.empty()) self->own_.reset();
       self->read_.clear();
       std::exchange(self->call_, nullptr)->complete(first);
@@ -248,7 +254,7 @@ class ForwardPass : public GpuPass {
     std::int64_t count = 0;
     for (const auto& each : all) count += each->count();
     *work_.saved = {statistics, count};
-    // A batch without elements has no statistics.
+    // A batch without elements has no statistics, so the running statistics stay.
     launch_forward(gpu(), work_, *statistics, messages(all, scratch_of(gpu())), count > 0);
   }
 
@@ -357,7 +363,7 @@ class BackwardPass : public GpuPass {
 
   const Backend::Backward work_;
   const GpuStatistics& statistics_;
-  Pool<Memory>::Lease not_invertible_;  // the first such channel of a pass in place
+  Pool<Memory>::Lease not_invertible_;  // the first channel that is not invertible
 };
 
 class CudaBackend : public Backend {

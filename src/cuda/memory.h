@@ -11,13 +11,15 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Returns memory of the context gpu(index), or pinned memory, from MXNet's pool; null if the pool
-/// has none left. This library asks it before CUDA, and holds no lock meanwhile.
+/// Lends memory from MXNet's pool: of the context gpu(index), or pinned memory. Returns null if the
+/// pool has no memory left. Memories asks the lender before CUDA, and holds no lock during the
+/// call.
 using Lender = std::shared_ptr<void> (*)(Memory::Place place, int index, std::size_t bytes);
+/// Sets the lender of all contexts; operator/backends.cc calls it once.
 void set_lender(Lender lender);
 
-/// Objects that are leased again after a lease ends, so that a second equal step makes no object. A
-/// pool is never destroyed, because leases may outlive everything else.
+/// Keeps objects for reuse. The end of a lease returns the object, so an equal second step makes no
+/// object. A pool must outlive its leases.
 template <class T>
 class Pool {
  public:
@@ -42,7 +44,7 @@ class Pool {
     return lease;
   }
 
-  /// Returns the objects that are not leased, and forgets them.
+  /// Removes the objects that are not leased, and returns them.
   std::vector<std::unique_ptr<T>> clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(free_, {});
@@ -53,15 +55,16 @@ class Pool {
   std::vector<std::unique_ptr<T>> free_;
 };
 
-/// The memory of one GPU context, by place and size.
+/// Leases memory of one GPU context, and pinned memory. Each place and size has a pool.
 class Memories {
  public:
-  /// `stream` has all work that uses the memory.
+  /// Work on `stream` uses the memory. If other streams read it, the lease must last until they are
+  /// done.
   Memories(int index, Stream* stream) : index_(index), stream_(stream) {}
 
-  /// Memory for at least so many doubles. Throws OutOfMemory.
+  /// Leases memory for at least `doubles` numbers. Throws OutOfMemory.
   Pool<Memory>::Lease take(Memory::Place place, std::size_t doubles);
-  /// New memory, which no work uses yet. Throws OutOfMemory.
+  /// Allocates memory outside the pools. No queued kernel uses it yet. Throws OutOfMemory.
   std::unique_ptr<Memory> allocate(Memory::Place place, std::size_t bytes);
 
  private:
@@ -69,8 +72,9 @@ class Memories {
 
   const int index_;
   Stream* const stream_;
-  std::mutex mutex_;                                                     // may be taken last
-  std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> pools_;  // by size
+  // A thread that holds this mutex locks only mutexes of pools.
+  std::mutex mutex_;
+  std::map<std::pair<Memory::Place, std::size_t>, Pool<Memory>> pools_;  // by place and doubles
 };
 
 }  // namespace gluon_syncbn::cuda

@@ -20,21 +20,22 @@ namespace gluon_syncbn {
 
 class ProcessRound;
 
-/// Connects one use of a layer to the same use on the other processes.
+/// Connects a layer of this process to the same layer of the other processes.
 ///
-/// Messages meet by name. Names have to be the same on all processes. They should be few and return
-/// in every step, because the group remembers what it has agreed on for a name. The forward passes
-/// of all rounds share one name, because rounds of one layer follow each other. Backward passes of
-/// several rounds may be under way at the same time, so each round needs a slot of its own. The
-/// forward pass assigns it: every process sends the slots that it uses, and all take the first slot
-/// that is free everywhere.
+/// Messages meet by name. Names have to be the same on all processes. Names should be few and
+/// return in every step, because the group keeps data for each name.
+///
+/// The forward passes of all rounds share one name, because rounds of one layer follow each other.
+/// Several backward passes may overlap, so each round has a slot: a number in the name of its
+/// backward messages. In forward, every process sends its used slots. All processes take the first
+/// slot that no process uses.
 class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
  public:
   ProcessLink(std::shared_ptr<ProcessGroup> group, std::string name)
       : group_(std::move(group)), name_(std::move(name)) {}
 
-  /// The link that all callers with this name share until the process ends. It has to stay, because
-  /// it counts the rounds, and processes may destroy their layers at different times.
+  /// Returns the link that all callers with this name share. The link stays until the process ends,
+  /// because it counts the rounds. Processes may destroy their layers at different times.
   static std::shared_ptr<ProcessLink> named(const std::shared_ptr<ProcessGroup>& group,
                                             const std::string& name);
 
@@ -44,8 +45,7 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
 
  private:
   friend ProcessRound;
-  /// Called when it is the turn of the message. Passes the words to its argument once, now or
-  /// later.
+  /// Writes a message when its turn comes: gives the words to its argument once, now or later.
   using Write = std::function<void(std::function<void(ProcessGroup::Words)>)>;
   struct PendingMessage {
     Write write;
@@ -65,7 +65,8 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   mutable std::mutex mutex_;
   std::uint64_t rounds_ = 0;
   std::uint64_t used_slots_ = 0;
-  std::map<std::string, std::deque<PendingMessage>> queued_;  // after the message under way
+  // The messages that wait for the current message of the same name.
+  std::map<std::string, std::deque<PendingMessage>> queued_;
 };
 
 /// One round of a layer: sends the partial statistics of this process, and receives those of all.
@@ -77,7 +78,8 @@ class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
   ProcessRound(const ProcessRound&) = delete;
   ProcessRound& operator=(const ProcessRound&) = delete;
 
-  /// Keeps the signature of the devices of this process. The processes compare their signatures.
+  /// Stores the signature of this process, which its messages contain. Each process compares all
+  /// signatures.
   void agree(const Signature& signature);
 
   /// Calls its argument once, now or later, with the merged partial statistics of this process or
@@ -88,13 +90,12 @@ class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
   using OnAnswer =
       std::function<void(const std::vector<PartialStatistics>&, const std::string& error)>;
 
-  /// Calls `then` with the answer, now or later, from any thread. If `merge` gives an error, calls
-  /// `then` twice: at once with this error, and later with the answer, which has it too. Does not
-  /// throw.
+  /// Calls `then` with the answer, now or later, from any thread. If `merge` fails, calls `then`
+  /// twice: at once with the error, and later with the answer, an error too. Does not throw.
   void exchange(Direction direction, const Merge& merge, const OnAnswer& then);
   /// Sends the other processes the reason why this process has no partial statistics.
   void cancel(Direction direction, const std::string& error);
-  /// Which process waits for which, in whole sentences, for a message.
+  /// Describes in whole sentences which processes are missing. Error texts use it.
   std::string describe(Direction direction) const;
 
  private:

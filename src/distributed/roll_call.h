@@ -13,13 +13,14 @@
 
 namespace gluon_syncbn {
 
-/// A group whose processes know what each of them waits for, so that all of them can name the
-/// missing processes.
+/// Wraps a process group. Every process learns in which exchanges the others wait, so error texts
+/// can name the missing processes.
 ///
-/// If no exchange has ended for a while, every process calls the roll: it sends the names of the
-/// exchanges that it waits in. A process that never calls a layer takes part too, because the
-/// watchdog's thread calls. An exchange or a roll call ends on all processes at the same time. Each
-/// process counts the time from there, so they call at the same time without an agreement.
+/// If no exchange has ended for a while, every process calls the roll: it sends the names of its
+/// unfinished exchanges. A process that calls no layer takes part too, because the watchdog's
+/// thread calls the roll. An exchange or a roll call ends on all processes at the same time. Each
+/// process measures the time since that end. So all processes call the roll at the same time,
+/// without a message.
 class RollCall : public ProcessGroup,
                  public Waiting,
                  public std::enable_shared_from_this<RollCall> {
@@ -30,7 +31,7 @@ class RollCall : public ProcessGroup,
   /// Begins to call the roll. All processes of the group should begin at about the same time.
   /// Throws Error if the watchdog cannot start.
   void begin();
-  /// Ends the roll calls, because another group takes the place of this group.
+  /// Ends the roll calls. The registry calls end() when another group replaces this group.
   void end();
 
   void gather(const std::string& name, Words message, OnGathered then) override;
@@ -42,23 +43,26 @@ class RollCall : public ProcessGroup,
 
   double remind_after() const override { return kCallRollAfter; }
   void remind(Seconds waited, Seconds limit) override;  ///< calls the roll
+  /// Calls the roll; if the last roll call has no answer, ends the watch.
   void give_up(Seconds waited) override;
-  void fail(const std::string& error) override;
+  void fail(const std::string& error) override;  ///< ends the roll calls
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// Restarts the watchdog's clock. Returns the reason if the watchdog cannot watch.
   std::optional<std::string> watch();
   void call();
   void answered(const Gathered& gathered);
 
   const std::shared_ptr<ProcessGroup> group_;
   mutable std::mutex mutex_;
-  std::multiset<std::string> under_way_;
+  std::multiset<std::string> under_way_;  // exchanges of this process that have not ended
   bool ended_ = false;
   bool calling_ = false;
   Clock::time_point called_;
-  std::vector<std::set<std::string>> awaited_;  // by each process, as of the last roll call
+  // The exchanges in which each process waited at the last roll call.
+  std::vector<std::set<std::string>> awaited_;
 };
 
 }  // namespace gluon_syncbn

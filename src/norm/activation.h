@@ -7,7 +7,8 @@ namespace gluon_syncbn {
 /// The activation of the normalized value z, by MXNet's names. A layer with a shortcut needs an
 /// activation whose derivative is computable from its output. Backends treat all types but ELU as
 /// lines with a slope below 0. A new type needs a case in cpu/simd/activations.h,
-/// cpu/simd/activation_gates.h and cuda/kernels/activations.h.
+/// cpu/simd/activation_gates.h and cuda/kernels/activations.h. It also needs a row in kActTypes and
+/// in gluon_syncbn/activations.py.
 enum class ActType {
   kNone,   ///< z
   kRelu,   ///< max(z, 0)

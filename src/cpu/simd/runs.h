@@ -15,14 +15,14 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// The number of independent sums, so that additions need not wait for each other.
+/// The number of independent sums, so that an addition need not wait for the previous addition.
 constexpr std::int64_t kChains = 4;
-/// This many deviations from one pivot are summed, and then merged into the statistics of their
-/// channel. Sums of 128 for each lane keep the rounding small. The deviations fit the first-level
-/// cache, in case they must be read twice.
+/// Elements of a block. A block sums deviations from one pivot, and its channel merges these sums.
+/// A lane of a sum adds only 128 deviations, so rounding stays small. A block fits the first-level
+/// cache, because a bad pivot makes the loop read it twice.
 constexpr std::int64_t kBlock = 128 * kChains * kDoubles;
 
-/// A part of one channel: runs of equal length, which is a vector or more, at equal distances.
+/// A part of one channel: runs of equal length at equal distances. Each run fills a vector or more.
 struct Block {
   std::int64_t begin;
   std::int64_t length;
@@ -44,7 +44,8 @@ GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t chann
     const std::int64_t runs = smaller(group, layout.outer - outer);
     const std::int64_t first = outer * distance + channel * layout.inner;
     for (std::int64_t i = 0; i < layout.inner;) {
-      // The last piece also takes a rest that is shorter than a vector, which a piece must fill.
+      // A piece must fill a vector. So the last piece also takes a rest that is shorter than a
+      // vector.
       const std::int64_t rest = layout.inner - i;
       const std::int64_t n = rest < length + kDoubles ? rest : length;
       visit(Block{first + i, n, runs, distance});
@@ -53,13 +54,13 @@ GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t chann
   }
 }
 
-/// Sums over a block; see Terms.
+/// The sums of Terms::first and Terms::second over a block.
 struct Sums {
   double first;
   double second;
 };
 
-/// Sums terms(i) over a block, where i is the first element of a vector.
+/// Sums terms(i) over a block. `i` is the index of a vector's first element.
 template <class EachTerms>
 GLUON_SYNCBN_INLINE Sums sum_block(const Block& block, const EachTerms& terms) {
   Doubles first[kChains] = {};
@@ -76,6 +77,8 @@ GLUON_SYNCBN_INLINE Sums sum_block(const Block& block, const EachTerms& terms) {
       for (std::int64_t k = 0; k < kChains; ++k) add(terms(begin + i + k * kDoubles), k);
     }
     for (; i < block.length; i += kDoubles) {
+      // The last vector ends with the run, and may overlap the vector before. last_lanes() keeps
+      // the new lanes.
       const std::int64_t at = smaller(i, block.length - kDoubles);
       Terms rest = terms(begin + at);
       if (at != i) {
@@ -101,7 +104,8 @@ GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block
 template <class T>
 void run_moments(const T* x, const Layout& layout, Channels channels, double* means, double* m2s) {
   for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
-    // A guess near the mean saves reading the first block twice.
+    // The mean of the first vector is near the channel's mean. So the loop rarely reads the first
+    // block twice.
     double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
     double m2 = 0;
     double count = 0;

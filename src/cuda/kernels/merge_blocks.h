@@ -8,8 +8,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Merges the results that the blocks of Reduce leave of every channel, in double, in an order that
-/// depends on their number alone.
+/// Merges the results that the blocks of Reduce leave for each channel. It merges in double. The
+/// number of results alone determines the order.
 template <class Accumulator>
 struct MergeBlocks {
   static constexpr const char* kName = "merge of partial sums";
@@ -19,11 +19,13 @@ struct MergeBlocks {
   const Result* results;
   ResultPlaces places;
   std::int64_t channels;
-  const double* statistic;  // of channels, if the accumulator needs one
+  const double* statistic;  // a number per channel; null if the accumulator needs no statistic
   Message message;
 
-  // Two neighbouring results of moments in float fill a sector of 32 bytes.
+  // A result of moments in float has 16 bytes. Two neighbours fill a sector of 32 bytes, the GPU's
+  // unit of reading.
   static constexpr std::uint32_t kChannels = 2;
+  // Threads per channel. Each thread merges every kParts-th result.
   static constexpr std::uint32_t kParts = kThreads / kChannels;
 
   struct Shared {
@@ -57,7 +59,7 @@ struct MergeBlocks {
   /// Merges get(0), ..., get(number - 1) in this order. The loads of several results overlap.
   template <class From, class Get>
   GLUON_SYNCBN_HOST_DEVICE static InDouble merge_all(std::uint32_t number, const Get& get) {
-    // So many results fit into registers.
+    // Registers hold this many results.
     constexpr int kAtOnce = sizeof(From) > 16 ? 4 : 8;
     InDouble all{};
     for (std::uint32_t i = 0; i < number; i += kAtOnce) {

@@ -10,25 +10,26 @@
 #include "norm/moments.h"
 #include "norm/moving_average.h"
 
-// What a thread of PerChannel does to merge the messages of all devices. It leaves the numbers that
-// the outputs need, and writes statistics or the gradients of parameters.
+// The work of PerChannel: a thread merges the messages of all devices for one channel. It stores
+// the numbers from which sources.h computes the outputs. It also writes statistics or parameter
+// gradients.
 
 namespace gluon_syncbn::cuda {
 
-/// Statistics of the channels.
+/// Arrays with one number per channel, which ForwardMerge writes.
 struct StatisticsArrays {
   double* mean;
   double* variance;
   double* inv_std;
 };
 
-/// Moves running statistics towards those of a batch. R is the type of parameters.
+/// Moves the running statistics towards the statistics of a batch. R is the type of parameters.
 template <class R>
 struct Averages {
   R* mean;  // null: the running statistics stay
   R* variance;
   double momentum;
-  R* num_batches;  // of the average over all batches so far; null: `momentum`
+  R* num_batches;  // batches averaged so far; null: `momentum` is used
 
   /// The batch has `count` elements per channel.
   GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean, double batch_variance,
@@ -40,13 +41,13 @@ struct Averages {
   }
 };
 
-/// Computes the statistics of the batch, merged as on the CPU, or takes the running statistics.
-/// Then computes the normalizations.
+/// Merges the messages by the formulas of norm/moments.h, or takes the running statistics. Then
+/// computes the normalizations.
 template <class R>
 struct ForwardMerge {
   static constexpr const char* kName = "merge of moments";
 
-  Messages messages;  // none: the running statistics
+  Messages messages;  // empty: the kernel takes the running statistics
   const R* running_mean;
   const R* running_variance;
   std::int64_t channels;
@@ -94,14 +95,14 @@ struct ParameterGradient {
 /// Finds the first channel whose input is not recoverable from its output.
 struct InvertibleCheck {
   Invertible invertible;
-  std::uint32_t* first;  // in memory of the host; null: no check
+  std::uint32_t* first;  // in host memory, which the host sets to ~0u before; null: no check
 
   GLUON_SYNCBN_HOST_DEVICE void look(std::int64_t c, double gamma, double beta) const {
     if (!first || invertible.holds(gamma, beta)) return;
     const auto channel = static_cast<std::uint32_t>(c);
 #ifdef __CUDA_ARCH__
     atomicMin(first, channel);
-#else
+#else  // The tests run this branch on the CPU.
     std::uint32_t before = __atomic_load_n(first, __ATOMIC_RELAXED);
     while (channel < before && !__atomic_compare_exchange_n(first, &before, channel, false,
                                                             __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
@@ -111,18 +112,18 @@ struct InvertibleCheck {
 };
 
 /// Merges the sums of all devices, and computes the factors of dx. The gradients of gamma and beta
-/// come from the sums of this device alone.
+/// come from the sums of this device alone. The trainer later adds the gradients of all devices.
 template <class R>
 struct BackwardMerge {
   static constexpr const char* kName = "merge of gradient sums";
 
-  Messages messages;  // none: statistics are constants
+  Messages messages;  // empty if forward used the running statistics, which do not depend on x
   const double* own;  // message of this device
   std::int64_t channels;
   const double* mean;
   const double* inv_std;
   const R* gamma;  // null: 1
-  const R* beta;   // in place; otherwise null
+  const R* beta;   // given only in place
   double count;    // elements per channel on all devices
   bool fix_gamma;
   ParameterGradient<R> gamma_gradient;
@@ -144,7 +145,8 @@ struct BackwardMerge {
     double center = mean[c];
     double x_factor = 0;
     double constant = 0;
-    if (beta) {  // in place: `center` and `x_factor` belong to z
+    if (beta) {
+      // In place the kernel knows z instead of x, so `center` and `x_factor` apply to z.
       center = static_cast<double>(beta[c]);
       check.look(c, scale, center);
       if (messages.size > 0) {
@@ -161,7 +163,8 @@ struct BackwardMerge {
   }
 };
 
-/// Counts a batch, after all channels have read the number.
+/// Adds 1 to the number of batches. This is a kernel of its own, because all threads of
+/// ForwardMerge must read the number first.
 template <class R>
 struct CountBatch {
   static constexpr const char* kName = "number of batches";

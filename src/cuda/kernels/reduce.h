@@ -9,8 +9,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// The sums of every channel that `Accumulator` defines, or the results of several blocks, which
-/// MergeBlocks merges.
+/// Sums every channel as `Accumulator` defines. If a channel has several columns or blocks, each
+/// leaves a partial result for MergeBlocks.
 template <class Tiling, class T, int kVector, template <class> class Accumulator>
 struct Reduce {
   static constexpr const char* kName = Accumulator<Real<T>>::kName;
@@ -18,21 +18,24 @@ struct Reduce {
   using Result = typename Accumulator<R>::Result;
   using Gate = typename Accumulator<R>::Gate;
   static constexpr int kInputs = Accumulator<R>::kInputs;
-  /// The columns of a thread.
+  /// The number of columns that a thread sums.
   static constexpr int kColumns = Tiling::template kChannels<kVector>;
 
   Tiling tiling;
   const T* inputs[kInputs];
-  const double* statistic;  // of channels, if the accumulator needs one
+  const double* statistic;  // a number per channel; null if the accumulator needs no statistic
   Gate gate;
-  std::uint32_t columns;  // of a chunk
-  Result* results;        // at chunk * columns + column; null: channels have one result
-  Message message;        // of channels
+  std::uint32_t columns;  // in a chunk
+  // The result of a column lies at chunk * columns + column. Null: every channel has a single
+  // result, which goes to the message.
+  Result* results;
+  Message message;  // written if `results` is null
 
+  // A thread merges this many results at once, so that their loads overlap.
   static constexpr std::uint32_t kAtOnce = 8;
   static constexpr std::uint32_t kMerged = kThreads * kColumns / kAtOnce;
   struct Shared {
-    Result of_threads[kThreads * kColumns];  // rows of places
+    Result of_threads[kThreads * kColumns];  // row by row; tiling.h orders the places of a row
     Result merged[kMerged];
   };
 
@@ -46,7 +49,8 @@ struct Reduce {
       Result* row = &shared->of_threads[tiling.template row<kVector>(thread) * width];
       sum(block, thread, row);
     } else if (step == 1) {
-      // Rows of a column, as far apart as neighbouring threads use neighbouring memory.
+      // Each thread merges eight rows of one column. The rows are kMerged results apart, so
+      // neighbouring threads read neighbouring memory.
       if (thread < kMerged) {
         shared->merged[thread] = merge_eight(&shared->of_threads[thread], kMerged, kAtOnce);
       }
@@ -81,7 +85,7 @@ struct Reduce {
     }
   }
 
-  /// Merges up to eight results that are `distance` apart.
+  /// Merges `number` results, or eight if there are more. They lie `distance` results apart.
   GLUON_SYNCBN_HOST_DEVICE static Result merge_eight(const Result* from, std::uint32_t distance,
                                                      std::uint32_t number) {
     Result results[kAtOnce];
@@ -100,6 +104,7 @@ struct Reduce {
     return Result::template merged<2>(both);
   }
 
+  /// Writes the result of a column to `results`, or to the message if `results` is null.
   GLUON_SYNCBN_HOST_DEVICE void leave(std::uint32_t block, std::uint32_t place,
                                       const Result& all) const {
     const std::uint32_t column = tiling.template column<kVector>(block, place);

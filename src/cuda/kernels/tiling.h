@@ -7,18 +7,23 @@
 #include "cuda/kernels/fast_division.h"
 #include "cuda/kernels/tuning.h"
 
+// A tiling gives the elements of an array to blocks and threads. It depends on the layout, the size
+// of elements and the array's address modulo 16. It does not depend on the GPU, so every GPU sums
+// in the same order. Indices and distances of elements have 64 bits. All other numbers have 32:
+// of() throws Error if a number reaches 2^31.
+
 namespace gluon_syncbn::cuda {
 
 inline bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
 
-/// Where blocks leave their partial results: at chunk * columns + column. A channel has `in_row`
-/// neighbouring columns in each of some rows.
+/// Says where a channel's partial results lie: a column's result lies at chunk * columns + column.
+/// In each row of the array, a channel has neighbouring columns.
 struct ResultPlaces {
-  std::uint32_t columns;
-  std::uint32_t number;  // of results of a channel
-  std::uint32_t row_columns;
-  FastDivisor in_chunk;
-  FastDivisor in_row;
+  std::uint32_t columns;      // in a chunk
+  std::uint32_t number;       // results per channel
+  std::uint32_t row_columns;  // columns in a row of the array
+  FastDivisor in_chunk;       // results per channel in a chunk
+  FastDivisor in_row;         // results per channel in a row of the array
 
   /// The place of the i-th result of a channel.
   GLUON_SYNCBN_HOST_DEVICE std::int64_t of(std::uint32_t channel, std::uint32_t i) const {
@@ -30,26 +35,21 @@ struct ResultPlaces {
   }
 };
 
-/// A tiling gives the elements of an array to blocks and threads. It depends on the layout, the
-/// size of elements and the place of the array within 16 bytes. It does not depend on the GPU, so
-/// every GPU sums in the same order. Indices of elements have 64 bits, and all other numbers 32:
-/// of() throws Error if that is not enough.
-///
-/// The tiling of an array whose channels have runs of `inner` neighbours. A thread takes units:
-/// aligned pieces of memory of `vector` elements. The first and the last unit of a run may belong
-/// to the run in part. Chunks divide the units of a channel, run after run. A block takes one chunk
-/// of some channels, with `lanes` threads for each channel.
+/// The tiling of an array whose channels have runs of `inner` neighbours. A unit is an aligned
+/// piece of memory with `vector` elements. The first and the last unit of a run may belong to the
+/// run in part. The units of a channel are counted run after run and divided into chunks. A block
+/// takes one chunk of some channels, with `lanes` threads for each channel.
 struct ChannelFirst {
   std::int64_t inner;
-  std::int64_t run_distance;   // elements from a run to the next one of its channel
-  std::int64_t lane_distance;  // elements that a lane moves by, in whole runs
+  std::int64_t run_distance;   // elements from a run to the next run of its channel
+  std::int64_t lane_distance;  // elements by which a thread advances, in whole runs
   std::uint32_t channels;
-  std::uint32_t phase;  // elements from the border of a unit to the array
+  std::uint32_t phase;  // elements from the last boundary of units to the array
   std::uint32_t lane_shift;
   std::uint32_t lanes;  // = 1 << lane_shift, at least kLeastLanes
   FastDivisor run_units;
-  std::uint32_t lane_units;  // = lanes % run_units
-  std::uint32_t units;       // of a channel
+  std::uint32_t lane_units;  // units by which a thread also advances: lanes % run_units
+  std::uint32_t units;       // per channel
   std::uint32_t chunk_units;
   FastDivisor chunks;
   bool is_even;  // every unit is full
@@ -67,12 +67,12 @@ struct ChannelFirst {
   }
   std::int64_t blocks() const { return groups() * chunks.divisor; }
 
-  /// The work of one lane: every `lanes`-th unit of a channel from `first` to `end`.
+  /// The work of one thread: every `lanes`-th unit of a channel from `first` to `end`.
   struct Task {
     std::uint32_t channel;
     std::uint32_t first;
     std::uint32_t end;
-    bool exists;
+    bool exists;  // whether the array has this channel
   };
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
@@ -86,15 +86,17 @@ struct ChannelFirst {
     return task;
   }
 
-  /// The number of channels in an access, and the i-th channel.
+  /// The number of channels in an access.
   template <int kVector>
   static constexpr int kChannels = 1;
+  /// The i-th channel of an access.
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel(const Task& task, std::uint32_t) const {
     return task.channel;
   }
 
-  // A block is a matrix of accesses: its columns (here channels) have as many threads as it has
-  // rows. The places of a row have an order of their own.
+  // The next functions arrange the threads of a block in rows. A row has a place for each of its
+  // columns in shared memory (reduce.h). column() turns a place into a column; here columns are
+  // channels.
   template <int>
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t rows_at_once() const {
     return lanes;
@@ -124,40 +126,40 @@ struct ChannelFirst {
   }
 };
 
-/// The tiling of an array whose channels have few neighbours, such as channel-last, as a matrix.
-/// `fold` rows of the array make one row of the matrix, so that few channels also fill vectors and
-/// blocks. The last row of the matrix may be filled in part. A block takes one chunk of rows of a
-/// tile of columns, with kLanes neighbouring threads for a row.
+/// The tiling of an array whose channels have short runs, such as a channel-last array. It treats
+/// the array as a matrix. A row of the matrix has `fold` rows of the array. Otherwise arrays of few
+/// channels would not fill vectors and blocks. The last row of the matrix may be filled in part. A
+/// block takes one chunk of rows of a tile of columns, with kLanes neighbouring threads for a row.
 struct ChannelLast {
   std::int64_t total;         // elements of the array
-  std::int64_t row_distance;  // elements from a row to the next one of its thread
+  std::int64_t row_distance;  // elements between two successive rows of a thread
   std::uint32_t channels;
   FastDivisor width;  // elements of a row of the array
   FastDivisor inner;  // = width / channels
   std::uint32_t fold;
   std::uint32_t columns;    // = width * fold, a multiple of the vector
   std::uint32_t rows;       // of the matrix
-  std::uint32_t full_rows;  // without a row that is filled in part
+  std::uint32_t full_rows;  // rows that the array fills completely
   std::uint32_t chunk_rows;
   std::uint32_t chunks;
   FastDivisor tiles;
 
   static ChannelLast of(const Layout& layout, int vector);
 
-  /// Threads of a row. Together they read 64 bytes if each reads 16.
+  /// The number of threads in a row. Together they read 64 bytes if each reads 16.
   template <int kVector>
   static constexpr std::uint32_t kLanes = kVector == 1 ? 16 : 4;
 
   std::int64_t blocks() const { return std::int64_t{tiles.divisor} * chunks; }
 
-  /// The work of one thread: every kRowsAtOnce-th full row from `row` to `end`, and perhaps the
-  /// last row, which is filled in part.
+  /// The work of one thread: every rows_at_once()-th full row from `row` to `end`. The thread may
+  /// also take the last row, which is filled in part.
   struct Task {
-    std::uint32_t column;  // the first one of its access
+    std::uint32_t column;  // the first column of the access
     std::uint32_t row;
     std::uint32_t end;
-    bool has_last;  // whether it takes the row that is filled in part
-    bool exists;
+    bool has_last;  // whether the thread takes the row that is filled in part
+    bool exists;    // whether the matrix has this column
   };
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
@@ -168,7 +170,7 @@ struct ChannelLast {
     const std::uint32_t end = rows - begin < chunk_rows ? rows : begin + chunk_rows;
     task.row = begin + row<kVector>(thread);
     task.end = end < full_rows ? end : full_rows;
-    // One thread of each lane takes the last row.
+    // Of the threads with these columns, the thread whose turn it is takes the last row.
     task.has_last = end > full_rows && task.exists &&
                     (full_rows - begin) % rows_at_once<kVector>() == row<kVector>(thread);
     if (!task.exists) task.end = 0;
@@ -188,8 +190,8 @@ struct ChannelLast {
     return channel(task.column + i);
   }
 
-  // As in ChannelFirst. The places of a row have the first column of every lane, then the second
-  // column of every lane, and so on, so that neighbouring threads use neighbouring memory.
+  // As in ChannelFirst. The places of a row begin with the first column of every thread. The second
+  // columns follow, and so on. So neighbouring threads use neighbouring memory.
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE static constexpr std::uint32_t rows_at_once() {
     return kThreads / kLanes<kVector>;
