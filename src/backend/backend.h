@@ -23,15 +23,15 @@ class Statistics {
 };
 using StatisticsPtr = std::shared_ptr<const Statistics>;
 
-/// The call of the layer on one device that a pass computes for. It owns the arrays of the pass.
+/// A call of the layer on one device, for which a pass computes. It owns the arrays of the pass.
 class Call {
  public:
   virtual ~Call() = default;
 
-  /// Runs `task` later, on a thread of the device. Throws if it cannot.
+  /// Runs `task` later, on a thread of the device, or throws. Only the CPU backend uses it.
   virtual void post(std::function<void()> task) = 0;
 
-  /// Called once and from any thread: nothing uses the arrays any more. `error` says what went
+  /// Called once, from any thread, when nothing uses the arrays any more. `error` says what went
   /// wrong, or is "".
   virtual void complete(const std::string& error) = 0;
 };
@@ -49,8 +49,9 @@ class DevicePass {
  public:
   virtual ~DevicePass() = default;
 
-  /// Computes the partial statistics of this device. Once `all_are_coming`, it may leave channels
-  /// to merge() or finish(), which compute them for all devices together. Throws Error.
+  /// Computes the partial statistics of this device. Once all_are_coming() is true, it may leave
+  /// channels to merge() or finish(), which compute them for all devices together. Only the CPU
+  /// backend uses `all_are_coming`. Throws Error.
   virtual void sum(const std::function<bool()>& all_are_coming) = 0;
 
   using OnMerged = std::function<void(const PartialStatistics& merged, const std::string& error)>;
@@ -64,7 +65,7 @@ class DevicePass {
   virtual void finish(const DevicePasses& passes,
                       const std::vector<PartialStatistics>& processes) = 0;
 
-  /// The devices have not met. Does not throw.
+  /// Completes the call with an error, as when the devices have not met. Does not throw.
   virtual void fail(const std::string& error) = 0;
 };
 
@@ -77,14 +78,14 @@ class Backend {
     DType dtype = DType::kFloat32;
     Layout layout;
   };
-  /// The running statistics that a training pass moves by the statistics of its batch.
+  /// The running statistics, which a training pass moves towards the statistics of its batch.
   struct Running {
     void* mean = nullptr;
     void* variance = nullptr;
     std::optional<double> momentum;  ///< weight of the old values; empty: average over all batches
-    void* num_batches = nullptr;     ///< of that average so far; null if there is a momentum
+    void* num_batches = nullptr;     ///< batches averaged so far; null if there is a momentum
   };
-  /// The results of a forward pass that its backward pass needs, beside arrays.
+  /// The results of a forward pass that its backward pass needs, besides arrays.
   struct Saved {
     StatisticsPtr statistics;
     /// Elements of a channel in the batch; 0 if the running statistics were used.
@@ -120,7 +121,7 @@ class Backend {
     Data data;
     const void* dy = nullptr;
     const void* x = nullptr;
-    bool inplace = false;  ///< x is not there; it is recovered from y and beta
+    bool inplace = false;  ///< x is not used; the pass recovers the input from y and beta
     Saved saved;
     const void* gamma = nullptr;  ///< null: 1
     Activation activation;
@@ -133,17 +134,16 @@ class Backend {
 
   virtual ~Backend() = default;
 
-  /// In training, by the statistics of the batch.
+  /// The pass of a training forward, which normalizes by the statistics of the batch.
   virtual std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) = 0;
-  /// If x is to be recovered in place and a gamma is too small for that (Invertible), throws Error
-  /// or fails the pass.
+  /// In place, throws Error or fails the pass if a gamma is too small to recover x (Invertible).
   virtual std::shared_ptr<DevicePass> backward(const Backward& work,
                                                std::shared_ptr<Call> call) = 0;
 
   /// Statistics for inference() and a backward pass after it.
   virtual StatisticsPtr running_statistics(const Data& data, const void* running_mean,
                                            const void* running_variance, double eps) = 0;
-  /// A forward pass by running statistics. Throws Error instead of completing the call.
+  /// Runs a forward pass with running statistics. Completes the call, or throws Error instead.
   virtual void inference(const Forward& work, const StatisticsPtr& statistics,
                          std::shared_ptr<Call> call) = 0;
 };

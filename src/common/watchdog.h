@@ -14,8 +14,8 @@
 namespace gluon_syncbn {
 
 inline constexpr double kDefaultTimeout = 300;  // seconds
-// Shares of the timeout. The roll call comes first, because the reminder names the processes that
-// it has found missing.
+// Shares of the timeout. The roll call comes before the reminder, which names the processes that
+// the roll call has found missing.
 inline constexpr double kCallRollAfter = 0.05;
 inline constexpr double kRemindAfter = 0.1;
 
@@ -25,7 +25,7 @@ struct Interruption {
   bool calls_may_come;  ///< whether the program may still make the missing calls
 };
 
-/// Something that waits for devices or processes, and that the watchdog can make give up.
+/// An object that waits for devices or processes. The watchdog can end the wait.
 class Waiting {
  public:
   using Seconds = std::chrono::duration<double>;
@@ -33,8 +33,9 @@ class Waiting {
   virtual ~Waiting() = default;
   /// The watchdog calls remind() after this share of the timeout.
   virtual double remind_after() const { return kRemindAfter; }
-  /// Called once.
+  /// Called at most once for each watch().
   virtual void remind(Seconds waited, Seconds limit) = 0;
+  /// Called after the timeout, again and again until watch() or unwatch().
   virtual void give_up(Seconds waited) = 0;
   virtual void fail(const std::string& error) = 0;
   /// Has no effect on a Waiting that waits for no calls in this process.
@@ -51,14 +52,14 @@ class Watchdog {
   void set_timeout(double seconds);
   double timeout() const;
 
-  /// Returns nothing, or the reason why `waiting` is not watched and should fail: the process ends,
-  /// or could not start the watchdog's thread.
+  /// Starts the clock of `waiting`, or starts it again. Returns the reason if it cannot: the
+  /// process ends, or could not start the watchdog's thread. Then `waiting` should fail.
   std::optional<std::string> watch(const std::shared_ptr<Waiting>& waiting);
   void unwatch(const Waiting* waiting);
 
   /// From now on, interrupts every Waiting once the other threads of the process have been idle for
-  /// a second. The calling thread is about to wait for them, so it cannot make the missing calls.
-  /// std::nullopt ends the interruptions.
+  /// a second. The calling thread is about to wait for all operations, so it cannot make the
+  /// missing calls. std::nullopt ends the interruptions.
   void interrupt_when_idle(std::optional<Interruption> interruption);
 
   /// Fails every Waiting, now and from now on. Called at the end of a process, which would

@@ -17,20 +17,20 @@
 
 namespace gluon_syncbn::cpu {
 
-/// From this number of elements of one device on, no cache keeps them until all devices have come.
-/// A sum before that would read them from memory once more.
+/// If a device has this many elements, no cache keeps them until all devices have come. A sum
+/// before that would read the elements from memory once more.
 inline constexpr std::int64_t kTooManyToSumAhead = 3 << 19;
-/// From this number of elements of all devices on, a few channels at a time go through the whole
+/// If all devices together have this many elements, a few channels at a time go through the whole
 /// pass. So the elements that the sums have read are still in the cache for the outputs. Fewer
-/// elements all stay in the caches of the cores that have read them, so each device computes its
+/// elements stay in the caches of the cores that have read them, so each device computes its
 /// outputs on its own thread.
 inline constexpr std::int64_t kManyOfAll = 1 << 21;
-/// Up to this number of elements of all devices, it takes longer to wake a thread than to compute
-/// the outputs.
+/// If all devices together have at most this many elements, it takes longer to wake a thread than
+/// to compute the outputs.
 inline constexpr std::int64_t kFewOfAll = 1 << 16;
 
-/// The pass of one CPU context, with partial statistics of the type `Part`. `Merged` derives from
-/// `Part`, or is it.
+/// The pass of one CPU context, with partial statistics of the type `Part`. `Merged` is `Part` or
+/// derives from it.
 template <class Part, class Merged>
 class HostPass : public DevicePass {
  public:
@@ -65,7 +65,7 @@ class HostPass : public DevicePass {
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     try {
-      // This pass comes last, because the other devices wait while its own thread is busy here.
+      // The other passes come first, because their devices would wait for this pass.
       std::vector<std::shared_ptr<HostPass>> own_last;
       for (const auto& pass : passes) own_last.push_back(std::static_pointer_cast<HostPass>(pass));
       std::stable_partition(own_last.begin(), own_last.end(),
@@ -98,13 +98,13 @@ class HostPass : public DevicePass {
 
  private:
   virtual void sum_channels(Channels channels) = 0;
-  /// Returns zeros for all channels, of which each has `count` elements on all devices together.
+  /// Returns zeros for all channels. A channel has `count` elements on all devices together.
   virtual std::shared_ptr<Merged> make_merged(std::int64_t count) const = 0;
-  /// Called when these channels are merged.
+  /// Called after these channels are merged.
   virtual void have_merged(Channels /*channels*/) {}
   virtual void prepare_outputs() = 0;
   virtual void write_outputs(Channels channels) = 0;
-  /// Writes the results of one number per channel, once all channels are merged.
+  /// Writes the results with one number per channel, after all channels are merged.
   virtual void write_channel_results() = 0;
   /// Returns the lock that is held while the devices write these results.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
@@ -208,8 +208,8 @@ class HostPass : public DevicePass {
     }
   }
 
-  /// Writes the results of all devices before any call completes. After that, MXNet may let the
-  /// next use of the layer read running statistics.
+  /// Writes the results of all devices before any call completes. Once a call is complete, MXNet
+  /// may let the next use of the layer read running statistics.
   void write_results_of_all(const std::vector<std::shared_ptr<HostPass>>& passes) {
     const auto lock = lock_results();
     for (const auto& pass : passes) pass->write_channel_results();

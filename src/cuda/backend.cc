@@ -63,9 +63,8 @@ Scratch scratch_of(Gpu* gpu) {
   };
 }
 
-/// Launches the merge, which computes `statistics`, and then the outputs. Without `messages`, the
-/// merge takes the running statistics. With `moves_running`, the merge updates the running
-/// statistics of `work`.
+/// Launches the merge, which computes `statistics`, and the outputs. Without `messages` it takes
+/// the running statistics. With `moves_running` it updates the running statistics of `work`.
 void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics& statistics,
                     const Messages& messages, bool moves_running) {
   dispatch(work.data.dtype, [&](auto types) {
@@ -140,8 +139,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
       return;
     }
     if (passes.size() == 1) return launch_rest(all);
-    // The lock makes the threads of all GPUs run the rounds in one order. Otherwise shared running
-    // statistics would differ between devices.
+    // The lock gives all GPUs one order of rounds, so shared running statistics stay equal.
     const auto lock = lock_results();
     for (const auto& pass : passes) {
       of(pass).gpu_->post([self = of(pass).shared_from_this(), all] { self->launch_rest(all); });
@@ -181,8 +179,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   /// Returns the lock that finish() holds while it posts to the threads of all GPUs. Backward needs
   /// no lock, because it moves no running statistics.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
-  /// Returns the error that kernels have found in the arguments, or "". GpuPass calls fault() after
-  /// all work of the pass.
+  /// Returns the error that kernels found in the arguments, or "". Called after all of the work.
   virtual std::string fault() { return ""; }
 
   static GpuPass& of(const std::shared_ptr<DevicePass>& pass) {

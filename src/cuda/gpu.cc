@@ -35,7 +35,7 @@ int ordinal_of(int index) {
   return index % count;
 }
 
-/// Users of MXNet set this on machines whose GPUs claim peer access that does not work.
+/// Users of MXNet set the variable on machines whose GPUs claim peer access that does not work.
 bool peer_access_is_off() {
   const char* value = std::getenv("MXNET_ENABLE_GPU_P2P");
   return value && *value && std::atoi(value) == 0;
@@ -69,8 +69,8 @@ Gpu::Gpu(int index, int ordinal)
       reading_(static_cast<std::size_t>(device_count())),
       stream_(ordinal),
       memories_(index, &stream_) {
-  // CUDA would load each kernel at its first launch. That can wait for kernels of NCCL, which wait
-  // for other launches.
+  // CUDA would load each kernel at its first launch. The load could wait for kernels of NCCL, which
+  // wait for other launches.
   load_kernels(ordinal);
   try {
     thread_ = std::thread([this] { run(); });
@@ -121,7 +121,7 @@ bool Gpu::reads(Gpu* owner) {
 }
 
 Gpu::Reading Gpu::try_reading(Gpu* owner) {
-  // No std::future: its timed waits need a newer libstdc++ than MXNet's wheels bring.
+  // A std::future would not do: its timed waits need a newer libstdc++ than MXNet's wheels bring.
   struct Trial {
     std::mutex mutex;
     std::condition_variable ended;
@@ -143,7 +143,7 @@ Gpu::Reading Gpu::try_reading(Gpu* owner) {
     trial->ended.notify_one();
   };
   try {
-    // On a thread of its own, because CUDA or the kernel may never return.
+    // The trial has a thread of its own, because CUDA or the kernel may never return.
     std::thread(run).detach();
   } catch (const std::system_error& error) {
     throw Error("the thread that tries peer access of gpu(" + std::to_string(index_) +
@@ -168,7 +168,7 @@ Gpu::Reading Gpu::read_once(Gpu* owner) {
 }
 
 bool Gpu::reads_rightly(Gpu* owner) {
-  // On streams of its own: if the kernel hangs, the streams of the contexts go on.
+  // The check has streams of its own. If the kernel hangs, the streams of the contexts go on.
   Stream reading(ordinal_);
   Stream writing(owner->ordinal_);
   std::vector<double> numbers(1024);
@@ -201,7 +201,7 @@ void Gpu::when_done(Done done) {
     event = this->event();
     event->record(&stream_);
   } catch (const std::exception&) {
-    // Kernels may still run, and use memory that `done` gives back.
+    // The thread then waits for the whole stream: kernels may use memory that `done` gives back.
     event = nullptr;
   }
   post([this, event = std::move(event), done = std::move(done)]() mutable {
@@ -221,7 +221,7 @@ void Gpu::run() {
     try {
       on_device->emplace(ordinal_);
     } catch (const std::exception&) {
-      // The tasks report the error.
+      // The tasks find the same error, and report it.
     }
   };
   std::optional<OnDevice> always;  // so that tasks need not change the selection
@@ -235,7 +235,7 @@ void Gpu::run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    // MXNet may have sent the thread elsewhere in the task before, which completed a call.
+    // The task before may have completed a call. Then MXNet may have selected another GPU.
     std::optional<OnDevice> on_device;
     select(&on_device);
     task();

@@ -16,8 +16,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Blocks the calling thread until the work before `event` is done, and sleeps only if that takes
-/// long. Throws as Event::synchronize().
+/// Blocks the calling thread until the work before `event` is done. The thread sleeps only if the
+/// work takes long. Throws the errors of Event::synchronize().
 void wait_until_reached(const Event& event);
 
 /// The stream, the memory and the thread of this library on one GPU context.
@@ -37,41 +37,41 @@ class Gpu {
 
   Stream* stream() { return &stream_; }
 
-  /// Memory for at least so many doubles. A lease may end while work on the stream still uses the
-  /// memory, because only later work of this stream leases it again.
+  /// Leases memory for at least `doubles` numbers. A lease may end while work on the stream still
+  /// uses the memory, because only later work of this stream leases it again.
   Pool<Memory>::Lease memory(std::size_t doubles) {
     return memories_.take(Memory::Place::kDevice, doubles);
   }
 
-  /// Memory of the host that all GPUs can read and write. A lease must not end before the work that
-  /// uses the memory, because another lease may begin at once.
+  /// Leases memory of the host that all GPUs can read and write. A lease must not end before the
+  /// work that uses the memory, because another lease may begin at once.
   Pool<Memory>::Lease host_memory(std::size_t doubles) {
     return memories_.take(Memory::Place::kHost, doubles);
   }
 
-  /// Memory that kernels of other GPUs may read, a second place for GPUs that cannot, and an event
-  /// after the kernels that write both.
+  /// The memory of a message, which kernels of other GPUs read. GPUs that cannot read it read a
+  /// second place. `written` is an event after the kernels that write both.
   struct MessageMemory {
     Pool<Memory>::Lease memory;
     Pool<Memory>::Lease on_host;     ///< null if all GPUs can read the memory
-    std::shared_ptr<Event> written;  ///< null if the host has written it
+    std::shared_ptr<Event> written;  ///< null if the host has written the memory
   };
   MessageMemory message(std::size_t doubles);
 
   /// Whether kernels of this GPU can read memory of `owner`. The first call for a GPU enables peer
-  /// access if that is possible, and checks it. Throws Error if the check takes longer than the
-  /// timeout of devices.
+  /// access if possible, and checks it. Throws Error if the check takes longer than the timeout of
+  /// devices.
   bool reads(Gpu* owner);
-  /// Later messages of this GPU have a second place.
+  /// Gives later messages of this GPU a second place.
   void write_messages_to_host() { messages_to_host_ = true; }
 
   /// Throws Error if a CUDA graph records the work of the stream.
   void require_no_capture() const;
 
-  /// Runs `task`, which does not throw, on the thread of this context, in the order of the calls.
+  /// Queues `task`, which must not throw. The context's thread runs tasks in the order of calls.
   void post(std::function<void()> task);
-  /// Calls `done` there after all work that is on the stream now. Does not throw, and calls `done`
-  /// in every case.
+  /// Calls `done` on the same thread after all work that is on the stream now, with the error of
+  /// that work. Does not throw, and calls `done` in every case.
   void when_done(Done done);
 
  private:
@@ -86,11 +86,11 @@ class Gpu {
   const int ordinal_;
   const bool has_peer_access_;
   std::atomic<bool> messages_to_host_;
-  std::vector<std::atomic<Reading>> reading_;  // of each GPU
+  std::vector<std::atomic<Reading>> reading_;  // by ordinal of the owner
   Stream stream_;
   Memories memories_;
   Pool<Event> events_;
-  std::mutex mutex_;  // of the next three
+  std::mutex mutex_;  // guards `ends_` and `tasks_`
   bool ends_ = false;
   std::deque<std::function<void()>> tasks_;
   std::condition_variable wake_;

@@ -11,9 +11,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Lends memory from MXNet's pool: of the context gpu(index), or pinned memory. Returns null if the
-/// pool has no memory left. Memories asks the lender before CUDA, and holds no lock during the
-/// call.
+/// Lends memory of the context gpu(index), or pinned memory, from MXNet's pool. Returns null if the
+/// pool has no memory left. Memories asks it before CUDA, and holds no lock during the call.
 using Lender = std::shared_ptr<void> (*)(Memory::Place place, int index, std::size_t bytes);
 /// Sets the lender of all contexts; operator/backends.cc calls it once.
 void set_lender(Lender lender);
@@ -58,8 +57,7 @@ class Pool {
 /// Leases memory of one GPU context, and pinned memory. Each place and size has a pool.
 class Memories {
  public:
-  /// Work on `stream` uses the memory. If other streams read it, the lease must last until they are
-  /// done.
+  /// Work on `stream` uses the memory. A lease must last until other streams have read the memory.
   Memories(int index, Stream* stream) : index_(index), stream_(stream) {}
 
   /// Leases memory for at least `doubles` numbers. Throws OutOfMemory.

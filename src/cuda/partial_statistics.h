@@ -12,46 +12,46 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Partial statistics in memory that GPUs read: of one device for its peers, or of all processes
-/// for the devices of this process.
+/// Partial statistics in memory that GPUs read. One device computes them for its peers, or the host
+/// merges them from all processes for the devices of this process.
 class GpuPartialStatistics {
  public:
-  /// Memory for the statistics that `gpu` computes of `count` elements per channel. The caller
+  /// Leases memory for statistics of `count` elements per channel, which `gpu` computes. The caller
   /// launches the kernels that fill values(), and then calls written().
   GpuPartialStatistics(Gpu* gpu, std::size_t doubles, std::int64_t count)
       : gpu_(gpu), message_(gpu->message(doubles)), doubles_(doubles), count_(count) {}
-  /// Statistics that the host has computed.
+  /// Copies statistics that the host has computed to pinned memory.
   GpuPartialStatistics(Gpu* gpu, const PartialStatistics& statistics);
 
   std::int64_t count() const { return count_; }
-  /// In memory of the GPU; in pinned memory if the host has computed them.
+  /// Lies in memory of the GPU, or in pinned memory if the host has computed the statistics.
   double* values() const { return static_cast<double*>(message_.memory->data()); }
   /// A second place in pinned memory, which kernels fill as well; null: none.
   double* copy() const {
     return message_.on_host ? static_cast<double*>(message_.on_host->data()) : nullptr;
   }
 
-  /// To be called after the kernels that fill the values are on the stream of the GPU.
+  /// Notes that the values are written after the work that is on the stream of the GPU now.
   void written() const { message_.written->record(gpu_->stream()); }
 
-  /// Work that follows on `stream` starts after the values are written.
+  /// Later work on `stream` starts after the values are written.
   void keep_waiting(Stream* stream) const {
     if (message_.written) stream->wait(*message_.written);
   }
 
-  /// Leaves a copy on the host unless there is one. Later messages of this GPU have a second place.
-  /// To be called before any GPU waits for these statistics.
+  /// Makes the second place if there is none, and gives one to later messages of this GPU. Must be
+  /// called before any GPU waits for these statistics, because it calls written() again.
   void leave_on_host() const;
-  /// The same if the GPU of one of `peers` cannot read values().
+  /// Calls leave_on_host() if the GPU of a peer cannot read values().
   void let_read(const std::vector<std::shared_ptr<const GpuPartialStatistics>>& peers) const;
   /// Returns the address at which later kernels on the stream of `reader` read the statistics:
-  /// values(), or copy() without peer access. Statistics of the host are copied to memory that
+  /// values(), or copy() without peer access. Copies statistics of the host to memory that
   /// `scratch` gives.
   const double* read_by(Gpu* reader, const Scratch& scratch) const;
 
-  /// Returns the error of the kernels that fill the values, or "". A GPU that fails leaves no
-  /// numbers, and a peer that has read them learns of it only here. To be called on the thread of a
-  /// GPU after its work.
+  /// Returns the error of the kernels that fill the values, or "". If these kernels fail, a peer
+  /// that has read the values learns of the error only here. To be called on the thread of a GPU
+  /// after its work.
   std::string error() const;
 
   /// Waits for the copy on the host, and returns it. To be called on the thread of a GPU.

@@ -65,8 +65,7 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   mutable std::mutex mutex_;
   std::uint64_t rounds_ = 0;
   std::uint64_t used_slots_ = 0;
-  // The messages that wait for the current message of the same name.
-  std::map<std::string, std::deque<PendingMessage>> queued_;
+  std::map<std::string, std::deque<PendingMessage>> queued_;  // after the current message
 };
 
 /// One round of a layer: sends the partial statistics of this process, and receives those of all.

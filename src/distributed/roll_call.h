@@ -43,8 +43,7 @@ class RollCall : public ProcessGroup,
 
   double remind_after() const override { return kCallRollAfter; }
   void remind(Seconds waited, Seconds limit) override;  ///< calls the roll
-  /// Calls the roll; if the last roll call has no answer, ends the watch.
-  void give_up(Seconds waited) override;
+  void give_up(Seconds waited) override;         ///< calls the roll; if unanswered, ends the watch
   void fail(const std::string& error) override;  ///< ends the roll calls
 
  private:
@@ -61,8 +60,7 @@ class RollCall : public ProcessGroup,
   bool ended_ = false;
   bool calling_ = false;
   Clock::time_point called_;
-  // The exchanges in which each process waited at the last roll call.
-  std::vector<std::set<std::string>> awaited_;
+  std::vector<std::set<std::string>> awaited_;  // exchanges of each process at the last roll call
 };
 
 }  // namespace gluon_syncbn

@@ -16,25 +16,23 @@
 
 namespace gluon_syncbn {
 
-/// The devices that synchronize one layer, and the round in which each of them is next.
+/// The devices that synchronize one layer, and the next round of each device.
 ///
-/// Each device counts its training forwards, which its host runs in program order. Calls with the
-/// same number form a round; the order of arrival between devices is free. A device that misses a
-/// step is one round late. Without the next two rules, it would stay late and meet later steps of
-/// its peers.
+/// Each device counts its training forwards, which run in program order. Calls with the same number
+/// form a round, and may arrive in any order. A device that misses a step is one round late.
+/// Without the next two rules, it would stay late and meet later steps of its peers.
 ///
-/// - A round that times out brings the absent devices up to date: their next call joins the round
-///   that their peers join next. Their next call is the next one made after the timeout. A call
-///   that was made before is merely late: it joins the round that has failed and gets its error.
-///   The calls after it get the errors of their rounds.
-/// - A round that fails at once, because one device has failed, waits for no device, and its other
-///   devices are not late. Devices that still come get its error. If a device of the failed round
-///   is called again before all have come, the step was broken off, and absent devices are brought
-///   up to date.
+/// - A round that times out brings the absent devices up to date. Their first call after the
+///   timeout joins the round that their peers join next. A call that was made before the timeout is
+///   merely late. It joins its own round and gets the error of that round.
+/// - A round fails at once if one of its devices fails. Then it waits for no device, and absent
+///   devices are not late: they get the error when they come. If a device of the failed round is
+///   called again before all have come, the program has broken off the step. Then absent devices
+///   are brought up to date.
 ///
-/// A call is made when the host creates its operator. Hosts that use one operator for many calls
-/// (static_shape, Module) do not show when a call was made. Such a call counts as one made after
-/// the timeout.
+/// A call is made when MXNet creates its operator. If MXNet uses one operator for many calls
+/// (static_shape, Module), the time of a call is unknown. Such a call counts as made after the
+/// timeout.
 class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
  public:
   struct Options {
@@ -49,27 +47,28 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
   SyncGroup(std::string layer, std::size_t num_devices)
       : SyncGroup(std::move(layer), num_devices, Options()) {}
 
-  /// The group that all callers with `options.key` share for as long as one of them holds it.
+  /// Returns the group that callers with `options.key` share for as long as one of them holds it.
   static std::shared_ptr<SyncGroup> named(const std::string& layer, std::size_t num_devices,
                                           const Options& options);
-  /// The named groups that are held.
+  /// The named groups that a caller holds.
   static std::vector<std::shared_ptr<SyncGroup>> all_named();
 
   /// The number of a call, in the order in which calls are made.
   using Ticket = std::uint64_t;
   static constexpr Ticket kJustMade = std::numeric_limits<Ticket>::max();
 
-  /// A call on `device` has been made and will join if it is a training forward, unless an
+  /// Notes that a call on `device` has been made. A training forward joins later, unless an
   /// operation before it fails.
   Ticket announce(const Device& device);
 
-  /// The round of the next training forward of `device`. Throws Error if there are more devices
-  /// than `num_devices`.
+  /// Returns the round of the next training forward of `device`. Throws Error if there are more
+  /// devices than `num_devices`.
   std::shared_ptr<Round> join(const Device& device, Ticket ticket = kJustMade);
 
-  /// `device` was called without training: it does not join, and a message can say so.
+  /// Notes a call of `device` without training. It joins no round, but messages can name it.
   void saw_inference(const Device& device);
 
+  /// Called when a round fails; see the rules above.
   void failed_at_once(std::uint64_t round);
   void timed_out();
 
@@ -78,7 +77,7 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
   const Options& options() const { return options_; }
 
   struct Member {
-    std::uint64_t next = 0;        ///< round
+    std::uint64_t next = 0;        ///< the round of its next training forward
     std::uint64_t forwards = 0;    ///< in training mode
     std::uint64_t inferences = 0;  ///< since the last training forward
   };
@@ -107,7 +106,7 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
   std::map<Device, std::uint64_t> strangers_;
   std::map<std::uint64_t, OpenRound> open_;  // rounds that not all devices have joined
   Ticket made_ = 0;                          // number of calls
-  Ticket first_new_ = 0;                     // the first call after devices were left behind
+  Ticket first_new_ = 0;                     // the first call after devices were brought up to date
   std::uint64_t floor_ = 0;                  // the first round that such a call may join
   std::optional<std::uint64_t> failed_;      // the last round that failed at once
 };

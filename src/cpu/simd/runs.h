@@ -17,9 +17,9 @@ namespace {
 
 /// The number of independent sums, so that an addition need not wait for the previous addition.
 constexpr std::int64_t kChains = 4;
-/// Elements of a block. A block sums deviations from one pivot, and its channel merges these sums.
-/// A lane of a sum adds only 128 deviations, so rounding stays small. A block fits the first-level
-/// cache, because a bad pivot makes the loop read it twice.
+/// Elements of a block, which sums deviations from one pivot. A lane of a sum adds only 128, so
+/// rounding stays small. A block fits the first-level cache, in case a bad pivot needs a second
+/// read.
 constexpr std::int64_t kBlock = 128 * kChains * kDoubles;
 
 /// A part of one channel: runs of equal length at equal distances. Each run fills a vector or more.
@@ -77,8 +77,7 @@ GLUON_SYNCBN_INLINE Sums sum_block(const Block& block, const EachTerms& terms) {
       for (std::int64_t k = 0; k < kChains; ++k) add(terms(begin + i + k * kDoubles), k);
     }
     for (; i < block.length; i += kDoubles) {
-      // The last vector ends with the run, and may overlap the vector before. last_lanes() keeps
-      // the new lanes.
+      // The last vector ends with the run, and may overlap the vector before.
       const std::int64_t at = smaller(i, block.length - kDoubles);
       Terms rest = terms(begin + at);
       if (at != i) {
@@ -104,8 +103,7 @@ GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block
 template <class T>
 void run_moments(const T* x, const Layout& layout, Channels channels, double* means, double* m2s) {
   for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
-    // The mean of the first vector is near the channel's mean. So the loop rarely reads the first
-    // block twice.
+    // The mean of the first vector is a near pivot, so the first block is rarely read twice.
     double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
     double m2 = 0;
     double count = 0;

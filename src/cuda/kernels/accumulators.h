@@ -11,24 +11,24 @@
 // An accumulator defines the sums of a kernel. It has
 //
 //   kName, kInputs             for messages; the number of input arrays
-//   Gate                       replaces dy first (activations.h)
+//   Gate                       replaces dy by dz before the sums (activations.h)
 //   kNeedsStatistic            whether the kernel gets a statistic of the channel: the mean, around
 //                              which it sums, or in place 1 / sqrt(variance + eps)
-//   OfResults                  an accumulator with the same results, to merge them (reduce.h)
+//   OfResults                  an accumulator with the same results, for MergeBlocks
 //   Result                     a partial result
 //   add(elements, center, first, second)
-//                              adds the two terms of an element
+//                              adds the two terms of an element to two sums
 //   result(count, center, first, second)
-//                              the partial result of sums around a center
+//                              the partial result from two sums around a center
 //   Result::merged<kNumber>(results)
 //                              merges several partial results in R
-//   InDouble::add(result)      adds a partial result in double; the sum begins as {}
+//   InDouble::add(result)      merges a partial result into an InDouble, which begins as {}
 //   finish(result, statistic)  the two numbers of a message
 
 namespace gluon_syncbn::cuda {
 
-/// The sums of the deviations of `count` elements from a pivot, and of their squares. The pivot is
-/// near the mean of these elements, so little cancels.
+/// The sum of the deviations of `count` elements from a pivot, and the sum of the squared
+/// deviations. The pivot is near the mean of these elements, so little cancels.
 template <class R>
 struct alignas(16) ShiftedSums {
   R pivot;
@@ -52,14 +52,14 @@ struct alignas(16) ShiftedSums {
       all.count += results[i].count;
       shift += results[i].first + results[i].count * (results[i].pivot - all.pivot);
     }
-    // Exact if all elements are equal.
+    // The mean is exact if all elements are equal.
     if (all.count > R(0)) all.pivot += shift / all.count;
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kNumber; ++i) all.move_in(results[i]);
     return all;
   }
 
-  /// In double the pivot of the first result, the mean of many elements, is near enough.
+  /// Keeps the pivot of the first result: the mean of many elements is near enough in double.
   template <class From>
   GLUON_SYNCBN_HOST_DEVICE void add(const ShiftedSums<From>& result) {
     static_assert(std::is_same_v<R, double>);
@@ -70,6 +70,7 @@ struct alignas(16) ShiftedSums {
   }
 
  private:
+  /// Adds the sums of `other`, as deviations from this pivot. Does not add the count.
   GLUON_SYNCBN_HOST_DEVICE void move_in(const ShiftedSums& other) {
     const R apart = other.pivot - pivot;
     const R moved = other.first + other.count * apart;
@@ -121,12 +122,12 @@ struct Deviations {
     const double shift = static_cast<double>(sums.first) / static_cast<double>(sums.count);
     const double second =
         static_cast<double>(sums.second) - shift * static_cast<double>(sums.first);
-    // Rounding may leave a negative number. NaN stays.
+    // Rounding may make M2 negative. A NaN stays a NaN.
     return {static_cast<double>(sums.pivot) + shift, second < 0 ? 0 : second};
   }
 };
 
-/// Sums dz and dz * (x - mean). A gate makes dz of dy.
+/// Sums dz and dz * (x - mean). The gate makes dz from dy.
 template <class R, class GateIn>
 struct GatedProducts {
   using OfResults = GatedProducts<R, NoGate<R>>;
@@ -166,8 +167,7 @@ struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
   }
 };
 
-/// Sums the elements that a thread visits (visit.h): of one channel, or of one channel for each
-/// place in its accesses.
+/// Sums the elements that a thread visits (visit.h). An access has one channel, or one per element.
 template <class T, int kVectorIn, template <class> class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;
@@ -179,7 +179,7 @@ struct Summation {
   const T* const* inputs;
   const Gate* gate;
   typename Gate::Channel channels[kNumber];
-  // Without a statistic, the first accesses give the centers.
+  // Without a statistic, set_pivots() sets the centers.
   R center[kNumber];
   R first[kNumber];
   R second[kNumber];
@@ -201,7 +201,7 @@ struct Summation {
     if constexpr (!Accumulator<R>::kNeedsStatistic) {
       if (count[0] == R(0)) set_pivots<N>(packs);
     }
-    // Sums of few elements of one channel round less.
+    // If there is one channel, a call makes sums of its own. Short sums round less.
     constexpr bool kApart = kNumber == 1;
     R firsts[kNumber];
     R seconds[kNumber];
@@ -237,7 +237,7 @@ struct Summation {
     GLUON_SYNCBN_UNROLL
     for (int k = 0; k < kInputs; ++k) elements[0][k] = to_real(inputs[k][at]);
     const int place = kNumber == 1 ? 0 : column;
-    // The compiler knows the places, so the sums stay in registers.
+    // The compiler knows every `n`, so the sums stay in registers.
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
       if (n != place) continue;
@@ -255,15 +255,15 @@ struct Summation {
   }
 
  private:
-  /// The pivot is the mean of the first access, or of the first rows. An outlier as the pivot would
-  /// make M2 cancel. An outlier that moves the mean of so few elements is part of M2 as well.
+  /// Sets each pivot to the mean of the first access or rows. An outlier as the pivot would make M2
+  /// cancel. An outlier that moves the mean of so few elements makes M2 large as well.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void set_pivots(const AlignedVector<T, kVector> (*packs)[kInputs]) {
     constexpr int kRows = kNumber == 1 ? 1 : N;
     constexpr int kSamples = kRows * kVector / kNumber;
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
-      // Exact if all elements are equal.
+      // The differences from a sample make the mean exact if all elements are equal.
       const auto element = [&](int i) {
         return to_real(kNumber == 1 ? packs[0][0].at[i % kVector] : packs[i % N][0].at[n]);
       };

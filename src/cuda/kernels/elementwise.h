@@ -11,15 +11,15 @@ namespace gluon_syncbn::cuda {
 
 template <class T>
 struct Output {
-  T* to;           // null: not wanted; then another output is
-  const T* added;  // `to` if the output is added to it, otherwise null
+  T* to;           // null: not wanted, but another output is
+  const T* added;  // `to` if the kernel adds to the old values, otherwise null
 };
 
-/// Computes output arrays. An element depends on the inputs at the same place, and on the values
-/// that `Source` (sources.h) has for its channel.
+/// Computes output arrays. An element depends on the input elements at the same index, and on the
+/// values that `Source` (sources.h) has for its channel.
 ///
-/// Blocks take the arrays from their end, which the sums have read last: the GPU's cache still
-/// holds it.
+/// The first blocks take the end of the arrays, because the sums have read the end last. The GPU's
+/// cache still holds it.
 template <class Tiling, class T, int kVectorIn, class Source>
 struct Elementwise {
   static constexpr const char* kName = Source::kName;
@@ -54,8 +54,8 @@ struct Elementwise {
   }
 
  private:
-  /// The first accesses of a thread. Their loads come before the loads of its channels' values, so
-  /// that both overlap.
+  /// The first accesses of a thread. Their loads come before the loads of the channels' values, so
+  /// that both loads overlap.
   struct Ahead {
     Walk<Tiling, kVectorIn> walk;
     Piece pieces[kAhead];
@@ -91,8 +91,8 @@ struct Elementwise {
     return any;
   }
 
-  /// A loop that may load an output, to add to it, waits for that between its loads of inputs. So
-  /// outputs to which nothing is added have a loop of their own.
+  /// A loop that may add to an output waits for the old values between its loads of inputs. So
+  /// outputs without an addition have a loop of their own.
   template <bool kMayAdd>
   GLUON_SYNCBN_HOST_DEVICE void write_all(const typename Tiling::Task& task, Ahead* ahead) const {
     Visitor<kMayAdd> visitor{inputs, {}, source, {}};
@@ -163,6 +163,7 @@ struct Elementwise {
       source.template outputs<N, kOf>(of, elements, results);
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kOutputs; ++k) {
+        // A kernel with one output runs only if the output is wanted.
         if (kOutputs == 1 || out[k].to)
           store<N>(out[k].to + at, results[k], kMayAdd && out[k].added);
       }

@@ -22,8 +22,7 @@ struct MergeBlocks {
   const double* statistic;  // a number per channel; null if the accumulator needs no statistic
   Message message;
 
-  // A result of moments in float has 16 bytes. Two neighbours fill a sector of 32 bytes, the GPU's
-  // unit of reading.
+  // Two results of moments in float fill a sector of 32 bytes, the GPU's unit of reading.
   static constexpr std::uint32_t kChannels = 2;
   // Threads per channel. Each thread merges every kParts-th result.
   static constexpr std::uint32_t kParts = kThreads / kChannels;

@@ -10,9 +10,8 @@
 #include "norm/moments.h"
 #include "norm/moving_average.h"
 
-// The work of PerChannel: a thread merges the messages of all devices for one channel. It stores
-// the numbers from which sources.h computes the outputs. It also writes statistics or parameter
-// gradients.
+// The work of PerChannel: a thread merges the messages of all devices for one channel. It also
+// stores the numbers for the outputs (sources.h), and statistics or parameter gradients.
 
 namespace gluon_syncbn::cuda {
 
@@ -111,8 +110,8 @@ struct InvertibleCheck {
   }
 };
 
-/// Merges the sums of all devices, and computes the factors of dx. The gradients of gamma and beta
-/// come from the sums of this device alone. The trainer later adds the gradients of all devices.
+/// Merges the sums of all devices into the factors of dx. The gradients of gamma and beta come from
+/// this device alone, because the trainer later adds the gradients of all devices.
 template <class R>
 struct BackwardMerge {
   static constexpr const char* kName = "merge of gradient sums";

@@ -26,10 +26,8 @@ struct Reduce {
   const double* statistic;  // a number per channel; null if the accumulator needs no statistic
   Gate gate;
   std::uint32_t columns;  // in a chunk
-  // The result of a column lies at chunk * columns + column. Null: every channel has a single
-  // result, which goes to the message.
-  Result* results;
-  Message message;  // written if `results` is null
+  Result* results;        // at chunk * columns + column; null: results go to the message
+  Message message;        // written if `results` is null
 
   // A thread merges this many results at once, so that their loads overlap.
   static constexpr std::uint32_t kAtOnce = 8;

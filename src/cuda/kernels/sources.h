@@ -13,18 +13,19 @@
 //   kInputs, kOutputs          the number of input and output arrays
 //   at(c)                      returns the Values of a channel
 //   outputs<N, kNumber>(values, elements, results)
-//                              computes the outputs of N elements, of kNumber channels in turn
+//                              computes the outputs of N elements, and may overwrite `elements`;
+//                              element i belongs to channel i % kNumber
 
 namespace gluon_syncbn::cuda {
 
-/// Applies `values` to each of N elements.
+/// Applies the values of its channel to each of N elements.
 template <int N, int kNumber, class Values, class R, int kInputs>
 GLUON_SYNCBN_HOST_DEVICE void each_of(const Values* values, R (*elements)[kInputs], R* results) {
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < N; ++i) results[i] = values[i % kNumber].of(elements[i]);
 }
 
-/// One output, without an activation.
+/// A source of one output, without an activation. V::of() computes an element.
 template <class V>
 struct Plain {
   static constexpr bool kIsActivated = false;
@@ -42,14 +43,14 @@ struct Plain {
   }
 };
 
-/// y from x.
+/// Computes y from x.
 template <class R>
 struct Normalization : Plain<StoredAffine<R>> {
   static constexpr const char* kName = "normalization";
   static constexpr int kInputs = 1;  // x
 };
 
-/// y = act(z), or act(z + shortcut).
+/// Computes y = act(z), or act(z + shortcut).
 template <class R, bool kShortcut>
 struct ActivatedNormalization : Normalization<R> {
   static constexpr bool kIsActivated = true;
@@ -70,14 +71,14 @@ struct ActivatedNormalization : Normalization<R> {
   }
 };
 
-/// dx from dy and x.
+/// Computes dx from dy and x.
 template <class R>
 struct InputGradient : Plain<Gradient<R>> {
   static constexpr const char* kName = "input gradient";
   static constexpr int kInputs = 2;  // dy, x
 };
 
-/// dx of a layer with an activation, from the normalization computed again. Its scale is dy_factor.
+/// Computes dx. The gate computes z again, as (x - mean) * dy_factor + shift.
 template <class R>
 struct InputGradientByInput : InputGradient<R> {
   static constexpr bool kIsActivated = true;
@@ -106,7 +107,7 @@ struct InputGradientByInput : InputGradient<R> {
   }
 };
 
-/// dx of a layer with an activation, from the output, and the gradient of the shortcut.
+/// Computes dx and the gradient of the shortcut, which is dz. The gate reads the output y.
 template <class R>
 struct InputGradientByOutput : InputGradient<R> {
   static constexpr bool kIsActivated = true;
@@ -126,8 +127,8 @@ struct InputGradientByOutput : InputGradient<R> {
   }
 };
 
-/// dx in place. The kernel reads the output y instead of x, and recovers z. The mean and x_factor
-/// of the values belong to z.
+/// Computes dx in place. The kernel reads the output y instead of x, and recovers z. The mean and
+/// the x_factor of the values apply to z.
 template <class R>
 struct InputGradientInPlace : InputGradient<R> {
   static constexpr bool kIsActivated = true;

@@ -94,9 +94,8 @@ struct ChannelFirst {
     return task.channel;
   }
 
-  // The next functions arrange the threads of a block in rows. A row has a place for each of its
-  // columns in shared memory (reduce.h). column() turns a place into a column; here columns are
-  // channels.
+  // The next functions arrange the threads of a block in rows. A row has a place for each column in
+  // shared memory (reduce.h). column() turns a place into a column, here a channel.
   template <int>
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t rows_at_once() const {
     return lanes;

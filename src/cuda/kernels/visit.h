@@ -7,20 +7,20 @@
 
 // A walk finds the accesses of a thread, one after the other. It has
 //
-//   has(tiling, number)        whether so many accesses are left
-//   next(tiling)               the next access; some of its elements may belong to other channels
-//   are_full(tiling)           whether all accesses are full: next_full(tiling) then returns the
-//                              beginning of the next one
+//   has(tiling, number)        whether at least `number` accesses are left
+//   next(tiling)               the elements of the next access that belong to the channel
+//   are_full(tiling)           whether all accesses are full; next_full(tiling) then returns
+//                              where the next access begins
 //
 // visit() gives the accesses to a visitor, which has
 //
-//   kVector, kTogether         elements of an access, and accesses whose loads should overlap
+//   kVector, kTogether         elements of an access; number of accesses whose loads overlap
 //   full<N>(at)                visits N full accesses that begin at at[0], ..., at[N - 1]
-//   one(at, i)                 visits one element, the i-th of its access if its column matters
+//   one(at, i)                 visits element `at`, the i-th of its access; with one channel i is 0
 
 namespace gluon_syncbn::cuda {
 
-/// The elements of an access that belong to the channel; the access is full if it has kVector.
+/// The elements of an access that belong to the channel: kVector if the access is full.
 struct Piece {
   std::int64_t begin;
   std::int64_t end;
@@ -32,9 +32,9 @@ struct Walk;
 template <int kVector>
 struct Walk<ChannelFirst, kVector> {
   std::int64_t run_begin;
-  std::uint32_t unit;  // of the run
-  std::uint32_t next_unit;
-  std::uint32_t end;  // of units
+  std::uint32_t unit;       // index of the next unit in its run
+  std::uint32_t next_unit;  // index of the next unit in its channel
+  std::uint32_t end;        // of the chunk, in units of the channel
 
   GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelFirst& runs,
                                           const ChannelFirst::Task& task) {
@@ -47,13 +47,14 @@ struct Walk<ChannelFirst, kVector> {
     return next_unit + (number - 1) * runs.lanes < end;
   }
 
-  /// For arrays whose units are all full.
+  /// Needs are_full().
   GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelFirst& runs) {
     const std::int64_t begin = run_begin + std::int64_t{unit} * kVector;
     advance(runs);
     return begin;
   }
   GLUON_SYNCBN_HOST_DEVICE Piece next(const ChannelFirst& runs) {
+    // The first unit of the run begins `over` elements before the run.
     const auto over = static_cast<std::uint32_t>(run_begin + runs.phase) % kVector;
     const std::int64_t begin = run_begin + std::int64_t{unit} * kVector - over;
     const std::int64_t run_end = run_begin + runs.inner;
@@ -79,9 +80,9 @@ template <int kVector>
 struct Walk<ChannelLast, kVector> {
   static constexpr std::uint32_t kRows = ChannelLast::rows_at_once<kVector>();
 
-  std::int64_t at;
+  std::int64_t at;  // where the next access begins
   std::uint32_t row;
-  std::uint32_t end;  // of rows
+  std::uint32_t end;  // of the full rows of the chunk
 
   GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelLast& matrix,
                                           const ChannelLast::Task& task) {
@@ -113,7 +114,7 @@ GLUON_SYNCBN_HOST_DEVICE void visit_full(const Tiling& tiling, Walk<Tiling, Visi
   visitor->template full<kNumber>(begin);
 }
 
-/// The next accesses. Elements of an access that is not full are visited one by one.
+/// Visits the next accesses. The elements of an access that is not full are visited one by one.
 template <int kNumber, class Tiling, class Visitor>
 GLUON_SYNCBN_HOST_DEVICE void visit_pieces(const Tiling& tiling,
                                            Walk<Tiling, Visitor::kVector>* walk, Visitor* visitor) {
@@ -140,7 +141,7 @@ GLUON_SYNCBN_HOST_DEVICE void visit_pieces(const Tiling& tiling,
   }
 }
 
-/// Visits several accesses at a time, so that their loads overlap, also in a thread that has few.
+/// Visits kTogether accesses at a time, then two, then one, so that loads overlap.
 template <class Tiling, class Visitor>
 GLUON_SYNCBN_HOST_DEVICE void visit(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk,
                                     Visitor* visitor) {
@@ -159,7 +160,7 @@ GLUON_SYNCBN_HOST_DEVICE void visit(const Tiling& tiling, Walk<Tiling, Visitor::
   }
 }
 
-/// The elements of a last row that is filled in part.
+/// Visits the elements of the last row if it is filled in part and the thread takes it.
 template <class Visitor>
 GLUON_SYNCBN_HOST_DEVICE void visit_rest(const ChannelLast& matrix, const ChannelLast::Task& task,
                                          Visitor* visitor) {
