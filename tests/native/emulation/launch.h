@@ -36,8 +36,12 @@ namespace gluon_syncbn::cuda {
 template <class Body>
 void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   if (blocks == 0) return;
-  const tests::Arguments<Body> arguments{body, tests::order_of_kernels()};
+  tests::Arguments<Body> arguments{body, tests::order_of_kernels()};
   static_assert(std::is_trivially_copyable_v<tests::Arguments<Body>>);
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
+  // The fake CUDA looks for addresses in all bytes, and old ones may be left between members.
+  __builtin_clear_padding(&arguments);
+#endif
   const OnDevice on_device(stream->ordinal());
   const cudaError_t status =
       fakeCudaLaunch(&arguments, sizeof arguments, tests::run<Body>, blocks, stream->handle());
