@@ -128,6 +128,18 @@ TEST_CASE("cuda gpu: memory goes back to the host program after the work that us
   CHECK(at_return == 0);
 }
 
+TEST_CASE("cuda gpu: the check of peer access uses memory that no other work writes") {
+  const Setting devices("DEVICES", 2);
+  cuda::Gpu owner(kIndex + 2, 0);
+  cuda::Gpu reader(kIndex + 3, 1);
+  const Setting slow("DELAY", 2000);
+  {
+    const auto memory = owner.memory(1024);  // as many doubles as the check reads
+    for (int i = 0; i < 20; ++i) owner.stream()->zero(memory->data(), memory->bytes());
+  }
+  CHECK(reader.reads(&owner));
+}
+
 TEST_CASE("cuda gpu: what is captured into a CUDA graph is refused") {
   const ShareGpus share;
   Shard shard(kIndex, Layout{2, 5, 49}, 1u);
