@@ -8,12 +8,12 @@
 
 #include "common/error.h"
 #include "common/watchdog.h"
-#include "mxnet/blas.h"
 #include "mxnet/cpu_context_check.h"
 #include "mxnet/cpu_workspaces.h"
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
 #include "mxnet/horovod.h"
+#include "mxnet/openblas.h"
 #include "mxnet/wait_for_all.h"
 #include "operator/backends.h"
 #include "operator/callbacks.h"

@@ -10,6 +10,7 @@
 #include "cpu/kernels.h"
 #include "cpu/passes.h"
 #include "cpu/thread_pool.h"
+#include "norm/moving_average.h"
 
 namespace gluon_syncbn::cpu {
 namespace {
@@ -50,8 +51,7 @@ class ForwardPass : public HostPass<Moments, HostStatistics> {
 
   void write_channel_results() override {
     *work_.saved = {merged(), merged()->count};
-    // A batch without elements has no statistics.
-    if (merged()->count > 0) move_running_statistics(work_, *merged());
+    if (moves_averages(merged()->count)) move_running_statistics(work_, *merged());
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }

@@ -16,6 +16,7 @@
 #include "cuda/kernels/phases.h"
 #include "cuda/partial_statistics.h"
 #include "norm/invertible.h"
+#include "norm/moving_average.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -251,8 +252,8 @@ class ForwardPass : public GpuPass {
     std::int64_t count = 0;
     for (const auto& each : all) count += each->count();
     *work_.saved = {statistics, count};
-    // A batch without elements has no statistics, so the running statistics stay.
-    launch_forward(gpu(), work_, *statistics, messages(all, scratch_of(gpu())), count > 0);
+    launch_forward(gpu(), work_, *statistics, messages(all, scratch_of(gpu())),
+                   moves_averages(count));
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }

@@ -7,6 +7,10 @@
 
 namespace gluon_syncbn {
 
+/// Whether a batch with `count` elements per channel moves the running statistics. A batch without
+/// elements has no statistics.
+inline bool moves_averages(std::int64_t count) { return count > 0; }
+
 /// Returns a running statistic after one more batch.
 ///
 /// The explicit fma makes all devices compute the same bits. Without it a compiler could fuse

@@ -62,7 +62,7 @@ class BackwardCall : public EngineCall {
       pass = begin();
       meeting->sum(pass.get());
     } catch (const std::exception& error) {
-      meeting->fail("failed on " + op_->device_.name() + ": " + error.what());
+      meeting->fail(failed_on(op_->device_, error.what()));
       if (!pass) throw;
       return pass->fail(error.what());
     }

@@ -5,10 +5,10 @@
 #include "common/error.h"
 #include "common/list_text.h"
 #include "distributed/process_group_registry.h"
-#include "mxnet/blas.h"
 #include "mxnet/cpu_context_check.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
+#include "mxnet/openblas.h"
 #include "operator/backends.h"
 
 namespace gluon_syncbn::op {

@@ -1,12 +1,10 @@
 #include "sync/meeting.h"
 
-#include <sstream>
 #include <utility>
 
 #include "common/enforce.h"
 #include "common/report.h"
 #include "sync/finished_rounds.h"
-#include "sync/missing_devices.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn {
@@ -94,7 +92,7 @@ void Meeting::fail(const std::string& error) {
 }
 
 void Meeting::interrupt(const Interruption& interruption) {
-  if (state().is_sent) return;
+  if (wait().processes) return;
   end_with(name_ + ": " + interruption.reason, [&] {
     const auto group = group_.lock();
     if (!group || direction_ == Direction::kBackward) return;
@@ -107,45 +105,23 @@ void Meeting::interrupt(const Interruption& interruption) {
 }
 
 void Meeting::remind(Seconds waited, Seconds limit) {
-  const auto group = group_.lock();
-  if (!group) return;
-  const State state = this->state();
-  std::ostringstream message;
-  message << "warning: " << name_ << " has waited " << waited.count() << " s for " << awaited(state)
-          << " and fails at " << limit.count() << " s (gluon_syncbn.set_timeout). "
-          << describe(state, *group);
-  report(message.str());
+  if (const auto group = group_.lock()) report(reminder(*group, wait(), waited, limit));
 }
 
 void Meeting::give_up(Seconds waited) {
   const auto group = group_.lock();
   if (!group) return;
-  const State state = this->state();
-  std::ostringstream message;
-  message << name_ << " waited " << waited.count() << " s for " << awaited(state);
-  if (!state.is_sent) message << " (" << group->options().option << "=" << num_devices_ << ")";
-  message << ". " << describe(state, *group);
-  end_with(message.str(), [&] {
-    if (direction_ == Direction::kForward && !state.is_sent) group->timed_out();
+  const Wait wait = this->wait();
+  end_with(timeout_error(*group, wait, waited), [&] {
+    if (direction_ == Direction::kForward && !wait.processes) group->timed_out();
   });
 }
 
-Meeting::State Meeting::state() {
+Wait Meeting::wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  State state;
-  for (const auto& [device, _] : passes_) state.present.insert(device);
-  state.is_sent = is_sent_;
-  return state;
-}
-
-std::string Meeting::awaited(const State& state) const {
-  if (state.is_sent) return "the other processes";
-  return "all of " + std::to_string(num_devices_) + " devices";
-}
-
-std::string Meeting::describe(const State& state, const SyncGroup& group) const {
-  if (state.is_sent) return processes_->describe(direction_);
-  return describe_missing(group, state.present, direction_);
+  Wait wait{name_, direction_, {}, is_sent_ ? processes_ : nullptr};
+  for (const auto& [device, _] : passes_) wait.present.insert(device);
+  return wait;
 }
 
 void Meeting::count() const {

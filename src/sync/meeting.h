@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "common/direction.h"
 #include "common/watchdog.h"
 #include "distributed/process_link.h"
+#include "sync/wait_messages.h"
 
 namespace gluon_syncbn {
 
@@ -57,14 +57,7 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   void give_up(Seconds waited) override;
 
  private:
-  struct State {
-    std::set<Device> present;
-    bool is_sent = false;
-  };
-
-  State state();
-  std::string awaited(const State& state) const;
-  std::string describe(const State& state, const SyncGroup& group) const;
+  Wait wait();
   void count() const;
   DevicePasses passes() const;
   DevicePasses take_passes(std::unique_lock<std::mutex>& lock);

@@ -34,7 +34,7 @@ void Round::agree(const Device& device, const Signature& signature) {
 }
 
 void Round::fail(const Device& device, const std::string& reason) {
-  fail("failed on " + device.name() + ": " + reason);
+  fail(failed_on(device, reason));
 }
 
 void Round::skip(const Device& device) {
@@ -65,6 +65,10 @@ std::shared_ptr<Meeting> Round::next_backward(const Device& device) {
   auto joined = meeting;
   if (++devices == num_devices_) backwards_.erase(call);
   return joined;
+}
+
+std::string failed_on(const Device& device, const std::string& reason) {
+  return "failed on " + device.name() + ": " + reason;
 }
 
 }  // namespace gluon_syncbn

@@ -57,4 +57,7 @@ class Round {
   std::map<std::size_t, std::pair<std::shared_ptr<Meeting>, std::size_t>> backwards_;
 };
 
+/// The error of the peers of a device that has failed.
+std::string failed_on(const Device& device, const std::string& reason);
+
 }  // namespace gluon_syncbn

@@ -11,8 +11,8 @@
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
-#include "sync/missing_devices.h"
 #include "sync/sync_group.h"
+#include "sync/wait_messages.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -108,7 +108,8 @@ TEST_CASE("sync group: devices that never came are named if all that should come
     options.device_ids = device_ids;
     const auto group = std::make_shared<SyncGroup>("layer", num_devices, options);
     group->join({"gpu", 2});
-    const auto text = describe_missing(*group, {{"gpu", 2}}, Direction::kForward);
+    const Wait wait{"meeting", Direction::kForward, {{"gpu", 2}}, nullptr};
+    const auto text = timeout_error(*group, wait, Waiting::Seconds(1));
     const auto begin = text.find("Missing: ") + std::string("Missing: ").size();
     return text.substr(begin, text.find(". ", begin) - begin);
   };

@@ -1,4 +1,4 @@
-#include "mxnet/blas.h"
+#include "mxnet/openblas.h"
 
 #include <dlfcn.h>
 #include <link.h>

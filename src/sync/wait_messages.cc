@@ -1,8 +1,9 @@
-#include "sync/missing_devices.h"
+#include "sync/wait_messages.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <sstream>
 #include <vector>
 
 #include "common/list_text.h"
@@ -118,20 +119,45 @@ std::string elsewhere(const SyncGroup& group) {
   return text;
 }
 
-}  // namespace
-
-std::string describe_missing(const SyncGroup& group, const std::set<Device>& present,
-                             Direction direction) {
-  const bool is_forward = direction == Direction::kForward;
+/// Says in whole sentences which devices or processes are missing, and the usual causes.
+std::string describe(const SyncGroup& group, const Wait& wait) {
+  if (wait.processes) return wait.processes->describe(wait.direction);
+  const bool is_forward = wait.direction == Direction::kForward;
   const SyncGroup::Calls calls = group.calls();
-  std::string text = "Came: " + came(calls, present, is_forward) +
-                     ". Missing: " + missing(group, calls, present, is_forward) + ". ";
+  std::string text = "Came: " + came(calls, wait.present, is_forward) +
+                     ". Missing: " + missing(group, calls, wait.present, is_forward) + ". ";
   if (!is_forward) return text + kBackwardCauses + kCausesOfBoth;
-  if (const auto devices = inferring(calls, present); !devices.empty()) {
+  if (const auto devices = inferring(calls, wait.present); !devices.empty()) {
     text += "Called in inference mode, without autograd.record() or train_mode: " + devices +
             "; all devices should train, or none. ";
   }
   return text + elsewhere(group) + kForwardCauses + kCausesOfBoth;
+}
+
+std::string awaited(const SyncGroup& group, const Wait& wait) {
+  if (wait.processes) return "the other processes";
+  return "all of " + std::to_string(group.num_devices()) + " devices";
+}
+
+}  // namespace
+
+std::string reminder(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited,
+                     Waiting::Seconds limit) {
+  std::ostringstream message;
+  message << "warning: " << wait.meeting << " has waited " << waited.count() << " s for "
+          << awaited(group, wait) << " and fails at " << limit.count()
+          << " s (gluon_syncbn.set_timeout). " << describe(group, wait);
+  return message.str();
+}
+
+std::string timeout_error(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited) {
+  std::ostringstream message;
+  message << wait.meeting << " waited " << waited.count() << " s for " << awaited(group, wait);
+  if (!wait.processes) {
+    message << " (" << group.options().option << "=" << group.num_devices() << ")";
+  }
+  message << ". " << describe(group, wait);
+  return message.str();
 }
 
 }  // namespace gluon_syncbn

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "common/device.h"
+#include "common/direction.h"
+#include "common/watchdog.h"
+#include "distributed/process_link.h"
+
+namespace gluon_syncbn {
+
+class SyncGroup;
+
+/// A meeting that waits.
+struct Wait {
+  std::string meeting;
+  Direction direction;
+  std::set<Device> present;
+  std::shared_ptr<ProcessRound>
+      processes;  ///< all devices have come, and these are missing; or null
+};
+
+/// The warning that a meeting waits.
+std::string reminder(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited,
+                     Waiting::Seconds limit);
+/// The error of a meeting that has waited until the timeout.
+std::string timeout_error(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited);
+
+}  // namespace gluon_syncbn
