@@ -18,7 +18,7 @@ inline constexpr const char* kUnreadableMessage =
 /// The round and the signature let every process check that all messages are of the same pass.
 struct ProcessMessage {
   std::uint64_t round = 0;
-  std::uint64_t used_slots = 0;  ///< on this process; see ProcessLink
+  std::uint64_t used_slots = 0;  ///< on this process; see ProcessRounds
   Signature signature;
   PartialStatistics statistics;
   /// The error. In a roll call, the names of the exchanges in which the process waits.

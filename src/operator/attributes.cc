@@ -11,14 +11,12 @@
 
 #include "common/error.h"
 #include "common/list_text.h"
+#include "operator/attribute_rules.h"
 
 namespace gluon_syncbn::op {
 namespace {
 
-// Values come from symbol files that anyone may have written.
-constexpr std::size_t kMaxKeyLength = 1024;
 constexpr std::size_t kMaxShownLength = 128;
-constexpr int kMaxDevices = 4096;
 constexpr int kNoLimit = std::numeric_limits<int>::max();
 
 /// Makes `text` short, and ASCII without control characters, for a message. Python
@@ -149,11 +147,9 @@ struct Known {
   bool (*parse)(const std::string& text, Attributes* attributes);
 };
 
-constexpr const char* kCountOfDevices = "a whole number from 1 to 4096";
 constexpr const char* kFlag = "True or False";
 constexpr const char* kNotNegative = "a finite number, 0 or greater";
 constexpr const char* kCount = "a whole number of at least 0";
-constexpr const char* kShort = "at most 1024 characters long";
 
 /// All attributes but `version`, which comes first.
 const Known kKnown[] = {
@@ -214,40 +210,6 @@ void parse_one(const std::string& layer, const std::string& name, const std::str
               " and version");
 }
 
-/// Throws Error if attributes exclude each other.
-void check(const Attributes& attributes) {
-  const std::string layer = attributes.layer();
-  if (attributes.inplace && !is_invertible(attributes.activation)) {
-    throw Error(layer +
-                ": attribute inplace=True takes an activation that can be inverted: None, "
-                "or 'leaky' or 'elu' with a slope above 0");
-  }
-  if (attributes.inplace && attributes.shortcut) {
-    throw Error(layer +
-                ": attributes inplace=True and shortcut=True exclude each other; the terms "
-                "of a sum are not recoverable from the output");
-  }
-  const bool meets_by_key = attributes.num_devices > 1 && attributes.scope == Scope::kKey;
-  if (attributes.key.empty() && (meets_by_key || attributes.crosses_processes())) {
-    throw Error(layer +
-                ": attribute key is required if num_devices > 1 or process_set is given; "
-                "devices meet under it");
-  }
-  if (!groups_are_whole(attributes.num_devices, attributes.group_size())) {
-    throw Error(layer + ": sync_group_size=" + std::to_string(attributes.group_size()) +
-                " should divide num_devices=" + std::to_string(attributes.num_devices));
-  }
-  if (!attributes.device_ids.empty() && attributes.device_ids.size() != attributes.num_devices) {
-    throw Error(layer + ": attribute device_ids has " +
-                std::to_string(attributes.device_ids.size()) +
-                " devices where num_devices=" + std::to_string(attributes.num_devices));
-  }
-  if (attributes.sync_group_size && attributes.crosses_processes()) {
-    throw Error(layer + ": sync_group_size=" + std::to_string(attributes.group_size()) +
-                " cannot be combined with other processes; make the groups of process sets");
-  }
-}
-
 }  // namespace
 
 Attributes Attributes::parse(const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -267,7 +229,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     parse_one(layer, name, value, &attributes);
   }
   if (attributes.activation.type == ActType::kRelu) attributes.activation.slope = 0;
-  check(attributes);
+  check_rules(attributes);
   if (attributes.sync_group_size && attributes.device_ids.empty()) {
     attributes.device_ids.resize(attributes.num_devices);
     std::iota(attributes.device_ids.begin(), attributes.device_ids.end(), 0);

@@ -176,7 +176,7 @@ std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
     options.option = "sync_group_size";
   }
   options.device_ids = group.device_ids;
-  options.link = process_link();
+  options.processes = process_rounds();
   if (attributes_.scope == Scope::kKey) {
     return SyncGroup::named(layer, attributes_.group_size(), options);
   }
@@ -187,9 +187,9 @@ std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
   return own;
 }
 
-std::shared_ptr<ProcessLink> Property::process_link() const {
+std::shared_ptr<ProcessRounds> Property::process_rounds() const {
   if (!attributes_.crosses_processes()) return nullptr;
-  return ProcessLink::named(process_group(attributes_.process_set), attributes_.across);
+  return ProcessRounds::named(process_group(attributes_.process_set), attributes_.across);
 }
 
 }  // namespace gluon_syncbn::op

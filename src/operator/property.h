@@ -48,7 +48,7 @@ class Property {
 
  private:
   std::shared_ptr<SyncGroup> sync_group(const Device& device);
-  std::shared_ptr<ProcessLink> process_link() const;
+  std::shared_ptr<ProcessRounds> process_rounds() const;
 
   const Attributes attributes_;
   std::mutex mutex_;

@@ -14,7 +14,7 @@
 #include "common/device.h"
 #include "common/direction.h"
 #include "common/watchdog.h"
-#include "distributed/process_link.h"
+#include "distributed/process_rounds.h"
 #include "sync/wait_messages.h"
 
 namespace gluon_syncbn {

@@ -9,11 +9,11 @@
 namespace gluon_syncbn {
 
 Round::Round(const std::shared_ptr<SyncGroup>& group, std::uint64_t number,
-             const std::shared_ptr<ProcessLink>& link)
+             const std::shared_ptr<ProcessRounds>& processes)
     : group_(group),
       num_devices_(group->num_devices()),
       number_(number),
-      processes_(link ? link->next_round() : nullptr),
+      processes_(processes ? processes->next_round() : nullptr),
       forward_(std::make_shared<Meeting>(group, number_, Direction::kForward, processes_)) {}
 
 void Round::agree(const Device& device, const Signature& signature) {

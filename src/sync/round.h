@@ -11,7 +11,7 @@
 
 #include "common/device.h"
 #include "common/signature.h"
-#include "distributed/process_link.h"
+#include "distributed/process_rounds.h"
 #include "sync/meeting.h"
 
 namespace gluon_syncbn {
@@ -21,9 +21,9 @@ namespace gluon_syncbn {
 /// that very forward however often the layer is used.
 class Round {
  public:
-  /// `link` is empty if this process synchronizes with no other.
+  /// `processes` is empty if this process synchronizes with no other.
   Round(const std::shared_ptr<SyncGroup>& group, std::uint64_t number,
-        const std::shared_ptr<ProcessLink>& link);
+        const std::shared_ptr<ProcessRounds>& processes);
 
   /// Fails the round if `device` does not agree with the devices before it, and throws Error.
   void agree(const Device& device, const Signature& signature);

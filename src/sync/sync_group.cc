@@ -19,7 +19,7 @@ using NamedSyncGroups = PerProcess<WeakRegistry<Id, SyncGroup>>;
 
 std::shared_ptr<SyncGroup> SyncGroup::named(const std::string& layer, std::size_t num_devices,
                                             const Options& options) {
-  const int processes = options.link ? options.link->group().id() : kNoProcesses;
+  const int processes = options.processes ? options.processes->group().id() : kNoProcesses;
   return NamedSyncGroups::instance().find_or_make({options.key, num_devices, processes}, [&] {
     return std::make_shared<SyncGroup>(layer, num_devices, options);
   });
@@ -64,7 +64,8 @@ std::shared_ptr<Round> SyncGroup::join(const Device& device, Ticket ticket) {
 
 std::shared_ptr<Round> SyncGroup::enter(std::uint64_t number) {
   OpenRound& open = open_[number];
-  if (!open.round) open.round = std::make_shared<Round>(shared_from_this(), number, options_.link);
+  if (!open.round)
+    open.round = std::make_shared<Round>(shared_from_this(), number, options_.processes);
   auto round = open.round;
   if (++open.devices == num_devices_) open_.erase(number);
   return round;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/device.h"
-#include "distributed/process_link.h"
+#include "distributed/process_rounds.h"
 #include "sync/round.h"
 
 namespace gluon_syncbn {
@@ -36,10 +36,10 @@ namespace gluon_syncbn {
 class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
  public:
   struct Options {
-    std::string key;                     ///< of a named group; see named()
-    std::string option = "num_devices";  ///< the user's name for `num_devices`
-    std::shared_ptr<ProcessLink> link;   ///< to the other processes, if there are any
-    std::vector<int> device_ids;         ///< of the devices that should come; empty: not known
+    std::string key;                           ///< of a named group; see named()
+    std::string option = "num_devices";        ///< the user's name for `num_devices`
+    std::shared_ptr<ProcessRounds> processes;  ///< to the other processes, if there are any
+    std::vector<int> device_ids;  ///< of the devices that should come; empty: not known
   };
 
   SyncGroup(std::string layer, std::size_t num_devices, Options options)

@@ -7,7 +7,7 @@
 #include "common/device.h"
 #include "common/direction.h"
 #include "common/watchdog.h"
-#include "distributed/process_link.h"
+#include "distributed/process_rounds.h"
 
 namespace gluon_syncbn {
 

@@ -24,7 +24,7 @@
 #include "cuda/backend.h"
 #include "cuda/device_array.h"
 #include "cuda/gpu.h"
-#include "distributed/process_link.h"
+#include "distributed/process_rounds.h"
 #include "norm/activation.h"
 #include "support/arrays.h"
 #include "support/oracle.h"
@@ -200,7 +200,7 @@ class Layer {
     for (std::size_t process = 0; process < devices.size(); ++process) {
       SyncGroup::Options options;
       if (wire) {
-        options.link = std::make_shared<ProcessLink>(
+        options.processes = std::make_shared<ProcessRounds>(
             std::make_shared<WiredGroup>(wire, static_cast<int>(process)), name);
       }
       const auto group = std::make_shared<SyncGroup>(name, devices[process], options);

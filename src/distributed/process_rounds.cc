@@ -1,4 +1,4 @@
-#include "distributed/process_link.h"
+#include "distributed/process_rounds.h"
 
 #include <utility>
 
@@ -11,23 +11,23 @@ namespace {
 
 constexpr std::size_t kSlots = 64;  // bits of a word
 
-struct Links {
+struct OfAllLayers {
   std::mutex mutex;
-  std::map<std::pair<int, std::string>, std::shared_ptr<ProcessLink>> named;
+  std::map<std::pair<int, std::string>, std::shared_ptr<ProcessRounds>> named;
 };
 
 }  // namespace
 
-std::shared_ptr<ProcessLink> ProcessLink::named(const std::shared_ptr<ProcessGroup>& group,
-                                                const std::string& name) {
-  auto& links = PerProcess<Links>::instance();
-  const std::lock_guard<std::mutex> lock(links.mutex);
-  auto& link = links.named[{group->id(), name}];
-  if (!link || link->group_ != group) link = std::make_shared<ProcessLink>(group, name);
-  return link;
+std::shared_ptr<ProcessRounds> ProcessRounds::named(const std::shared_ptr<ProcessGroup>& group,
+                                                    const std::string& name) {
+  auto& all = PerProcess<OfAllLayers>::instance();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  auto& rounds = all.named[{group->id(), name}];
+  if (!rounds || rounds->group_ != group) rounds = std::make_shared<ProcessRounds>(group, name);
+  return rounds;
 }
 
-std::shared_ptr<ProcessRound> ProcessLink::next_round() {
+std::shared_ptr<ProcessRound> ProcessRounds::next_round() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::make_shared<ProcessRound>(shared_from_this(), rounds_++);
 }
@@ -35,7 +35,7 @@ std::shared_ptr<ProcessRound> ProcessLink::next_round() {
 // Messages go in the order of the calls to send(), however long it takes to write them. One message
 // of a name is under way, and the others wait in a queue.
 
-void ProcessLink::send(const std::string& name, PendingMessage message) {
+void ProcessRounds::send(const std::string& name, PendingMessage message) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto [queue, is_first] = queued_.try_emplace(name);
@@ -47,7 +47,7 @@ void ProcessLink::send(const std::string& name, PendingMessage message) {
   start(name, message);
 }
 
-void ProcessLink::start(const std::string& name, const PendingMessage& message) {
+void ProcessRounds::start(const std::string& name, const PendingMessage& message) {
   const auto arrived = [self = shared_from_this(), name,
                         then = message.then](const ProcessGroup::Gathered& gathered) {
     // Before the next message, which names the slots in use: `then` may take one.
@@ -59,7 +59,7 @@ void ProcessLink::start(const std::string& name, const PendingMessage& message) 
   });
 }
 
-void ProcessLink::start_next(const std::string& name) {
+void ProcessRounds::start_next(const std::string& name) {
   std::optional<PendingMessage> next;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -75,13 +75,13 @@ void ProcessLink::start_next(const std::string& name) {
   start(name, *next);
 }
 
-std::uint64_t ProcessLink::used_slots() const {
+std::uint64_t ProcessRounds::used_slots() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return used_slots_;
 }
 
 /// The first slot that no process uses; nothing if all are in use.
-std::optional<std::size_t> ProcessLink::take_slot(std::uint64_t used) {
+std::optional<std::size_t> ProcessRounds::take_slot(std::uint64_t used) {
   std::size_t slot = 0;
   while (slot < kSlots && (used >> slot & 1) != 0) ++slot;
   if (slot == kSlots) return std::nullopt;
@@ -90,13 +90,13 @@ std::optional<std::size_t> ProcessLink::take_slot(std::uint64_t used) {
   return slot;
 }
 
-void ProcessLink::free_slot(std::size_t slot) {
+void ProcessRounds::free_slot(std::size_t slot) {
   const std::lock_guard<std::mutex> lock(mutex_);
   used_slots_ &= ~(std::uint64_t{1} << slot);
 }
 
 ProcessRound::~ProcessRound() {
-  if (slot_) link_->free_slot(*slot_);
+  if (slot_) rounds_of_layer_->free_slot(*slot_);
 }
 
 void ProcessRound::agree(const Signature& signature) {
@@ -131,11 +131,11 @@ void ProcessRound::cancel(Direction direction, const std::string& error) {
       [](const ProcessGroup::Gathered&) {});
 }
 
-void ProcessRound::send(Direction direction, ProcessLink::Write write,
+void ProcessRound::send(Direction direction, ProcessRounds::Write write,
                         ProcessGroup::OnGathered then) {
   const auto name = this->name(direction);
   if (!name) return then({{}, "its forward pass has not met the other processes"});
-  link_->send(*name, {std::move(write), std::move(then)});
+  rounds_of_layer_->send(*name, {std::move(write), std::move(then)});
 }
 
 ProcessGroup::Words ProcessRound::message(const PartialStatistics& statistics,
@@ -144,7 +144,7 @@ ProcessGroup::Words ProcessRound::message(const PartialStatistics& statistics,
   message.statistics = statistics;
   message.text = error;
   message.round = number_;
-  message.used_slots = link_->used_slots();
+  message.used_slots = rounds_of_layer_->used_slots();
   const std::lock_guard<std::mutex> lock(mutex_);
   message.signature = signature_;
   return message.pack();
@@ -152,10 +152,10 @@ ProcessGroup::Words ProcessRound::message(const PartialStatistics& statistics,
 
 /// Returns nothing if the forward pass of this backward pass has not met the other processes.
 std::optional<std::string> ProcessRound::name(Direction direction) const {
-  if (direction == Direction::kForward) return link_->name_ + ".forward";
+  if (direction == Direction::kForward) return rounds_of_layer_->name_ + ".forward";
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!slot_name_) return std::nullopt;
-  return link_->name_ + ".backward" + *slot_name_;
+  return rounds_of_layer_->name_ + ".backward" + *slot_name_;
 }
 
 /// Throws Error if a process has failed, or if the processes differ.
@@ -173,7 +173,7 @@ std::vector<PartialStatistics> ProcessRound::read(Direction direction,
 }
 
 void ProcessRound::require_equal(const std::vector<ProcessMessage>& messages) const {
-  if (messages.size() != static_cast<std::size_t>(link_->group().size())) {
+  if (messages.size() != static_cast<std::size_t>(rounds_of_layer_->group().size())) {
     throw Error(kUnreadableMessage);
   }
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -199,13 +199,13 @@ void ProcessRound::take_slot(const std::vector<ProcessMessage>& messages) {
   std::uint64_t used = 0;
   for (const ProcessMessage& message : messages) used |= message.used_slots;
   const std::lock_guard<std::mutex> lock(mutex_);
-  slot_ = link_->take_slot(used);
+  slot_ = rounds_of_layer_->take_slot(used);
   // If more rounds await backward than there are slots, this round gets a name that no other uses.
   slot_name_ = slot_ ? std::to_string(*slot_) : "-of-" + std::to_string(number_);
 }
 
 std::string ProcessRound::describe(Direction direction) const {
-  const ProcessGroup& group = link_->group();
+  const ProcessGroup& group = rounds_of_layer_->group();
   return "All devices of this process came; it is " + group.describe() + ". " +
          group.missing(name(direction).value_or("")) +
          " Usual causes: a process has ended, or waits for something else; a process got no data "

@@ -20,7 +20,7 @@ namespace gluon_syncbn {
 
 class ProcessRound;
 
-/// Connects a layer of this process to the same layer of the other processes.
+/// The rounds of a layer of this process with the same layer of the other processes.
 ///
 /// Messages meet by name. Names have to be the same on all processes. Names should be few and
 /// return in every step, because the group keeps data for each name.
@@ -29,15 +29,15 @@ class ProcessRound;
 /// Several backward passes may overlap, so each round has a slot: a number in the name of its
 /// backward messages. In forward, every process sends its used slots. All processes take the first
 /// slot that no process uses.
-class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
+class ProcessRounds : public std::enable_shared_from_this<ProcessRounds> {
  public:
-  ProcessLink(std::shared_ptr<ProcessGroup> group, std::string name)
+  ProcessRounds(std::shared_ptr<ProcessGroup> group, std::string name)
       : group_(std::move(group)), name_(std::move(name)) {}
 
-  /// Returns the link that all callers with this name share. The link stays until the process ends,
+  /// Returns the object that all callers with this name share. It stays until the process ends,
   /// because it counts the rounds. Processes may destroy their layers at different times.
-  static std::shared_ptr<ProcessLink> named(const std::shared_ptr<ProcessGroup>& group,
-                                            const std::string& name);
+  static std::shared_ptr<ProcessRounds> named(const std::shared_ptr<ProcessGroup>& group,
+                                              const std::string& name);
 
   const ProcessGroup& group() const { return *group_; }
 
@@ -71,8 +71,8 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
 /// One round of a layer: sends the partial statistics of this process, and receives those of all.
 class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
  public:
-  ProcessRound(std::shared_ptr<ProcessLink> link, std::uint64_t number)
-      : link_(std::move(link)), number_(number) {}
+  ProcessRound(std::shared_ptr<ProcessRounds> rounds, std::uint64_t number)
+      : rounds_of_layer_(std::move(rounds)), number_(number) {}
   ~ProcessRound();
   ProcessRound(const ProcessRound&) = delete;
   ProcessRound& operator=(const ProcessRound&) = delete;
@@ -100,12 +100,12 @@ class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
  private:
   ProcessGroup::Words message(const PartialStatistics& statistics, const std::string& error) const;
   std::optional<std::string> name(Direction direction) const;
-  void send(Direction direction, ProcessLink::Write write, ProcessGroup::OnGathered then);
+  void send(Direction direction, ProcessRounds::Write write, ProcessGroup::OnGathered then);
   std::vector<PartialStatistics> read(Direction direction, const ProcessGroup::Gathered& gathered);
   void require_equal(const std::vector<ProcessMessage>& messages) const;
   void take_slot(const std::vector<ProcessMessage>& messages);
 
-  const std::shared_ptr<ProcessLink> link_;
+  const std::shared_ptr<ProcessRounds> rounds_of_layer_;
   const std::uint64_t number_;
   mutable std::mutex mutex_;
   Signature signature_;

@@ -11,7 +11,7 @@
 
 #include "common/error.h"
 #include "distributed/message.h"
-#include "distributed/process_link.h"
+#include "distributed/process_rounds.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
@@ -27,7 +27,7 @@ const Signature kSignature{2, "float32", 1e-5, 0.9};
 
 SyncGroup::Options linked(const std::shared_ptr<ProcessGroup>& group) {
   SyncGroup::Options options;
-  options.link = std::make_shared<ProcessLink>(group, "layer");
+  options.processes = std::make_shared<ProcessRounds>(group, "layer");
   return options;
 }
 
