@@ -10,6 +10,7 @@ import mxnet as mx
 from .library import LIBRARY
 
 
+# The default and the tenth are in src/common/watchdog.h.
 def set_timeout(seconds: float) -> None:
     """Set how long a device waits for the others.
 
