@@ -35,17 +35,16 @@
   VISIT(Elementwise<Tiling, T, V, InputGradientInPlace<Real<T>>>)
 
 /// Kernels of channels.
-#define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT) \
-  VISIT(PerChannel<ForwardMerge<float>>)        \
-  VISIT(PerChannel<ForwardMerge<double>>)       \
-  VISIT(PerChannel<BackwardMerge<float>>)       \
-  VISIT(PerChannel<BackwardMerge<double>>)      \
-  VISIT(MergeBlocks<Deviations<float>>)         \
-  VISIT(MergeBlocks<Deviations<double>>)        \
-  VISIT(MergeBlocks<Products<float>>)           \
-  VISIT(MergeBlocks<Products<double>>)          \
-  VISIT(MergeBlocks<ProductsInPlace<float>>)    \
-  VISIT(MergeBlocks<ProductsInPlace<double>>)   \
-  VISIT(PerChannel<CountBatch<float>>)          \
-  VISIT(PerChannel<CountBatch<double>>)         \
+#define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT)      \
+  GLUON_SYNCBN_CUDA_CHANNEL_BODIES_OF(VISIT, float)  \
+  GLUON_SYNCBN_CUDA_CHANNEL_BODIES_OF(VISIT, double) \
   VISIT(PerChannel<ReadNumbers>)
+
+/// For parameters, or for elements that are computed as R.
+#define GLUON_SYNCBN_CUDA_CHANNEL_BODIES_OF(VISIT, R) \
+  VISIT(PerChannel<ForwardMerge<R>>)                  \
+  VISIT(PerChannel<BackwardMerge<R>>)                 \
+  VISIT(PerChannel<CountBatch<R>>)                    \
+  VISIT(MergeBlocks<Deviations<R>>)                   \
+  VISIT(MergeBlocks<Products<R>>)                     \
+  VISIT(MergeBlocks<ProductsInPlace<R>>)

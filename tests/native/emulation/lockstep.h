@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -43,19 +44,20 @@ void run_block(const Body& body, std::int64_t block, bool descending) {
 /// Runs what a kernel runs on the CPU.
 template <class Body>
 void run_in_lockstep(const Body& body, std::int64_t blocks, Order order) {
-  const std::int64_t together = order == Order::kConcurrent ? 4 : 1;
-  std::vector<std::thread> others;
-  for (std::int64_t number = 0; number < blocks; ++number) {
+  if (order != Order::kConcurrent) {
     const bool descending = order == Order::kDescending;
-    const std::int64_t block = descending ? blocks - 1 - number : number;
-    if (together == 1) {
-      run_block(body, block, descending);
-      continue;
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      run_block(body, descending ? blocks - 1 - i : i, descending);
     }
-    others.emplace_back(run_block<Body>, body, block, false);
-    if (number % together != together - 1 && number != blocks - 1) continue;
-    for (std::thread& thread : others) thread.join();
-    others.clear();
+    return;
+  }
+  constexpr std::int64_t kTogether = 4;
+  for (std::int64_t first = 0; first < blocks; first += kTogether) {
+    std::vector<std::thread> threads;
+    for (std::int64_t i = first; i < std::min(first + kTogether, blocks); ++i) {
+      threads.emplace_back(run_block<Body>, body, i, false);
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 }
 
