@@ -105,6 +105,35 @@ TEST_CASE(
   CHECK(finish(&gpu) == std::vector<std::string>{""});
 }
 
+namespace {
+
+cuda::Gpu* lending_for = nullptr;
+
+/// As MXNet's pool, which may wait for another thread that uses the GPU.
+std::shared_ptr<void> lend_after_work(cuda::Memory::Place place, int, std::size_t bytes) {
+  std::promise<void> done;
+  std::thread other([&] {
+    lending_for->memory(1);  // which is there
+    lending_for->when_done([&](auto&) { done.set_value(); });
+  });
+  CHECK(done.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  other.join();
+  const auto memory = std::make_shared<cuda::Memory>(place, 0, bytes);
+  return {memory, memory->data()};
+}
+
+}  // namespace
+
+TEST_CASE("cuda gpu: while it borrows memory, other threads put work on it") {
+  cuda::Gpu gpu(kIndex, 0);
+  gpu.memory(1);  // and back again
+  lending_for = &gpu;
+  cuda::set_lender(lend_after_work);
+  CHECK(gpu.memory(100) != nullptr);
+  cuda::set_lender(nullptr);
+  gpu.stream()->synchronize();
+}
+
 TEST_CASE("cuda gpu: memory goes back to the host program after the work that uses it") {
   cuda::Gpu gpu(kIndex, 0);
   const std::size_t large = 1 << 12;
