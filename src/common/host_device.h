@@ -8,3 +8,7 @@
 #else
 #define GLUON_SYNCBN_HOST_DEVICE
 #endif
+
+/// For functions that the compiler must inline.
+#define GLUON_SYNCBN_HOST_DEVICE_INLINE \
+  GLUON_SYNCBN_HOST_DEVICE inline __attribute__((always_inline))

@@ -1,14 +1,14 @@
 #pragma once
 
 #include "common/dtype.h"
+#include "common/host_device.h"
 
 namespace gluon_syncbn {
 
 /// The activation of the normalized value z, by MXNet's names. A layer with a shortcut needs an
-/// activation whose derivative is computable from its output. Backends treat all types but ELU as
-/// lines with a slope below 0. A new type needs a case in cpu/simd/activations.h,
-/// cpu/simd/activation_gates.h and cuda/kernels/activations.h. It also needs a row in kActTypes and
-/// in gluon_syncbn/activations.py.
+/// activation whose derivative is computable from its output. A new type needs a struct of
+/// functions and a case of ActFunctions::visit here, a row in kActTypes, and one in
+/// gluon_syncbn/activations.py.
 enum class ActType {
   kNone,   ///< z
   kRelu,   ///< max(z, 0)
@@ -48,5 +48,101 @@ inline bool is_invertible(const Activation& activation) {
 /// number before it. A lower z is not recoverable from the output of ELU.
 template <class T>
 inline constexpr double kSaturation = -0.693147180559945309 * (kDigits<T> + 1);
+
+// The functions of each activation, for all devices. V is a number or a vector of numbers, and the
+// struct Math of a kind of device has what C++ has no operators for:
+//
+//   Number               the type of the slope
+//   lanes(like, number)  `number` in each lane of a V, which is the type of `like`
+//   product(v, number)   v * number; 0 if `number` is 0, even if v is infinite
+//   exp, expm1, log1p    of a V
+//
+// A struct of functions has
+//
+//   kCallsMath                  whether value, gradient and inverse call exp, expm1 or log1p
+//   value(z)                    the output for z
+//   gradient(dy, z)             the gradient with respect to z, computed from z
+//   gradient_by_output(dy, y)   the same gradient, computed from the output
+//   inverse(y, lowest)          z, computed from the output; ELU returns at least `lowest`, which
+//   is
+//                               kSaturation of the type that y was rounded to
+//
+// NaN stays NaN. On CPUs, Math must be a type of one source file, for the reason in cpu/simd/isa.h.
+
+/// ReLU, leaky or not.
+template <class Math>
+struct Rectifier {
+  static constexpr bool kCallsMath = false;
+  using Number = typename Math::Number;
+  Number slope;
+  Number inverse_slope;
+
+  template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V value(V z) const {
+    return z < 0 ? Math::product(z, slope) : z;
+  }
+  template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient(V dy, V z) const {
+    return z > 0 ? dy : Math::product(dy, slope);
+  }
+  template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient_by_output(V dy, V y) const {
+    return gradient(dy, y);
+  }
+  template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V inverse(V y, Number /*lowest*/) const {
+    return y < 0 ? y * Math::lanes(y, inverse_slope) : y;
+  }
+};
+
+template <class Math>
+struct Elu {
+  static constexpr bool kCallsMath = true;
+  using Number = typename Math::Number;
+  Number slope;
+  Number inverse_slope;
+
+  template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V value(V z) const {
+    return z > 0 ? z : Math::lanes(z, slope) * Math::expm1(z > 0 ? V{} : z);
+  }
+  template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient(V dy, V z) const {
+    return z > 0 ? dy : dy * (Math::lanes(z, slope) * Math::exp(z > 0 ? V{} : z));
+  }
+  template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient_by_output(V dy, V y) const {
+    return y > 0 ? dy : dy * (y + Math::lanes(y, slope));
+  }
+  template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V inverse(V y, Number lowest) const {
+    const V ratio = y > 0 ? V{} : y * Math::lanes(y, inverse_slope);
+    const V z = Math::log1p(ratio < -1 ? Math::lanes(y, -1) : ratio);
+    const V least = Math::lanes(y, lowest);
+    return y > 0 ? y : z < least ? least : z;
+  }
+};
+
+/// The numbers of an activation in the form that its functions take.
+template <class Math>
+struct ActFunctions {
+  using Number = typename Math::Number;
+  ActType type;
+  Number slope;
+  Number inverse_slope;
+
+  explicit ActFunctions(const Activation& activation) : type(activation.type) {
+    const double below = type == ActType::kNone ? 1 : activation.slope;
+    slope = static_cast<Number>(below);
+    inverse_slope = static_cast<Number>(1 / below);
+  }
+
+  /// Returns visit(functions), where the identity is a Rectifier.
+  template <class Visit>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE void visit(const Visit& visit) const {
+    if (type == ActType::kElu) return visit(Elu<Math>{slope, inverse_slope});
+    visit(Rectifier<Math>{slope, inverse_slope});
+  }
+};
 
 }  // namespace gluon_syncbn

@@ -9,12 +9,46 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-// Each activation has these functions, for vectors V:
-//   value                the output for z
-//   gradient             the gradient with respect to z, computed from z
-//   gradient_by_output   the same gradient, computed from the output
-//   inverse<T>           z, computed from an output that was rounded to T
+GLUON_SYNCBN_INLINE float exp_of(float x) { return __builtin_expf(x); }
+GLUON_SYNCBN_INLINE double exp_of(double x) { return __builtin_exp(x); }
+GLUON_SYNCBN_INLINE float expm1_of(float x) { return __builtin_expm1f(x); }
+GLUON_SYNCBN_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
+GLUON_SYNCBN_INLINE float log1p_of(float x) { return __builtin_log1pf(x); }
+GLUON_SYNCBN_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
 
+/// The functions of vectors for norm/activation.h. Those of all lanes are called and not inlined: a
+/// call takes little time beside exp() for each lane.
+struct VectorMath {
+  using Number = double;
+
+  template <class V>
+  GLUON_SYNCBN_INLINE static V lanes(V like, double number) {
+    return of_lanes(like, number);
+  }
+  template <class V>
+  GLUON_SYNCBN_INLINE static V product(V v, double number) {
+    using Bits = decltype(v < v);
+    const Bits mask = Bits{} - (number != 0 ? 1 : 0);
+    return (V)((Bits)(of_lanes(v, number) * v) & mask);
+  }
+  template <class V>
+  GLUON_SYNCBN_CALLED static V exp(V v) {
+    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) v[i] = exp_of(v[i]);
+    return v;
+  }
+  template <class V>
+  GLUON_SYNCBN_CALLED static V expm1(V v) {
+    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) v[i] = expm1_of(v[i]);
+    return v;
+  }
+  template <class V>
+  GLUON_SYNCBN_CALLED static V log1p(V v) {
+    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) v[i] = log1p_of(v[i]);
+    return v;
+  }
+};
+
+/// The functions without an activation, faster than a Rectifier with slope 1.
 struct Identity {
   template <class V>
   GLUON_SYNCBN_INLINE V value(V z) const {
@@ -28,85 +62,120 @@ struct Identity {
   GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V /*y*/) const {
     return dy;
   }
-  template <class T, class V>
-  GLUON_SYNCBN_INLINE V inverse(V y) const {
+  template <class V>
+  GLUON_SYNCBN_INLINE V inverse(V y, double /*lowest*/) const {
     return y;
   }
 };
 
-/// ReLU, leaky or not. If the slope is 0, values below 0 become 0 even if they are infinite.
-struct Rectifier {
-  double slope;
-
-  template <class V>
-  GLUON_SYNCBN_INLINE V value(V z) const {
-    return z < 0 ? below(z) : z;  // keeps NaN
-  }
-  template <class V>
-  GLUON_SYNCBN_INLINE V gradient(V dy, V z) const {
-    return z > 0 ? dy : below(dy);
-  }
-  template <class V>
-  GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V y) const {
-    return gradient(dy, y);
-  }
-  template <class T, class V>
-  GLUON_SYNCBN_INLINE V inverse(V y) const {
-    return y < 0 ? y / of_lanes(y, slope) : y;
-  }
-
- private:
-  template <class V>
-  GLUON_SYNCBN_INLINE V below(V v) const {
-    using Bits = decltype(v < v);
-    const Bits mask = Bits{} - (slope != 0 ? 1 : 0);
-    return (V)((Bits)(of_lanes(v, slope) * v) & mask);
-  }
-};
-
-GLUON_SYNCBN_INLINE float exp_of(float x) { return __builtin_expf(x); }
-GLUON_SYNCBN_INLINE double exp_of(double x) { return __builtin_exp(x); }
-GLUON_SYNCBN_INLINE float expm1_of(float x) { return __builtin_expm1f(x); }
-GLUON_SYNCBN_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
-GLUON_SYNCBN_INLINE float log1p_of(float x) { return __builtin_log1pf(x); }
-GLUON_SYNCBN_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
-
-/// Its functions are called and not inlined: a call takes little time beside expm1() for each lane.
-struct Elu {
-  double slope;
-
-  template <class V>
-  GLUON_SYNCBN_CALLED V value(V z) const {
-    V below = z > 0 ? V{} : z;
-    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = expm1_of(below[i]);
-    return z > 0 ? z : of_lanes(z, slope) * below;
-  }
-  template <class V>
-  GLUON_SYNCBN_CALLED V gradient(V dy, V z) const {
-    V below = z > 0 ? V{} : z;
-    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = exp_of(below[i]);
-    return z > 0 ? dy : dy * (of_lanes(z, slope) * below);
-  }
-  template <class V>
-  GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V y) const {
-    return y > 0 ? dy : dy * (y + of_lanes(y, slope));
-  }
-  template <class T, class V>
-  GLUON_SYNCBN_CALLED V inverse(V y) const {
-    const V ratio = y > 0 ? V{} : y / of_lanes(y, slope);
-    V below = ratio < -1 ? of_lanes(y, -1) : ratio;
-    for (std::int64_t i = 0; i < lanes_of<V>(); ++i) below[i] = log1p_of(below[i]);
-    const V lowest = of_lanes(y, kSaturation<T>);
-    return y > 0 ? y : below < lowest ? lowest : below;  // keeps NaN
-  }
-};
-
-/// Calls visit(Elu) or visit(Rectifier). The caller handles the identity, if it wants a faster one.
+/// Calls visit(functions) with the functions of an activation.
 template <class Visit>
 GLUON_SYNCBN_INLINE void with_activation(const Activation& activation, const Visit& visit) {
-  if (activation.type == ActType::kElu) return visit(Elu{activation.slope});
-  visit(Rectifier{activation.type == ActType::kNone ? 1 : activation.slope});
+  ActFunctions<VectorMath>(activation).visit(visit);
 }
+
+/// Turns dy into dz = dy * act'(z) for one channel, or for a vector of columns. Also computes
+/// x - center. In place, both are computed from the output, which is passed as x.
+template <class T, class V, class Act, bool kInPlace, bool kByOutput>
+struct ChannelGate {
+  V scale;
+  V shift;
+  Act act;
+
+  GLUON_SYNCBN_INLINE V centered(V x, V center) const {
+    return kInPlace ? (act.inverse(x, kSaturation<T>) - shift) * scale : x - center;
+  }
+  GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V /*x*/, V y) const {
+    return kByOutput ? act.gradient_by_output(dy, y) : act.gradient(dy, centered * scale + shift);
+  }
+  GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V x) const {
+    return (*this)(dy, centered, x, x);
+  }
+};
+
+/// The gates of all channels. at(load) makes a ChannelGate, where load(array) gives its numbers.
+/// They compute act'(z) from the output, or from z. In place they read no input.
+template <class T, class R, class Act, bool kInPlace, bool kByOutput>
+struct Gates {
+  static constexpr int kInputs = kByOutput && !kInPlace ? 3 : 2;  // dy and x, or dy, x and y
+  const R* scale;
+  const R* shift;
+  Act act;
+
+  template <class Load>
+  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    using V = decltype(load(scale));
+    constexpr bool kLooksAtZ = kInPlace || !kByOutput;
+    return ChannelGate<T, V, Act, kInPlace, kByOutput>{kLooksAtZ ? load(scale) : V{},
+                                                       kLooksAtZ ? load(shift) : V{}, act};
+  }
+};
+
+/// Calls visit(gates) with the gates of an activation. They compute act'(z) from y, or from z if y
+/// is null. They work in place if x is null.
+template <class T, class R, class Visit>
+GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, const T* y,
+                                    const NormalizationArrays<R>& p, const Visit& visit) {
+  if (activation.type == ActType::kNone) {
+    if (!x) return visit(Gates<T, R, Identity, true, true>{p.scale, p.shift, {}});
+    return visit(Gates<T, R, Identity, false, true>{p.scale, p.shift, {}});
+  }
+  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
+    using Act = decltype(act);
+    if (!x) return visit(Gates<T, R, Act, true, true>{p.scale, p.shift, act});
+    if (y) return visit(Gates<T, R, Act, false, true>{p.scale, p.shift, act});
+    visit(Gates<T, R, Act, false, false>{p.scale, p.shift, act});
+  });
+}
+
+/// Input arrays of the same shape.
+template <class T, int kNumber>
+struct Inputs {
+  const T* arrays[kNumber];
+
+  GLUON_SYNCBN_INLINE Inputs operator+(std::int64_t offset) const {
+    Inputs moved{};
+#pragma GCC unroll 3
+    for (int i = 0; i < kNumber; ++i) moved.arrays[i] = arrays[i] + offset;
+    return moved;
+  }
+
+  /// Returns function(load(array), ...) with one argument for each array.
+  template <class Function, class Load>
+  GLUON_SYNCBN_INLINE auto apply(const Function& function, const Load& load) const {
+    if constexpr (kNumber == 1) {
+      return function(load(arrays[0]));
+    } else if constexpr (kNumber == 2) {
+      return function(load(arrays[0]), load(arrays[1]));
+    } else {
+      return function(load(arrays[0]), load(arrays[1]), load(arrays[2]));
+    }
+  }
+};
+
+/// The input arrays that a gate needs. If x or y is null, the other one takes its place.
+template <class Gates, class T>
+GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x, const T* y) {
+  if constexpr (Gates::kInputs == 2) {
+    return {{dy, x ? x : y}};
+  } else {
+    return {{dy, x ? x : y, y ? y : x}};
+  }
+}
+
+/// Computes dz and x - center of a vector of elements. The caller sums dz and dz * (x - center).
+template <class Gate>
+struct GradientTerms {
+  Doubles mean;
+  Gate gate;
+
+  /// `x` is the output if the gate works in place.
+  template <class... Output>
+  GLUON_SYNCBN_INLINE Terms operator()(Doubles dy, Doubles x, Output... y) const {
+    const Doubles centered = gate.centered(x, mean);
+    return {gate(dy, centered, x, y...), centered};
+  }
+};
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA

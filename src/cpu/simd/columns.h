@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cpu/simd/activation_gates.h"
+#include "cpu/simd/activations.h"
 #include "cpu/simd/elementwise.h"
 #include "cpu/simd/isa.h"
 #include "cpu/simd/statistics.h"

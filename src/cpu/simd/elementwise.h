@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "cpu/simd/activation_gates.h"
 #include "cpu/simd/activations.h"
 #include "cpu/simd/isa.h"
 #include "cpu/simd/vectors.h"

@@ -12,6 +12,7 @@
 /// A file that is compiled for an instruction set must not share inline functions with other files.
 /// The linker keeps any one copy of such a function, which a machine without these instructions
 /// could not run. So only pointers and the plain structures of this header pass between the files.
+/// A template of norm/ has a copy in each file if one of its arguments is a type of that file.
 namespace gluon_syncbn::cpu {
 
 /// How a kernel writes its output array.

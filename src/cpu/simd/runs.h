@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/layout.h"
-#include "cpu/simd/activation_gates.h"
+#include "cpu/simd/activations.h"
 #include "cpu/simd/elementwise.h"
 #include "cpu/simd/isa.h"
 #include "cpu/simd/statistics.h"

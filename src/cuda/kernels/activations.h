@@ -10,104 +10,94 @@
 
 namespace gluon_syncbn::cuda {
 
-/// An activation, as in cpu/simd/activations.h. All elements of an access share one branch.
+/// The functions of numbers for norm/activation.h.
 template <class R>
-struct Activator {
-  R slope;
-  bool is_elu;
+struct GpuMath {
+  using Number = R;
 
-  static Activator of(const Activation& activation) {
-    const double slope = activation.type == ActType::kNone ? 1 : activation.slope;
-    return {static_cast<R>(slope), activation.type == ActType::kElu};
+  GLUON_SYNCBN_HOST_DEVICE static R lanes(R, R number) { return number; }
+  GLUON_SYNCBN_HOST_DEVICE static R product(R v, R number) {
+    return number == R(0) ? R(0) : v * number;
   }
+  GLUON_SYNCBN_HOST_DEVICE static R exp(R v) { return std::exp(v); }
+  GLUON_SYNCBN_HOST_DEVICE static R expm1(R v) { return std::expm1(v); }
+  GLUON_SYNCBN_HOST_DEVICE static R log1p(R v) { return std::log1p(v); }
+};
+
+/// Applies an activation to N elements in registers. All of them share one branch.
+template <class R>
+struct Activator : ActFunctions<GpuMath<R>> {
+  using ActFunctions<GpuMath<R>>::ActFunctions;
 
   /// Replaces z by act(z).
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void activate(R* z) const {
-    if (is_elu) {
-      one_by_one<N>(z, [&](R each) { return each > R(0) ? each : slope * std::expm1(each); });
-    } else {
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < N; ++i) z[i] = z[i] < R(0) ? below(z[i]) : z[i];  // a NaN stays one
-    }
+    this->visit([&](const auto& act) {
+      for_each<N, act.kCallsMath>([&](R& each) { each = act.value(each); }, z);
+    });
   }
-  /// Replaces dy by the gradient with respect to z. Overwrites z.
+  /// Replaces dy by the gradient with respect to z.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void differentiate(R* z, R* dy) const {
-    if (is_elu) {
-      one_by_one<N>(z, [&](R each) { return each > R(0) ? R(1) : slope * std::exp(each); });
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < N; ++i) dy[i] *= z[i];
-    } else {
-      rectify<N>(z, dy);
-    }
+    this->visit([&](const auto& act) {
+      for_each<N, act.kCallsMath>([&](R& dy_at, R& z_at) { dy_at = act.gradient(dy_at, z_at); }, dy,
+                                  z);
+    });
   }
-  /// The same from y = act(z), which stays.
+  /// The same from y = act(z).
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void differentiate_by_output(const R* y, R* dy) const {
-    if (is_elu) {
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < N; ++i) {
-        if (!(y[i] > R(0))) dy[i] *= y[i] + slope;
-      }
-    } else {
-      rectify<N>(y, dy);
-    }
+  GLUON_SYNCBN_HOST_DEVICE void differentiate_by_output(R* y, R* dy) const {
+    this->visit([&](const auto& act) {
+      for_each<N, false>([&](R& dy_at, R& y_at) { dy_at = act.gradient_by_output(dy_at, y_at); },
+                         dy, y);
+    });
   }
 
  protected:
-  /// Replaces each value by function(value). The function is long, so the loop has one call of it.
-  /// The array rotates, so that it stays in registers.
-  template <int N, class Function>
-  GLUON_SYNCBN_HOST_DEVICE static void one_by_one(R* values, const Function& function) {
-    GLUON_SYNCBN_NO_UNROLL
-    for (int turn = 0; turn < N; ++turn) {
-      const R first = values[0];
+  /// Calls function(element of each array) for all elements. If the function is long, the loop has
+  /// one call of it. The arrays rotate, so that they stay in registers.
+  template <int N, bool kIsLong, class Function, class... Arrays>
+  GLUON_SYNCBN_HOST_DEVICE static void for_each(const Function& function, Arrays*... arrays) {
+    if constexpr (kIsLong) {
+      GLUON_SYNCBN_NO_UNROLL
+      for (int turn = 0; turn < N; ++turn) {
+        function(arrays[0]...);
+        (rotate<N>(arrays), ...);
+      }
+    } else {
       GLUON_SYNCBN_UNROLL
-      for (int i = 0; i + 1 < N; ++i) values[i] = values[i + 1];
-      values[N - 1] = function(first);
+      for (int i = 0; i < N; ++i) function(arrays[i]...);
     }
   }
 
  private:
-  /// A slope of 0 makes 0 even of a value that is not finite.
-  GLUON_SYNCBN_HOST_DEVICE R below(R value) const { return slope == R(0) ? R(0) : slope * value; }
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void rectify(const R* z, R* dy) const {
+  GLUON_SYNCBN_HOST_DEVICE static void rotate(R* array) {
+    const R first = array[0];
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) {
-      if (!(z[i] > R(0))) dy[i] = below(dy[i]);
-    }
+    for (int i = 0; i + 1 < N; ++i) array[i] = array[i + 1];
+    array[N - 1] = first;
   }
 };
 
 /// An activation that can be inverted.
 template <class R>
 struct Inverter : Activator<R> {
-  R inverse_slope;
   R lowest;  // that is recoverable from the output of ELU
 
   /// For elements of T.
   template <class T>
   static Inverter of(const Activation& activation) {
-    const auto activator = Activator<R>::of(activation);
-    return {activator, R(1) / activator.slope, static_cast<R>(kSaturation<T>)};
+    return {Activator<R>(activation), static_cast<R>(kSaturation<T>)};
   }
 
   /// Replaces act(z) by z.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void invert(R* y) const {
-    if (this->is_elu) {
-      this->template one_by_one<N>(y, [&](R each) {
-        if (each > R(0)) return each;
-        const R ratio = each * inverse_slope;
-        const R below = std::log1p(ratio < R(-1) ? R(-1) : ratio);
-        return below < lowest ? lowest : below;  // a NaN stays one
-      });
-    } else {
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < N; ++i) y[i] = y[i] < R(0) ? y[i] * inverse_slope : y[i];
-    }
+    this->visit([&](const auto& act) {
+      Activator<R>::template for_each<N, act.kCallsMath>(
+          [&](R& each) { each = act.inverse(each, lowest); }, y);
+    });
   }
 };
 

@@ -149,7 +149,7 @@ void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& me
   }
   const Outputs<T> outputs{output_of(write, y)};
   const Normalization<R> plain{{merge.normalizations}};
-  const auto activator = Activator<R>::of(activated.activation);
+  const Activator<R> activator(activated.activation);
   if (activated.shortcut) {
     write_outputs(layout, ActivatedNormalization<R, true>{plain, activator}, outputs, stream, x,
                   activated.shortcut);
@@ -164,7 +164,7 @@ template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    const Scratch& scratch, const Message& message, Stream* stream,
                    const Gate<T>& gate) {
-  const auto activator = Activator<Real<T>>::of(gate.activation);
+  const Activator<Real<T>> activator(gate.activation);
   if (gate.inplace) {
     reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), scratch, message, stream, dy,
                             gate.y);
@@ -190,7 +190,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
   launch(PerChannel<BackwardMerge<R>>{with_gradients, merge.channels}, stream);
   const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
   const InputGradient<R> plain{{with_gradients.gradients}};
-  const auto activator = Activator<R>::of(gate.activation);
+  const Activator<R> activator(gate.activation);
   const bool is_plain = gate.activation.type == ActType::kNone;
   if (gate.inplace) {
     write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place(gate)}, outputs, stream, dy,
