@@ -1,6 +1,9 @@
 # The GPU backend. GLUON_SYNCBN_CUDA asks for it, and GLUON_SYNCBN_WITH_CUDA then says whether it is
 # built. For "pip install", the environment may set the user's variables.
 
+set(oldest_cuda 11.2)
+include("${CMAKE_CURRENT_LIST_DIR}/gpu_architectures.cmake")
+
 set(default AUTO)
 if(DEFINED ENV{GLUON_SYNCBN_CUDA})
   set(default "$ENV{GLUON_SYNCBN_CUDA}")
@@ -8,12 +11,11 @@ endif()
 set(GLUON_SYNCBN_CUDA "${default}" CACHE STRING
     "GPU contexts: ON, OFF, or AUTO (for the GPUs that are here, where a CUDA compiler works)")
 set(GLUON_SYNCBN_CUDA_ARCHITECTURES "$ENV{GLUON_SYNCBN_CUDA_ARCHITECTURES}" CACHE STRING
-    "As CMake's CUDA_ARCHITECTURES; empty for the GPUs that are here, and with ON for all from sm_50 on")
+    "As CMake's CUDA_ARCHITECTURES; empty for the GPUs that are here, and with ON for all from \
+sm_${oldest_architecture} on")
 if(NOT GLUON_SYNCBN_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "GLUON_SYNCBN_CUDA is '${GLUON_SYNCBN_CUDA}': expected AUTO, ON or OFF")
 endif()
-set(oldest_cuda 11.2)
-include("${CMAKE_CURRENT_LIST_DIR}/gpu_architectures.cmake")
 # Compiling for all takes minutes. Wheels are for other machines.
 set(for_gpus_here OFF)
 if(GLUON_SYNCBN_CUDA STREQUAL "AUTO" AND NOT GLUON_SYNCBN_CUDA_ARCHITECTURES

@@ -1,5 +1,7 @@
 # The GPUs for which the kernels are compiled. An architecture is a number such as 86 in compute_86.
 
+set(oldest_architecture 50)
+
 # Sets `chosen` to those of the architectures `known` to the compiler that serve these `gpus`. A GPU that
 # is older than all of them gets none. Code for an architecture runs on later ones of its generation,
 # and the driver compiles its PTX for later generations.
@@ -25,14 +27,15 @@ function(architectures_for chosen known gpus)
   set(${chosen} "${architectures}" PARENT_SCOPE)
 endfunction()
 
-# Sets `chosen` to architectures for all GPUs: the first `known` one of each generation from sm_50 on,
-# common later ones, for which the compiler makes better code, and PTX of the newest for later GPUs.
+# Sets `chosen` to architectures for all GPUs: the first `known` one of each generation from
+# `oldest_architecture` on, common later ones, for which the compiler makes better code, and PTX of
+# the newest for later GPUs.
 function(architectures_for_all chosen known)
   set(architectures)
   set(generation_before 0)
   foreach(architecture IN LISTS known)
     math(EXPR generation "${architecture} / 10")
-    if(architecture LESS 50)
+    if(architecture LESS oldest_architecture)
       continue()
     endif()
     if(generation GREATER generation_before OR architecture MATCHES "^(75|86|89)$")

@@ -26,7 +26,11 @@ ACTIVATIONS = {
     "elu": Activation("elu", "LeakyReLU", alpha=1.0),
 }
 BY_NODE = {(each.op, each.act_type): each for each in ACTIVATIONS.values()}
+WITH_ALPHA = [name for name, each in ACTIVATIONS.items() if each.alpha is not None]
 BY_TYPE = {each.act_type: each for each in ACTIVATIONS.values()}
+INVERTIBLE = "None, or {} with an alpha above 0".format(
+    " or ".join(repr(name) for name in WITH_ALPHA if ACTIVATIONS[name].invertible)
+)
 
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
 DEFAULT_EPS = "1e-3"  # of this package's operator and of MXNet's BatchNorm

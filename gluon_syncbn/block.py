@@ -11,9 +11,8 @@ from collections import defaultdict
 from typing import Any, ClassVar, Iterator
 
 import mxnet as mx
-from mxnet.gluon import nn
 
-from .activations import ACTIVATIONS
+from .activations import ACTIVATIONS, INVERTIBLE, WITH_ALPHA
 from .device_groups import groups_are_whole
 from .mxnet_versions import NormBlock, add_parameter, current_graph, remove_parameter
 from .processes import horovod
@@ -229,7 +228,7 @@ class SyncBatchNorm(NormBlock):
         self._require(_is_number(epsilon), "epsilon", epsilon, "a number of at least 0")
         self._identity = _Identity(self.prefix)
         self._own_process_set = process_set is not None
-        self._process_set = horovod.join(process_set) if self._own_process_set else None
+        self._process_set = horovod.register(process_set) if self._own_process_set else None
         # Gluon reads an attribute before it sets it.
         self._kwargs.update(num_devices=None, sync_group_size=None)
         self.num_devices = num_devices
@@ -237,29 +236,6 @@ class SyncBatchNorm(NormBlock):
         self.momentum = momentum
         self._set_activation(activation, alpha)
         self._set_inplace(inplace)
-
-    @classmethod
-    def _convert_in_place(
-        cls, layer: Any, name: str, num_devices: int | None, sync_group_size: int | None
-    ) -> None:
-        """Make `layer`, a plain BatchNorm or MXNet's own SyncBatchNorm, one of this class."""
-        before = layer._kwargs
-        layer._before_conversion = (type(layer), before)
-        layer._name = name
-        layer.__class__ = cls
-        layer._identity = _Identity(layer.prefix)
-        layer._own_process_set, layer._process_set = False, None
-        # MXNet's SyncBatchNorm has no axis, which is 1.
-        layer._kwargs = {name: before.get(name, 1) for name in SHARED_ATTRIBUTES}
-        layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
-
-    def _revert_in_place(self) -> None:
-        """Become the layer that `_convert_in_place` has changed, or else a plain BatchNorm."""
-        now = {name: self._kwargs[name] for name in SHARED_ATTRIBUTES}
-        before_class, before = getattr(self, "_before_conversion", (nn.BatchNorm, now))
-        self.__class__ = before_class
-        # Settings that the program has changed since, such as use_global_stats, stay changed.
-        self._kwargs = {name: now.get(name, value) for name, value in before.items()}
 
     @property
     def num_devices(self) -> int | None:
@@ -319,8 +295,8 @@ class SyncBatchNorm(NormBlock):
         default = None if activation is None else ACTIVATIONS[activation].alpha
         if alpha is not None and default is None:
             raise ValueError(
-                f"{self.name}: alpha={alpha!r} belongs to 'leaky_relu' and 'elu', but "
-                f"activation={activation!r}"
+                f"{self.name}: alpha={alpha!r} belongs to {' and '.join(map(repr, WITH_ALPHA))}, "
+                f"but activation={activation!r}"
             )
         valid = alpha is None or _is_number(alpha)
         self._require(valid, "alpha", alpha, "a number of at least 0")
@@ -341,9 +317,8 @@ class SyncBatchNorm(NormBlock):
         if activation is not None and not activation.is_invertible(self.alpha or 0):
             slope = "" if self.alpha is None else f" with alpha={self.alpha}"
             raise ValueError(
-                f"{self.name}: inplace=True takes an activation that can be inverted (None, or "
-                f"'leaky_relu' or 'elu' with an alpha above 0), but "
-                f"activation={self.activation!r}{slope}"
+                f"{self.name}: inplace=True takes an activation that can be inverted "
+                f"({INVERTIBLE}), but activation={self.activation!r}{slope}"
             )
         self._kwargs["inplace"] = True
 

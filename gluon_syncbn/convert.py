@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
-from .block import SyncBatchNorm
+from .block import SHARED_ATTRIBUTES, SyncBatchNorm, _Identity
 from .mxnet_versions import PLAIN_NORMS, children_of, name_of, names_in
 from .symbols.graph import Graph, meet_on_contexts
 
@@ -70,7 +70,7 @@ def convert_sync_batchnorm(
             continue
         difference = _difference_from_batchnorm(layer)
         if difference is None:
-            SyncBatchNorm._convert_in_place(layer, names[layer], num_devices, sync_group_size)
+            synchronize(layer, names[layer], num_devices, sync_group_size)
             converted.append(layer.name)
         else:
             _warn_of_left(layer, f"{type(layer).__name__} {difference}")
@@ -124,6 +124,29 @@ def _is_one_batchnorm(layer: Any, training: bool) -> bool:
     )
 
 
+def synchronize(
+    layer: Any, name: str, num_devices: int | None, sync_group_size: int | None
+) -> None:
+    """Make `layer`, a plain BatchNorm or MXNet's own SyncBatchNorm, a SyncBatchNorm."""
+    before = layer._kwargs
+    layer._before_conversion = (type(layer), before)
+    layer._name = name
+    layer.__class__ = SyncBatchNorm
+    layer._identity = _Identity(layer.prefix)
+    layer._own_process_set, layer._process_set = False, None
+    # MXNet's SyncBatchNorm has no axis, which is 1.
+    layer._kwargs = {name: before.get(name, 1) for name in SHARED_ATTRIBUTES}
+    layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
+
+
+def _revert(layer: Any) -> None:
+    """Make `layer` what it was before `synchronize`, or else a BatchNorm."""
+    now = {name: layer._kwargs[name] for name in SHARED_ATTRIBUTES}
+    layer.__class__, before = getattr(layer, "_before_conversion", (gluon.nn.BatchNorm, now))
+    # Settings that the program has changed since, such as use_global_stats, stay changed.
+    layer._kwargs = {name: now.get(name, value) for name, value in before.items()}
+
+
 def _warn_of_left(block: gluon.Block, why: str) -> None:
     warnings.warn(f"{name_of(block)} is left as it is: {why}", UserWarning, stacklevel=3)
 
@@ -168,7 +191,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
             )
     names = [layer.name for layer in layers]
     for layer in layers:
-        layer._revert_in_place()
+        _revert(layer)
     _report("reverted from SyncBatchNorm", net, names)
     return net
 

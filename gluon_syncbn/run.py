@@ -21,6 +21,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from .block import OP_TYPE, SyncBatchNorm
+from .convert import synchronize
 from .library import LIBRARY
 from .mxnet_versions import PLAIN_NORMS, name_of
 from .registration import end_all_waiting
@@ -228,7 +229,7 @@ def _convert_new_layers(num_devices: int | None) -> None:
 
     def convert(layer: Any) -> None:
         if type(layer) is gluon.nn.BatchNorm:
-            SyncBatchNorm._convert_in_place(layer, name_of(layer), num_devices, None)
+            synchronize(layer, name_of(layer), num_devices, None)
             _made.append(name_of(layer))
         elif not isinstance(layer, SyncBatchNorm):
             _left[type(layer).__name__] += 1

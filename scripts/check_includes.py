@@ -16,9 +16,10 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "cuda": {"common", "norm", "backend"},
     "distributed": {"common", "norm"},
     "sync": {"common", "norm", "backend", "distributed"},
-    "mxnet": {"common", "cuda", "distributed"},
+    "mxnet": {"common", "cuda"},
+    "horovod": {"distributed", "mxnet"},
     "operator": {"common", "norm", "backend", "cpu", "cuda", "distributed", "sync", "mxnet"},
-    "exports.cc": {"common", "sync", "mxnet", "operator"},
+    "exports.cc": {"common", "sync", "mxnet", "horovod", "operator"},
 }
 
 

@@ -8,11 +8,11 @@
 
 #include "common/error.h"
 #include "common/watchdog.h"
+#include "horovod/process_sets.h"
 #include "mxnet/cpu_context_check.h"
 #include "mxnet/cpu_workspaces.h"
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
-#include "mxnet/horovod.h"
 #include "mxnet/openblas.h"
 #include "mxnet/wait_for_all.h"
 #include "operator/backends.h"
@@ -88,16 +88,16 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step() {
 
 /// See add_process_set(). `allgather` is horovod_mxnet_allgather_async. Returns nullptr, or an
 /// error message.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_add_process_set(mxnet::HorovodAllgather allgather,
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_add_process_set(horovod::Allgather allgather,
                                                              int process_set, int rank, int size,
                                                              const char* ranks) {
-  return error_of([&] { mxnet::add_process_set({allgather, process_set, rank, size, ranks}); });
+  return error_of([&] { horovod::add_process_set({allgather, process_set, rank, size, ranks}); });
 }
 
 /// See leave_processes(). Returns the error of later exchanges.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_leave_processes() noexcept {
-  mxnet::leave_processes();
-  return mxnet::kHasLeft;
+  horovod::leave_processes();
+  return horovod::kHasLeft;
 }
 
 /// Must be called at the end of the process. Every round that waits for devices fails with the

@@ -14,7 +14,7 @@ from ..mxnet_versions import new_array
 
 _SHOWN_RANKS = 16
 
-_joined: dict[int, Any] = {}
+_registered: dict[int, Any] = {}
 _default: int | None = None
 
 
@@ -40,15 +40,15 @@ def init(process_set: Any = None) -> None:
         If Horovod does not know `process_set`, or this process is not in it.
     """
     global _default  # noqa: PLW0603
-    _default = join(process_set)
+    _default = register(process_set)
 
 
 def default() -> int | None:
-    """Return the number of the set that :func:`init` joined; None for this process alone."""
+    """Return the number of the set that :func:`init` registered; None for this process alone."""
     return _default
 
 
-def join(process_set: Any = None) -> int | None:
+def register(process_set: Any = None) -> int | None:
     """Register a process set with the native library, by default all processes.
 
     Returns Horovod's number of the set, or None if this process is alone in it. Raises as `init`.
@@ -72,11 +72,11 @@ def join(process_set: Any = None) -> int | None:
         )
     if chosen.size() == 1:
         return None
-    if not _joined:
+    if not _registered:
         # Registered after Horovod's handler, so called before it. Otherwise MXNet would wait
         # forever for exchanges that no other process joins.
         atexit.register(_leave)
-    _joined[number] = chosen
+    _registered[number] = chosen
     from horovod.mxnet.mpi_ops import MPI_MXNET_LIB_CTYPES
 
     ranks = list(chosen.ranks or [])
@@ -93,7 +93,7 @@ def gather(values: np.ndarray, number: int) -> np.ndarray:
     """Return the values of all processes of a set, in the order of ranks; all have one shape."""
     mine = new_array(values[None], mx.cpu(), "float64")
     gathered = require_horovod().allgather(
-        mine, name="gluon_syncbn.gather", process_set=_joined[number]
+        mine, name="gluon_syncbn.gather", process_set=_registered[number]
     )
     return np.asarray(gathered.asnumpy())
 

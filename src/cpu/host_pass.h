@@ -13,21 +13,10 @@
 
 #include "backend/backend.h"
 #include "cpu/thread_pool.h"
+#include "cpu/tuning.h"
 #include "norm/moments.h"
 
 namespace gluon_syncbn::cpu {
-
-/// If a device has this many elements, no cache keeps them until all devices have come. A sum
-/// before that would read the elements from memory once more.
-inline constexpr std::int64_t kTooManyToSumAhead = 3 << 19;
-/// If all devices together have this many elements, a few channels at a time go through the whole
-/// pass. So the elements that the sums have read are still in the cache for the outputs. Fewer
-/// elements stay in the caches of the cores that have read them, so each device computes its
-/// outputs on its own thread.
-inline constexpr std::int64_t kManyOfAll = 1 << 21;
-/// If all devices together have at most this many elements, it takes longer to wake a thread than
-/// to compute the outputs.
-inline constexpr std::int64_t kFewOfAll = 1 << 16;
 
 /// The pass of one CPU context, with partial statistics of the type `Part`. `Merged` is `Part` or
 /// derives from it.

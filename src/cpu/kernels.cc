@@ -9,32 +9,10 @@
 
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"
+#include "cpu/tuning.h"
 
 namespace gluon_syncbn::cpu {
 namespace {
-
-// A channel with fewer contiguous elements is faster to compute as columns of a matrix.
-constexpr std::int64_t kShortInner = 16;
-// Shorter rows are joined until they have about this many columns. Sums take fewer columns, because
-// each column has its own sums.
-constexpr std::int64_t kSumColumns = 128;
-constexpr std::int64_t kOutputColumns = 512;
-// A thread takes this many elements of a matrix at a time, for outputs and for sums.
-constexpr std::int64_t kGrain = 32768;
-constexpr std::int64_t kSlab = 131072;
-// A part of a matrix has at least this many rows, so that its column sums are few beside its
-// elements.
-constexpr std::int64_t kRowsPerColumn = 128;
-// A thread takes this many elements of channels with runs at a time. Memory is faster the more of
-// them lie side by side, until they fill the private cache of a core.
-constexpr std::int64_t kLeastGrain = 65536;
-constexpr std::int64_t kMostGrain = 262144;
-// But the channels are divided into at least this many parts for each thread, if they are many.
-constexpr std::int64_t kPartsOfThread = 4;
-// An output of this size leaves the caches before it is used again. So it is written past them if
-// its runs are long enough. The ends of a run are slow, because they share cache lines with others.
-constexpr std::int64_t kLargeBytes = 4 << 20;
-constexpr std::int64_t kStreamRunBytes = 1024;
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

@@ -15,12 +15,10 @@
 #include <vector>
 
 #include "common/error.h"
+#include "cpu/tuning.h"
 
 namespace gluon_syncbn {
 namespace {
-
-/// With fewer parts, the calling thread is done before a helper wakes up.
-constexpr std::int64_t kFewParts = 8;
 
 std::optional<cpu_set_t> cores_of_thread() {
   cpu_set_t cores;
@@ -59,7 +57,7 @@ class Team {
 
   void run(std::int64_t number, const std::function<void(std::int64_t)>& task) {
     const Caller caller(&callers_);
-    if (number < kFewParts || forked_.load(std::memory_order_relaxed) || !has_free_core(0)) {
+    if (number < cpu::kFewParts || forked_.load(std::memory_order_relaxed) || !has_free_core(0)) {
       for (std::int64_t i = 0; i < number; ++i) task(i);
       return;
     }

@@ -35,15 +35,6 @@ inline constexpr ActTypeTraits kActTypes[] = {{ActType::kNone, "None", false, tr
                                               {ActType::kLeaky, "leaky", true, true},
                                               {ActType::kElu, "elu", true, true}};
 
-/// Whether z is recoverable from the output.
-inline bool is_invertible(const Activation& activation) {
-  for (const ActTypeTraits& each : kActTypes) {
-    if (each.type != activation.type) continue;
-    return each.is_invertible && (!each.has_slope || activation.slope > 0);
-  }
-  return false;
-}
-
 /// The z below which expm1(z) rounds to -1 in T: the logarithm of half the distance from 1 to the
 /// number before it. A lower z is not recoverable from the output of ELU.
 template <class T>

@@ -5,6 +5,23 @@
 
 namespace gluon_syncbn {
 
+bool is_invertible(const Activation& activation) {
+  for (const ActTypeTraits& each : kActTypes) {
+    if (each.type != activation.type) continue;
+    return each.is_invertible && (!each.has_slope || activation.slope > 0);
+  }
+  return false;
+}
+
+std::string invertible_activations() {
+  std::string names;
+  for (const ActTypeTraits& each : kActTypes) {
+    if (!each.is_invertible || !each.has_slope) continue;
+    names += (names.empty() ? "'" : " or '") + std::string(each.name) + "'";
+  }
+  return "None, or " + names + " with a slope above 0";
+}
+
 Invertible Invertible::of(DType dtype, const Activation& activation) {
   // Below 0 the activation multiplies by its slope, so that a small slope makes small numbers.
   const bool active = activation.type != ActType::kNone;

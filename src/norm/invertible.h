@@ -10,6 +10,12 @@
 
 namespace gluon_syncbn {
 
+/// Whether z is recoverable from the output of an activation.
+bool is_invertible(const Activation& activation);
+/// The activations for which that holds, for messages: "None, or 'leaky' or 'elu' with a slope
+/// above 0".
+std::string invertible_activations();
+
 /// Whether the input of a channel is recoverable from its output, as a layer with inplace=True
 /// needs.
 ///

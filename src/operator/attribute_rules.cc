@@ -3,15 +3,15 @@
 #include <string>
 
 #include "common/error.h"
+#include "norm/invertible.h"
 
 namespace gluon_syncbn::op {
 
 void check_rules(const Attributes& attributes) {
   const std::string layer = attributes.layer();
   if (attributes.inplace && !is_invertible(attributes.activation)) {
-    throw Error(layer +
-                ": attribute inplace=True takes an activation that can be inverted: None, "
-                "or 'leaky' or 'elu' with a slope above 0");
+    throw Error(layer + ": attribute inplace=True takes an activation that can be inverted: " +
+                invertible_activations());
   }
   if (attributes.inplace && attributes.shortcut) {
     throw Error(layer +

@@ -9,19 +9,14 @@
 #include "cpu/simd/isa.h"
 #include "cpu/simd/statistics.h"
 #include "cpu/simd/vectors.h"
+#include "cpu/tuning.h"
 #include "norm/activation.h"
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// A tile has up to kBlockRows rows and about kTile columns. Its sums are complete before they are
-/// merged into the statistics of the columns (as kBlock in runs.h).
-constexpr std::int64_t kBlockRows = 128;
-constexpr std::int64_t kTile = 512;
-/// This many rows are added up in registers before the result is added to the sums in memory.
-constexpr std::int64_t kRowGroup = 8;
-/// Rows are fetched into the cache this far ahead.
-constexpr std::int64_t kRowsAhead = 32;
+/// Rows of a tile. Its sums are complete before they are merged into the statistics of the columns.
+constexpr std::int64_t kBlockRows = kAddsPerLane;
 constexpr std::int64_t kLineBytes = 64;
 
 /// The last tile of a row may be wider by less than a vector, so that no tile is narrower than one.

@@ -10,17 +10,15 @@
 #include "cpu/simd/isa.h"
 #include "cpu/simd/statistics.h"
 #include "cpu/simd/vectors.h"
+#include "cpu/tuning.h"
 #include "norm/activation.h"
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// The number of independent sums, so that an addition need not wait for the previous addition.
-constexpr std::int64_t kChains = 4;
-/// Elements of a block, which sums deviations from one pivot. A lane of a sum adds only 128, so
-/// rounding stays small. A block fits the first-level cache, in case a bad pivot needs a second
-/// read.
-constexpr std::int64_t kBlock = 128 * kChains * kDoubles;
+/// Elements of a block, which sums deviations from one pivot. A block fits the first-level cache,
+/// in case a bad pivot needs a second read.
+constexpr std::int64_t kBlock = kAddsPerLane * kChains * kDoubles;
 
 /// A part of one channel: runs of equal length at equal distances. Each run fills a vector or more.
 struct Block {

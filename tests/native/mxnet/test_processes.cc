@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "mxnet/horovod.h"
+#include "horovod/process_sets.h"
 #include "mxnet/layer.h"
 
 namespace gluon_syncbn::tests {
@@ -92,7 +92,7 @@ class Others {
 class Processes : public Library {
  public:
   Processes() {
-    mxnet::add_process_set({&Others::allgather, kProcessSet, 0, kProcesses, "0, 1, 2"});
+    horovod::add_process_set({&Others::allgather, kProcessSet, 0, kProcesses, "0, 1, 2"});
   }
 
   /// Steps are those of one device with the batch of all.

@@ -1,4 +1,4 @@
-#include "mxnet/horovod.h"
+#include "horovod/process_sets.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,18 +10,21 @@
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::horovod {
 namespace {
 
 std::atomic<bool> has_left{false};
 
+using mxnet::NDArray;
+using mxnet::NDArrayHandle;
+
 NDArray make_array(std::size_t size) {
-  return NDArray::on_cpu(static_cast<std::int64_t>(size), kInt64);
+  return NDArray::on_cpu(static_cast<std::int64_t>(size), mxnet::kInt64);
 }
 
 class HorovodGroup : public ProcessGroup {
  public:
-  explicit HorovodGroup(HorovodSet set) : set_(std::move(set)) {}
+  explicit HorovodGroup(ProcessSet set) : set_(std::move(set)) {}
 
   void gather(const std::string& name, Words message, OnGathered then) override {
     if (has_left) return then({{}, kHasLeft});
@@ -34,10 +37,11 @@ class HorovodGroup : public ProcessGroup {
       NDArrayHandle input = exchange->input.handle();
       NDArrayHandle output = exchange->output.handle();
       const std::string full_name = "SyncBatchNorm." + name;
-      check(set_.allgather(&input, &output, full_name.c_str(), kPriority, set_.process_set, 1),
-            "horovod_mxnet_allgather_async");
-      push_after(output, "SyncBatchNormAcrossProcesses",
-                 [exchange] { exchange->then(exchange->result()); });
+      mxnet::check(
+          set_.allgather(&input, &output, full_name.c_str(), kPriority, set_.process_set, 1),
+          "horovod_mxnet_allgather_async");
+      mxnet::push_after(output, "SyncBatchNormAcrossProcesses",
+                        [exchange] { exchange->then(exchange->result()); });
     } catch (const std::exception& error) {
       then({{}, error.what()});
     }
@@ -68,7 +72,8 @@ class HorovodGroup : public ProcessGroup {
     Gathered result() const {
       // Every operation that writes the output has ended, so this returns at once. If Horovod's
       // operation has failed, it returns that error, and the engine forgets it.
-      if (api().NDArrayWaitToRead(output.handle()) != 0) return {{}, api().GetLastError()};
+      if (mxnet::api().NDArrayWaitToRead(output.handle()) != 0)
+        return {{}, mxnet::api().GetLastError()};
       try {
         const auto shape = output.shape();
         const auto* words = output.data<const std::int64_t>();
@@ -79,16 +84,16 @@ class HorovodGroup : public ProcessGroup {
     }
   };
 
-  const HorovodSet set_;
+  const ProcessSet set_;
 };
 
 }  // namespace
 
-void add_process_set(const HorovodSet& set) {
+void add_process_set(const ProcessSet& set) {
   has_left = false;
   add_process_group(std::make_shared<HorovodGroup>(set));
 }
 
 void leave_processes() { has_left = true; }
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::horovod

@@ -4,16 +4,16 @@
 
 #include "mxnet/c_api.h"
 
-namespace gluon_syncbn::mxnet {
+namespace gluon_syncbn::horovod {
 
 /// Horovod's C function horovod_mxnet_allgather_async. It pushes an engine operation that resizes
 /// the outputs, and returns 0 for success.
-using HorovodAllgather = int (*)(NDArrayHandle* inputs, NDArrayHandle* outputs, const char* name,
-                                 int priority, int process_set, int num_arrays);
+using Allgather = int (*)(mxnet::NDArrayHandle* inputs, mxnet::NDArrayHandle* outputs,
+                          const char* name, int priority, int process_set, int num_arrays);
 
 /// The processes that meet in `allgather`.
-struct HorovodSet {
-  HorovodAllgather allgather = nullptr;
+struct ProcessSet {
+  Allgather allgather = nullptr;
   int process_set = 0;
   int rank = 0;  ///< of this process in the set
   int size = 1;
@@ -21,10 +21,10 @@ struct HorovodSet {
 };
 
 /// Lets operators name this process set. Throws Error.
-void add_process_set(const HorovodSet& set);
+void add_process_set(const ProcessSet& set);
 
 /// Must be called before Horovod shuts down. Exchanges that start later fail with `kHasLeft`.
 void leave_processes();
 inline constexpr const char* kHasLeft = "Horovod has been shut down";
 
-}  // namespace gluon_syncbn::mxnet
+}  // namespace gluon_syncbn::horovod
