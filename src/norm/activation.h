@@ -50,13 +50,13 @@ inline constexpr double kSaturation = -0.693147180559945309 * (kDigits<T> + 1);
 //
 // A struct of functions has
 //
-//   kCallsMath                  whether value, gradient and inverse call exp, expm1 or log1p
+//   kCallsMath                  whether it calls exp, expm1 or log1p
 //   value(z)                    the output for z
 //   gradient(dy, z)             the gradient with respect to z, computed from z
 //   gradient_by_output(dy, y)   the same gradient, computed from the output
-//   inverse(y, lowest)          z, computed from the output; ELU returns at least `lowest`, which
-//   is
+//   inverse(y, lowest)          z, computed from the output; at least `lowest` for ELU, which is
 //                               kSaturation of the type that y was rounded to
+//   derivative(z)               if kCallsMath
 //
 // NaN stays NaN. On CPUs, Math must be a type of one source file, for the reason in cpu/simd/isa.h.
 
@@ -98,8 +98,12 @@ struct Elu {
     return z > 0 ? z : Math::lanes(z, slope) * Math::expm1(z > 0 ? V{} : z);
   }
   template <class V>
+  GLUON_SYNCBN_HOST_DEVICE_INLINE V derivative(V z) const {
+    return z > 0 ? Math::lanes(z, 1) : Math::lanes(z, slope) * Math::exp(z > 0 ? V{} : z);
+  }
+  template <class V>
   GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient(V dy, V z) const {
-    return z > 0 ? dy : dy * (Math::lanes(z, slope) * Math::exp(z > 0 ? V{} : z));
+    return dy * derivative(z);
   }
   template <class V>
   GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient_by_output(V dy, V y) const {

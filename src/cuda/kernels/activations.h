@@ -33,50 +33,49 @@ struct Activator : ActFunctions<GpuMath<R>> {
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void activate(R* z) const {
     this->visit([&](const auto& act) {
-      for_each<N, act.kCallsMath>([&](R& each) { each = act.value(each); }, z);
+      replace<N, act.kCallsMath>(z, [&](R each) { return act.value(each); });
     });
   }
-  /// Replaces dy by the gradient with respect to z.
+  /// Replaces dy by the gradient with respect to z. Overwrites z.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void differentiate(R* z, R* dy) const {
     this->visit([&](const auto& act) {
-      for_each<N, act.kCallsMath>([&](R& dy_at, R& z_at) { dy_at = act.gradient(dy_at, z_at); }, dy,
-                                  z);
+      if constexpr (act.kCallsMath) {
+        replace<N, true>(z, [&](R each) { return act.derivative(each); });
+        GLUON_SYNCBN_UNROLL
+        for (int i = 0; i < N; ++i) dy[i] *= z[i];
+      } else {
+        GLUON_SYNCBN_UNROLL
+        for (int i = 0; i < N; ++i) dy[i] = act.gradient(dy[i], z[i]);
+      }
     });
   }
-  /// The same from y = act(z).
+  /// The same from y = act(z), which stays.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void differentiate_by_output(R* y, R* dy) const {
+  GLUON_SYNCBN_HOST_DEVICE void differentiate_by_output(const R* y, R* dy) const {
     this->visit([&](const auto& act) {
-      for_each<N, false>([&](R& dy_at, R& y_at) { dy_at = act.gradient_by_output(dy_at, y_at); },
-                         dy, y);
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < N; ++i) dy[i] = act.gradient_by_output(dy[i], y[i]);
     });
   }
 
  protected:
-  /// Calls function(element of each array) for all elements. If the function is long, the loop has
-  /// one call of it. The arrays rotate, so that they stay in registers.
-  template <int N, bool kIsLong, class Function, class... Arrays>
-  GLUON_SYNCBN_HOST_DEVICE static void for_each(const Function& function, Arrays*... arrays) {
+  /// Replaces each value by function(value). If the function is long, the loop has one call of it.
+  /// The array rotates, so that it stays in registers.
+  template <int N, bool kIsLong, class Function>
+  GLUON_SYNCBN_HOST_DEVICE static void replace(R* values, const Function& function) {
     if constexpr (kIsLong) {
       GLUON_SYNCBN_NO_UNROLL
       for (int turn = 0; turn < N; ++turn) {
-        function(arrays[0]...);
-        (rotate<N>(arrays), ...);
+        const R first = values[0];
+        GLUON_SYNCBN_UNROLL
+        for (int i = 0; i + 1 < N; ++i) values[i] = values[i + 1];
+        values[N - 1] = function(first);
       }
     } else {
       GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < N; ++i) function(arrays[i]...);
+      for (int i = 0; i < N; ++i) values[i] = function(values[i]);
     }
-  }
-
- private:
-  template <int N>
-  GLUON_SYNCBN_HOST_DEVICE static void rotate(R* array) {
-    const R first = array[0];
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i + 1 < N; ++i) array[i] = array[i + 1];
-    array[N - 1] = first;
   }
 };
 
@@ -95,8 +94,8 @@ struct Inverter : Activator<R> {
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void invert(R* y) const {
     this->visit([&](const auto& act) {
-      Activator<R>::template for_each<N, act.kCallsMath>(
-          [&](R& each) { each = act.inverse(each, lowest); }, y);
+      Activator<R>::template replace<N, act.kCallsMath>(
+          y, [&](R each) { return act.inverse(each, lowest); });
     });
   }
 };
