@@ -29,7 +29,7 @@ endfunction()
 
 # Sets `chosen` to architectures for all GPUs: the first `known` one of each generation from
 # `oldest_architecture` on, common later ones, for which the compiler makes better code, and PTX of
-# the newest for later GPUs.
+# the newest for later GPUs. scripts/build_wheels.sh has a shorter list for CUDA 11.
 function(architectures_for_all chosen known)
   set(architectures)
   set(generation_before 0)

@@ -34,7 +34,6 @@ from typing import Any as _Any
 from ._version import __version__
 from .amp import amp_fp32_ops
 from .block import SyncBatchNorm
-from .checkpoints import load_torch
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .cpu_contexts import prepare_cpu_contexts
 from .processes.horovod import init
@@ -46,6 +45,7 @@ from .symbols.exporting import export, to_batchnorm
 from .symbols.folding import fold_batchnorm
 from .symbols.fusing import fuse
 from .timeout import drop_step, get_timeout, set_timeout
+from .torch_weights import load_torch
 
 if _TYPE_CHECKING:
     from .processes.distributed_trainer import DistributedTrainer as DistributedTrainer

@@ -14,10 +14,7 @@
 namespace gluon_syncbn {
 
 inline constexpr double kDefaultTimeout = 300;  // seconds
-// Shares of the timeout. The roll call comes before the reminder, which names the processes that
-// the roll call has found missing.
-inline constexpr double kCallRollAfter = 0.05;
-inline constexpr double kRemindAfter = 0.1;
+inline constexpr double kRemindAfter = 0.1;     // of the timeout
 
 /// Says why the watchdog ends waits before the timeout, for Waiting::interrupt().
 struct Interruption {

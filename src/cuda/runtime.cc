@@ -44,13 +44,6 @@ std::string free_bytes() {
 
 }  // namespace
 
-void check(cudaError_t status, const std::string& what, int ordinal) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();
-  throw Error("CUDA: " + what + " on gpu(" + std::to_string(ordinal) +
-              ") failed: " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
-}
-
 OnDevice::OnDevice(int ordinal) : before_(thread_context()) {
   void* const context = context_of(ordinal);
   if (before_ && before_ == context) return;

@@ -13,6 +13,10 @@
 
 namespace gluon_syncbn {
 
+/// A share of the timeout. The reminder names the processes that the roll call has found missing.
+inline constexpr double kCallRollAfter = 0.05;
+static_assert(kCallRollAfter < kRemindAfter);
+
 /// Wraps a process group. Every process learns in which exchanges the others wait, so error texts
 /// can name the missing processes.
 ///

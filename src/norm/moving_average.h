@@ -26,8 +26,8 @@ GLUON_SYNCBN_HOST_DEVICE inline double momentum_of_average(double batches) {
 }
 
 /// Moves the running statistics of one channel towards those of a batch with `count` elements per
-/// channel. The running variance is biased, as in MXNet, and statistics/whole_data_set.py counts on
-/// it. PyTorch's is unbiased: variance * count / (count - 1).
+/// channel. The running variance is biased, as in MXNet, which statistics/whole_data_set.py and
+/// diagnose/self_test.py expect. PyTorch's is unbiased: variance * count / (count - 1).
 template <class P>
 GLUON_SYNCBN_HOST_DEVICE void move_averages(double momentum, double mean, double variance,
                                             std::int64_t /*count*/, P* running_mean,

@@ -11,10 +11,16 @@
 
 #include "common/error.h"
 #include "common/list_text.h"
-#include "operator/attribute_rules.h"
+#include "operator/attribute_conflicts.h"
 
 namespace gluon_syncbn::op {
 namespace {
+
+// Values come from symbol files that anyone may have written.
+constexpr int kMaxDevices = 4096;
+constexpr const char* kCountOfDevices = "a whole number from 1 to 4096";
+constexpr std::size_t kMaxKeyLength = 1024;
+constexpr const char* kShort = "at most 1024 characters long";
 
 constexpr std::size_t kMaxShownLength = 128;
 constexpr int kNoLimit = std::numeric_limits<int>::max();
@@ -229,7 +235,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     parse_one(layer, name, value, &attributes);
   }
   if (attributes.activation.type == ActType::kRelu) attributes.activation.slope = 0;
-  check_rules(attributes);
+  check_conflicts(attributes);
   if (attributes.sync_group_size && attributes.device_ids.empty()) {
     attributes.device_ids.resize(attributes.num_devices);
     std::iota(attributes.device_ids.begin(), attributes.device_ids.end(), 0);

@@ -96,10 +96,14 @@ struct Reduce {
   }
   GLUON_SYNCBN_HOST_DEVICE static Result merge_rows(const Result* from, std::uint32_t distance,
                                                     std::uint32_t rows) {
-    const Result first = merge_eight(from, distance, rows);
-    if (rows <= kAtOnce) return first;
-    const Result both[] = {first, merge_eight(&from[kAtOnce * distance], distance, rows - kAtOnce)};
-    return Result::template merged<2>(both);
+    Result all = merge_eight(from, distance, rows);
+    GLUON_SYNCBN_UNROLL
+    for (std::uint32_t row = kAtOnce; row < kThreads / kAtOnce; row += kAtOnce) {
+      if (row >= rows) break;
+      const Result both[] = {all, merge_eight(&from[row * distance], distance, rows - row)};
+      all = Result::template merged<2>(both);
+    }
+    return all;
   }
 
   /// Writes the result of a column to `results`, or to the message if `results` is null.

@@ -1,4 +1,4 @@
-"""Load the weights of another library."""
+"""Load weights of PyTorch."""
 
 from __future__ import annotations
 
