@@ -1,4 +1,4 @@
-"""The activations that a norm can compute with its output, each in one row."""
+"""The activations that a norm can compute together with its output, each in one row."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Activation:
-    """How the operators name an activation; whether it has a slope, and an inverse."""
+    """The names of an activation in the operators, its default slope, and its inverse."""
 
     act_type: str  # attribute of this package's operator and of MXNet's own
     op: str  # MXNet's own operator, with the attributes `act_type` and perhaps `slope`
     alpha: float | None = None  # default of the layer for `slope`; None without a slope
-    invertible: bool = True  # if its slope is above 0
+    invertible: bool = True  # with a slope above 0, if it has one
 
     def is_invertible(self, slope: float) -> bool:
         """Whether the argument is recoverable from the output, as `inplace` needs."""
         return self.invertible and (self.alpha is None or slope > 0)
 
 
-# By the names that the layer takes. src/norm/activation.h has their formulas.
+# The keys are values of the argument `activation`. src/norm/activation.h has the formulas.
 ACTIVATIONS = {
     "relu": Activation("relu", "Activation", invertible=False),
     "leaky_relu": Activation("leaky", "LeakyReLU", alpha=0.01),
@@ -33,4 +33,3 @@ INVERTIBLE = "None, or {} with an alpha above 0".format(
 )
 
 DEFAULT_SLOPE = "0.25"  # of this package's operator and of LeakyReLU
-DEFAULT_EPS = "1e-3"  # of this package's operator and of MXNet's BatchNorm

@@ -226,9 +226,7 @@ class SyncBatchNorm(NormBlock):
         self._require(_is_whole(axis), "axis", axis, "a whole number")
         self._kwargs["axis"] = int(axis)
         self._require(_is_number(epsilon), "epsilon", epsilon, "a number of at least 0")
-        self._identity = _Identity(self.prefix)
-        self._own_process_set = process_set is not None
-        self._process_set = horovod.register(process_set) if self._own_process_set else None
+        self._begin(process_set)
         # Gluon reads an attribute before it sets it.
         self._kwargs.update(num_devices=None, sync_group_size=None)
         self.num_devices = num_devices
@@ -236,6 +234,12 @@ class SyncBatchNorm(NormBlock):
         self.momentum = momentum
         self._set_activation(activation, alpha)
         self._set_inplace(inplace)
+
+    def _begin(self, process_set: Any) -> None:
+        """Set the attributes that no BatchNorm has, for a new or a converted layer."""
+        self._identity = _Identity(self.prefix)
+        self._own_process_set = process_set is not None
+        self._process_set = horovod.register(process_set) if self._own_process_set else None
 
     @property
     def num_devices(self) -> int | None:

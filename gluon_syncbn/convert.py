@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
-from .block import SHARED_ATTRIBUTES, SyncBatchNorm, _Identity
+from .block import SHARED_ATTRIBUTES, SyncBatchNorm
 from .mxnet_versions import PLAIN_NORMS, children_of, name_of, names_in
 from .symbols.graph import Graph, meet_on_contexts
 
@@ -26,13 +26,13 @@ def convert_sync_batchnorm(
 
     It converts the layers that compute what ``gluon.nn.BatchNorm`` or
     ``gluon.contrib.nn.SyncBatchNorm`` computes. They stay the same objects with the same
-    parameters, so references, trainers and checkpoints stay valid. Other subclasses, subclasses
-    with public methods of their own, and SymbolBlocks with BatchNorm nodes stay as they are, and a
-    warning names them. The logger ``gluon_syncbn`` lists the converted layers.
+    parameters, so references, trainers and checkpoints stay valid. The logger ``gluon_syncbn``
+    lists them. Norms that compute something else, subclasses with public methods of their own, and
+    SymbolBlocks with BatchNorm nodes stay as they are, and a warning names each.
 
-    SyncBatchNorm nodes of a SymbolBlock, such as an imported network, then synchronize the current
-    contexts of its parameters. All hybridized networks that contain a converted layer build their
-    graphs again at the next call.
+    In a SymbolBlock, such as an imported network, SyncBatchNorm nodes then synchronize
+    `num_devices`, by default the current contexts of its parameters. All hybridized networks that
+    contain a converted layer build their graphs again at the next call.
 
     Parameters
     ----------
@@ -60,8 +60,10 @@ def convert_sync_batchnorm(
     --------
     revert_sync_batchnorm : The inverse.
     """
-    # Raises before anything has changed.
-    SyncBatchNorm(num_devices=num_devices, sync_group_size=sync_group_size)
+    # Raises before anything has changed. With a prefix it does not count as the next layer made.
+    SyncBatchNorm(
+        num_devices=num_devices, sync_group_size=sync_group_size, prefix="convert_sync_batchnorm_"
+    )
     converted = []
     layers = list(norm_layers(net))
     names = names_in(net)
@@ -82,10 +84,10 @@ def convert_sync_batchnorm(
             if number:
                 _warn_of_left(
                     block,
-                    f"{number} BatchNorm nodes of a SymbolBlock, which has no layers. Convert the "
-                    "network before it becomes a symbol, or make it with SyncBatchNorm",
+                    f"a SymbolBlock has no layers, and this one has {number} BatchNorm nodes. "
+                    "Convert the network before it becomes a symbol, or make it with SyncBatchNorm",
                 )
-    _report("converted to SyncBatchNorm", net, converted)
+    _finish("converted to SyncBatchNorm", net, converted)
     return net
 
 
@@ -109,7 +111,7 @@ def _is_one_batchnorm(layer: Any, training: bool) -> bool:
         try:
             # Not layer(data), which would call hooks.
             symbol = layer.forward(data.as_np_ndarray() if mx.util.is_np_array() else data)
-        except Exception:  # a forward of the user's may need arrays; in MXNet 2 all do
+        except Exception:  # a user's forward may need arrays; in MXNet 2 all do
             return False
     if not isinstance(symbol, mx.sym.Symbol):
         return False
@@ -127,20 +129,19 @@ def _is_one_batchnorm(layer: Any, training: bool) -> bool:
 def synchronize(
     layer: Any, name: str, num_devices: int | None, sync_group_size: int | None
 ) -> None:
-    """Make `layer`, a plain BatchNorm or MXNet's own SyncBatchNorm, a SyncBatchNorm."""
+    """Make a layer that computes BatchNorm a SyncBatchNorm, in place."""
     before = layer._kwargs
     layer._before_conversion = (type(layer), before)
     layer._name = name
     layer.__class__ = SyncBatchNorm
-    layer._identity = _Identity(layer.prefix)
-    layer._own_process_set, layer._process_set = False, None
-    # MXNet's SyncBatchNorm has no axis, which is 1.
+    layer._begin(process_set=None)
+    # MXNet's SyncBatchNorm has no attribute `axis`; its channels are axis 1.
     layer._kwargs = {name: before.get(name, 1) for name in SHARED_ATTRIBUTES}
     layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
 
 
 def _revert(layer: Any) -> None:
-    """Make `layer` what it was before `synchronize`, or else a BatchNorm."""
+    """Make a layer what it was before `synchronize`, or a BatchNorm if it is not converted."""
     now = {name: layer._kwargs[name] for name in SHARED_ATTRIBUTES}
     layer.__class__, before = getattr(layer, "_before_conversion", (gluon.nn.BatchNorm, now))
     # Settings that the program has changed since, such as use_global_stats, stay changed.
@@ -154,7 +155,8 @@ def _warn_of_left(block: gluon.Block, why: str) -> None:
 def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     """Undo the conversion of every :class:`gluon_syncbn.SyncBatchNorm` of a network, in place.
 
-    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``. That has neither
+    Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``. Layers of a subclass stay
+    as they are. BatchNorm has neither
     ``momentum=None`` nor an activation: set `momentum` to a number first, and use
     :func:`gluon_syncbn.export` for networks with activations in the norm.
 
@@ -182,7 +184,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
         if layer.momentum is None:
             raise ValueError(
                 f"{layer.name}: momentum=None, the average over all batches, has no counterpart in "
-                "BatchNorm; set its momentum to a number first"
+                "BatchNorm; set layer.momentum to a number first"
             )
         if layer.activation is not None:
             raise ValueError(
@@ -192,7 +194,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     names = [layer.name for layer in layers]
     for layer in layers:
         _revert(layer)
-    _report("reverted from SyncBatchNorm", net, names)
+    _finish("reverted from SyncBatchNorm", net, names)
     return net
 
 
@@ -215,7 +217,8 @@ def norm_layers(net: gluon.Block) -> Iterator[Any]:
     return (block for block in blocks_of(net) if isinstance(block, _BatchNorm))
 
 
-def _report(action: str, net: gluon.Block, names: list[str]) -> None:
+def _finish(action: str, net: gluon.Block, names: list[str]) -> None:
+    """Drop the graphs of the changed layers, and log their names."""
     if names:
         changed = {id(block) for block in blocks_of(net)}
         # Networks that contain `net` have graphs too, and only the collector knows them.

@@ -25,14 +25,14 @@ from .mxnet_versions import ONEDNN, SYMBOL_VERSION, load_symbol
 
 SETTINGS = {
     ONEDNN: "0",
-    # Without oneDNN every first convolution would print that it falls back.
+    # Otherwise every first convolution would print that it runs without oneDNN.
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
 }
 
 _LIBMXNET = mx.base._LIB._name.encode()
 _GPU_FILES = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
 
-# Not mx.nd.Convolution, to which automatic mixed precision hands arrays of another dtype.
+# A graph, because automatic mixed precision changes the dtypes of mx.nd.Convolution.
 _CONVOLUTION = """{
   "nodes": [
     {"op": "null", "name": "data", "inputs": []},
@@ -44,13 +44,13 @@ _CONVOLUTION = """{
   "heads": [[2, 0, 0]],
   "attrs": {"mxnet_version": ["int", %d]}
 }"""
-# In the error about an array in a layout of oneDNN (SetTBlob in mxnet/src/ndarray/ndarray.cc).
+# Part of the error about an array in a layout of oneDNN (SetTBlob in mxnet/src/ndarray/ndarray.cc).
 _LAYOUT_ERROR = "generate TBlob for"
 
-_choice = ""  # why the import has prepared CPU contexts, or why not
+_choice = ""  # why CPU contexts are prepared, or why not
 _prepared = False
 _workspaces_error: str | None = None  # why CPU contexts share MXNet's workspaces
-_openblas_error: str | None = None  # why MXNet's products stay in its own library
+_openblas_error: str | None = None  # why matrix products stay in MXNet's own library
 
 
 def prepare_cpu_contexts() -> None:
@@ -63,14 +63,15 @@ def prepare_cpu_contexts() -> None:
 
     The import of gluon_syncbn calls this function, unless MXNet was built for CUDA and the machine
     has an NVIDIA GPU. The environment variable ``GLUON_SYNCBN_CPU_CONTEXTS`` decides otherwise: 1
-    prepares CPU contexts at the import, 0 leaves MXNet as it is. Another call changes nothing.
+    prepares CPU contexts at the import, 0 leaves MXNet as it is. A second call prepares nothing
+    again.
 
     Raises
     ------
     RuntimeError
         If operators ran before, and oneDNN therefore stays in effect.
     """
-    global _prepared, _workspaces_error, _openblas_error  # noqa: PLW0603
+    global _choice, _prepared, _workspaces_error, _openblas_error  # noqa: PLW0603
     late = LIBRARY.operators_have_run(_LIBMXNET)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -78,6 +79,7 @@ def prepare_cpu_contexts() -> None:
         _workspaces_error = LIBRARY.give_cpu_contexts_workspaces(_LIBMXNET)
         _openblas_error = _use_openblas()
         _prepared = True
+        _choice = "the program called prepare_cpu_contexts()"
     if late and os.environ[ONEDNN] == "0" and _onednn_is_in_effect():
         raise RuntimeError(
             "operators of MXNet ran before CPU contexts were prepared, so oneDNN stays in effect. "
@@ -88,14 +90,16 @@ def prepare_cpu_contexts() -> None:
 
 def prepare_at_import() -> None:
     """Prepare CPU contexts if the machine or the user wants it; warn if it is too late."""
-    global _choice
-    wanted, _choice = _choose()
+    global _choice  # noqa: PLW0603
+    wanted, why = _choose()
     if not wanted:
+        _choice = why
         return
     try:
         prepare_cpu_contexts()
     except RuntimeError as error:
         warnings.warn(str(error), UserWarning, stacklevel=4)
+    _choice = why
 
 
 def _choose() -> tuple[bool, str]:
@@ -109,7 +113,7 @@ def _choose() -> tuple[bool, str]:
         return value == "1", f"GLUON_SYNCBN_CPU_CONTEXTS is {value}"
     if not mx.runtime.Features().is_enabled("CUDA"):
         return True, "MXNet was built without CUDA"
-    # CUDA would say it too, but a process that has called CUDA cannot use GPUs after a fork.
+    # CUDA is not asked, because a process that has called it cannot use GPUs after a fork.
     if not any(map(glob.glob, _GPU_FILES)):
         return True, "there is no NVIDIA GPU"
     return False, "MXNet was built for CUDA and there is an NVIDIA GPU"
@@ -119,10 +123,11 @@ def _use_openblas() -> str | None:
     """Compute MXNet's matrix products in scipy-openblas32; return why not, if that fails.
 
     MXNet's own OpenBLAS dates from 2020 and has no kernels for AVX-512 or later processors. Without
-    oneDNN, convolutions compute there too.
+    oneDNN, convolutions are such products.
     """
     path, problem = None, None
-    package = importlib.util.find_spec("scipy_openblas32")  # importing it would load it for all
+    # An import would load the library for the whole process.
+    package = importlib.util.find_spec("scipy_openblas32")
     if os.environ.get("GLUON_SYNCBN_OPENBLAS") == "0":
         problem = "GLUON_SYNCBN_OPENBLAS is 0"
     elif package is None or package.origin is None:
@@ -130,7 +135,7 @@ def _use_openblas() -> str | None:
     else:
         path = os.fsencode(Path(package.origin).with_name("lib") / "libscipy_openblas.so")
     error = LIBRARY.use_openblas(_LIBMXNET, path)
-    return problem if error is None else error
+    return error or problem
 
 
 def find_problem(several: bool) -> str | None:
@@ -169,7 +174,7 @@ def describe() -> dict[str, str]:
     shared, kept = _workspaces_error, _openblas_error
     if not _prepared:
         shared = kept = "CPU contexts are not prepared"
-        LIBRARY.use_openblas(_LIBMXNET, None)  # finds the library of the products
+        LIBRARY.use_openblas(_LIBMXNET, None)  # only finds the library of the products
     products = LIBRARY.blas()
     return {
         "CPU contexts": f"{'' if _prepared else 'not '}prepared: {_choice}",
@@ -183,7 +188,7 @@ def describe() -> dict[str, str]:
 def _onednn_is_in_effect() -> bool:
     """Find out whether a convolution returns an array in a layout of oneDNN.
 
-    MXNet runs operators of one thread together, and an error of one is an error of all. So a new
+    MXNet joins the operators that one thread calls, and an error of one fails all of them. So a new
     thread runs this convolution alone.
     """
     with ThreadPoolExecutor(1) as thread:

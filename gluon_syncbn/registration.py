@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def start() -> None:
-    """Prepare MXNet and register the operator, at the import. The calls may come in any order."""
+    """Prepare MXNet and register the operator at the import, in any order."""
     cpu_contexts.prepare_at_import()
     _register_operator()
     set_timeout_from_environment()
@@ -29,7 +29,7 @@ def _register_operator() -> None:
     error = LIBRARY.register(mx.base._LIB._name.encode(), _check_cpu_contexts, _visit_live_arrays)
     if error is not None:
         raise ImportError(f"gluon_syncbn could not register its operator: {error}")
-    # Registered after MXNet's own handler, and so called before it.
+    # Python calls this handler before MXNet's own, because it is registered later.
     atexit.register(end_all_waiting)
 
 
@@ -47,16 +47,17 @@ def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
 def _visit_live_arrays(visitor: Callable[[int], None]) -> None:
     arrays = [each for each in gc.get_objects() if issubclass(type(each), mx.nd.NDArray)]
     for array in arrays:
-        gradient = array.grad  # the program may not hold it
+        gradient = array.grad  # the program may hold it through this array alone
         visitor(array.handle)
         if gradient is not None:
             visitor(gradient.handle)
 
 
 def end_all_waiting() -> None:
-    """Fail all passes that wait at the end of the process.
+    """At the end of the process, fail the passes that wait.
 
-    MXNet waits for all operations then (_notify_shutdown in mxnet/python/mxnet/base.py).
+    MXNet then waits for all operations (_notify_shutdown in mxnet/python/mxnet/base.py), and these
+    would never end. Other errors are the program's, and are raised.
     """
     expected = [LIBRARY.leave_processes(), LIBRARY.retire()]
     try:

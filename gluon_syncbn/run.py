@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN = 3
 
-# Parameters of the operator and their initial values, as MXNet's own operator asks for them.
+# The variables that MXNet's own operator makes in a symbol, and their initial values.
 _PARAMETERS = {
     "gamma": None,
     "beta": None,
@@ -40,7 +40,7 @@ _PARAMETERS = {
 }
 
 _made: list[str] = []  # layers of the script that can synchronize
-_left: Counter[str] = Counter()  # its other norm layers, by class
+_left: Counter[str] = Counter()  # other norm layers of the script, by class
 
 
 def add_command(commands: Any) -> None:
@@ -64,7 +64,8 @@ def add_command(commands: Any) -> None:
         metavar="N",
         type=int,
         help="for --convert: the number of devices of a training step. By default, the number of "
-        "contexts of the parameters; networks that become symbols before that need it",
+        "contexts of the parameters; networks that become symbols before they are initialized need "
+        "N",
     )
     parser.add_argument(
         "-m",
@@ -74,7 +75,7 @@ def add_command(commands: Any) -> None:
         help="a module to run instead of a script, as python -m does",
     )
     parser.add_argument(
-        "script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="and its arguments"
+        "script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the script and its arguments"
     )
     parser.set_defaults(run=functools.partial(_run, parser))
 
@@ -114,7 +115,7 @@ def _run_program(
     except SystemExit:
         raise
     except BaseException:
-        # Read here, because the script may have set a hook of its own.
+        # The hook is read here, because the script may have set its own.
         sys.excepthook = functools.partial(_show_from_script, sys.excepthook)
         raise
 
@@ -122,7 +123,7 @@ def _run_program(
 def _run_script(path: str, *arguments: str) -> None:
     sys.argv[:] = [path, *arguments]
     _set_first_folder(str(Path(path).resolve().parent))
-    # Since Python 3.9 a script knows its absolute path.
+    # Since Python 3.9, __file__ of a script is an absolute path.
     file = path if sys.version_info < (3, 9) else str(Path(path).absolute())
     source = Path(file).read_bytes()
     main = ModuleType("__main__")
@@ -169,7 +170,7 @@ def _replace_layers() -> None:
 
 
 def _replace_operators() -> None:
-    """Replace MXNet's operator too, which symbols and hybrid blocks call by themselves."""
+    """Replace MXNet's operator too, which programs also call without the layer."""
     for functions in (mx.nd, mx.sym):
         theirs = functions.contrib.SyncBatchNorm
         _replace_in_mxnet(theirs, functools.wraps(theirs)(_own_operator(functions)))
@@ -251,9 +252,9 @@ def _after_init(block: type, then: Callable) -> None:
 def _serialize_first_calls() -> None:
     """Let one thread at a time trace a network and initialize its parameters.
 
-    GluonCV's ``DataParallelModel(sync=True)`` calls each device on a thread. In Gluon each thread
-    would build a graph of its own, and devices with different graphs never meet. Calls of a network
-    that has its graph do not wait for each other.
+    GluonCV's ``DataParallelModel(sync=True)`` calls the network on one thread per device. Each
+    thread could build a graph of its own, and devices with different graphs never meet. Calls of a
+    network that has its graph hold the lock only while they fetch parameters.
     """
     lock = threading.RLock()
 
@@ -279,7 +280,8 @@ def _serialize_first_calls() -> None:
     _wrap_method(gluon.HybridBlock, "_call_cached_op", building_once)
     _wrap_method(gluon.HybridBlock, "infer_shape", locked)
     _wrap_method(gluon.Parameter, "_finish_deferred_init", locked)
-    # A parameter has its data before its gradient, and no deferred initialization before its data.
+    # While a parameter is initialized, for a moment it has neither data nor a deferred
+    # initialization, and then data without a gradient.
     _wrap_method(gluon.Parameter, "data", locked)
 
 

@@ -10,7 +10,7 @@ from mxnet import gluon
 
 from .mxnet_versions import new_array
 
-# Names of parameters in Gluon, and in PyTorch.
+# Gluon's names of parameters, with PyTorch's names.
 _LEAVES = {
     "weight": "weight",
     "bias": "bias",
@@ -21,8 +21,8 @@ _LEAVES = {
     "running_var": "running_var",
     "num_batches_tracked": "num_batches_tracked",
 }
-# Values for parameters that a norm of PyTorch may lack.
-_WITHOUT = {"gamma": 1.0, "beta": 0.0, "num_batches_tracked": 0.0}
+# Values of parameters that a norm of PyTorch may lack.
+_DEFAULTS = {"gamma": 1.0, "beta": 0.0, "num_batches_tracked": 0.0}
 
 _Modules = Dict[str, Dict[str, Any]]
 
@@ -50,8 +50,8 @@ def load_torch(
     Returns
     -------
     dict of str to str
-        For each parameter of `net`, the entry that it was loaded from. It is "" if a norm has no
-        such entry, and so got a scale of 1, or a shift or count of 0.
+        For each parameter of `net`, the entry that it was loaded from. It is "" if the norm of
+        PyTorch lacks the entry. Then a scale is 1, and a shift or count is 0.
 
     Raises
     ------
@@ -60,52 +60,57 @@ def load_torch(
 
     See Also
     --------
-    update_statistics : Biased running variances; PyTorch computes unbiased ones.
+    update_statistics : Computes running variances again. PyTorch's are unbiased.
     """
-    ours, theirs = _modules(net._collect_params_with_prefix()), _modules(state_dict)
+    ours = _modules("net", net._collect_params_with_prefix())
+    theirs = _modules("state_dict", state_dict)
     pairs: dict[str, str] = {}
     for our_part, their_part in (names or {}).items():
-        pairs.update(_matched(_part(ours, our_part), _part(theirs, their_part)))
-    left = [name for name in ours if name not in pairs]
-    other = [name for name in theirs if name not in pairs.values()]
-    pairs.update(_matched({name: name for name in left}, {name: name for name in other}))
+        pairs.update(
+            _matched(_part("net", ours, our_part), _part("state_dict", theirs, their_part))
+        )
+    our_rest = {name: name for name in ours if name not in pairs}
+    their_rest = {name: name for name in theirs if name not in pairs.values()}
+    pairs.update(_matched(our_rest, their_rest))
     loaded, values = {}, []
     for our_name, their_name in pairs.items():
         for leaf, parameter in ours[our_name].items():
             source, value = _value(our_name, leaf, parameter, their_name, theirs[their_name])
             loaded[_join(our_name, leaf)] = source
             values.append((parameter, value))
-        unused = {*theirs[their_name]} - {_LEAVES[leaf] for leaf in ours[our_name]}
-        for leaf in unused - {"num_batches_tracked"}:
-            raise ValueError(f"{our_name} of net has no place for {their_name}.{leaf}")
+        used = {"num_batches_tracked", *(_LEAVES[leaf] for leaf in ours[our_name])}
+        unused = sorted({*theirs[their_name]} - used)
+        if unused:
+            raise ValueError(f"{our_name} of net has no place for {their_name}.{unused[0]}")
     for parameter, value in values:
         parameter.set_data(new_array(value, mx.cpu(), parameter.dtype))
     return loaded
 
 
-def _modules(entries: Mapping[str, Any]) -> _Modules:
-    """Group the entries by module."""
+def _modules(source: str, entries: Mapping[str, Any]) -> _Modules:
+    """Group the entries of `source` by module."""
     modules: _Modules = {}
     for name, value in entries.items():
         module, _, leaf = name.rpartition(".")
         if leaf not in _LEAVES or not hasattr(value, "shape"):
+            hint = "" if source == "net" else ". Give the result of torch_net.state_dict()"
             raise ValueError(
-                f"{name} ({type(value).__name__}) should be a weight, a bias or a running "
-                "statistic. Give the result of state_dict() of the network"
+                f"{source} has {name} ({type(value).__name__}), which is no weight, bias or "
+                f"running statistic{hint}"
             )
         modules.setdefault(module, {})[leaf] = value
     return modules
 
 
-def _part(modules: _Modules, part: str) -> dict[str, str]:
-    """Names of the modules of a part, by the rest of the name after the part."""
+def _part(source: str, modules: _Modules, part: str) -> dict[str, str]:
+    """Map the name of each module within a part of `source` to its full name."""
     found = {
         name[len(part) :].lstrip("."): name
         for name in modules
         if name == part or name.startswith(f"{part}.")
     }
     if not found:
-        raise ValueError(f"names has {part!r}, but there is no such part with parameters")
+        raise ValueError(f"names has {part!r}, but {source} has no such part with parameters")
     return found
 
 
@@ -114,8 +119,10 @@ def _matched(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
     if ours.keys() == theirs.keys():
         return {ours[name]: theirs[name] for name in ours}
     for our_name, their_name in zip(ours, theirs):
-        # A number is a place among layers of all kinds, and differs between the libraries.
-        for name in {our_name, their_name} if our_name != their_name else ():
+        if our_name == their_name:
+            continue
+        # A number also counts layers without parameters, so the libraries may differ in it.
+        for name in (our_name, their_name):
             if name in ours and name in theirs and not name.rpartition(".")[2].isdecimal():
                 raise ValueError(
                     f"{ours[our_name]} of net and {theirs[their_name]} are at the same place, but "
@@ -134,14 +141,14 @@ def _matched(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
 def _value(
     our_name: str, leaf: str, parameter: gluon.Parameter, their_name: str, module: dict[str, Any]
 ) -> tuple[str, np.ndarray]:
-    """Return the entry for a parameter, and its values."""
+    """Return the name of the entry for a parameter, and its values."""
     here, there = _join(our_name, leaf), _join(their_name, _LEAVES[leaf])
     if parameter._data is None and not parameter._deferred_init:
         raise ValueError(f"{here} is not initialized: call net.initialize(ctx=...) first")
     if _LEAVES[leaf] not in module:
-        if leaf in _WITHOUT and "running_mean" in module:
+        if leaf in _DEFAULTS and "running_mean" in module:
             shape = module["running_mean"].shape if leaf != "num_batches_tracked" else (1,)
-            return "", np.full(tuple(shape), _WITHOUT[leaf])
+            return "", np.full(tuple(shape), _DEFAULTS[leaf])
         raise ValueError(f"{here} of net needs {there}, which state_dict does not have")
     value = module[_LEAVES[leaf]]
     if hasattr(value, "detach"):  # a tensor on any device, perhaps of bfloat16
@@ -149,10 +156,10 @@ def _value(
     value = np.asarray(value)
     if leaf == "num_batches_tracked":
         value = value.reshape(1)
-    known = len(parameter.shape) == value.ndim and all(
+    fits = len(parameter.shape) == value.ndim and all(
         size in (0, -1, other) for size, other in zip(parameter.shape, value.shape)
     )
-    if not known:
+    if not fits:
         raise ValueError(
             f"{here} of net has shape {parameter.shape}, but {there}, which is at its place, has "
             f"{value.shape}: say in `names` which modules match"

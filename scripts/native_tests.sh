@@ -1,7 +1,7 @@
-# test.sh and nightly.sh source this, with the tools of .venv in PATH.
+# test.sh, nightly.sh and test_gpu_kernels.py source this, with the tools of .venv in PATH.
 
 # The thread sanitizer of older compilers does not start if the kernel randomizes more bits of addresses
-# than it expects. Programs that setarch -R runs have fixed addresses.
+# than this sanitizer expects. setarch -R starts programs at fixed addresses.
 fixed_addresses=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then
   fixed_addresses=(setarch "$(uname -m)" -R)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes or updates .venv in the repository, with pinned dependencies and the project itself in place
 # ("pip install -e ."). Edits of Python files take effect at once, edits of C++ files with the next
-# run of this script. If nothing has changed it does nothing, so the other scripts always call it.
+# run of this script. If nothing has changed it does nothing, so other scripts call it first.
 #
 #   scripts/setup.sh [--test] [--distributed]
 #
@@ -21,7 +21,8 @@
 #                       ON and AUTO install an nvcc if there is none: the one of Python's packages,
 #                       in .venv, if the driver is new enough for it. Otherwise Debian's
 #                       nvidia-cuda-toolkit (non-free), if this user may call apt-get and if that
-#                       would not install another driver.
+#                       would not install another driver. Otherwise ON takes the one of Python's
+#                       packages, whose code this driver does not run.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -51,14 +52,16 @@ done
 exec 9<"scripts/setup.sh"
 if command -v flock >/dev/null; then flock 9; fi
 
-# Runs a command and writes its output to the log. If it fails, shows the end of the log.
-logged() {
+# Runs a command and writes its output to the log. If it fails, shows the end of the log and returns 1.
+try_logged() {
   printf '\n$ %s\n' "$*" >>"$log"
-  if ! "$@" >>"$log" 2>&1 </dev/null 9<&-; then
+  "$@" >>"$log" 2>&1 </dev/null 9<&- || {
     tail -n 40 "$log" >&2
-    die "failed: $* (all output: $log)"
-  fi
+    say "failed: $* (all output: $log)" >&2
+    return 1
+  }
 }
+logged() { try_logged "$@" || exit 1; }
 
 supported='import sys; sys.exit(not (3, 8) <= sys.version_info[:2] <= (3, 11))'
 
@@ -78,7 +81,8 @@ find_python() {
   die "no Python 3.8 to 3.11 found (MXNet 1.9.1 does not run on later ones); set PYTHON"
 }
 
-# Installs the Debian packages "$2"... if this user may. Otherwise says what to install for "$1".
+# Installs the Debian packages "$2"... if this user may. Otherwise says what to install for "$1", and
+# returns 1.
 system_packages() {
   local purpose="$1" as_root=()
   shift
@@ -94,9 +98,9 @@ system_packages() {
     return 1
   fi
   say "installing the system packages $* ($purpose)"
-  logged "${as_root[@]}" apt-get update -q
-  logged "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -q -y --no-install-recommends "$@"
+  try_logged "${as_root[@]}" apt-get update -q &&
+    try_logged "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -q -y --no-install-recommends "$@"
 }
 
 # Prints those of the shared libraries "$@" that do not load.
@@ -144,13 +148,13 @@ if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0:
 END
 }
 
-# Prints the path of the user's nvcc, if there is one.
+# The path of the user's nvcc, or nothing.
 users_nvcc="${CUDACXX:-$(command -v nvcc || true)}"
 if [[ -z "$users_nvcc" && -x /usr/local/cuda/bin/nvcc ]]; then
   users_nvcc=/usr/local/cuda/bin/nvcc
 fi
 
-# Installs nvcc from the system's packages if its code runs with this driver ("$1", such as 12.4).
+# Installs nvcc from the system's packages if its code runs with a driver for CUDA "$1", such as 12.4.
 # Does not if the packages would also install a driver, which would replace this one.
 system_nvcc() {
   local version changes
@@ -170,7 +174,8 @@ system_nvcc() {
 }
 
 # Sets CUDACXX to an nvcc: the user's, or one of the system's or Python's packages whose code runs with
-# this driver. If there is none, says what to install and returns 1.
+# this driver; with GLUON_SYNCBN_CUDA=ON, that of Python's packages for any driver. If there is none,
+# says what to install and returns 1.
 provide_nvcc() {
   local known
   CUDACXX="${CUDACXX:-$users_nvcc}"
@@ -237,7 +242,8 @@ if [[ "$version" == 3.11 ]]; then
 fi
 
 dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
-# Prints a hash of the sources of the build, and of its nvcc.
+# Prints a hash of the sources of the build, and its nvcc, which the driver determines if the user has
+# none.
 project_stamp() {
   local nvcc=""
   if [[ "$GLUON_SYNCBN_CUDA" != OFF ]]; then nvcc="${users_nvcc:-that for $(driver_cuda)}"; fi
@@ -250,16 +256,16 @@ library=gluon_syncbn/libgluon_syncbn.so
 
 : >"$log"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
-deps=(--no-deps --force-reinstall)
-if ! stamped dependencies "$dependencies"; then
-  deps=()
-fi
-if ((!${#deps[@]})) || ! stamped project "$(project_stamp)" || [[ ! -e "$library" ]]; then
+with_dependencies=0
+if ! stamped dependencies "$dependencies"; then with_dependencies=1; fi
+if ((with_dependencies)) || ! stamped project "$(project_stamp)" || [[ ! -e "$library" ]]; then
   command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
     die "no C++ compiler found (Debian: apt-get install g++)"
   rm -f "$state/project" "$state/imported"
   logged "${pip[@]}" install 'pip>=22' # An earlier pip cannot install this project in place.
-  if ((${#deps[@]})); then
+  alone=()
+  if ((!with_dependencies)); then
+    alone=(--no-deps --force-reinstall)
     say "building and installing gluon_syncbn"
   else
     rm -f "$state/dependencies"
@@ -272,15 +278,15 @@ if ((!${#deps[@]})) || ! stamped project "$(project_stamp)" || [[ ! -e "$library
   if [[ "$GLUON_SYNCBN_CUDA" != OFF ]] && ! provide_nvcc; then
     say "warning: built without the GPU backend: GPU contexts will be refused"
   fi
-  # One call for all packages, so that pip sees all constraints on NumPy together.
-  logged "${pip[@]}" install ${deps[@]+"${deps[@]}"} ${constraints[@]+"${constraints[@]}"} \
+  # One call installs all packages, so that pip sees all constraints on NumPy.
+  logged "${pip[@]}" install ${alone[@]+"${alone[@]}"} ${constraints[@]+"${constraints[@]}"} \
     --editable ".[$extras]"
   printf '%s\n' "$mxnet" >"$state/mxnet"
   printf '%s\n' "$dependencies" >"$state/dependencies"
   project_stamp >"$state/project"
 fi
 
-# Another package may have replaced a library, for example of CUDA. So this imports all of them once.
+# pip may have replaced a library that MXNet loads. An import shows whether all still load.
 if [[ ! -e "$state/imported" ]]; then
   logged "$venv/bin/python" -W ignore -c 'import gluon_syncbn'
   touch "$state/imported"

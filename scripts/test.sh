@@ -46,7 +46,7 @@ case "${1:-}" in
 esac
 
 scripts/setup.sh --test
-# For CMake, CTest and Ninja of .venv.
+# CMake, CTest and Ninja are in .venv.
 export PATH="$PWD/.venv/bin:$PATH"
 
 source scripts/native_tests.sh
@@ -110,7 +110,7 @@ python() {
   .venv/bin/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 "$@"
 }
 
-# On MXNet 2, in .venv-mxnet2, with the same native library.
+# Runs the tests on MXNet 2, in .venv-mxnet2, with the same native library.
 mxnet2() {
   printf '\ntest: Python tests on MXNet 2\n'
   local venv="$PWD/.venv-mxnet2" wanted

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs a wheel in an empty virtual environment of each PYTHON, and tests it there: import, diagnose,
-# training, export, convert. Runs outside of the repository, with no compiler in PATH.
+# Installs a wheel in an empty virtual environment of each PYTHON, and tests it there: training, both
+# exports, loading the exported files without this package, and diagnose. Runs outside of the
+# repository, with no compiler in PATH.
 #
 #   scripts/test_wheel.sh [--mxnet2] WHEEL PYTHON...
 #
@@ -16,7 +17,7 @@ if [[ "${1:-}" == --mxnet2 ]]; then
   shift
 fi
 (($# >= 2)) && [[ "$1" == *.whl ]] || {
-  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2
+  "$0" --help >&2
   exit 2
 }
 wheel="$(realpath "$1")"

@@ -14,12 +14,11 @@ class DistributedTrainer(hvd.DistributedTrainer):
     """Horovod's ``DistributedTrainer``, which also sums over the contexts of a process.
 
     Horovod's own trainer exchanges only the gradients of the first context. The other contexts use
-    their own gradients, and drift apart. This trainer first sums the gradients over the contexts,
-    and gives all contexts the average of the processes. With one context per process it does what
-    Horovod's own trainer does.
+    their own gradients, and drift apart. This trainer sums the gradients over the contexts and the
+    processes. With one context per process it does what Horovod's own trainer does.
 
-    As in Horovod, ``step(batch_size)`` also divides by the number of processes. `batch_size` is the
-    size of the whole batch divided by the number of processes, even if their shares differ.
+    As in Horovod, ``step(batch_size)`` divides the sum by the number of processes too. `batch_size`
+    is the size of the whole batch divided by that number, even if processes have unequal shares.
 
     Parameters
     ----------
@@ -29,7 +28,7 @@ class DistributedTrainer(hvd.DistributedTrainer):
     Raises
     ------
     ImportError
-        On import of this module, if there is no Horovod that was built for MXNet.
+        At its first use, if there is no Horovod that was built for MXNet.
     """
 
     def _allreduce_grads(self) -> None:

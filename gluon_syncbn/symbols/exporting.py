@@ -16,7 +16,7 @@ from .graph import SHORTCUT, Graph, last_line
 
 _logger = logging.getLogger(__name__)
 
-# The operator has one input more if it averages over all batches.
+# Inputs of BatchNorm. SyncBatchNorm with momentum=None also has the count of batches.
 _NUM_INPUTS = 5
 
 
@@ -25,7 +25,8 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
 
     A shortcut and an activation become nodes after it: ``elemwise_add``, and ``Activation`` or
     ``LeakyReLU``. In inference the result is the same. In training BatchNorm normalizes each device
-    separately, and nodes with ``momentum=None`` get its default, 0.9.
+    separately, and nodes with ``momentum=None`` get BatchNorm's
+    default, 0.9.
 
     Parameters
     ----------
@@ -47,14 +48,14 @@ def _make_plain(graph: Graph, index: int) -> None:
     """Replace the SyncBatchNorm `index` by MXNet's own operators."""
     name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
     attributes = graph.nodes[index]["attrs"]
-    shortcuts = [inputs.pop(SHORTCUT)] if graph.flag(index, "shortcut") else []
+    shortcut = inputs.pop(SHORTCUT) if graph.flag(index, "shortcut") else None
     kept = {
         key: value
         for key, value in attributes.items()
-        if (key in SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # momentum
+        if (key in SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # of momentum
     }
     last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **kept)
-    for shortcut in shortcuts:
+    if shortcut is not None:
         last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
     act_type = attributes.get("act_type", "None")
     if act_type != "None":
@@ -63,7 +64,7 @@ def _make_plain(graph: Graph, index: int) -> None:
         if activation.alpha is not None:
             extra["slope"] = attributes.get("slope", DEFAULT_SLOPE)
         graph.add(activation.op, f"{name}_{act_type}", [[last, 0, 0]], **extra)
-    # Readers of the norm now read the last node.
+    # The last node takes the index of the norm, so that readers of the norm read it.
     graph.nodes[index] = graph.nodes.pop()
 
 

@@ -8,8 +8,9 @@ from typing import Dict
 import mxnet as mx
 import numpy as np
 
-from ..activations import DEFAULT_EPS
 from .graph import Graph
+
+_DEFAULT_EPS = "1e-3"  # of this package's operator and of MXNet's BatchNorm
 
 Arrays = Dict[str, mx.nd.NDArray]
 _FOLDABLE = ("Convolution", "Deconvolution", "FullyConnected")
@@ -134,7 +135,7 @@ def _fold_arrays(graph: _Graph, index: int, args: Arrays, aux: Arrays) -> None:
     )
     if graph.flag(index, "fix_gamma", "True"):
         gamma = np.ones_like(gamma)
-    scale = gamma / np.sqrt(var + float(graph.attribute(index, "eps", DEFAULT_EPS)))
+    scale = gamma / np.sqrt(var + float(graph.attribute(index, "eps", _DEFAULT_EPS)))
 
     layer = graph.nodes[source]
     weight_name = graph.nodes[layer["inputs"][1][0]]["name"]

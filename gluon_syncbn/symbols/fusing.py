@@ -51,8 +51,9 @@ def fuse(
     num_inputs : int, default 1
         Number of inputs of the network.
     inplace : bool, default False
-        Make norms with a leaky ReLU or ELU, without a sum, work in place, so that MXNet frees their
-        inputs. See `inplace` of :class:`gluon_syncbn.SyncBatchNorm` for the price.
+        Make norms with a leaky ReLU or ELU work in place, so that MXNet frees their inputs. Norms
+        with a sum or a ReLU cannot. See `inplace` of :class:`gluon_syncbn.SyncBatchNorm` for the
+        price.
 
     Returns
     -------
@@ -150,17 +151,18 @@ class FusedNetwork(gluon.SymbolBlock):
         self._params = gluon.ParameterDict("", shared)
         self._params._params.update(used)
         self._reg_params = used
-        # As an attribute, the network itself would become a child.
+        # A method, because Gluon makes a child of a network that is an attribute.
         self._structure: Callable[[str], dict] = net._collect_params_with_prefix
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
-        """Hybridize as every Gluon block; synchronize the contexts of the parameters."""
+        """Hybridize as every Gluon block does, and synchronize the contexts of the parameters."""
         meet_on_contexts(self, None, None)
         super().hybridize(active, **kwargs)
 
     def cast(self, dtype: Any) -> None:
         """Cast as every Gluon block does; norms keep float32 parameters for float16 data."""
         super().cast(dtype)
+        # SymbolBlock.cast keeps the other parameters of norms, but does not know the count.
         for name, parameter in self._reg_params.items():
             if np.dtype(dtype) == np.float16 and name.endswith("num_batches_tracked"):
                 parameter.cast("float32")
@@ -206,7 +208,7 @@ class _Graph(Graph):
         activation = self._activation(reader)
         if activation is None:
             name = self.nodes[reader]["name"]
-            raise _LeftError(f"is followed by {name}, which is no ReLU, leaky ReLU or ELU")
+            raise _LeftError(f"is followed by {name}, which no norm can have as its activation")
         recovers = self.flag(index, "inplace")
         kind, slope = BY_TYPE[activation["act_type"]], float(activation.get("slope", 0))
         inverts = shortcut is None and kind.is_invertible(slope)
@@ -219,7 +221,7 @@ class _Graph(Graph):
             attributes["shortcut"] = "True"
         if inplace and inverts:
             attributes["inplace"], recovers = "True", True
-        # The new node takes the place of the activation, after all inputs of the shortcut.
+        # The new node takes the index of the activation, because its inputs have lower ones.
         uses, before = self._uses(), {i: self.nodes[i] for i in (*absorbed, reader)}
         self.nodes[reader] = {**norm, "inputs": inputs, "attrs": attributes}
         for other in absorbed:
@@ -234,7 +236,7 @@ class _Graph(Graph):
         return f"{addition}{activation['act_type']}{' in place' if recovers else ''}"
 
     def _uses(self) -> list[tuple[int, list[int]]]:
-        """Layers that are used several times, each with its input, in the order of the uses."""
+        """List the inputs of layers that are used several times, in the order of the uses."""
         if not self._shared:
             return []
         norms = {*self.norms()}
@@ -247,12 +249,13 @@ class _Graph(Graph):
         return readers[0][0] if len(readers) == 1 and readers[0][0] >= 0 else None
 
     def _activation(self, index: int) -> dict[str, str] | None:
-        """Return the operator's attributes for the activation `index`, or None."""
+        """Return the norm's attributes for the activation `index`; None if it cannot have it."""
         op, act_type = self.nodes[index]["op"], self.attribute(index, "act_type", "leaky")
         if op in ("relu", "_npx_relu"):
             op, act_type = "Activation", "relu"
         activation = BY_NODE.get((op, act_type))
         if activation is None or activation.alpha is None:
             return None if activation is None else {"act_type": act_type}
-        slope = float(np.float32(self.attribute(index, "slope", DEFAULT_SLOPE)))  # as MXNet has it
+        # As MXNet stores it.
+        slope = float(np.float32(self.attribute(index, "slope", DEFAULT_SLOPE)))
         return {"act_type": act_type, "slope": repr(slope)} if slope >= 0 else None

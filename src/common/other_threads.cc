@@ -12,7 +12,7 @@
 namespace gluon_syncbn {
 namespace {
 
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kPeriod{1};
 // Threads count as idle if at most this share of the observations found a busy one.
 constexpr double kBusyShare = 0.2;
 constexpr const char* kTasks = "/proc/self/task";
@@ -20,8 +20,8 @@ constexpr const char* kTasks = "/proc/self/task";
 bool is_busy(const std::string& task) {
   std::ifstream file(std::string(kTasks) + "/" + task + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // The text is "number (name) state ...", in which the name may contain any character. It is empty
-  // if the thread has ended.
+  // The text is "number (name) state ...", in which the name may contain any character. The text is
+  // empty if the thread has ended.
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
   const char state = text[name_end + 2];
@@ -43,7 +43,7 @@ bool any_is_busy() {
 bool OtherThreads::observe_idle() {
   ++observations_;
   if (any_is_busy()) ++busy_;
-  if (Clock::now() - since_ < kPatience) return false;
+  if (Clock::now() - since_ < kPeriod) return false;
   const bool are_idle = busy_ <= kBusyShare * observations_;
   forget();
   return are_idle;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "cpu/kernels.h"
 #include "cpu/thread_pool.h"
 #include "cpu/tuning.h"
 #include "norm/moments.h"
@@ -54,7 +55,7 @@ class HostPass : public DevicePass {
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     try {
-      // The other passes come first, because their devices would wait for this pass.
+      // The other passes come first, so that their devices start before this thread computes.
       std::vector<std::shared_ptr<HostPass>> own_last;
       for (const auto& pass : passes) own_last.push_back(std::static_pointer_cast<HostPass>(pass));
       std::stable_partition(own_last.begin(), own_last.end(),
@@ -95,12 +96,12 @@ class HostPass : public DevicePass {
   virtual void write_outputs(Channels channels) = 0;
   /// Writes the results with one number per channel, after all channels are merged.
   virtual void write_channel_results() = 0;
-  /// Returns the lock that is held while the devices write these results.
+  /// Returns the lock that is held while the devices write those results.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
 
   Channels all_channels() const { return {0, layout_.channels}; }
 
-  /// Makes room for the merged numbers, which all passes read.
+  /// Collects the parts of all devices, and gives all passes one result to merge them into.
   void share_merged(const DevicePasses& passes) {
     std::int64_t count = 0;
     parts_.clear();
@@ -144,7 +145,8 @@ class HostPass : public DevicePass {
     }
   }
 
-  /// Takes each part of the channels through the whole pass of all devices.
+  /// For each part of the channels, sums, merges and writes the outputs of all devices. The outputs
+  /// begin with the device whose elements the sums have read last.
   void take_parts(const std::vector<std::shared_ptr<HostPass>>& passes) {
     std::int64_t count = 0;
     for (const auto& pass : passes) {
@@ -214,7 +216,7 @@ class HostPass : public DevicePass {
   std::shared_ptr<Merged> merged_;
   std::vector<const Part*> parts_;  // the parts of all devices, in the pass that merges them
   std::shared_ptr<Call> call_;      // null once it is complete
-  std::vector<char> summed_;        // whether each channel has been summed
+  std::vector<char> summed_;        // a flag per channel; threads write neighbouring ones
 };
 
 }  // namespace gluon_syncbn::cpu

@@ -31,7 +31,7 @@ class Matrix {
     columns_ = width_ * fold;
     rows_ = layout.outer / fold;
     rest_ = layout.outer % fold * width_;
-    slab_rows_ = std::max(kRowsPerColumn, slab / columns_);
+    slab_rows_ = std::max(kLeastRows, slab / columns_);
   }
 
   std::int64_t columns() const { return columns_; }

@@ -57,7 +57,7 @@ class Team {
 
   void run(std::int64_t number, const std::function<void(std::int64_t)>& task) {
     const Caller caller(&callers_);
-    if (number < cpu::kFewParts || forked_.load(std::memory_order_relaxed) || !has_free_core(0)) {
+    if (number < cpu::kLeastParts || forked_.load(std::memory_order_relaxed) || !has_free_core(0)) {
       for (std::int64_t i = 0; i < number; ++i) task(i);
       return;
     }

@@ -35,7 +35,7 @@ int ordinal_of(int index) {
   return index % count;
 }
 
-/// Users of MXNet set the variable on machines whose GPUs claim peer access that does not work.
+/// Users set MXNET_ENABLE_GPU_P2P=0 where CUDA reports peer access that does not work.
 bool peer_access_is_off() {
   const char* value = std::getenv("MXNET_ENABLE_GPU_P2P");
   return value && *value && std::atoi(value) == 0;
@@ -121,7 +121,7 @@ bool Gpu::reads(Gpu* owner) {
 }
 
 Gpu::Reading Gpu::try_reading(Gpu* owner) {
-  // A std::future would not do: its timed waits need a newer libstdc++ than MXNet's wheels bring.
+  // A std::future would not do: its timed waits need a newer libstdc++ than wheels may ask for.
   struct Trial {
     std::mutex mutex;
     std::condition_variable ended;
@@ -152,8 +152,11 @@ Gpu::Reading Gpu::try_reading(Gpu* owner) {
   std::unique_lock<std::mutex> lock(trial->mutex);
   const auto has_ended = [&] { return trial->found.has_value(); };
   const std::chrono::duration<double> limit(Watchdog::instance().timeout());
-  if (limit.count() == 0) trial->ended.wait(lock, has_ended);
-  if (!trial->ended.wait_for(lock, limit, has_ended)) return Reading::kHangs;
+  if (limit.count() == 0) {
+    trial->ended.wait(lock, has_ended);
+  } else if (!trial->ended.wait_for(lock, limit, has_ended)) {
+    return Reading::kHangs;
+  }
   if (!trial->error.empty()) throw Error(trial->error);
   return *trial->found;
 }
@@ -221,10 +224,10 @@ void Gpu::run() {
     try {
       on_device->emplace(ordinal_);
     } catch (const std::exception&) {
-      // The tasks find the same error, and report it.
+      // The task calls CUDA, gets the same error and reports it.
     }
   };
-  std::optional<OnDevice> always;  // so that tasks need not change the selection
+  std::optional<OnDevice> always;  // so that `on_device` below has nothing to change as a rule
   select(&always);
   for (;;) {
     std::function<void()> task;
@@ -235,7 +238,7 @@ void Gpu::run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    // The task before may have completed a call. Then MXNet may have selected another GPU.
+    // The previous task may have completed a call of MXNet, which may select another GPU.
     std::optional<OnDevice> on_device;
     select(&on_device);
     task();

@@ -7,7 +7,7 @@ namespace {
 
 std::atomic<Lender> the_lender{nullptr};
 
-/// Rounds up, so that arrays of about one size share memory.
+/// Rounds up to a power of two, so that arrays of similar size share a pool.
 std::size_t rounded(std::size_t doubles) {
   std::size_t size = 32;
   while (size < doubles) size *= 2;
@@ -58,7 +58,7 @@ void Memories::give_back_free(Memory::Place place) {
       for (auto& memory : pool.clear()) free.push_back(std::move(memory));
     }
   }
-  // Earlier work may still use the memory.
+  // Kernels may still use the memory.
   if (!free.empty()) stream_->synchronize();
 }
 

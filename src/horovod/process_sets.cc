@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <exception>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "distributed/process_group_registry.h"
@@ -29,7 +32,7 @@ class HorovodGroup : public ProcessGroup {
   void gather(const std::string& name, Words message, OnGathered then) override {
     if (has_left) return then({{}, kHasLeft});
     try {
-      // The continuation keeps the handle of the output, because Horovod refers to that handle.
+      // The task of push_after() owns both arrays, because Horovod uses their handles until then.
       const auto capacity = message.size() * static_cast<std::size_t>(set_.size);
       const auto exchange = std::make_shared<Exchange>(
           Exchange{make_array(message.size()), make_array(capacity), then});
@@ -61,7 +64,7 @@ class HorovodGroup : public ProcessGroup {
   }
 
  private:
-  // Gradients may wait for statistics, never statistics for gradients.
+  // Statistics go before Horovod's gradients, because every layer waits for them.
   static constexpr int kPriority = 1 << 20;
 
   struct Exchange {
@@ -70,8 +73,8 @@ class HorovodGroup : public ProcessGroup {
     OnGathered then;
 
     Gathered result() const {
-      // Every operation that writes the output has ended, so this returns at once. If Horovod's
-      // operation has failed, it returns that error, and the engine forgets it.
+      // All writers of the output have ended, so NDArrayWaitToRead returns at once. If Horovod's
+      // operation has failed, it returns that error, and the engine forgets the error.
       if (mxnet::api().NDArrayWaitToRead(output.handle()) != 0)
         return {{}, mxnet::api().GetLastError()};
       try {

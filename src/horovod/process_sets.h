@@ -17,13 +17,14 @@ struct ProcessSet {
   int process_set = 0;
   int rank = 0;  ///< of this process in the set
   int size = 1;
-  std::string ranks;  ///< of all processes of the set in the job, such as "0, 1", for messages
+  std::string ranks;  ///< of its processes in the job, such as "0, 1", for messages
 };
 
-/// Lets operators name this process set. Throws Error.
+/// Registers a process set. Operators refer to it by its number. Throws Error.
 void add_process_set(const ProcessSet& set);
 
-/// Must be called before Horovod shuts down. Exchanges that start later fail with `kHasLeft`.
+/// Must be called before Horovod shuts down. Later exchanges fail with kHasLeft, until a process
+/// set is added again.
 void leave_processes();
 inline constexpr const char* kHasLeft = "Horovod has been shut down";
 

@@ -21,16 +21,16 @@ namespace {
 
 std::atomic<LiveArrays> the_live_arrays{nullptr};
 
-/// Keeps unread errors over a fork.
+/// Keeps unread errors across a fork.
 ///
 /// This works around a fault of MXNet: WaitForAll, which its handler of forks calls, takes the
 /// errors from all arrays (mxnet/src/engine/threaded_engine.cc). The program could then read arrays
 /// that no operation has written. MXNet has no list of the arrays with errors. So
-/// UnreadErrors visits all arrays that the program holds, notes the arrays with an error, and fails
-/// them again after the fork.
+/// UnreadErrors visits all arrays that the program holds, and writes to each. After the fork it
+/// fails those that the engine did not let it write.
 class UnreadErrors {
  public:
-  /// Must come before take().
+  /// Must come before take(), which removes the errors.
   void note_arrays() {
     if (const LiveArrays live_arrays = the_live_arrays.load()) live_arrays(&note);
   }
@@ -43,9 +43,9 @@ class UnreadErrors {
     arrays_.clear();
     error_.clear();
     if (error.empty()) return;
-    // All arrays share one error, as before the fork: a thread that reads it removes it from all.
-    // The source fails even if the program holds no array with the error, so that waitall() raises
-    // it.
+    // All arrays get the first error that WaitForAll has found. They share it, so a thread that
+    // reads it removes it from all. The source fails in any case, so that waitall() raises the
+    // error even if the program holds no array with it.
     const NDArray source = NDArray::on_cpu(1, kFloat32);
     push({"cpu", 0}, {}, {source.handle()}, "SyncBatchNormUnreadError", kAsync,
          [&](const Completion& completion) { completion.fail(error); });
@@ -95,7 +95,8 @@ void or_print(const Task& task) noexcept {
   }
 }
 
-// How many times `before` has been called for the fork under way.
+// How many times `before` has been called for the fork under way: the handlers are registered once
+// more for each call of run_before_later_fork_handlers().
 thread_local int the_depth = 0;
 
 void before() {

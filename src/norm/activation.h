@@ -6,9 +6,9 @@
 namespace gluon_syncbn {
 
 /// The activation of the normalized value z, by MXNet's names. A layer with a shortcut needs an
-/// activation whose derivative is computable from its output. A new type needs a struct of
-/// functions and a case of ActFunctions::visit here, a row in kActTypes, and one in
-/// gluon_syncbn/activations.py.
+/// activation whose derivative is computable from its output. A new type needs a row in kActTypes,
+/// a struct of functions, a case in ActFunctions::visit(), and a row in
+/// gluon_syncbn/activations.py. If it is invertible, Invertible::of() must know how flat it is.
 enum class ActType {
   kNone,   ///< z
   kRelu,   ///< max(z, 0)
@@ -19,7 +19,7 @@ enum class ActType {
 /// The derivative at 0 is the one from below, as in MXNet.
 struct Activation {
   ActType type = ActType::kNone;
-  double slope = 0;  ///< 0 or greater, so that the sign of the output is that of z; 0 for ReLU
+  double slope = 0;  ///< at least 0, so that the output is above 0 only if z is; 0 for ReLU
 };
 
 /// The properties of a type.
@@ -27,7 +27,7 @@ struct ActTypeTraits {
   ActType type;
   const char* name;  ///< in the operator's attribute act_type
   bool has_slope;
-  bool is_invertible;  ///< if its slope is above 0
+  bool is_invertible;  ///< with a slope above 0, if it has one
 };
 
 inline constexpr ActTypeTraits kActTypes[] = {{ActType::kNone, "None", false, true},
@@ -40,11 +40,11 @@ inline constexpr ActTypeTraits kActTypes[] = {{ActType::kNone, "None", false, tr
 template <class T>
 inline constexpr double kSaturation = -0.693147180559945309 * (kDigits<T> + 1);
 
-// The functions of each activation, for all devices. V is a number or a vector of numbers, and the
-// struct Math of a kind of device has what C++ has no operators for:
+// The functions of each activation, for all devices. V is a number or a vector of numbers. Math,
+// which is cpu::VectorMath or cuda::GpuMath, has what C++ has no operators for:
 //
 //   Number               the type of the slope
-//   lanes(like, number)  `number` in each lane of a V, which is the type of `like`
+//   lanes(like, number)  a value of the type of `like` with `number` in each lane
 //   product(v, number)   v * number; 0 if `number` is 0, even if v is infinite
 //   exp, expm1, log1p    of a V
 //
@@ -54,11 +54,12 @@ inline constexpr double kSaturation = -0.693147180559945309 * (kDigits<T> + 1);
 //   value(z)                    the output for z
 //   gradient(dy, z)             the gradient with respect to z, computed from z
 //   gradient_by_output(dy, y)   the same gradient, computed from the output
-//   inverse(y, lowest)          z, computed from the output; at least `lowest` for ELU, which is
-//                               kSaturation of the type that y was rounded to
-//   derivative(z)               if kCallsMath
+//   inverse(y, lowest)          z, computed from the output. For ELU at least `lowest`, which is
+//                               kSaturation of the type that y was rounded to.
+//   derivative(z)               only if kCallsMath
 //
-// NaN stays NaN. On CPUs, Math must be a type of one source file, for the reason in cpu/simd/isa.h.
+// value() and inverse() keep a NaN. On CPUs, Math must be in an unnamed namespace; cpu/simd/isa.h
+// says why.
 
 /// ReLU, leaky or not.
 template <class Math>
@@ -118,7 +119,7 @@ struct Elu {
   }
 };
 
-/// The numbers of an activation in the form that its functions take.
+/// Chooses the functions of an activation, and holds their slope.
 template <class Math>
 struct ActFunctions {
   using Number = typename Math::Number;
@@ -127,12 +128,13 @@ struct ActFunctions {
   Number inverse_slope;
 
   explicit ActFunctions(const Activation& activation) : type(activation.type) {
-    const double below = type == ActType::kNone ? 1 : activation.slope;
-    slope = static_cast<Number>(below);
-    inverse_slope = static_cast<Number>(1 / below);
+    const double slope_below = type == ActType::kNone ? 1 : activation.slope;
+    slope = static_cast<Number>(slope_below);
+    // Infinite for slope 0, which has no inverse.
+    inverse_slope = static_cast<Number>(1 / slope_below);
   }
 
-  /// Returns visit(functions), where the identity is a Rectifier.
+  /// Calls visit(functions). Those of kNone are a Rectifier of slope 1.
   template <class Visit>
   GLUON_SYNCBN_HOST_DEVICE_INLINE void visit(const Visit& visit) const {
     if (type == ActType::kElu) return visit(Elu<Math>{slope, inverse_slope});

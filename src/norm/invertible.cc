@@ -23,13 +23,13 @@ std::string invertible_activations() {
 }
 
 Invertible Invertible::of(DType dtype, const Activation& activation) {
-  // Below 0 the activation multiplies by its slope, so that a small slope makes small numbers.
+  // Below 0 the inverse divides by the slope, and so enlarges the error of a small output.
   const bool active = activation.type != ActType::kNone;
-  const double flattest = active ? std::min(activation.slope, 1.0) : 1.0;
-  return dispatch(dtype, [flattest](auto types) -> Invertible {
+  const double least_slope = active ? std::min(activation.slope, 1.0) : 1.0;
+  return dispatch(dtype, [least_slope](auto types) -> Invertible {
     using T = typename decltype(types)::Data;
     const double rounding = std::ldexp(1, -kDigits<T>);
-    return {rounding, kUnderflow<T> / flattest, std::sqrt(rounding)};
+    return {rounding, kUnderflow<T> / least_slope, std::sqrt(rounding)};
   });
 }
 

@@ -12,19 +12,19 @@ namespace gluon_syncbn {
 
 /// Whether z is recoverable from the output of an activation.
 bool is_invertible(const Activation& activation);
-/// The activations for which that holds, for messages: "None, or 'leaky' or 'elu' with a slope
-/// above 0".
+/// The activations for which is_invertible() holds: "None, or 'leaky' or 'elu' with a slope above
+/// 0".
 std::string invertible_activations();
 
 /// Whether the input of a channel is recoverable from its output, as a layer with inplace=True
 /// needs.
 ///
-/// The normalized input is (z - beta) / gamma, which has the error of z divided by gamma. So a
-/// small gamma spoils it. Half of the digits of the dtype must be left.
+/// The normalized input is (z - beta) / gamma. The error of z is divided by gamma too, so a small
+/// gamma makes it large. Half of the digits of the dtype must be left.
 struct Invertible {
   double rounding;   ///< the error of z, relative to beta
   double underflow;  ///< the error of a small z
-  double tolerance;  ///< the largest error of the normalized input
+  double tolerance;  ///< the largest error allowed in the normalized input
 
   /// `activation` must have an inverse.
   static Invertible of(DType dtype, const Activation& activation);

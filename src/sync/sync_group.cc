@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "common/error.h"
 #include "common/per_process.h"
@@ -32,6 +31,7 @@ std::vector<std::shared_ptr<SyncGroup>> SyncGroup::all_named() {
 SyncGroup::Ticket SyncGroup::announce(const Device& device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = members_.find(device);
+  // If so, the program has broken off the failed step.
   if (failed_ && found != members_.end() && found->second.next > *failed_) bring_up_to_date();
   return made_++;
 }
@@ -42,10 +42,10 @@ std::shared_ptr<Round> SyncGroup::join(const Device& device, Ticket ticket) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!members_.count(device) && members_.size() == num_devices_) {
-      throw Error(layer_ + " synchronizes " + device_list(members_) + " (num_devices=" +
+      throw Error(layer_ + " synchronizes " + device_list(members_) + " (" + options_.option + "=" +
                   std::to_string(num_devices_) + ") and was called on " + device.name() +
-                  " as well. Set num_devices to the number of devices in use; after moving a "
-                  "hybridized network to other contexts call hybridize() again.");
+                  " as well. That number should be the number of devices in use. After you move a "
+                  "hybridized network to other contexts, call hybridize() again.");
     }
     Member& member = members_[device];
     std::uint64_t number = member.next;

@@ -101,7 +101,7 @@ CONTINUED = (
     "a number from 0 to 1",
     "a whole number from 1 to",
     "the number of a process set of Horovod",
-    "Set num_devices to the number of devices in use",
+    "as well. That number should be the number of devices in use",
     "the loop waits for one device",
     "known are",
 )

@@ -174,8 +174,8 @@ class Named(HybridBlock):
         (small, lambda s: s.pop("a.weight"), None, "4 of net is the first without a counterpart"),
         (small, lambda s: s.update({"a.bias": np.ones(4)}), None, "0 of net has no place for a.bi"),
         (small, lambda s: s.update({"a.weight_g": np.ones(4)}), None, "a.weight_g (ndarray)"),
-        (small, lambda s: s.update(epoch=3), None, "epoch (int) should be a weight, a bias"),
-        (small, lambda s: None, {"nine": "c"}, "names has 'nine', but there is no such part"),
+        (small, lambda s: s.update(epoch=3), None, "epoch (int), which is no weight, bias or"),
+        (small, lambda s: None, {"nine": "c"}, "names has 'nine', but net has no such part"),
         (lambda: small(scale=False), lambda s: None, None, "b.weight is not 1, but 1 of net has"),
         (
             Named,

@@ -16,8 +16,8 @@ GLUON_SYNCBN_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
 GLUON_SYNCBN_INLINE float log1p_of(float x) { return __builtin_log1pf(x); }
 GLUON_SYNCBN_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
 
-/// The functions of vectors for norm/activation.h. Those of all lanes are called and not inlined: a
-/// call takes little time beside exp() for each lane.
+/// The Math of norm/activation.h for vectors. exp, expm1 and log1p are not inlined: a call takes
+/// little time beside one exp() for each lane.
 struct VectorMath {
   using Number = double;
 
@@ -48,7 +48,7 @@ struct VectorMath {
   }
 };
 
-/// The functions without an activation, faster than a Rectifier with slope 1.
+/// The functions of kNone, faster than a Rectifier with slope 1.
 struct Identity {
   template <class V>
   GLUON_SYNCBN_INLINE V value(V z) const {
@@ -74,30 +74,36 @@ GLUON_SYNCBN_INLINE void with_activation(const Activation& activation, const Vis
   ActFunctions<VectorMath>(activation).visit(visit);
 }
 
+/// From what a gate computes dz.
+enum class DzFrom { kDy, kZ, kOutput, kInPlace };
+
 /// Turns dy into dz = dy * act'(z) for one channel, or for a vector of columns. Also computes
 /// x - center. In place, both are computed from the output, which is passed as x.
-template <class T, class V, class Act, bool kInPlace, bool kByOutput>
+template <class T, class V, class Act, DzFrom kFrom>
 struct ChannelGate {
   V scale;
   V shift;
   Act act;
 
   GLUON_SYNCBN_INLINE V centered(V x, V center) const {
-    return kInPlace ? (act.inverse(x, kSaturation<T>) - shift) * scale : x - center;
+    if (kFrom != DzFrom::kInPlace) return x - center;
+    return (act.inverse(x, kSaturation<T>) - shift) * scale;
   }
   GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V /*x*/, V y) const {
-    return kByOutput ? act.gradient_by_output(dy, y) : act.gradient(dy, centered * scale + shift);
+    if (kFrom == DzFrom::kDy) return dy;
+    if (kFrom == DzFrom::kZ) return act.gradient(dy, centered * scale + shift);
+    return act.gradient_by_output(dy, y);
   }
   GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V x) const {
     return (*this)(dy, centered, x, x);
   }
 };
 
-/// The gates of all channels. at(load) makes a ChannelGate, where load(array) gives its numbers.
-/// They compute act'(z) from the output, or from z. In place they read no input.
-template <class T, class R, class Act, bool kInPlace, bool kByOutput>
+/// The gates of all channels. at(load) makes a ChannelGate, where load(array) gives its scale and
+/// shift.
+template <class T, class R, class Act, DzFrom kFrom>
 struct Gates {
-  static constexpr int kInputs = kByOutput && !kInPlace ? 3 : 2;  // dy and x, or dy, x and y
+  static constexpr int kInputs = kFrom == DzFrom::kOutput ? 3 : 2;  // dy, x or y, y
   const R* scale;
   const R* shift;
   Act act;
@@ -105,9 +111,9 @@ struct Gates {
   template <class Load>
   GLUON_SYNCBN_INLINE auto at(const Load& load) const {
     using V = decltype(load(scale));
-    constexpr bool kLooksAtZ = kInPlace || !kByOutput;
-    return ChannelGate<T, V, Act, kInPlace, kByOutput>{kLooksAtZ ? load(scale) : V{},
-                                                       kLooksAtZ ? load(shift) : V{}, act};
+    constexpr bool kNormalizes = kFrom == DzFrom::kZ || kFrom == DzFrom::kInPlace;
+    return ChannelGate<T, V, Act, kFrom>{kNormalizes ? load(scale) : V{},
+                                         kNormalizes ? load(shift) : V{}, act};
   }
 };
 
@@ -117,14 +123,14 @@ template <class T, class R, class Visit>
 GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, const T* y,
                                     const NormalizationArrays<R>& p, const Visit& visit) {
   if (activation.type == ActType::kNone) {
-    if (!x) return visit(Gates<T, R, Identity, true, true>{p.scale, p.shift, {}});
-    return visit(Gates<T, R, Identity, false, true>{p.scale, p.shift, {}});
+    if (!x) return visit(Gates<T, R, Identity, DzFrom::kInPlace>{p.scale, p.shift, {}});
+    return visit(Gates<T, R, Identity, DzFrom::kDy>{p.scale, p.shift, {}});
   }
   with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
     using Act = decltype(act);
-    if (!x) return visit(Gates<T, R, Act, true, true>{p.scale, p.shift, act});
-    if (y) return visit(Gates<T, R, Act, false, true>{p.scale, p.shift, act});
-    visit(Gates<T, R, Act, false, false>{p.scale, p.shift, act});
+    if (!x) return visit(Gates<T, R, Act, DzFrom::kInPlace>{p.scale, p.shift, act});
+    if (y) return visit(Gates<T, R, Act, DzFrom::kOutput>{p.scale, p.shift, act});
+    visit(Gates<T, R, Act, DzFrom::kZ>{p.scale, p.shift, act});
   });
 }
 
@@ -153,26 +159,26 @@ struct Inputs {
   }
 };
 
-/// The input arrays that a gate needs. If x or y is null, the other one takes its place.
+/// The input arrays that a gate needs. In place, y takes the place of x.
 template <class Gates, class T>
 GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x, const T* y) {
   if constexpr (Gates::kInputs == 2) {
     return {{dy, x ? x : y}};
   } else {
-    return {{dy, x ? x : y, y ? y : x}};
+    return {{dy, x, y}};
   }
 }
 
 /// Computes dz and x - center of a vector of elements. The caller sums dz and dz * (x - center).
 template <class Gate>
 struct GradientTerms {
-  Doubles mean;
+  Doubles center;
   Gate gate;
 
   /// `x` is the output if the gate works in place.
   template <class... Output>
   GLUON_SYNCBN_INLINE Terms operator()(Doubles dy, Doubles x, Output... y) const {
-    const Doubles centered = gate.centered(x, mean);
+    const Doubles centered = gate.centered(x, center);
     return {gate(dy, centered, x, y...), centered};
   }
 };

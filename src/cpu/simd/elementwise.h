@@ -10,8 +10,8 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Writes out[0, length), where value(i) gives the vector that begins with out[i]. `length` is a
-/// vector or more.
+/// Writes out[0, length), where value(i) gives the vector that begins with out[i]. `length` is at
+/// least the size of a vector.
 ///
 /// The vectors at both ends may overlap with those between. They are computed before anything is
 /// written, because the output array may be an input too.
@@ -37,8 +37,9 @@ GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how, const
   store(out + last, at_end);
 }
 
-// The functions that compute output elements. ...By has the numbers of all channels; its at(load)
-// makes the function for one channel, or for a vector of columns.
+// Normalize and Differentiate compute outputs for one channel, or for a vector of columns.
+// NormalizeBy and DifferentiateBy hold the numbers of all channels, and at(load) makes the former
+// of them.
 
 template <class V, class Act>
 struct Normalize {
@@ -92,7 +93,7 @@ struct DifferentiateBy {
   }
 };
 
-/// Calls visit(inputs, by), where `by` makes the function of these inputs.
+/// Calls visit(inputs, by), where by.at(load) makes the function of these inputs.
 template <class T, class Visit>
 GLUON_SYNCBN_INLINE void with_normalization(const T* x, const T* shortcut,
                                             const NormalizationArrays<Real<T>>& p,
@@ -108,7 +109,7 @@ GLUON_SYNCBN_INLINE void with_normalization(const T* x, const T* shortcut,
   });
 }
 
-/// value(i) for write(): f of the inputs at i.
+/// The `value` of write(): applies f to the vectors of all inputs at i.
 template <class T, int kInputs, class F>
 struct Computed {
   const Inputs<T, kInputs>& inputs;

@@ -20,6 +20,8 @@ namespace {
 /// in case a bad pivot needs a second read.
 constexpr std::int64_t kBlock = kAddsPerLane * kChains * kDoubles;
 
+static_assert(kShortInner >= kReals<float>);  // A run must fill a vector.
+
 /// A part of one channel: runs of equal length at equal distances. Each run fills a vector or more.
 struct Block {
   std::int64_t begin;

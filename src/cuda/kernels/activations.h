@@ -3,14 +3,13 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/real.h"
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 #include "norm/activation.h"
 
 namespace gluon_syncbn::cuda {
 
-/// The functions of numbers for norm/activation.h.
+/// The Math of norm/activation.h for GPUs.
 template <class R>
 struct GpuMath {
   using Number = R;
@@ -24,7 +23,7 @@ struct GpuMath {
   GLUON_SYNCBN_HOST_DEVICE static R log1p(R v) { return std::log1p(v); }
 };
 
-/// Applies an activation to N elements in registers. All of them share one branch.
+/// Applies an activation to N elements in registers, which share one branch on its type.
 template <class R>
 struct Activator : ActFunctions<GpuMath<R>> {
   using ActFunctions<GpuMath<R>>::ActFunctions;
@@ -36,7 +35,7 @@ struct Activator : ActFunctions<GpuMath<R>> {
       replace<N, act.kCallsMath>(z, [&](R each) { return act.value(each); });
     });
   }
-  /// Replaces dy by the gradient with respect to z. Overwrites z.
+  /// Replaces dy by the gradient with respect to z. May overwrite z.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void differentiate(R* z, R* dy) const {
     this->visit([&](const auto& act) {
@@ -50,7 +49,7 @@ struct Activator : ActFunctions<GpuMath<R>> {
       }
     });
   }
-  /// The same from y = act(z), which stays.
+  /// Like differentiate(), but computed from y = act(z), which it keeps.
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void differentiate_by_output(const R* y, R* dy) const {
     this->visit([&](const auto& act) {
@@ -60,8 +59,8 @@ struct Activator : ActFunctions<GpuMath<R>> {
   }
 
  protected:
-  /// Replaces each value by function(value). If the function is long, the loop has one call of it.
-  /// The array rotates, so that it stays in registers.
+  /// Replaces each value by function(value). A long function is compiled once and not N times. The
+  /// array rotates, because a variable index would move it to local memory.
   template <int N, bool kIsLong, class Function>
   GLUON_SYNCBN_HOST_DEVICE static void replace(R* values, const Function& function) {
     if constexpr (kIsLong) {
@@ -82,9 +81,9 @@ struct Activator : ActFunctions<GpuMath<R>> {
 /// An activation that can be inverted.
 template <class R>
 struct Inverter : Activator<R> {
-  R lowest;  // that is recoverable from the output of ELU
+  R lowest;  // the lowest z that is recoverable from the output of ELU
 
-  /// For elements of T.
+  /// T is the type that outputs are rounded to.
   template <class T>
   static Inverter of(const Activation& activation) {
     return {Activator<R>(activation), static_cast<R>(kSaturation<T>)};
@@ -112,15 +111,17 @@ GLUON_SYNCBN_HOST_DEVICE void put(const R* input, R (*elements)[kInputs], int k)
   for (int i = 0; i < N; ++i) elements[i][k] = input[i];
 }
 
-// A gate replaces dy by dz, the gradient before the activation, for the sums of a backward pass. It
-// has
+// A gate replaces dy by dz, the gradient with respect to the argument of the activation, for the
+// sums of a backward pass. It has
 //
 //   kIsActivated               whether there is an activation
-//   kInputs                    the number of input arrays: dy, then x or y, perhaps y
+//   kInputs                    the number of input arrays. 2: dy and x, or in place dy and y.
+//                              3: dy, x and y.
 //   Channel                    the numbers of a channel that the gate needs
-//   at(mean, c, center)        returns these; sets `center` to the mean of the second input
+//   at(mean, c, center)        returns the Channel c. Sets `center` to what the sums subtract from
+//                              the second input: its mean, or in place 0.
 //   apply<N, kNumber>(channels, center, elements)
-//                              replaces dy in N elements, of kNumber channels in turn
+//                              replaces dy in N elements; element i belongs to channel i % kNumber
 
 template <class R>
 struct NoGate {
@@ -136,7 +137,7 @@ struct NoGate {
   GLUON_SYNCBN_HOST_DEVICE void apply(const Channel*, const R*, Elements*) const {}
 };
 
-/// Computes the normalization again.
+/// Computes dz from z, and z again from x.
 template <class R>
 struct GateByInput {
   static constexpr bool kIsActivated = true;
@@ -170,18 +171,15 @@ struct GateByInput {
   }
 };
 
-/// Reads the output.
+/// Computes dz from the output.
 template <class R>
-struct GateByOutput {
+struct GateByOutput : NoGate<R> {
   static constexpr bool kIsActivated = true;
   static constexpr int kInputs = 3;
   using Channel = typename NoGate<R>::Channel;
 
   Activator<R> activator;
 
-  GLUON_SYNCBN_HOST_DEVICE Channel at(const double* mean, std::uint32_t c, R* center) const {
-    return NoGate<R>().at(mean, c, center);
-  }
   template <int N, int kNumber>
   GLUON_SYNCBN_HOST_DEVICE void apply(const Channel*, const R*, R (*elements)[kInputs]) const {
     R dy[N];
@@ -193,7 +191,7 @@ struct GateByOutput {
   }
 };
 
-/// In place: dz and the input are recovered from the output.
+/// In place: computes dz and the normalized input from the output.
 template <class R>
 struct GateInPlace {
   static constexpr bool kIsActivated = true;

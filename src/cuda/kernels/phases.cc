@@ -171,7 +171,8 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* 
   } else if (gate.activation.type == ActType::kNone) {
     reduce<Products>(layout, mean, {}, scratch, message, stream, dy, x);
   } else if (gate.y) {
-    reduce<ProductsByOutput>(layout, mean, {activator}, scratch, message, stream, dy, x, gate.y);
+    reduce<ProductsByOutput>(layout, mean, {{}, activator}, scratch, message, stream, dy, x,
+                             gate.y);
   } else {
     reduce<ProductsByInput>(layout, mean, {activator, gate.normalizations}, scratch, message,
                             stream, dy, x);
@@ -197,7 +198,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
                   gate.y);
   } else if (dshortcut || gate.y) {
     // Without an activation the slope is 1 on both sides of 0, so any array may stand for y.
-    write_outputs(layout, InputGradientByOutput<R>{plain, {activator}}, outputs, stream, dy, x,
+    write_outputs(layout, InputGradientByOutput<R>{plain, {{}, activator}}, outputs, stream, dy, x,
                   is_plain ? dy : gate.y);
   } else if (is_plain) {
     write_outputs(layout, plain, outputs, stream, dy, x);

@@ -26,12 +26,13 @@ struct Reduce {
   const double* statistic;  // a number per channel; null if the accumulator needs no statistic
   Gate gate;
   std::uint32_t columns;  // in a chunk
-  Result* results;        // at chunk * columns + column; null: results go to the message
-  Message message;        // written if `results` is null
+  Result* results;        // at chunk * columns + column; null: they go to the message
+  Message message;
 
   // A thread merges this many results at once, so that their loads overlap.
   static constexpr std::uint32_t kAtOnce = 8;
   static constexpr std::uint32_t kMerged = kThreads * kColumns / kAtOnce;
+  static_assert(kThreads % (kAtOnce * ChannelLast::kLanes<1>) == 0);  // Groups of rows are whole.
   struct Shared {
     Result of_threads[kThreads * kColumns];  // row by row; tiling.h orders the places of a row
     Result merged[kMerged];
@@ -47,10 +48,10 @@ struct Reduce {
       Result* row = &shared->of_threads[tiling.template row<kVector>(thread) * width];
       sum(block, thread, row);
     } else if (step == 1) {
-      // Each thread merges eight rows of one column. The rows are kMerged results apart, so
-      // neighbouring threads read neighbouring memory.
+      // Each thread merges kAtOnce rows of one column, because kMerged is a multiple of the width.
+      // The rows are kMerged results apart, so neighbouring threads read neighbouring memory.
       if (thread < kMerged) {
-        shared->merged[thread] = merge_eight(&shared->of_threads[thread], kMerged, kAtOnce);
+        shared->merged[thread] = merge_some(&shared->of_threads[thread], kMerged, kAtOnce);
       }
     } else if (thread < width) {
       const std::uint32_t rows = tiling.template rows_at_once<kVector>() / kAtOnce;
@@ -83,9 +84,9 @@ struct Reduce {
     }
   }
 
-  /// Merges `number` results, or eight if there are more. They lie `distance` results apart.
-  GLUON_SYNCBN_HOST_DEVICE static Result merge_eight(const Result* from, std::uint32_t distance,
-                                                     std::uint32_t number) {
+  /// Merges `number` results, or kAtOnce if there are more. They lie `distance` results apart.
+  GLUON_SYNCBN_HOST_DEVICE static Result merge_some(const Result* from, std::uint32_t distance,
+                                                    std::uint32_t number) {
     Result results[kAtOnce];
     GLUON_SYNCBN_UNROLL
     for (std::uint32_t i = 0; i < kAtOnce; ++i) {
@@ -94,13 +95,14 @@ struct Reduce {
     }
     return Result::template merged<kAtOnce>(results);
   }
+  /// Merges `rows` results, which lie `distance` results apart.
   GLUON_SYNCBN_HOST_DEVICE static Result merge_rows(const Result* from, std::uint32_t distance,
                                                     std::uint32_t rows) {
-    Result all = merge_eight(from, distance, rows);
+    Result all = merge_some(from, distance, rows);
     GLUON_SYNCBN_UNROLL
     for (std::uint32_t row = kAtOnce; row < kThreads / kAtOnce; row += kAtOnce) {
-      if (row >= rows) break;
-      const Result both[] = {all, merge_eight(&from[row * distance], distance, rows - row)};
+      if (row >= rows) break;  // The loop's own limit is constant, so that it can be unrolled.
+      const Result both[] = {all, merge_some(&from[row * distance], distance, rows - row)};
       all = Result::template merged<2>(both);
     }
     return all;
