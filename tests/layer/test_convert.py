@@ -71,10 +71,12 @@ def test_convert_and_revert(hybridize, initialized):
     gluon_syncbn.convert_sync_batchnorm(many)
     assert [layer.key for layer in norm_layers(many)] == keys, "converting again changes nothing"
     many.first._kwargs["use_global_stats"] = True
+    many.again._kwargs["momentum"] = 0.5
     gluon_syncbn.revert_sync_batchnorm(many)
     gluon_syncbn.revert_sync_batchnorm(many)
     assert [type(layer) for layer in norm_layers(many)] == classes
     assert many.first._kwargs["use_global_stats"] is True, "what is frozen stays that"
+    assert many.first._kwargs["momentum"] == 0.5
     many(nd.ones((2, 4, 4)))
 
 

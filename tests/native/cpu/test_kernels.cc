@@ -47,6 +47,10 @@ TEST_CASE_TEMPLATE("kernels: gradients and their sums", Kernels, GLUON_SYNCBN_CP
   test_gradients<Kernels>();
 }
 
+TEST_CASE_TEMPLATE("kernels: small outputs keep their digits", Kernels, GLUON_SYNCBN_CPU_KERNELS) {
+  test_small_outputs<Kernels>();
+}
+
 TEST_CASE_TEMPLATE("kernels: at 0 the slope is that from below", Kernels,
                    GLUON_SYNCBN_CPU_KERNELS) {
   test_kinks<Kernels>();

@@ -65,6 +65,11 @@ TEST_CASE_TEMPLATE("cuda activations: gradients and their sums", T, float, doubl
   test_gradients<GpuKernels<T>>();
 }
 
+TEST_CASE_TEMPLATE("cuda activations: small outputs keep their digits", T, float, double, Half) {
+  GLUON_SYNCBN_NEEDS_GPU();
+  test_small_outputs<GpuKernels<T>>();
+}
+
 TEST_CASE_TEMPLATE("cuda activations: at 0 the slope is that from below", T, float, double, Half) {
   GLUON_SYNCBN_NEEDS_GPU();
   test_kinks<GpuKernels<T>>();

@@ -31,9 +31,11 @@ TEST_CASE("invertible: half of the digits of an output are those of the input") 
       }
     }
     // Where the activation is flat, what is small is smaller.
-    const Invertible flat = Invertible::of(expected.dtype, {ActType::kLeaky, 0.25});
-    CHECK(flat.holds(4.001 * expected.least, 0));
-    CHECK(!flat.holds(3.999 * expected.least, 0));
+    for (const ActType type : {ActType::kLeaky, ActType::kElu}) {
+      const Invertible flat = Invertible::of(expected.dtype, {type, 0.25});
+      CHECK(flat.holds(4.001 * expected.least, 0));
+      CHECK(!flat.holds(3.999 * expected.least, 0));
+    }
   }
 }
 
@@ -54,6 +56,16 @@ TEST_CASE("invertible: the error says what gamma should be") {
       "inplace=True: channel 3 has gamma 1e-05 and beta -0.5, so the input is not recoverable from "
       "the output: |gamma| should be above 0.00012207. Without inplace=True the layer takes any "
       "gamma");
+}
+
+TEST_CASE("invertible: activations with a slope need one above 0") {
+  for (const ActType type : {ActType::kLeaky, ActType::kElu}) {
+    CHECK(is_invertible({type, 1e-3}));
+    CHECK(!is_invertible({type, 0}));
+  }
+  CHECK(is_invertible({ActType::kNone, 0}));
+  CHECK(!is_invertible({ActType::kRelu, 0}));
+  CHECK(invertible_activations() == "None, or 'leaky' or 'elu' with a slope above 0");
 }
 
 }  // namespace gluon_syncbn::tests

@@ -226,8 +226,8 @@ LayerCase<T> case_at_kink(const Layout& layout, const Activation& activation) {
   return given;
 }
 
-/// Checks outputs with infinities and NaN among others, which must stay finite. Checks gradients of
-/// such values where ReLU is 0.
+/// Checks outputs with infinities and NaN among others, which must stay finite. Checks that ELU
+/// keeps a NaN in gradients, and gradients of such values where ReLU is 0.
 template <class T, class Kernels>
 void check_not_finite(const Layout& layout, Kernels* kernels) {
   const double infinity = std::numeric_limits<double>::infinity();
@@ -245,6 +245,15 @@ void check_not_finite(const Layout& layout, Kernels* kernels) {
     CHECK(std::isnan(Type<T>::value(y.back())));
     for (std::size_t i = 1; i + 1 < y.size(); ++i) {
       if (i != 20) CHECK(std::isfinite(Type<T>::value(y[i])));
+    }
+    if (activation.type == ActType::kElu) {
+      CHECK(std::isnan(kernels->phases(given).gradient_sums().front()));
+      LayerCase<T> by_output(layout, activation, 3);
+      by_output.by = By::kOutput;
+      by_output.y.elements.back() = x.back();
+      std::vector<T> dz(x.size());
+      kernels->phases(by_output).shortcut_gradient(WriteMode::kAssign, &dz);
+      CHECK(std::isnan(Type<T>::value(dz.back())));
     }
     if (activation.type != ActType::kRelu) continue;
     given.by = By::kOutput;
@@ -384,6 +393,27 @@ void test_gradients() {
       check_gradients(*given, &phases);
     });
   });
+}
+
+/// With a gamma of 1e-3 and a beta of 0, exp(z) - 1 and log(1 + y) would lose digits.
+template <class Kernels>
+void test_small_outputs() {
+  using T = typename Kernels::Element;
+  Kernels kernels;
+  for (const Activation& activation : kActivationsAndNone) {
+    LayerCase<T> given({2, 6, 49}, activation, 1);
+    for (auto& gamma : given.gamma) gamma = 1e-3F;
+    for (auto& beta : given.beta) beta = 0;
+    for (std::size_t i = 0; i < given.y.elements.size(); ++i) {
+      given.y.elements[i] = Type<T>::of(1e-3 * static_cast<double>(given.y.at(i)));
+    }
+    auto phases = kernels.phases(given);
+    check_outputs(given, &phases);
+    for_each_by(&given, [&] {
+      check_gradient_sums(given, &phases, Kernels::kUnitOfSums);
+      check_gradients(given, &phases);
+    });
+  }
 }
 
 template <class Kernels>

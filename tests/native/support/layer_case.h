@@ -83,8 +83,10 @@ struct LayerCase {
     const std::size_t c = x.channel(i);
     const long double shift = std::fabs(static_cast<long double>(beta[c]));
     if (!in_place()) return std::fabs((x.at(i) - means[c]) * factor(c)) + shift;
-    const long double steep = activation.type == ActType::kElu ? 10 : 0;
-    return std::fabs(inverse(activation, y.at(i))) + shift + steep;
+    const long double at = y.at(i);
+    const bool curved = activation.type == ActType::kElu && at < 0;
+    const long double steep = curved ? -at / (at + static_cast<long double>(activation.slope)) : 0;
+    return std::fabs(inverse(activation, at)) + shift + steep;
   }
   /// `shortcut` is y, or 0.
   long double out(std::size_t i, long double shortcut) const {
