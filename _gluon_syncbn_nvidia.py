@@ -66,7 +66,7 @@ def _load(path: Path, needed_by: Path) -> None:
                 raise LibraryError(f"{path} does not load: {error}") from error
             tried.add(missing[1])
             _require_driver(needed_by)
-            found = _find(missing[1])
+            found = find_library(missing[1])
             if found is None:
                 raise LibraryError(
                     f"{needed_by} needs {missing[1]}, which is neither among the system's "
@@ -88,7 +88,7 @@ def _require_driver(needed_by: Path) -> None:
         ) from error
 
 
-def _find(library: str) -> Path | None:
+def find_library(library: str) -> Path | None:
     """Return the file of a library in NVIDIA's packages."""
     for folder in sys.path:
         for path in sorted(Path(folder or ".", "nvidia").glob(f"*/lib/{library}")):

@@ -121,7 +121,7 @@ def _missing_libraries(library: Path) -> Iterator[tuple[str, str]]:
         yield str(library), f"unknown: {error}"
         return
     for name in re.findall(r"(\S+) => not found", listed):
-        yield f"needs {name}", str(nvidia._find(name) or "missing")
+        yield f"needs {name}", str(nvidia.find_library(name) or "missing")
 
 
 def describe_driver(gpu_build: str) -> str:

@@ -11,7 +11,7 @@
 
 #include "common/error.h"
 #include "common/list_text.h"
-#include "operator/attribute_conflicts.h"
+#include "operator/attribute_combinations.h"
 
 namespace gluon_syncbn::op {
 namespace {
@@ -238,7 +238,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     const bool is_this = each.type == attributes.activation.type;
     if (is_this && !each.has_slope) attributes.activation.slope = 0;
   }
-  check_conflicts(attributes);
+  check_combinations(attributes);
   if (attributes.sync_group_size && attributes.device_ids.empty()) {
     attributes.device_ids.resize(attributes.num_devices);
     std::iota(attributes.device_ids.begin(), attributes.device_ids.end(), 0);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -143,6 +144,15 @@ def test_settings_of_the_user_that_fail(monkeypatch):
     monkeypatch.setenv("MXNET_ENGINE_TYPE", "NaiveEngine")
     failure = self_test.find_failure("cpu")
     assert "NaiveEngine runs one operation after the other" in failure
+
+
+def test_the_error_of_the_layer_comes_before_the_end_of_the_process(monkeypatch):
+    def run(command, env, timeout, **_):
+        assert 0 < float(env["GLUON_SYNCBN_TIMEOUT"]) < timeout
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert self_test.find_failure("cpu") is None
 
 
 def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-#include "operator/attribute_conflicts.h"
+#include "operator/attribute_combinations.h"
 
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace gluon_syncbn::op {
 
-void check_conflicts(const Attributes& attributes) {
+void check_combinations(const Attributes& attributes) {
   const std::string layer = attributes.layer();
   if (attributes.inplace && !is_invertible(attributes.activation)) {
     throw Error(layer + ": attribute inplace=True takes an activation that can be inverted: " +

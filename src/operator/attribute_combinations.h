@@ -5,6 +5,6 @@
 namespace gluon_syncbn::op {
 
 /// Throws Error if attributes exclude each other.
-void check_conflicts(const Attributes& attributes);
+void check_combinations(const Attributes& attributes);
 
 }  // namespace gluon_syncbn::op
