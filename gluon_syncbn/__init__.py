@@ -36,7 +36,7 @@ from .amp import amp_fp32_ops
 from .block import SyncBatchNorm
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .cpu_contexts import prepare_cpu_contexts
-from .processes.horovod import init
+from .processes import init
 from .registration import start as _start
 from .statistics.averaging import average_statistics
 from .statistics.in_sync import check_in_sync

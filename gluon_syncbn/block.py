@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Iterator
 
 import mxnet as mx
 
+from . import processes
 from .activations import ACTIVATIONS, INVERTIBLE, WITH_ALPHA
-from .device_groups import groups_are_whole
+from .device_groups import find_problem
 from .mxnet_versions import NormBlock, add_parameter, current_graph, remove_parameter
-from .processes import horovod
 
 OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
@@ -239,7 +239,7 @@ class SyncBatchNorm(NormBlock):
         """Set the attributes that no BatchNorm has, for a new or a converted layer."""
         self._identity = _Identity(self.prefix)
         self._own_process_set = process_set is not None
-        self._process_set = horovod.register(process_set) if self._own_process_set else None
+        self._process_set = processes.register(process_set) if self._own_process_set else None
 
     @property
     def num_devices(self) -> int | None:
@@ -267,7 +267,7 @@ class SyncBatchNorm(NormBlock):
         self._require(value is None or _is_whole(value, least=1), name, value, expected)
         counts = {which: self._kwargs[which] for which in ("num_devices", "sync_group_size")}
         counts[name] = None if value is None else int(value)
-        self._require_whole_groups(**counts)
+        self._require_groups(**counts)
         self._kwargs.update(counts)
         self._clear_cached_op()
 
@@ -275,12 +275,12 @@ class SyncBatchNorm(NormBlock):
         if not valid:
             raise ValueError(f"{self.name}: {name}={value!r} should be {expected}")
 
-    def _require_whole_groups(self, num_devices: int | None, sync_group_size: int | None) -> None:
-        if not groups_are_whole(num_devices, sync_group_size):
-            raise ValueError(
-                f"{self.name}: sync_group_size={sync_group_size} should divide "
-                f"num_devices={num_devices}"
-            )
+    def _require_groups(
+        self, num_devices: int | None, sync_group_size: int | None, among_processes: bool = False
+    ) -> None:
+        problem = find_problem(num_devices, sync_group_size, among_processes)
+        if problem is not None:
+            raise ValueError(f"{self.name}: {problem}")
 
     @property
     def activation(self) -> str | None:
@@ -422,7 +422,7 @@ class SyncBatchNorm(NormBlock):
         if self.sync_group_size is None:
             del attributes["sync_group_size"]
         else:
-            self._require_whole_groups(num_devices, self.sync_group_size)
+            self._require_groups(num_devices, self.sync_group_size)
         contexts = contexts_of(self.running_mean)
         devices = device_ids(contexts or [], num_devices)
         if devices is not None:
@@ -441,11 +441,7 @@ class SyncBatchNorm(NormBlock):
         number = self._processes()
         if number is None:
             return {}
-        if self.sync_group_size is not None:
-            raise ValueError(
-                f"{self.name}: sync_group_size={self.sync_group_size} cannot be combined with "
-                "other processes; make the groups of process sets"
-            )
+        self._require_groups(self.num_devices, self.sync_group_size, among_processes=True)
         name = f"{self.prefix}#{self._identity.place}"
         if use is not None:  # each use is a node of its own, and may run beside other uses
             name += f"@{use}"
@@ -453,7 +449,7 @@ class SyncBatchNorm(NormBlock):
 
     def _processes(self) -> int | None:
         """Horovod's number of the processes to synchronize with; None for this process alone."""
-        return self._process_set if self._own_process_set else horovod.default()
+        return self._process_set if self._own_process_set else processes.default()
 
     def _devices_in_use(self, check: bool) -> int:
         contexts = contexts_of(self.running_mean)

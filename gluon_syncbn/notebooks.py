@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 
-from .processes import horovod
+from . import processes
 from .timeout import drop_step
 
 
@@ -23,7 +23,7 @@ def watch_cells() -> None:
 def _after_cell(result: Any) -> None:
     if result.success or os.environ.get("GLUON_SYNCBN_NOTEBOOK") == "0":
         return
-    if horovod.default() is not None:
+    if processes.default() is not None:
         return  # the other processes may still compute the step, which ends with their timeout
     try:
         drop_step()

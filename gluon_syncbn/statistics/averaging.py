@@ -9,9 +9,9 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
+from .. import processes
 from ..convert import norm_layers
 from ..mxnet_versions import name_of, new_array
-from ..processes import horovod
 
 # Beyond the keys of any trainer, which counts parameters from 0.
 _FIRST_KEY = 10**6
@@ -54,11 +54,11 @@ def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
         for each in parameters
     ]
     values = np.concatenate(means)
-    processes = horovod.default()
+    process_set = processes.default()
     if kvstore is not None:
         values = _average_over_workers(values, kvstore)
-    elif processes is not None:
-        values = horovod.gather(values, processes).mean(axis=0)
+    elif process_set is not None:
+        values = processes.gather(values, process_set).mean(axis=0)
     ends = np.cumsum([len(each) for each in means])
     for parameter, value in zip(parameters, np.split(values, ends[:-1])):
         for array in parameter.list_data():

@@ -10,10 +10,10 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
+from .. import processes
 from ..block import SyncBatchNorm
 from ..convert import blocks_of, norm_layers
 from ..mxnet_versions import context_of, name_of
-from ..processes import horovod
 
 
 def update_statistics(
@@ -203,7 +203,7 @@ def _merge_processes(seen: list[_Seen]) -> None:
         if number is not None:
             sets[number].append(each)
     for number, members in sorted(sets.items()):
-        every = horovod.gather(np.concatenate([each.moments for each in members], axis=1), number)
+        every = processes.gather(np.concatenate([each.moments for each in members], axis=1), number)
         for each in members:
             width = each.moments.shape[1]
             each.moments = np.zeros((3, width))

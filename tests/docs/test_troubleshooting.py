@@ -16,6 +16,7 @@ MODULES = (
     "__init__",
     "block",
     "cpu_contexts",
+    "device_groups",
     "library",
     "mxnet_versions",
     "notebooks",

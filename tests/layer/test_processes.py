@@ -69,7 +69,7 @@ def names_of(net):
 
 @pytest.fixture
 def _two_processes(monkeypatch):
-    monkeypatch.setattr("gluon_syncbn.processes.horovod.default", lambda: 0)
+    monkeypatch.setattr("gluon_syncbn.processes.default", lambda: 0)
 
 
 @pytest.mark.usefixtures("_two_processes")
