@@ -13,6 +13,7 @@ from mxnet import autograd, gluon
 from .. import processes
 from ..block import SyncBatchNorm
 from ..convert import blocks_of, norm_layers
+from ..library import LIBRARY
 from ..mxnet_versions import context_of, name_of
 
 
@@ -66,9 +67,10 @@ def update_statistics(
         raise ValueError(f"ctx={contexts} should be the contexts of the parameters, {own}")
     hybrid = [block for block in blocks_of(net) if isinstance(block, gluon.HybridBlock)]
     active = [block._active for block in hybrid]
-    seen = [_Seen(layer) for layer in layers]
+    seen: list[_Seen] = []
     done = False
     try:
+        seen.extend(map(_Seen, layers))
         for block in hybrid:  # a compiled network calls no hooks of its layers
             block._active = False
         with autograd.pause(train_mode=True):
@@ -80,6 +82,10 @@ def update_statistics(
         _merge_processes(seen)
         done = True
     finally:
+        if not done:
+            # Fails devices that wait for others, and removes errors, which would keep the engine
+            # from writing the statistics.
+            LIBRARY.drop_step()
         for each in seen:
             each.leave(done)
         for block, was_active in zip(hybrid, active):

@@ -46,6 +46,7 @@ class ForwardCall : public EngineCall {
   }
 
   void complete(const std::string& error) override {
+    if (!error.empty()) op_->forward_error_ = error;
     if (training_began_ && error.empty()) {
       save();
     } else if (training_began_) {
@@ -56,17 +57,17 @@ class ForwardCall : public EngineCall {
 
  private:
   void run() override {
+    op_->saved_.reset();
+    op_->forward_error_.clear();
     if (!is_train_ || op_->attributes_.use_global_stats) return infer();
     require_no_mirroring();
     require_group();
-    op_->forward_error_.clear();
     if (op_->group_) return train_with_others();
     finish_alone(begin());
   }
 
   void train_with_others() {
     const Device& device = op_->device_;
-    op_->saved_.reset();
     const Signature signature = this->signature();
     const auto ticket = std::exchange(op_->ticket_, std::nullopt);
     round_ = op_->group_->join(device, ticket.value_or(SyncGroup::kJustMade));
@@ -144,7 +145,6 @@ class ForwardCall : public EngineCall {
   }
 
   void training_failed(const std::string& error) {
-    op_->forward_error_ = error;
     if (!round_) return;
     op_->pending_->end(op_->device_, op_);
     // The peers have finished, and would wait for this device in backward.

@@ -45,7 +45,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   // Of the last forward pass.
   std::optional<Backend::Saved> saved_;
   std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized
-  std::string forward_error_;     ///< why nothing is saved
+  std::string forward_error_;     ///< of the last forward pass; why nothing is saved
 };
 
 }  // namespace gluon_syncbn::op

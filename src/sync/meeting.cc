@@ -61,16 +61,47 @@ void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
 void Meeting::exchange(std::unique_lock<std::mutex>& lock,
                        const std::shared_ptr<DevicePass>& last) {
   is_sent_ = true;
-  // The passes stay in passes_, for the watchdog.
-  const DevicePasses passes = this->passes();
   lock.unlock();
   processes_->exchange(
       direction_,
-      [passes, last](DevicePass::OnMerged then) { last->merge(passes, std::move(then)); },
+      [self = shared_from_this(), last](DevicePass::OnMerged then) {
+        self->merge(last, std::move(then));
+      },
       [self = shared_from_this(), last](const std::vector<PartialStatistics>& processes,
                                         const std::string& error) {
         self->answered(processes, error, last);
       });
+}
+
+/// Called when the message of this meeting has its turn. If the meeting has failed until then,
+/// MXNet has freed the arrays of its passes. While they merge, no pass may fail for the same
+/// reason.
+void Meeting::merge(const std::shared_ptr<DevicePass>& last, DevicePass::OnMerged then) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (error_) {
+    const std::string error = *error_;
+    lock.unlock();
+    return then({}, error);
+  }
+  is_merging_ = true;
+  const DevicePasses passes = this->passes();
+  lock.unlock();
+  last->merge(passes, [self = shared_from_this(), then = std::move(then)](
+                          const PartialStatistics& merged, const std::string& error) {
+    if (const auto failed = self->end_merge()) return then({}, *failed);
+    then(merged, error);
+  });
+}
+
+/// Returns the error if the meeting has failed meanwhile.
+std::optional<std::string> Meeting::end_merge() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  is_merging_ = false;
+  const DevicePasses passes = std::exchange(fail_after_merge_, {});
+  const auto error = error_;
+  lock.unlock();
+  for (const auto& pass : passes) pass->fail(*error);
+  return error;
 }
 
 void Meeting::answered(const std::vector<PartialStatistics>& processes, const std::string& error,
@@ -88,12 +119,11 @@ bool Meeting::has_met() {
 }
 
 void Meeting::fail(const std::string& error) {
-  end_with(name_ + ": " + error, [] {});
+  end_with(name_ + ": " + error, std::nullopt, [] {});
 }
 
 void Meeting::interrupt(const Interruption& interruption) {
-  if (wait().processes) return;
-  end_with(name_ + ": " + interruption.reason, [&] {
+  end_with(name_ + ": " + interruption.reason, false, [&] {
     const auto group = group_.lock();
     if (!group || direction_ == Direction::kBackward) return;
     if (interruption.calls_may_come) {
@@ -112,7 +142,7 @@ void Meeting::give_up(Seconds waited) {
   const auto group = group_.lock();
   if (!group) return;
   const Wait wait = this->wait();
-  end_with(timeout_error(*group, wait, waited), [&] {
+  end_with(timeout_error(*group, wait, waited), wait.processes != nullptr, [&] {
     if (direction_ == Direction::kForward && !wait.processes) group->timed_out();
   });
 }
@@ -145,16 +175,21 @@ DevicePasses Meeting::take_passes(std::unique_lock<std::mutex>& lock) {
   return passes;
 }
 
+/// Has no effect if `is_sent` is given and no longer true: the reason of the error is gone.
 template <class BeforePassesFail>
-void Meeting::end_with(const std::string& error, const BeforePassesFail& before_passes_fail) {
+void Meeting::end_with(const std::string& error, std::optional<bool> is_sent,
+                       const BeforePassesFail& before_passes_fail) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (is_over_) return;
+  if (is_over_ || is_sent.value_or(is_sent_) != is_sent_) return;
   error_ = error;
+  const bool is_merging = is_merging_;
+  if (is_merging) fail_after_merge_ = this->passes();
   const bool others_wait = processes_ && !is_sent_;
   const DevicePasses passes = take_passes(lock);
   before_passes_fail();
   // Before the passes fail, because the next round of their devices would overtake this message.
   if (others_wait) processes_->cancel(direction_, error);
+  if (is_merging) return;
   for (const auto& pass : passes) pass->fail(error);
 }
 

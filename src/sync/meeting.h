@@ -62,12 +62,16 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   DevicePasses passes() const;
   DevicePasses take_passes(std::unique_lock<std::mutex>& lock);
   void exchange(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& last);
+  void merge(const std::shared_ptr<DevicePass>& last, DevicePass::OnMerged then);
+  std::optional<std::string> end_merge();
   void answered(const std::vector<PartialStatistics>& processes, const std::string& error,
                 const std::shared_ptr<DevicePass>& last);
   template <class BeforePassesFail>
-  void end_with(const std::string& error, const BeforePassesFail& before_passes_fail);
+  void end_with(const std::string& error, std::optional<bool> is_sent,
+                const BeforePassesFail& before_passes_fail);
 
-  // An open round of the group may own this meeting. Operators keep the group while a pass waits.
+  // Weak, because open rounds of the group own meetings. Operators keep the group while a pass
+  // waits.
   const std::weak_ptr<SyncGroup> group_;
   const std::size_t num_devices_;
   const std::uint64_t round_;
@@ -77,9 +81,11 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   std::atomic<std::size_t> coming_{0};
   std::mutex mutex_;
   bool is_sent_ = false;  // to the other processes
+  bool is_merging_ = false;
   bool is_over_ = false;
   std::optional<std::string> error_;
   std::map<Device, std::shared_ptr<DevicePass>> passes_;  // in this order they are merged
+  DevicePasses fail_after_merge_;
 };
 
 /// Sums and finishes a pass that waits for no other device. Does not throw.

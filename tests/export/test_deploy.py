@@ -64,3 +64,10 @@ def test_a_network_that_was_never_called_cannot_be_exported(tmp_path):
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))
     with pytest.raises(RuntimeError):
         gluon_syncbn.export(net, tmp_path / "net")
+
+
+def test_the_users_attributes_stay():
+    with mx.AttrScope(ctx_group="first", __note__="mine"):
+        symbol = mx.sym.Custom(mx.sym.var("data"), name="bn", op_type="SyncBatchNorm")
+    norm = gluon_syncbn.to_batchnorm(symbol).attr_dict()["bn"]
+    assert (norm["__ctx_group__"], norm["__note__"]) == ("first", "mine")

@@ -149,3 +149,11 @@ def test_numbers_of_any_type(kind):
     with autograd.record():
         out = layer(nd.array([[1], [3]], ctx=contexts(1)[0]))
     np.testing.assert_allclose(out.asnumpy(), [[-(0.5**0.5)], [0.5**0.5]], rtol=1e-6)
+
+
+def test_a_frozen_layer_trains_on_any_number_of_contexts():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=2, use_global_stats=True)
+    layer.initialize(ctx=contexts(1))
+    with autograd.record():
+        out = layer(nd.ones((2, 3), ctx=contexts(1)[0]))
+    np.testing.assert_allclose(out.asnumpy(), np.ones((2, 3)), rtol=1e-5)

@@ -167,6 +167,11 @@ def test_other_subclasses_are_left_and_named(kind):
     assert [type(layer) for layer in net] == [kind, gluon_syncbn.SyncBatchNorm]
 
 
+def test_a_subclass_of_ours_is_not_reverted():
+    kind = type("Own", (gluon_syncbn.SyncBatchNorm,), {})
+    assert type(gluon_syncbn.revert_sync_batchnorm(kind())) is kind
+
+
 def test_batchnorm_with_relu_is_left_and_named():
     with pytest.warns(UserWarning, match="BatchNormReLU does not compute what BatchNorm computes"):
         net = gluon_syncbn.convert_sync_batchnorm(nn.BatchNormReLU())
@@ -274,3 +279,15 @@ def test_other_contexts(kind, number, tmp_path):
     expected = np.maximum(train(one, contexts(1)), 0)
     np.testing.assert_allclose(train(net, moved), expected, atol=1e-5)
     assert len(old) == 2
+
+
+def test_an_imported_network_converted_before_it_is_moved(tmp_path):
+    trained("imported", tmp_path)
+    files = (str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"))
+    net = gluon.SymbolBlock.imports(*files, ctx=contexts(1))
+    gluon_syncbn.convert_sync_batchnorm(net, num_devices=3)
+    reset_ctx(net, contexts(3))
+    one = nn.BatchNorm(in_channels=4)
+    one.initialize(ctx=contexts(1))
+    expected = np.maximum(train(one, contexts(1)), 0)
+    np.testing.assert_allclose(train(net, contexts(3)), expected, atol=1e-5)

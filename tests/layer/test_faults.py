@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import DEVICE, contexts
 from tests.layer.test_modes import MODES
-from tests.support.either_mxnet import nd
+from tests.support.either_mxnet import nd, only_1
 
 CAUSES = (
     "DataLoader should have last_batch='discard'",
@@ -320,3 +320,27 @@ def test_timeouts_that_make_no_sense(seconds):
     with pytest.raises(ValueError, match=f"seconds={seconds!r} should be a finite number"):
         gluon_syncbn.set_timeout(seconds)
     assert gluon_syncbn.get_timeout() == 60
+
+
+@only_1  # MXNet 2 has no such variable
+@pytest.mark.parametrize("static", [False, True])
+def test_backward_of_a_failed_forward_names_its_error(static, monkeypatch):
+    """MXNet may keep one operator for many steps."""
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts(1))
+    if static:
+        layer.hybridize(static_alloc=True, static_shape=True)
+    x = nd.array([[1, 2, 3], [2, 4, 7], [9, 1, 0]], ctx=contexts(1)[0])
+    x.attach_grad()
+    with mx.autograd.record():
+        y = layer(x)
+    y.backward()
+    mx.nd.waitall()
+    monkeypatch.setenv("MXNET_BACKWARD_DO_MIRROR", "1")
+    with mx.autograd.record():
+        y = layer(x)
+    with pytest.raises(mx.base.MXNetError, match="MXNET_BACKWARD_DO_MIRROR"):
+        y.asnumpy()
+    y.backward(x)
+    with pytest.raises(mx.base.MXNetError, match=r"forward pass that failed: .*DO_MIRROR"):
+        x.grad.asnumpy()

@@ -97,6 +97,15 @@ def test_a_program_sees_what_python_shows_it(ending, tmp_path):
     assert warning in ours[len(theirs) :]
 
 
+def test_a_link_to_a_program_imports_from_the_programs_folder(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "beside.py").touch()
+    (tmp_path / "folder" / "program.py").write_text("import beside, sys\nprint(sys.path[0])\n")
+    (tmp_path / "link.py").symlink_to("folder/program.py")
+    expected, result = python(tmp_path, "link.py"), python(tmp_path, *RUN, "link.py")
+    assert result.stdout == expected.stdout == f"{(tmp_path / 'folder').resolve()}\n"
+
+
 # A thread per device makes the first call of a network.
 THREADS = """
 import sys, threading, time
@@ -283,7 +292,8 @@ with mx.autograd.record():
         for part, c, (zeros, ones) in zip((x[:1], x[1:]), ctx, arrays)
     ]
 by_arrays = np.concatenate([each.asnumpy() for each in outs])
-np.savez("found.npz", x=x, dy=dy, out=out, dx=dx, by_arrays=by_arrays)
+var = module._exec_group.execs[1].aux_dict["syncbatchnorm0_moving_var"].asnumpy()
+np.savez("found.npz", x=x, dy=dy, out=out, dx=dx, by_arrays=by_arrays, var=var)
 """
 
 
@@ -296,6 +306,7 @@ def test_modules_and_operators(tmp_path):
     assert relative_error(found["out"], expected.out * found["dy"]) < 1e-5
     assert relative_error(found["dx"], expected.dx) < 1e-5
     assert relative_error(found["by_arrays"], expected.out) < 1e-5
+    assert relative_error(found["var"], expected.running_var) < 1e-5
     assert "2 layers (a, b) synchronized cpu(0), cpu(1) in 1 round each\n" in said
 
 

@@ -151,3 +151,52 @@ def test_progress(installed, monkeypatch, capsys):
     assert ("running statistics: 100%" in capsys.readouterr().err) == installed
     gluon_syncbn.update_statistics(layer, loader(data_of(4), 2), progress=False)
     assert not capsys.readouterr().err
+
+
+def test_a_layer_that_is_not_called_keeps_its_statistics():
+    net = TwoUses(in_channels=3)
+    net.unused = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    net.initialize(ctx=contexts(2))
+    net(nd.array(data_of(1)))
+    gluon_syncbn.update_statistics(net, [nd.array(data_of(4))])
+    mean, var = statistics(net.unused, contexts(2))
+    assert (mean == 0).all()
+    assert (var == 1).all()
+
+
+class FailsOnTheSecondDevice(HybridBlock):
+    """Its second call fails, while the first device waits for the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.norm = gluon_syncbn.SyncBatchNorm(in_channels=3)
+        self.calls = 0
+
+    def hybrid_forward(self, F, x):
+        self.calls += 1
+        if self.calls == 2:
+            raise ValueError("no luck")
+        return self.norm(x)
+
+
+def test_statistics_stay_if_a_step_breaks_off():
+    net = FailsOnTheSecondDevice()
+    net.initialize(ctx=contexts(2))
+    net.norm.running_mean.set_data(nd.ones(3) * 7)
+    with pytest.raises(ValueError, match="no luck"):
+        gluon_syncbn.update_statistics(net, loader(data_of(8), 4))
+    for mean, variance in zip(net.norm.running_mean.list_data(), net.norm.running_var.list_data()):
+        assert (mean.asnumpy() == 7).all()
+        assert (variance.asnumpy() == 1).all()
+
+
+def test_a_layer_whose_shape_is_not_known_changes_nothing():
+    net = nn.HybridSequential()
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3), nn.Dense(4), gluon_syncbn.SyncBatchNorm())
+    net.initialize(ctx=contexts(2))
+    net[0].running_mean.set_data(nd.ones(3) * 7)
+    with pytest.raises(gluon.parameter.DeferredInitializationError):
+        gluon_syncbn.update_statistics(net, loader(data_of(8), 4))
+    assert (net[0].running_mean.data(contexts(2)[0]).asnumpy() == 7).all()
+    assert net[0].momentum == 0.9

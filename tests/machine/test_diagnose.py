@@ -55,6 +55,10 @@ def test_without_gpus():
             },
         ),
         (
+            {"GLUON_SYNCBN_CPU_CONTEXTS": "1"},
+            {"CPU contexts": "prepared: GLUON_SYNCBN_CPU_CONTEXTS is 1"},
+        ),
+        (
             {"GLUON_SYNCBN_CPU_CONTEXTS": "0"},
             {
                 "CPU contexts": "not prepared: GLUON_SYNCBN_CPU_CONTEXTS is 0",

@@ -299,3 +299,23 @@ def test_what_cannot_be_fused():
         gluon_syncbn.fuse(LooksAtShapes())
     with pytest.raises(ValueError, match="small cannot be traced with 2 inputs"):
         gluon_syncbn.fuse(quiet_initialize(small(gluon_syncbn.SyncBatchNorm)), num_inputs=2)
+
+
+class Unusual(HybridBlock):
+    """A slope that no norm can have, and a second sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.negative = gluon_syncbn.SyncBatchNorm(in_channels=4)
+            self.sums = gluon_syncbn.SyncBatchNorm(in_channels=4)
+
+    def hybrid_forward(self, F, x, y):
+        return F.LeakyReLU(self.negative(x), slope=-0.5), F.relu(self.sums(x, y) + 2 * y)
+
+
+def test_what_looks_as_if_it_could_be_fused():
+    fused = gluon_syncbn.fuse(varied(Unusual()), num_inputs=2)
+    assert (fused.fused, len(fused.left)) == ([], 2)
+    with exact_leaky_relu():
+        require_equal(after_a_step(fused)[1], after_a_step(varied(Unusual()))[1])

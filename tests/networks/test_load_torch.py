@@ -139,6 +139,10 @@ def test_norms_without_scale_and_with_a_count():
     assert loaded["0.gamma"] == loaded["0.beta"] == ""
     assert net[0].num_batches_tracked.data(contexts(2)[1]).asnumpy().item() == 7
     assert (net[0].beta.data(contexts(1)[0]).asnumpy() == 0).all()
+    state = norm("bn", 4, affine=False)
+    del state["bn.num_batches_tracked"]
+    assert gluon_syncbn.load_torch(net, state)["0.num_batches_tracked"] == ""
+    assert net[0].num_batches_tracked.data(contexts(1)[0]).asnumpy().item() == 0
 
 
 def test_parts_by_name():
@@ -196,3 +200,21 @@ def test_what_does_not_fit_is_named(make, change, names, message):
 def test_a_network_that_is_not_initialized():
     with pytest.raises(ValueError, match=r"0\.weight is not initialized"):
         gluon_syncbn.load_torch(small(), small_state())
+
+
+def test_a_part_is_not_the_beginning_of_a_name():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=3), nn.Dense(3, in_units=3))
+    net.initialize()
+    state = {**linear("fc", 3, 3), **linear("fc_aux", 3, 3)}
+    loaded = gluon_syncbn.load_torch(net, state, {"1": "fc"})
+    assert (loaded["0.weight"], loaded["1.weight"]) == ("fc_aux.weight", "fc.weight")
+
+
+def test_nothing_is_loaded_if_a_later_module_does_not_fit():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=3), nn.Dense(3, in_units=3))
+    net.initialize(mx.init.Zero())
+    with pytest.raises(ValueError, match=r"1\.weight of net has shape"):
+        gluon_syncbn.load_torch(net, {**linear("a", 3, 3), **linear("b", 4, 3)})
+    assert (net[0].weight.data().asnumpy() == 0).all()

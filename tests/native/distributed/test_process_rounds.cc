@@ -268,6 +268,19 @@ TEST_CASE_FIXTURE(TwoProcesses,
   CHECK(error_in(of_first) == "layer round 0 forward: device lost");
 }
 
+TEST_CASE_FIXTURE(TwoProcesses, "a pass fails after its statistics have been merged, not before") {
+  const auto late = std::make_shared<LatePass>(some_moments(1), of_first.then());
+  const auto round = first.join();
+  round->forward_meeting().arrive(kA, late);
+  round->forward_meeting().fail("no luck");
+  second.enter(some_moments(2), of_second);
+  CHECK(of_first.calls().empty());
+  CHECK(of_second.calls().empty());
+  late->arrive();
+  CHECK(error_in(of_first) == "layer round 0 forward: no luck");
+  CHECK(contains(error_in(of_second), "failed on process 0: layer round 0 forward: no luck"));
+}
+
 TEST_CASE_FIXTURE(TwoProcesses, "what differs between processes is named on all of them") {
   std::string words;
   SUBCASE("momentum") {
@@ -325,6 +338,14 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
   CHECK(wire->names().size() == 1);  // the second message waits in line behind the first
   wire->put(1, "layer.forward", {}, [](const ProcessGroup::Gathered&) {});  // too late
   CHECK(wire->names().size() == 3);
+  // The arrays of the second round are gone, so its message is the error.
+  std::vector<ProcessMessage> messages;
+  wire->put(1, "layer.forward", {}, [&](const ProcessGroup::Gathered& gathered) {
+    messages = ProcessMessage::unpack(gathered.words);
+  });
+  REQUIRE(messages.size() == 1);
+  CHECK(contains(messages[0].text, "layer round 1 forward waited 0.1"));
+  CHECK(messages[0].statistics.values.empty());
   wire->forget();
 }
 
