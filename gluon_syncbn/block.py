@@ -24,7 +24,7 @@ ATTRIBUTES_VERSION = 1
 
 
 class _Identity:
-    """A token that no copy shares, so that a copied block does not join its original.
+    """Identifies a block by a token that no copy shares, so that a copy does not join its original.
 
     `place` numbers the blocks of one prefix. Unlike the token, it is the same in all processes that
     run the same program. Processes may destroy blocks at different times, so counts never go back.
@@ -52,7 +52,7 @@ class _Identity:
         scope, graph, alone = current_graph(layer)
         use = self._uses.get(scope, 0)
         self._uses[scope] = use + 1
-        # If the block is called by itself, no name distinguishes its graphs, and numbers go on.
+        # All graphs of a block that is called by itself have one name, so their uses share a count.
         return f"{graph}/{next(self._alone) if alone else use}"
 
     def __deepcopy__(self, memo: dict) -> _Identity:
@@ -70,7 +70,7 @@ class SyncBatchNorm(NormBlock):
     gradient of the input needs. One device with the whole batch would compute the same output,
     gradients and running statistics [1]_, [2]_, [3]_. Each device computes its share of the
     gradients of gamma and beta, and ``gluon.Trainer`` sums them. Inference,
-    ``use_global_stats=True`` and a single device exchange nothing.
+    ``use_global_stats=True`` and a device without others exchange nothing.
 
     The layer is a ``gluon.nn.BatchNorm`` with the arguments of ``gluon.contrib.nn.SyncBatchNorm``.
     Each training forward updates the running statistics once, with the biased variance (as MXNet),
@@ -131,7 +131,8 @@ class SyncBatchNorm(NormBlock):
     process_set : horovod.mxnet.ProcessSet, optional
         Processes to synchronize with. By default, the processes of :func:`gluon_syncbn.init`, or
         this process alone. Processes match layers by prefix, then by order, so all must make the
-        same layers in the same order. A process may also call or trace layers without training.
+        same layers in the same order. One process alone may run inference, or trace
+        a network.
     activation : {'relu', 'leaky_relu', 'elu'}, optional
         An activation after the normalization, in the same pass. By default, none.
     alpha : float, optional
@@ -227,7 +228,7 @@ class SyncBatchNorm(NormBlock):
         self._kwargs["axis"] = int(axis)
         self._require(_is_number(epsilon), "epsilon", epsilon, "a number of at least 0")
         self._begin(process_set)
-        # Gluon reads an attribute before it sets it.
+        # Gluon reads the old value before it sets an attribute, so both must have one.
         self._kwargs.update(num_devices=None, sync_group_size=None)
         self.num_devices = num_devices
         self.sync_group_size = sync_group_size
@@ -370,7 +371,7 @@ class SyncBatchNorm(NormBlock):
         return f"{self.prefix}{self._identity.token}"
 
     def _get_graph(self, *args: Any) -> Any:
-        # The graph of this block alone has one use of the block.
+        # This block builds its own graph, in which its uses count from 0 again.
         self._identity.forget_uses()
         return super()._get_graph(*args)
 
@@ -405,8 +406,7 @@ class SyncBatchNorm(NormBlock):
             **self._attributes(check=not traced),
             **({} if shortcut is None else {"shortcut": True}),
             **self._among_processes(use),
-            # A graph may be copied or loaded twice with one key. Then its operators find each
-            # other by the node that they share.
+            # Copies of a graph share the key. By the scope "graph" only operators of one node meet.
             scope="graph" if traced else "key",
             **({"version": ATTRIBUTES_VERSION} if traced else {}),
         )
@@ -429,14 +429,14 @@ class SyncBatchNorm(NormBlock):
             attributes["device_ids"] = devices
             if self._identity.first_devices is None:
                 self._identity.first_devices = devices
-            elif self._identity.first_devices != devices:  # passes there may not be over
+            elif self._identity.first_devices != devices:  # calls there may still wait
                 attributes["key"] += f"@{devices}"
         return attributes
 
     def _among_processes(self, use: str | None) -> dict[str, Any]:
         """Attributes for synchronizing with other processes; none if this process is alone.
 
-        They stay the same if one process traces additional graphs.
+        Additional graphs of one process do not change them, unless the layer is called by itself.
         """
         number = self._processes()
         if number is None:

@@ -67,7 +67,7 @@ def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
 
 def _average_over_workers(values: np.ndarray, store: Any) -> np.ndarray:
     """Let the server add the values of all workers, and divide."""
-    # The one at the end finds out what a push does: with the optimizer on the server, a step.
+    # The 1 at the end becomes the number of workers, unless the server takes a push for a gradient.
     array = new_array(np.append(values, 1), mx.cpu(), "float64")
     keys = _keys.setdefault(store, {})
     if array.size not in keys:

@@ -141,7 +141,10 @@ def _shown(batches: Iterator[Any], loader: Iterable[Any], progress: bool) -> Ite
 
 
 class _Seen:
-    """Gathers the moments of a layer's inputs; with momentum 0 it computes them for one input."""
+    """Gathers the moments of a layer's inputs.
+
+    With momentum 0, the running statistics of the layer are those of its last input.
+    """
 
     def __init__(self, layer: SyncBatchNorm) -> None:
         self.layer = layer
@@ -153,7 +156,7 @@ class _Seen:
         self._uses = 0
         self.moments = np.zeros((3, layer.running_mean.shape[0]))  # count, mean and M2
         layer._kwargs["momentum"] = 0.0
-        self._set(self._parameters, [0.0, 0.0])  # NaN would stay NaN
+        self._set(self._parameters, [0.0, 0.0])  # a NaN would stay one
         self._hook = layer.register_forward_hook(self._note)
 
     def _note(self, layer: SyncBatchNorm, inputs: tuple, _output: Any) -> None:

@@ -37,7 +37,7 @@ class Call {
 };
 
 class DevicePass;
-/// In the order of devices.
+/// The passes of all devices, in the order of devices.
 using DevicePasses = std::vector<std::shared_ptr<DevicePass>>;
 
 /// The forward or backward pass of one device: sum, merge, finish.
@@ -73,7 +73,7 @@ class DevicePass {
 /// statistics have the type DTypes::Parameter.
 class Backend {
  public:
-  /// The arrays x, y, dy and dx of a call.
+  /// What the arrays x, y, dy and dx of a call have in common.
   struct Data {
     DType dtype = DType::kFloat32;
     Layout layout;
@@ -125,8 +125,8 @@ class Backend {
     Saved saved;
     const void* gamma = nullptr;  ///< null: 1
     Activation activation;
-    // One of the two determines the slope of the activation: beta, with which the normalization is
-    // computed again, or the output.
+    // With a shortcut y determines the slope of the activation, otherwise beta, with which z is
+    // computed again. A pass in place reads both.
     const void* beta = nullptr;
     const void* y = nullptr;
     Gradients gradients;

@@ -7,7 +7,8 @@
 namespace gluon_syncbn {
 
 /// A backend holds this lock while it moves the running statistics of all devices of a process, or
-/// queues their moves. So all devices apply the updates of uses that share arrays in one order.
+/// queues their moves. If several uses share running statistics, all devices update them in one
+/// order.
 inline std::unique_lock<std::mutex> lock_running_statistics() {
   struct OfAllLayers {
     std::mutex mutex;

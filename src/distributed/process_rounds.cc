@@ -32,8 +32,8 @@ std::shared_ptr<ProcessRound> ProcessRounds::next_round() {
   return std::make_shared<ProcessRound>(shared_from_this(), rounds_++);
 }
 
-// Messages go in the order of the calls to send(), however long it takes to write them. One message
-// of a name is under way, and the others wait in a queue.
+// Messages of one name go in the order of the calls to send(), however long it takes to write them.
+// One of them is under way, and the others wait in `queued_`.
 
 void ProcessRounds::send(const std::string& name, PendingMessage message) {
   {
@@ -50,7 +50,7 @@ void ProcessRounds::send(const std::string& name, PendingMessage message) {
 void ProcessRounds::start(const std::string& name, const PendingMessage& message) {
   const auto arrived = [self = shared_from_this(), name,
                         then = message.then](const ProcessGroup::Gathered& gathered) {
-    // Before the next message, which names the slots in use: `then` may take one.
+    // `then` may take a slot, and the next message must list it.
     then(gathered);
     self->start_next(name);
   };

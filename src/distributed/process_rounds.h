@@ -20,10 +20,10 @@ namespace gluon_syncbn {
 
 class ProcessRound;
 
-/// The rounds of a layer of this process with the same layer of the other processes.
+/// Counts the rounds of a layer, and exchanges its messages with the same layer of other processes.
 ///
-/// Messages meet by name. Names have to be the same on all processes. Names should be few and
-/// return in every step, because the group keeps data for each name.
+/// Messages meet by name. Names have to be the same on all processes. Names should be few, and
+/// the same in every step, because the group keeps data for each name.
 ///
 /// The forward passes of all rounds share one name, because rounds of one layer follow each other.
 /// Several backward passes may overlap, so each round has a slot: a number in the name of its

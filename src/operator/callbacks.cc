@@ -165,8 +165,8 @@ std::vector<NDArray> own(int size, void** handles) {
   return std::vector<NDArray>(handles, handles + size);
 }
 
-/// Runs `body`. If the engine delivers errors, `body` leaves them to the operation that it pushes.
-/// An exception of `body` becomes an error of MXNet's custom operator.
+/// Runs `body`, which leaves errors to the operation that it pushes, except with NaiveEngine. MXNet
+/// catches an exception of `body` as a dmlc::Error only.
 template <class Body>
 int run(const Body& body) {
   try {

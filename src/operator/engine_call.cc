@@ -18,9 +18,8 @@ EngineCall::EngineCall(std::shared_ptr<Operator> op, std::vector<NDArray> arrays
 void EngineCall::push(const char* name) {
   std::vector<NDArrayHandle> handles;
   for (const std::size_t position : outputs_) handles.push_back(arrays_[position].handle());
-  // MXNet calls custom operators on threads of their own. Such a thread may put work on a GPU,
-  // which takes less time than to wake a worker. A pass of the CPU runs on the worker of its
-  // context.
+  // MXNet calls custom operators on threads of their own. To launch kernels there is faster than to
+  // wake a worker. A pass of the CPU runs on the worker of its context.
   const EngineProperty property = op_->device_.type == "gpu" ? kAsync : kNormal;
   const auto self = shared_from_this();
   mxnet::push(op_->device_, {}, handles, name, property, [self](const Completion& completion) {

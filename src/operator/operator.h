@@ -17,14 +17,14 @@
 namespace gluon_syncbn::op {
 
 /// One use of the layer on one device. MXNet uses one Operator for a forward pass and its backward
-/// passes, and runs these passes one after the other.
+/// passes, and in static graphs for every step. It runs these passes one after the other.
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
   /// `group` and `pending` may be empty if the layer has one device.
   Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
            std::shared_ptr<SyncGroup> group, std::shared_ptr<PendingForwards> pending);
 
-  /// Both return at once and complete on the engine.
+  /// Both push a call to the engine. On a GPU the call may run before they return.
   void forward(std::vector<mxnet::NDArray> arrays, mxnet::OpReq request, bool is_train);
   /// `requests` has an OpReq for each argument.
   void backward(std::vector<mxnet::NDArray> arrays, const int* requests);
@@ -42,10 +42,10 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const std::shared_ptr<PendingForwards> pending_;
   std::optional<SyncGroup::Ticket> ticket_;  ///< of the call that made this operator, until it runs
   bool ran_before_ = false;                  ///< has begun a training forward
-  // Of the last forward pass.
+  // Of the last forward pass; empty if it failed, but for its error.
   std::optional<Backend::Saved> saved_;
   std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized
-  std::string forward_error_;     ///< of the last forward pass; why nothing is saved
+  std::string forward_error_;     ///< why nothing is saved
 };
 
 }  // namespace gluon_syncbn::op

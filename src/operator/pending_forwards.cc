@@ -10,10 +10,10 @@ void PendingForwards::begin(const Device& device, const std::shared_ptr<void>& o
   Pending& pending = pending_[device];
   const auto other = pending.op.lock();
   if (other == op) {
-    pending.is_followed = false;
+    pending.awaits_backward = false;
     return;
   }
-  if (other && pending.is_followed && (ran_before || pending.ran_before)) {
+  if (other && pending.awaits_backward && (ran_before || pending.ran_before)) {
     throw Error("a network hybridized with static_shape=True was called twice on " + device.name() +
                 " before backward; MXNet keeps no order between these calls. Hybridize it without "
                 "static_shape");

@@ -10,7 +10,7 @@ namespace gluon_syncbn::op {
 
 /// The training forwards of one graph node that await their backward pass, on every device.
 ///
-/// A static graph runs the same operator in every step. It puts no order between two copies of an
+/// A static graph runs the same operator in every step. MXNet does not order two copies of an
 /// operator, as in a network that is called twice before backward. Devices could then pair
 /// different calls. begin() throws in the first step that shows this.
 ///
@@ -26,7 +26,7 @@ class PendingForwards {
   struct Pending {
     std::weak_ptr<void> op;
     bool ran_before = false;
-    bool is_followed = true;
+    bool awaits_backward = true;
   };
 
   std::mutex mutex_;

@@ -43,8 +43,8 @@ Device parse_context(const std::string& layer, const std::string& context) {
   return {context.substr(0, open), std::stoi(context.substr(open + 1))};
 }
 
-/// An engine that runs one operation after the other would wait for the first device forever. It
-/// also drops the errors that end the wait.
+/// NaiveEngine would wait for the operation of the first device, and never run its peers. It also
+/// drops the error of the timeout.
 void require_threaded_engine(const std::string& layer) {
   if (!is_engine("NaiveEngine")) return;
   throw Error(layer +
@@ -52,8 +52,8 @@ void require_threaded_engine(const std::string& layer) {
               "synchronize several devices; unset it or use one device");
 }
 
-/// Kernels run on streams of this library, which the engine does not know: it would start them
-/// before their inputs are computed.
+/// The asynchronous engine makes only its own streams wait for inputs. Kernels on the streams of
+/// this library would start too early.
 void require_synchronous_gpu_engine(const std::string& layer) {
   const std::string setting = asynchronous_gpu_engine();
   if (setting.empty()) return;

@@ -14,8 +14,8 @@ namespace gluon_syncbn::op {
 
 using Shape = std::vector<int>;
 
-/// One node of a graph (or one imperative call): its attributes, shapes and types, and the group of
-/// the devices that synchronize in it. MXNet shares it between the devices that run a graph.
+/// One node of a graph, or one imperative call. Infers its shapes and dtypes, and keeps the groups
+/// of devices that meet by this node. MXNet shares it between the devices that run a graph.
 class Property {
  public:
   explicit Property(Attributes attributes) : attributes_(std::move(attributes)) {}

@@ -16,7 +16,7 @@ class FinishedRounds {
  public:
   static FinishedRounds& instance() { return PerProcess<FinishedRounds>::instance(); }
 
-  /// Counts from now on. Until then no program pays for the names.
+  /// Begins to count. Before that, rounds make no texts and take no lock.
   void start() { counts_ = true; }
   bool is_counting() const { return counts_; }
 

@@ -35,8 +35,8 @@ class Round {
   /// first calls of its peers; the second call (retain_graph) meets the second calls.
   std::shared_ptr<Meeting> next_backward(const Device& device);
 
-  /// `device` cannot go on for this reason: all its peers that wait in this round fail at once, now
-  /// or later.
+  /// `device` cannot go on for this reason. Its peers that wait in this round fail now, and others
+  /// when they come.
   void fail(const Device& device, const std::string& reason);
 
   /// `device` has left this round out and will not come.
@@ -45,7 +45,7 @@ class Round {
  private:
   void fail(const std::string& error);
 
-  const std::weak_ptr<SyncGroup> group_;  // which owns open rounds
+  const std::weak_ptr<SyncGroup> group_;  // weak, because the group owns its open rounds
   const std::size_t num_devices_;
   const std::uint64_t number_;
   const std::shared_ptr<ProcessRound> processes_;  // empty without other processes

@@ -31,7 +31,7 @@ std::vector<std::shared_ptr<SyncGroup>> SyncGroup::all_named() {
 SyncGroup::Ticket SyncGroup::announce(const Device& device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = members_.find(device);
-  // If so, the program has broken off the failed step.
+  // A device of the failed round is called again, so the program has broken off that step.
   if (failed_ && found != members_.end() && found->second.next > *failed_) bring_up_to_date();
   return made_++;
 }

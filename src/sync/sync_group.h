@@ -48,7 +48,8 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
   SyncGroup(std::string layer, std::size_t num_devices)
       : SyncGroup(std::move(layer), num_devices, Options()) {}
 
-  /// Returns the group that callers with `options.key` share for as long as one of them holds it.
+  /// Returns the group for this key, number of devices and process group. Callers share it for as
+  /// long as one of them holds it.
   static std::shared_ptr<SyncGroup> named(const std::string& layer, std::size_t num_devices,
                                           const Options& options);
   /// The named groups that a caller holds.

@@ -18,8 +18,8 @@ struct Wait {
   std::string meeting;
   Direction direction;
   std::set<Device> present;
-  std::shared_ptr<ProcessRound>
-      processes;  ///< all devices have come, and these are missing; or null
+  /// The exchange for which the meeting waits; null while it waits for devices of this process.
+  std::shared_ptr<ProcessRound> processes;
 };
 
 /// The warning that a meeting waits.
