@@ -96,8 +96,8 @@ def test_uses_in_a_graph_without_a_prefix_have_names_of_their_own():
 
 @pytest.mark.parametrize("own", [None, 0, 3])  # None: this process alone
 def test_a_layer_with_processes_of_its_own_keeps_them(own, monkeypatch):
-    monkeypatch.setattr("gluon_syncbn.processes.horovod.default", lambda: 7)
-    monkeypatch.setattr("gluon_syncbn.processes.horovod.register", lambda process_set: own)
+    monkeypatch.setattr("gluon_syncbn.processes.default", lambda: 7)
+    monkeypatch.setattr("gluon_syncbn.processes.register", lambda process_set: own)
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, process_set=object())
     assert layer._among_processes(None).get("process_set") == own
 
