@@ -131,8 +131,7 @@ class SyncBatchNorm(NormBlock):
     process_set : horovod.mxnet.ProcessSet, optional
         Processes to synchronize with. By default, the processes of :func:`gluon_syncbn.init`, or
         this process alone. Processes match layers by prefix, then by order, so all must make the
-        same layers in the same order. One process alone may run inference, or trace
-        a network.
+        same layers in the same order. One process alone may run inference, or trace a network.
     activation : {'relu', 'leaky_relu', 'elu'}, optional
         An activation after the normalization, in the same pass. By default, none.
     alpha : float, optional

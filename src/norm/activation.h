@@ -35,6 +35,8 @@ inline constexpr ActTypeTraits kActTypes[] = {{ActType::kNone, "None", false, tr
                                               {ActType::kLeaky, "leaky", true, true},
                                               {ActType::kElu, "elu", true, true}};
 
+const ActTypeTraits& traits_of(ActType type);
+
 /// The z below which expm1(z) rounds to -1 in T: the logarithm of half the distance from 1 to the
 /// number before it. A lower z is not recoverable from the output of ELU.
 template <class T>

@@ -6,11 +6,8 @@
 namespace gluon_syncbn {
 
 bool is_invertible(const Activation& activation) {
-  for (const ActTypeTraits& each : kActTypes) {
-    if (each.type != activation.type) continue;
-    return each.is_invertible && (!each.has_slope || activation.slope > 0);
-  }
-  return false;
+  const ActTypeTraits& traits = traits_of(activation.type);
+  return traits.is_invertible && (!traits.has_slope || activation.slope > 0);
 }
 
 std::string invertible_activations() {

@@ -234,10 +234,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     if (name == "version" || is_hidden(name)) continue;
     parse_one(layer, name, value, &attributes);
   }
-  for (const ActTypeTraits& each : kActTypes) {
-    const bool is_this = each.type == attributes.activation.type;
-    if (is_this && !each.has_slope) attributes.activation.slope = 0;
-  }
+  if (!traits_of(attributes.activation.type).has_slope) attributes.activation.slope = 0;
   check_combinations(attributes);
   if (attributes.sync_group_size && attributes.device_ids.empty()) {
     attributes.device_ids.resize(attributes.num_devices);
