@@ -21,13 +21,12 @@ from pathlib import Path
 import mxnet as mx
 
 from .library import LIBRARY
-from .mxnet_versions import ONEDNN, SYMBOL_VERSION, load_symbol
+from .mxnet_versions import ONEDNN, ONEDNN_RNN, SYMBOL_VERSION, load_symbol
 
-SETTINGS = {
-    ONEDNN: "0",
-    # Otherwise every first convolution would print that it runs without oneDNN.
-    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-}
+# Otherwise every first convolution would print that it runs without oneDNN.
+_VERBOSE = "MXNET_STORAGE_FALLBACK_LOG_VERBOSE"
+# The environment variables that are set to 0.
+SETTINGS = (ONEDNN, _VERBOSE, ONEDNN_RNN)
 
 _LIBMXNET = mx.base._LIB._name.encode()
 _GPU_FILES = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
@@ -73,14 +72,20 @@ def prepare_cpu_contexts() -> None:
     """
     global _choice, _prepared, _workspaces_error, _openblas_error  # noqa: PLW0603
     late = LIBRARY.operators_have_run(_LIBMXNET)
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    for name in (ONEDNN, _VERBOSE):
+        os.environ.setdefault(name, "0")
+    off = os.environ[ONEDNN] == "0"
+    too_late = off and late and _onednn_is_in_effect()
+    if off and not too_late:
+        # RNN has a variable of its own, and fails if it disagrees with the other operators about
+        # oneDNN (RNNStorageType in mxnet/src/operator/rnn.cc).
+        os.environ.setdefault(ONEDNN_RNN, "0")
     if not _prepared:
         _workspaces_error = LIBRARY.give_cpu_contexts_workspaces(_LIBMXNET)
         _openblas_error = _use_openblas()
         _prepared = True
         _choice = "the program called prepare_cpu_contexts()"
-    if late and os.environ[ONEDNN] == "0" and _onednn_is_in_effect():
+    if too_late:
         raise RuntimeError(
             "operators of MXNet ran before CPU contexts were prepared, so oneDNN stays in effect. "
             "Restart Python (in a notebook, the kernel), and import gluon_syncbn or call "

@@ -15,8 +15,9 @@ from mxnet import gluon
 
 IS_2 = mx.__version__.startswith("2.")
 
-# The environment variable that switches oneDNN off.
+# The environment variables that switch oneDNN off, for all operators and for RNN.
 ONEDNN = "MXNET_ONEDNN_ENABLED" if IS_2 else "MXNET_MKLDNN_ENABLED"
+ONEDNN_RNN = "MXNET_USE_ONEDNN_RNN" if IS_2 else "MXNET_USE_MKLDNN_RNN"
 
 # The norm layers of MXNet that SyncBatchNorm replaces.
 PLAIN_NORMS = (gluon.nn.BatchNorm, (gluon if IS_2 else gluon.contrib).nn.SyncBatchNorm)

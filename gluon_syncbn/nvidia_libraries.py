@@ -1,20 +1,19 @@
 """Finds NVIDIA's libraries for MXNet for CUDA: in the system, else in Python packages.
 
 The dynamic linker does not look in the packages of the extra ``cu112``, but takes a library that is
-loaded already. Python reads gluon_syncbn.pth whenever it starts, so that ``import mxnet`` imports
-this module first. The module stands outside of the package, because the package needs MXNet.
+loaded already. So the import of gluon_syncbn loads them before MXNet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import os
 import re
+import runpy
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.metadata import distributions
 from pathlib import Path
-from types import ModuleType
 
 _CUDA_11 = "-cu11"
 
@@ -23,20 +22,6 @@ _loaded: list[ctypes.CDLL] = []  # keeps the libraries loaded
 
 class LibraryError(ImportError):
     """A library that MXNet needs is missing, or is the library of another CUDA."""
-
-
-def find_mxnet() -> ModuleSpec | None:
-    """Find MXNet, and make its import load NVIDIA's libraries first."""
-    spec = PathFinder.find_spec("mxnet")
-    if spec is not None and spec.loader is not None and spec.submodule_search_locations:
-        execute = spec.loader.exec_module
-
-        def load_and_execute(module: ModuleType) -> None:
-            load()
-            execute(module)
-
-        spec.loader.exec_module = load_and_execute  # type: ignore[method-assign]
-    return spec
 
 
 def load() -> None:
@@ -49,8 +34,10 @@ def load() -> None:
     """
     spec = PathFinder.find_spec("mxnet")
     for folder in (spec and spec.submodule_search_locations) or ():
-        library = Path(os.environ.get("MXNET_LIBRARY_PATH") or Path(folder, "libmxnet.so"))
-        if library.exists():  # else MXNet looks in more places, or raises its own error
+        # The part of MXNet that finds its library, which needs no library itself.
+        find_libraries = runpy.run_path(str(Path(folder, "libinfo.py")))["find_lib_path"]
+        with contextlib.suppress(RuntimeError):  # without a library, MXNet raises it again
+            library = Path(find_libraries()[0])
             _load(library, library)
 
 
