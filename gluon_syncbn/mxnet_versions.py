@@ -119,6 +119,11 @@ def _current_graph_1(layer: gluon.Block) -> tuple[Any, str, bool]:
     return scope, graph, graph == layer.prefix
 
 
+def is_tracing() -> bool:
+    """Whether MXNet 2 is building a graph on this thread."""
+    return bool(mx._deferred_compute.is_deferred_compute())
+
+
 class _Trace:
     """One building of the graph of a block; it keeps `inputs`, by which it is known."""
 
@@ -205,9 +210,8 @@ class _NormBlock2(gluon.nn.BatchNorm):
         gamma, beta, *states = (each.data(device) for each in self._reg_params.values())
         if shortcut is not None:
             self._check_shortcut(shortcut.device, device)
-        traced = mx._deferred_compute.is_deferred_compute()
         custom = mx.nd.np._internal.Custom
-        return self._call_operator(custom, traced, x, [gamma, beta], shortcut, states)
+        return self._call_operator(custom, is_tracing(), x, [gamma, beta], shortcut, states)
 
 
 # A BatchNorm that leaves its call to ``_call_operator(custom, traced, x, parameters, shortcut,

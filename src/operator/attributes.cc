@@ -18,7 +18,7 @@ namespace {
 
 // Values come from symbol files that anyone may have written.
 constexpr int kMaxDevices = 4096;
-constexpr const char* kCountOfDevices = "a whole number from 1 to 4096";
+constexpr const char* kCountOfDevices = "a whole number from 1 to 4096, or None if not known yet";
 constexpr std::size_t kMaxKeyLength = 1024;
 constexpr const char* kShort = "at most 1024 characters long";
 
@@ -169,7 +169,10 @@ const Known kKnown[] = {
     {"axis", "a whole number",
      [](const auto& text, auto* a) { return parse_number(text, &a->axis); }},
     {"num_devices", kCountOfDevices,
-     [](const auto& text, auto* a) { return parse_count(text, 1, &a->num_devices, kMaxDevices); }},
+     [](const auto& text, auto* a) {
+       a->num_devices_known = text != "None";
+       return text == "None" || parse_count(text, 1, &a->num_devices, kMaxDevices);
+     }},
     {"sync_group_size", "a whole number of at least 1 that divides num_devices, or None",
      [](const auto& text, auto* a) {
        return text == "None" || parse_count(text, 1, &a->sync_group_size.emplace());

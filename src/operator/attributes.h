@@ -25,12 +25,13 @@ struct BackwardReads {
 
 /// The operator's attributes with the defaults of MXNet's BatchNorm.
 struct Attributes {
-  double eps = 1e-3;
+  double eps = 1e-3F;  ///< MXNet's default is a float
   std::optional<double> momentum = 0.9;  ///< empty: the average over all batches
   bool fix_gamma = true;
   bool use_global_stats = false;
   int axis = 1;
   std::size_t num_devices = 1;
+  bool num_devices_known = true;  ///< otherwise the symbol is incomplete, and cannot run
   std::optional<std::size_t> sync_group_size;  ///< empty: all devices synchronize
   std::vector<int> device_ids;                 ///< the order in which groups take devices
   std::string key;

@@ -148,6 +148,12 @@ void Property::require_dense(const std::string& name, int storage) const {
 
 std::shared_ptr<Operator> Property::create_operator(const std::string& context) {
   const std::string layer = attributes_.layer();
+  if (!attributes_.num_devices_known) {
+    throw Error(layer +
+                ": num_devices=None, because the network became a symbol before its parameters "
+                "had contexts; initialize the network and call "
+                "gluon_syncbn.convert_sync_batchnorm(net), or pass num_devices to the layer");
+  }
   Device device = parse_context(layer, context);
   const bool synchronizes = attributes_.synchronizes();
   if (synchronizes) require_threaded_engine(layer);

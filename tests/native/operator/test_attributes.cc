@@ -160,7 +160,7 @@ TEST_CASE("attributes: what came and what was expected is named") {
   const std::string not_negative = "a finite number, 0 or greater";
   const Case cases[] = {
       {"eps", {"-1"}, not_negative},
-      {"num_devices", {"0", "4097"}, "a whole number from 1 to 4096"},
+      {"num_devices", {"0", "4097"}, "a whole number from 1 to 4096, or None if not known yet"},
       {"momentum",
        {"none", "", "-0.1", "1.1", "nan", "None "},
        "a number from 0 to 1, or None for the average over all batches"},
