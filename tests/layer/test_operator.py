@@ -8,6 +8,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_syncbn.mxnet_versions import IS_2
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import only_1
@@ -174,6 +175,59 @@ def test_sparse_arrays_are_refused(storage, sparse):
     words = f": {sparse.split(',')[0]} is {storage} where a dense array is expected; convert it"
     assert "SyncBatchNorm 'syncbatchnorm" in message
     assert words in message
+
+
+def _norm(data, own, **attributes):
+    if own:
+        return mx.sym.Custom(data, op_type="SyncBatchNorm", name="bn", **attributes)
+    return mx.sym.BatchNorm(data, name="bn", **attributes)
+
+
+def _two_norms(data, own):
+    return _norm(mx.sym.Convolution(_norm(data, own), num_filter=3, kernel=(1, 1)), own)
+
+
+@pytest.mark.parametrize("np_shape", [True] if IS_2 else [False, True])
+@pytest.mark.parametrize(
+    ("network", "shapes"),
+    [
+        (_norm, {}),
+        (_norm, {"bn_gamma": (3,)}),
+        (_norm, {"bn_moving_mean": (3,)}),
+        (_norm, {"bn_beta": (3,), "bn_gamma": (4,)}),
+        (_two_norms, {}),
+        (lambda h, own: _norm(h, own) + mx.sym.var("x"), {"x": (2, 3, 4)}),
+        (lambda h, own: mx.sym.Group([_norm(h, own), h + mx.sym.var("x")]), {"x": (2, 3, 4)}),
+        (lambda h, own: mx.sym.Group([_norm(h, own), h + mx.sym.var("x")]), {"x": (0, 3, 0)}),
+    ],
+)
+def test_shapes_that_are_not_known_yet(np_shape, network, shapes):
+    """The operator answers as BatchNorm: other operators may know more."""
+    if np_shape:  # where 0 is a size
+        shapes = {name: tuple(size or -1 for size in shape) for name, shape in shapes.items()}
+    ours, theirs = (network(mx.sym.var("h"), own) for own in (True, False))
+    with mx.util.np_shape(np_shape):
+        for infer in ("infer_shape", "infer_shape_partial"):
+            expected = getattr(theirs, infer)(**shapes)
+            assert getattr(ours, infer)(**shapes) == expected, infer
+    assert ours.infer_type() == theirs.infer_type()
+
+
+def test_a_scalar_has_too_few_dimensions():
+    with mx.util.np_shape(), pytest.raises(mx.base.MXNetError, match=r"data has shape \(\) where"):
+        _norm(mx.sym.var("h"), own=True).infer_shape(h=())
+
+
+@only_1
+def test_shapes_that_come_from_behind():
+    """The data gets its shape from an operator that MXNet asks later."""
+    h = mx.sym.var("h")
+    symbol = mx.sym.Group([_norm(h, own=True, fix_gamma=False), h + mx.sym.var("x")])
+    executor = symbol.simple_bind(mx.cpu(), x=(4, 3))
+    h = np.random.default_rng(0).standard_normal((4, 3))
+    executor.arg_dict["bn_gamma"][:] = 1
+    out = executor.forward(is_train=True, h=mx.nd.array(h))[0].asnumpy()
+    assert relative_error(out, (h - h.mean(0)) / np.sqrt(h.var(0) + 1e-3)) < 1e-5
 
 
 def test_several_devices_need_a_key():
