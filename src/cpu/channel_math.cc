@@ -72,6 +72,7 @@ StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* 
 }
 
 void move_running_statistics(const Backend::Forward& work, const Moments& batch) {
+  if (!work.running.mean) return;
   with_parameter_type(work.data, [&](auto parameter) {
     using P = decltype(parameter);
     const Backend::Running& running = work.running;

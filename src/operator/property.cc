@@ -1,6 +1,7 @@
 #include "operator/property.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "common/error.h"
 #include "common/list_text.h"
@@ -148,7 +149,7 @@ void Property::require_dense(const std::string& name, int storage) const {
 
 std::shared_ptr<Operator> Property::create_operator(const std::string& context) {
   const std::string layer = attributes_.layer();
-  Device device = parse_context(layer, context);
+  const Device device = parse_context(layer, context);
   const bool synchronizes = attributes_.synchronizes();
   if (synchronizes) require_threaded_engine(layer);
   if (device.type == "gpu") require_synchronous_gpu_engine(layer);
@@ -158,8 +159,14 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
     if (attributes_.num_devices > 1) use_one_thread_per_product(layer);
   }
   auto group = synchronizes ? sync_group(device) : nullptr;
-  return std::make_shared<Operator>(attributes_, std::move(device), std::move(backend),
-                                    std::move(group), synchronizes ? pending_ : nullptr);
+  const auto op = std::make_shared<Operator>(attributes_, device, std::move(backend),
+                                             std::move(group), synchronizes ? pending_ : nullptr);
+  if (attributes_.is_mirrored) {
+    // MXNet makes the operator of the graph, then the one that repeats its forward pass.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    op->may_repeat(std::exchange(latest_[device], op).lock());
+  }
+  return op;
 }
 
 std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {

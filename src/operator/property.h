@@ -55,6 +55,7 @@ class Property {
   const Attributes attributes_;
   std::mutex mutex_;
   std::map<std::size_t, std::shared_ptr<SyncGroup>> sync_groups_;  // by group
+  std::map<Device, std::weak_ptr<Operator>> latest_;               // if they are mirrored
   const std::shared_ptr<PendingForwards> pending_ = std::make_shared<PendingForwards>();
 };
 

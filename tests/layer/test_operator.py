@@ -117,6 +117,102 @@ def test_module_that_is_bound_again_may_leave_out_backward():
     assert relative_error(out.asnumpy(), expected) < 5e-3  # epsilon is 1e-3
 
 
+def _residual_network(norm):
+    x = mx.sym.var("data")
+    for i in range(3):
+        conv = mx.sym.Convolution(
+            x, kernel=(3, 3), pad=(1, 1), num_filter=3, no_bias=True, name=f"conv{i}"
+        )
+        x = x + mx.sym.Activation(norm(conv, f"bn{i}"), act_type="relu", name=f"relu{i}")
+        x._set_attr(mirror_stage="True")
+    out = mx.sym.FullyConnected(x, num_hidden=1, name="fc")
+    return mx.sym.LinearRegressionOutput(out, mx.sym.var("label"), name="out")
+
+
+def _mirror(symbol):
+    """Mark nodes as SimpleDet's memonger does: all but those where a stage ends."""
+    internals = symbol.get_internals()
+    stages = 0
+    for i in range(len(internals.list_outputs())):
+        ends = internals[i].attr("mirror_stage") is not None
+        stages += ends
+        internals[i]._set_attr(force_mirroring=str(not ends or stages % 2 == 0))
+
+
+def _train_module(symbol, ctx, sizes):
+    """Three steps of SGD with weight decay in float64, with inference between."""
+    rng = np.random.default_rng(0)
+    module = mx.mod.Module(symbol, label_names=["label"], context=ctx)
+    shapes = symbol.infer_shape(data=(sizes[0], 3, 5, 5), label=(sizes[0], 1))
+    draw = dict(zip(symbol.list_arguments(), shapes[0]))
+    parameters = {
+        name: mx.nd.array(rng.normal("gamma" in name, 0.3, shape), dtype="float64")
+        for name, shape in draw.items()
+        if name not in ("data", "label")
+    }
+    states = {
+        name: mx.nd.full(shape, float("var" in name), dtype="float64")
+        for name, shape in zip(symbol.list_auxiliary_states(), shapes[2])
+    }
+
+    def of(size):
+        return {
+            "data_shapes": [mx.io.DataDesc("data", (size, 3, 5, 5), "float64")],
+            "label_shapes": [mx.io.DataDesc("label", (size, 1), "float64")],
+        }
+
+    module.bind(**of(sizes[0]))
+    module.init_params(arg_params=parameters, aux_params=states)
+    module.init_optimizer(optimizer_params={"learning_rate": 0.1, "wd": 0.01})
+    for size in sizes:
+        module.reshape(**of(size))
+        values = [rng.normal(0, 1, (size, *shape)) for shape in ((3, 5, 5), (1,))]
+        data, label = ([mx.nd.array(each, dtype="float64")] for each in values)
+        module.forward(mx.io.DataBatch(data, label), is_train=True)
+        module.backward()
+        module.update()
+        mx.nd.waitall()  # MXNet's Module shares the mode of passes
+        module.forward(mx.io.DataBatch(data, label), is_train=False)
+        mx.nd.waitall()
+    arguments, states = module.get_params()
+    return module, {name: each.asnumpy() for name, each in {**arguments, **states}.items()}
+
+
+@only_1
+@pytest.mark.parametrize("momentum", [0.9, None])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_mirrored_operators(number, momentum):
+    """Backward computes the layer again. The running statistics move once."""
+
+    def norm(data, name):
+        return mx.sym.Custom(
+            data,
+            op_type="SyncBatchNorm",
+            name=name,
+            key=f"mirrored {name}",
+            scope="graph",
+            num_devices=number,
+            fix_gamma=False,
+            momentum=momentum,
+        )
+
+    def plain_norm(data, name):
+        return mx.sym.BatchNorm(data, name=name, fix_gamma=False)
+
+    sizes = [8, 8, 4, 8]  # a smaller batch binds the network again
+    symbol = _residual_network(norm)
+    _, expected = _train_module(symbol, contexts(number), sizes)
+    _mirror(symbol)
+    module, found = _train_module(symbol, contexts(number), sizes)
+    assert "bn1_mirror" in module._exec_group.execs[0].debug_str()
+    for name, value in expected.items():
+        assert found[name].tobytes() == value.tobytes(), name
+    if momentum is not None:
+        _, one = _train_module(_residual_network(plain_norm), contexts(1), sizes)
+        # MXNet keeps momentum and learning rate as float32.
+        assert max(relative_error(found[name], one[name]) for name in one) < 1e-6
+
+
 def _call(data=(2, 3, 4), dtype="float32", parameter="float32", channels=3, **attributes):
     arrays = [mx.nd.ones(data, dtype=dtype)]
     arrays += [mx.nd.ones((channels,), dtype=parameter) for _ in range(4)]
