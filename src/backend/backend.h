@@ -80,7 +80,7 @@ class Backend {
   };
   /// The running statistics, which a training pass moves towards the statistics of its batch.
   struct Running {
-    void* mean = nullptr;
+    void* mean = nullptr;  ///< null: the running statistics stay
     void* variance = nullptr;
     std::optional<double> momentum;  ///< weight of the old values; empty: average over all batches
     void* num_batches = nullptr;     ///< batches averaged so far; null if there is a momentum

@@ -185,7 +185,8 @@ Parameters<R> parameters_of_gradient(const Affine<T>& n, const Gate<T>& gate, co
   values.add([&](std::size_t c) { return n.scale(c); });
   values.add(x_factor);
   values.add([&](std::size_t c) {
-    const double constant = sums ? share(c) * sums->dy[c] : 0;
+    if (!sums) return 0.0;
+    const double constant = share(c) * sums->dy[c];
     return x ? constant - rest_of<R>(n.mean[c]) * x_factor(c) : constant;
   });
   values.add_normalization(n, looks_at_z(x, gate), !x);

@@ -306,7 +306,8 @@ class BackwardPass : public GpuPass {
       if (work_.inplace) {
         merge.check = {Invertible::of(work_.data.dtype, work_.activation), first_not_invertible()};
       }
-      merge.fix_gamma = gradients.fix_gamma;
+      // Without elements the sum is 0, also where inv_std is infinite.
+      merge.gamma_gradient_is_zero = gradients.fix_gamma || layout().count() == 0;
       merge.gamma_gradient = {static_cast<P*>(gradients.gamma),
                               gradients.write_gamma == WriteMode::kAdd};
       merge.beta_gradient = {static_cast<P*>(gradients.beta),

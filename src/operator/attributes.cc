@@ -68,16 +68,6 @@ bool parse_flag(const std::string& text, bool* value) {
   return *value || text == "False" || text == "false" || text == "0";
 }
 
-/// A forward pass that backward repeats would join another round, and move the running statistics
-/// twice.
-void require_no_forced_mirroring(const std::string& layer, const std::string& value) {
-  bool mirrored = false;
-  if (parse_flag(value, &mirrored) && !mirrored) return;
-  throw Error(layer + ": attribute __force_mirroring__='" + shown(value) +
-              "' lets MXNet run the layer a second time in backward, which would update the "
-              "running statistics twice; remove it");
-}
-
 /// Attributes such as __lr_mult__ or __ctx_group__, which MXNet lets every node carry.
 bool is_hidden(const std::string& name) {
   return name.size() > 4 && name.compare(0, 2, "__") == 0 &&
@@ -233,7 +223,9 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     if (name == "version") require_known_version(layer, value);
   }
   for (const auto& [name, value] : pairs) {
-    if (name == "__force_mirroring__") require_no_forced_mirroring(layer, value);
+    if (name == "__force_mirroring__" && !parse_flag(value, &attributes.is_mirrored)) {
+      reject(layer, name, value, kFlag);
+    }
     if (name == "version" || is_hidden(name)) continue;
     parse_one(layer, name, value, &attributes);
   }

@@ -39,8 +39,9 @@ struct Attributes {
   int process_set = kNoProcessSet;  ///< of Horovod, to synchronize with other processes
   std::string across;               ///< the layer's name among processes; "" for the key
   Activation activation{ActType::kNone, 0.25};  ///< with the default slope of LeakyReLU
-  bool shortcut = false;  ///< added before the activation; the operator then has four arguments
-  bool inplace = false;   ///< backward reads the output and not the input
+  bool shortcut = false;     ///< added before the activation; the operator then has four arguments
+  bool inplace = false;      ///< backward reads the output and not the input
+  bool is_mirrored = false;  ///< MXNet runs the forward pass again in backward, to save memory
 
   static constexpr int kNoProcessSet = -1;
   /// The version of the attributes. It grows when symbols get an attribute that earlier releases

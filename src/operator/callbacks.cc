@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,9 +86,9 @@ int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
   const Positions positions = positions_of(state);
   if (!is_number_of_all(num_tensors, positions)) return kFailure;
   // On entry the auxiliary states follow the arguments; on return the output stands between them.
-  std::vector<Shape> given;
-  for (std::size_t i = 0; i < positions.arguments() + positions.states(); ++i) {
-    given.emplace_back(shapes[i], shapes[i] + (ndims[i] > 0 ? ndims[i] : 0));
+  std::vector<std::optional<Shape>> given(positions.arguments() + positions.states());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (ndims[i] >= 0) given[i].emplace(shapes[i], shapes[i] + ndims[i]);
   }
   thread_local Property::Shapes inferred;
   inferred = OwnedProperty::get(state).infer_shapes(given);

@@ -19,8 +19,7 @@ using namespace mxnet;
 
 namespace {
 
-/// Backward would repeat a mirrored forward pass, which would join another round and move the
-/// running statistics again.
+/// Unlike __force_mirroring__, the variable does not say which operators MXNet repeats in backward.
 void require_no_mirroring() {
   const char* value = std::getenv("MXNET_BACKWARD_DO_MIRROR");
   if (value && std::atoi(value) != 0) {
@@ -62,6 +61,7 @@ class ForwardCall : public EngineCall {
     if (!is_train_ || op_->attributes_.use_global_stats) return infer();
     require_no_mirroring();
     require_group();
+    is_repeated_ = op_->begin_training();
     if (op_->group_) return train_with_others();
     finish_alone(begin());
   }
@@ -74,7 +74,9 @@ class ForwardCall : public EngineCall {
     std::shared_ptr<DevicePass> pass;
     try {
       pass = begin();
-      op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
+      if (!is_repeated_) {
+        op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
+      }
       round_->agree(device, signature);
       round_->forward_meeting().sum(pass.get());
     } catch (const std::exception& error) {
@@ -113,8 +115,10 @@ class ForwardCall : public EngineCall {
 
   std::shared_ptr<DevicePass> begin() {
     Backend::Forward work = this->work();
-    work.running = {data(at_[kMovingMean]), data(at_[kMovingVar]), op_->attributes_.momentum,
-                    op_->attributes_.momentum ? nullptr : data(at_[kNumBatches])};
+    if (!is_repeated_) {  // the first time has moved the running statistics
+      work.running = {data(at_[kMovingMean]), data(at_[kMovingVar]), op_->attributes_.momentum,
+                      op_->attributes_.momentum ? nullptr : data(at_[kNumBatches])};
+    }
     work.saved = &saved_;
     auto pass = op_->backend_->forward(work, shared_from_this());
     training_began_ = true;
@@ -155,6 +159,7 @@ class ForwardCall : public EngineCall {
   const OpReq request_;
   const bool is_train_;
   bool training_began_ = false;
+  bool is_repeated_ = false;  // in backward, by mirroring
   Backend::Saved saved_;
   std::shared_ptr<Round> round_;  // empty if nothing is synchronized
 };

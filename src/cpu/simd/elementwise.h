@@ -67,16 +67,19 @@ struct NormalizeBy {
 
 template <class V, class Gate>
 struct Differentiate {
+  using Bits = decltype(V{} != V{});
   V center;
   V dy_factor;
   V x_factor;
+  Bits reads_x;  // 0 where x_factor is 0: a NaN or infinity in x would make a NaN of the product
   V constant;
   Gate gate;
 
   template <class... Output>
   GLUON_SYNCBN_INLINE V operator()(V dy, V x, Output... y) const {
     const V centered = gate.centered(x, center);
-    return dy_factor * gate(dy, centered, x, y...) + (x_factor * centered + constant);
+    return dy_factor * gate(dy, centered, x, y...) +
+           (x_factor * (V)((Bits)centered & reads_x) + constant);
   }
 };
 
@@ -88,8 +91,9 @@ struct DifferentiateBy {
 
   template <class Load>
   GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    const Reals<R> x_factor = load(p.x_factor);
     return Differentiate<Reals<R>, decltype(gates.at(load))>{
-        load(center), load(p.dy_factor), load(p.x_factor), load(p.constant), gates.at(load)};
+        load(center), load(p.dy_factor), x_factor, x_factor != 0, load(p.constant), gates.at(load)};
   }
 };
 
