@@ -116,11 +116,11 @@ def _difference_from_batchnorm(layer: Any) -> str | None:
     parameters = sorted(layer._reg_params.keys() - _PARAMETERS)
     if parameters:
         return f"has parameters of its own: {', '.join(parameters)}"
+    if getattr(layer, "fuse_relu", False):  # later versions of MXNet 2 have no such layer
+        return "computes a ReLU too: replace it by SyncBatchNorm(activation='relu')"
     if layer._kwargs.keys() - _ATTRIBUTES:
         return "does not compute what BatchNorm computes"
-    # Later versions of MXNet 2 have no attribute `fuse_relu`.
-    overrides = getattr(layer, "fuse_relu", False) or own & _FORWARD
-    inherits = isinstance(layer, PLAIN_NORMS) and not overrides
+    inherits = isinstance(layer, PLAIN_NORMS) and not own & _FORWARD
     if inherits or all(_is_one_batchnorm(layer, training) for training in (False, True)):
         return None
     return "does not compute what BatchNorm computes"
