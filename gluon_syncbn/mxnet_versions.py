@@ -199,10 +199,27 @@ class _NormBlock2(gluon.nn.BatchNorm):
         return f"{self.name}_"
 
     def infer_shape(self, x: Any, *_: Any) -> None:
-        """Complete the parameters; `axis` may be a whole number of any type."""
-        channels = x.shape[self._kwargs["axis"]]
-        for parameter in (self.gamma, self.beta, self.running_mean, self.running_var):
-            parameter.shape = (channels,)
+        """Complete the parameters. Errors have the words of the operator, which is called later."""
+        axis, number = self._kwargs["axis"], len(x.shape)
+        if not 2 <= number <= 5:
+            raise ValueError(
+                f"{self.name}: data has shape {x.shape} where 2 to 5 dimensions are expected"
+            )
+        if not -number <= axis < number:
+            raise ValueError(
+                f"{self.name}: attribute axis={axis} should be from {-number} to {number - 1} for "
+                f"data of {number} dimensions"
+            )
+        channels = (x.shape[axis],)
+        for name in ("gamma", "beta", "running_mean", "running_var"):
+            parameter = self._reg_params[name]
+            known = parameter.shape
+            if known[0] > 0 and known != channels:
+                raise ValueError(
+                    f"{self.name}: {name} has shape {known} where {channels} is expected, one for "
+                    f"each channel of data of shape {x.shape} along axis {axis}"
+                )
+            parameter.shape = channels
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
         """Normalize `x`, add `shortcut` and activate; see the class."""

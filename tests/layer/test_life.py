@@ -172,6 +172,12 @@ def test_exit_with_a_round_pending(timeout, end, status):
     assert "atexit" not in errors
 
 
+def test_a_first_call_in_an_exit_handler():
+    program = LAYER + "import atexit\natexit.register(lambda: print(train()[0].shape))"
+    result = run_python(program)
+    assert result.stdout == "(2, 3)\n", result.stderr
+
+
 def test_exit_does_not_hide_errors():
     program = LAYER + (
         "gluon_syncbn.set_timeout(0.2)\n"
