@@ -14,7 +14,6 @@
 #include "mxnet/error_queue.h"
 #include "mxnet/fork.h"
 #include "mxnet/openblas.h"
-#include "mxnet/unknown_shapes.h"
 #include "mxnet/wait_for_all.h"
 #include "operator/backends.h"
 #include "operator/callbacks.h"
@@ -38,7 +37,6 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
     mxnet::load_api(libmxnet);
     mxnet::set_cpu_context_check(check);
     op::register_operator();
-    mxnet::accept_unknown_shapes(libmxnet);
     mxnet::survive_forks(live_arrays);
   });
 }

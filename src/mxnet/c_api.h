@@ -68,6 +68,7 @@ using ParamDeleter = void (*)(void* param);
 
 /// Functions of type int return 0 for success.
 struct Api {
+  void* library;  ///< a handle of dlopen
   const char* (*GetLastError)();
   int (*CustomOpRegister)(const char* op_type, PropertyCreator creator);
   int (*EnginePushAsyncND)(EngineFunction function, void* param, ParamDeleter deleter,

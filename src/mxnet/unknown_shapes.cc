@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "mxnet/c_api.h"
 #include "mxnet/mangled_names.h"
 
 // An operator of MXNet can leave a shape unknown, and MXNet then asks it again when other operators
@@ -63,9 +64,8 @@ bool infer_shape(const void* attributes, void* inputs, void* outputs) {
 
 }  // namespace
 
-void accept_unknown_shapes(const char* libmxnet) {
-  void* library = dlopen(libmxnet, RTLD_NOW | RTLD_NOLOAD);
-  if (!library) return;
+void accept_unknown_shapes() {
+  void* const library = api().library;
   const auto original = reinterpret_cast<InferShape>(dlsym(library, mangled::kInferShape));
   const auto get_map = reinterpret_cast<GetAttrMap>(dlsym(library, mangled::kGetAttrMap));
   if (!original || !get_map) return;

@@ -13,6 +13,6 @@ class UnknownShapes : public Error {
 /// Lets MXNet go on with other operators after UnknownShapes, and call again when these know more.
 /// If this MXNet does not have its functions where 1.9.1 and 2.0.0b1 have them, UnknownShapes stays
 /// an error.
-void accept_unknown_shapes(const char* libmxnet);
+void accept_unknown_shapes();
 
 }  // namespace gluon_syncbn::mxnet

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mxnet/unknown_shapes.h"
 #include "operator/property.h"
 
 namespace gluon_syncbn::op {
@@ -228,6 +229,8 @@ int create_property(const char* /*op_type*/, int num_attributes, const char** na
   static std::array<void*, 1> no_context{nullptr};
   *out = {static_cast<int>(only_deleter.size()), only_deleter.data(), no_context.data()};
 
+  // Programs without this operator keep MXNet as it is.
+  [[maybe_unused]] static const bool once = (mxnet::accept_unknown_shapes(), true);
   std::vector<std::pair<std::string, std::string>> attributes;
   for (int i = 0; i < num_attributes; ++i) attributes.emplace_back(names[i], values[i]);
   OwnedProperty::publish(std::make_shared<Property>(Attributes::parse(attributes)), callbacks, out);
