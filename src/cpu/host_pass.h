@@ -27,23 +27,15 @@ class HostPass : public DevicePass {
   HostPass(Layout layout, std::shared_ptr<Call> call, Part zeros)
       : layout_(layout),
         own_(std::move(zeros)),
-        call_(std::move(call)),
-        summed_(static_cast<std::size_t>(layout.channels), layout.count() == 0) {}
+        call_(std::move(call)) {}
 
-  void sum(const std::function<bool()>& all_are_coming) final {
-    if (elements() >= kTooManyToSumAhead) return;
-    const ChannelParts parts(layout_);
-    for_ahead(parts.number(), [&](std::int64_t i) {
-      if (all_are_coming()) return false;
-      sum_missing(parts[i]);
-      return true;
-    });
-  }
+  /// The last device sums for all, so that its outputs find the elements in the caches.
+  void sum() final {}
 
   void merge(const DevicePasses& passes, OnMerged then) final {
     PartialStatistics merged;
     try {
-      for (const auto& pass : passes) static_cast<HostPass&>(*pass).sum_rest();
+      for (const auto& pass : passes) static_cast<HostPass&>(*pass).sum_all();
       share_merged(passes);
       merge_channels(all_channels());
       merged = merged_->packed();
@@ -133,7 +125,7 @@ class HostPass : public DevicePass {
       for (const auto& pass : own_last) pass->complete("");
       return;
     }
-    for (const auto& pass : own_last) pass->sum_rest();
+    for (const auto& pass : own_last) pass->sum_all();
     merge_channels(all_channels());
     write_results_of_all(own_last);
     for (const auto& pass : own_last) {
@@ -154,7 +146,7 @@ class HostPass : public DevicePass {
       count += pass->layout_.count();
     }
     ChannelParts(layout_, count).for_each([&](Channels channels) {
-      for (const auto& pass : passes) pass->sum_missing(channels);
+      for (const auto& pass : passes) pass->sum_channels(channels);
       merge_channels(channels);
       for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
         if ((*pass)->layout_.count() > 0) (*pass)->write_outputs(channels);
@@ -164,19 +156,8 @@ class HostPass : public DevicePass {
 
   std::int64_t elements() const { return layout_.count() * layout_.channels; }
 
-  void sum_rest() {
-    ChannelParts(layout_).for_each([this](Channels channels) { sum_missing(channels); });
-  }
-
-  void sum_missing(Channels channels) {
-    const auto at = [this](std::int64_t c) { return summed_.begin() + c; };
-    for (auto c = channels.begin; c < channels.end;) {
-      const auto begin = std::find(at(c), at(channels.end), false);
-      const auto end = std::find(begin, at(channels.end), true);
-      if (begin != end) sum_channels({begin - at(0), end - at(0)});
-      std::fill(begin, end, true);
-      c = end - at(0);
-    }
+  void sum_all() {
+    ChannelParts(layout_).for_each([this](Channels channels) { sum_channels(channels); });
   }
 
   /// Lets the device write its outputs on its own thread.
@@ -216,7 +197,6 @@ class HostPass : public DevicePass {
   std::shared_ptr<Merged> merged_;
   std::vector<const Part*> parts_;  // the parts of all devices, in the pass that merges them
   std::shared_ptr<Call> call_;      // null once it is complete
-  std::vector<char> summed_;        // a flag per channel; threads write neighbouring ones
 };
 
 }  // namespace gluon_syncbn::cpu

@@ -74,13 +74,6 @@ class Team {
     if (job.error) throw *job.error;
   }
 
-  void run_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task) {
-    const Caller caller(&callers_);
-    if (!has_free_core(0)) return;
-    for (std::int64_t i = 0; i < number && task(i); ++i) {
-    }
-  }
-
  private:
   struct Job {
     const std::int64_t number;
@@ -217,10 +210,6 @@ class Team {
 
 void parallel_for(std::int64_t number, const std::function<void(std::int64_t)>& task) {
   Team::instance().run(number, task);
-}
-
-void for_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task) {
-  Team::instance().run_ahead(number, task);
 }
 
 int num_threads() { return Team::instance().limit(); }

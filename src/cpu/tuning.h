@@ -47,9 +47,6 @@ constexpr std::int64_t kPartsOfThread = 4;
 constexpr std::int64_t kLargeBytes = 4 << 20;
 constexpr std::int64_t kStreamRunBytes = 1024;
 
-/// If a device has this many elements, no cache keeps them until all devices have come. A sum
-/// before that would read the elements from memory once more.
-constexpr std::int64_t kTooManyToSumAhead = 3 << 19;
 /// If all devices together have this many elements in runs, a few channels at a time are summed,
 /// merged and written. So the outputs find the elements that the sums have read in the cache. With
 /// fewer elements, each device writes its outputs on its own thread, whose caches still hold them.

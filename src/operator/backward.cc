@@ -60,7 +60,7 @@ class BackwardCall : public EngineCall {
     std::shared_ptr<DevicePass> pass;
     try {
       pass = begin();
-      meeting->sum(pass.get());
+      pass->sum();
     } catch (const std::exception& error) {
       meeting->fail(failed_on(op_->device_, error.what()));
       if (!pass) throw;

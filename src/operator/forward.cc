@@ -76,7 +76,7 @@ class ForwardCall : public EngineCall {
       pass = begin();
       op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
       round_->agree(device, signature);
-      round_->forward_meeting().sum(pass.get());
+      pass->sum();
     } catch (const std::exception& error) {
       round_->fail(device, error.what());
       if (!pass) throw;
