@@ -28,9 +28,6 @@ class Call {
  public:
   virtual ~Call() = default;
 
-  /// Runs `task` later, on a thread of the device, or throws. Only the CPU backend uses it.
-  virtual void post(std::function<void()> task) = 0;
-
   /// Called once, from any thread, when nothing uses the arrays any more. `error` says what went
   /// wrong, or is "".
   virtual void complete(const std::string& error) = 0;

@@ -47,20 +47,18 @@ class HostPass : public DevicePass {
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     try {
-      // The other passes come first, so that their devices start before this thread computes.
-      std::vector<std::shared_ptr<HostPass>> own_last;
-      for (const auto& pass : passes) own_last.push_back(std::static_pointer_cast<HostPass>(pass));
-      std::stable_partition(own_last.begin(), own_last.end(),
-                            [this](const auto& pass) { return pass.get() != this; });
+      std::vector<HostPass*> own;
+      for (const auto& pass : passes) own.push_back(static_cast<HostPass*>(pass.get()));
       share_merged(passes);
       if (processes.empty()) {
-        finish_devices(own_last);
+        finish_devices(own);
       } else {
         static_cast<Part&>(*merged_) = merge_packed<Part>(processes);
         have_merged(all_channels());
-        write_results_of_all(own_last);
-        for (const auto& pass : own_last) post_outputs(pass);
+        for (const auto& pass : own) pass->write_all();
       }
+      write_results_of_all(own);
+      for (HostPass* pass : own) pass->complete("");
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
     }
@@ -112,34 +110,22 @@ class HostPass : public DevicePass {
     have_merged(channels);
   }
 
-  void finish_devices(const std::vector<std::shared_ptr<HostPass>>& own_last) {
+  void finish_devices(const std::vector<HostPass*>& passes) {
     std::int64_t elements = 0;
     bool have_runs = true;
-    for (const auto& pass : own_last) {
+    for (const HostPass* pass : passes) {
       elements += pass->elements();
       have_runs = have_runs && has_runs(pass->layout_);
     }
-    if (elements >= kManyOfAll && have_runs) {
-      take_parts(own_last);
-      write_results_of_all(own_last);
-      for (const auto& pass : own_last) pass->complete("");
-      return;
-    }
-    for (const auto& pass : own_last) pass->sum_all();
+    if (elements >= kManyOfAll && have_runs) return take_parts(passes);
+    for (HostPass* pass : passes) pass->sum_all();
     merge_channels(all_channels());
-    write_results_of_all(own_last);
-    for (const auto& pass : own_last) {
-      if (pass.get() == this || elements <= kFewOfAll) {
-        pass->write_all();
-      } else {
-        post_outputs(pass);
-      }
-    }
+    for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) (*pass)->write_all();
   }
 
   /// For each part of the channels, sums, merges and writes the outputs of all devices. The outputs
   /// begin with the device whose elements the sums have read last.
-  void take_parts(const std::vector<std::shared_ptr<HostPass>>& passes) {
+  void take_parts(const std::vector<HostPass*>& passes) {
     std::int64_t count = 0;
     for (const auto& pass : passes) {
       pass->prepare_outputs();
@@ -160,29 +146,14 @@ class HostPass : public DevicePass {
     ChannelParts(layout_).for_each([this](Channels channels) { sum_channels(channels); });
   }
 
-  /// Lets the device write its outputs on its own thread.
-  static void post_outputs(const std::shared_ptr<HostPass>& pass) {
-    try {
-      pass->call_->post([pass] { pass->write_all(); });
-    } catch (const std::exception& error) {
-      pass->fail(error.what());
-    }
-  }
-
   void write_all() {
-    try {
-      prepare_outputs();
-      ChannelParts(layout_).for_each_backwards(
-          [this](Channels channels) { write_outputs(channels); });
-      complete("");
-    } catch (const std::exception& error) {
-      fail(error.what());
-    }
+    prepare_outputs();
+    ChannelParts(layout_).for_each_backwards([this](Channels channels) { write_outputs(channels); });
   }
 
   /// Writes the results of all devices before any call completes. Once a call is complete, MXNet
   /// may let the next use of the layer read running statistics.
-  void write_results_of_all(const std::vector<std::shared_ptr<HostPass>>& passes) {
+  void write_results_of_all(const std::vector<HostPass*>& passes) {
     const auto lock = lock_results();
     for (const auto& pass : passes) pass->write_channel_results();
   }

@@ -41,10 +41,6 @@ class BackwardCall : public EngineCall {
         reads_(op_->attributes_.backward_reads()),
         requests_(std::move(requests)) {}
 
-  void post(std::function<void()> task) override {
-    mxnet::post(op_->device_, "SyncBatchNormInputGradient", std::move(task));
-  }
-
  private:
   void run() override {
     if (!op_->saved_) {

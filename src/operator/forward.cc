@@ -41,10 +41,6 @@ class ForwardCall : public EngineCall {
         request_(request),
         is_train_(is_train) {}
 
-  void post(std::function<void()> task) override {
-    mxnet::post(op_->device_, "SyncBatchNormNormalize", std::move(task));
-  }
-
   void complete(const std::string& error) override {
     if (!error.empty()) op_->forward_error_ = error;
     if (training_began_ && error.empty()) {

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -339,23 +338,6 @@ TEST_CASE("passes: the running statistics of all devices have moved before a cal
       CHECK(completed == 3);
     }
   }
-}
-
-TEST_CASE("passes: a device without a worker fails alone, and each call completes once") {
-  using Strings = std::vector<std::string>;
-  auto workers =
-      make_workers<float>({{1, 64, 600}, {2, 64, 600}, {3, 64, 600}}, WriteMode::kAssign);
-  DevicePasses passes;
-  for (auto& w : workers) {
-    const auto call = w.call();
-    passes.push_back(cpu_backend()->forward(w.forward(), call));
-    if (&w != &workers[1]) continue;
-    call->on_post = [](const auto&) { throw std::runtime_error("no worker"); };
-  }
-  passes[2]->finish(passes, {});
-  CHECK(workers[0].told == Strings{""});
-  CHECK(workers[1].told == Strings{"no worker"});
-  CHECK(workers[2].told == Strings{""});
 }
 
 TEST_CASE("passes: devices that do not meet keep their arrays, and hear why") {
