@@ -9,7 +9,6 @@
 #include "cpu/host_pass.h"
 #include "cpu/kernels.h"
 #include "cpu/passes.h"
-#include "cpu/thread_pool.h"
 #include "norm/moving_average.h"
 
 namespace gluon_syncbn::cpu {
@@ -68,7 +67,7 @@ void normalize_by(const Backend::Forward& work, const HostStatistics& statistics
   const Layout& layout = work.data.layout;
   T* const y = static_cast<T*>(work.y);
   const auto store = prepare_output(work.write, layout, y);
-  ChannelParts(layout).for_each_backwards([&](Channels channels) {
+  for_each_part({layout}, [&](Channels channels) {
     normalize(static_cast<const T*>(work.x), layout, channels,
               affine_of<T>(statistics, work.gamma, work.beta), work.activation, store, y,
               static_cast<const T*>(work.shortcut));

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,31 +11,30 @@
 
 #include "backend/backend.h"
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
-#include "cpu/tuning.h"
 #include "norm/moments.h"
 
 namespace gluon_syncbn::cpu {
 
 /// The pass of one CPU context, with partial statistics of the type `Part`. `Merged` is `Part` or
 /// derives from it.
+///
+/// The last device computes for all. It takes a part of the channels at a time, on the threads of
+/// the pool: it sums the part on all devices, merges the sums, and writes the outputs of all
+/// devices. So the outputs find the elements that the sums have read in the caches.
 template <class Part, class Merged>
 class HostPass : public DevicePass {
  public:
   HostPass(Layout layout, std::shared_ptr<Call> call, Part zeros)
-      : layout_(layout),
-        own_(std::move(zeros)),
-        call_(std::move(call)) {}
+      : layout_(layout), own_(std::move(zeros)), call_(std::move(call)) {}
 
-  /// The last device sums for all, so that its outputs find the elements in the caches.
+  /// The last device sums for all.
   void sum() final {}
 
   void merge(const DevicePasses& passes, OnMerged then) final {
     PartialStatistics merged;
     try {
-      for (const auto& pass : passes) static_cast<HostPass&>(*pass).sum_all();
-      share_merged(passes);
-      merge_channels(all_channels());
+      const auto all = share_merged(passes);
+      for_each_part(layouts(all), [&](Channels channels) { merge_channels(all, channels); });
       merged = merged_->packed();
     } catch (const std::exception& error) {
       return then({}, error.what());
@@ -47,18 +44,20 @@ class HostPass : public DevicePass {
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     try {
-      std::vector<HostPass*> own;
-      for (const auto& pass : passes) own.push_back(static_cast<HostPass*>(pass.get()));
-      share_merged(passes);
-      if (processes.empty()) {
-        finish_devices(own);
-      } else {
+      const auto all = share_merged(passes);
+      const bool merges = processes.empty();
+      if (!merges) {
         static_cast<Part&>(*merged_) = merge_packed<Part>(processes);
-        have_merged(all_channels());
-        for (const auto& pass : own) pass->write_all();
+        have_merged({0, layout_.channels});
       }
-      write_results_of_all(own);
-      for (HostPass* pass : own) pass->complete("");
+      for (HostPass* pass : all) pass->prepare_outputs();
+      for_each_part(layouts(all), [&](Channels channels) {
+        if (merges) merge_channels(all, channels);
+        // The sums have read the last device last.
+        for (auto pass = all.rbegin(); pass != all.rend(); ++pass) (*pass)->write_outputs(channels);
+      });
+      write_channel_results_of(all);
+      for (HostPass* pass : all) pass->complete("");
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
     }
@@ -89,73 +88,42 @@ class HostPass : public DevicePass {
   /// Returns the lock that is held while the devices write those results.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
 
-  Channels all_channels() const { return {0, layout_.channels}; }
-
-  /// Collects the parts of all devices, and gives all passes one result to merge them into.
-  void share_merged(const DevicePasses& passes) {
+  /// Returns the passes of all devices, and gives them one result to merge into.
+  std::vector<HostPass*> share_merged(const DevicePasses& passes) {
+    std::vector<HostPass*> all;
     std::int64_t count = 0;
-    parts_.clear();
     for (const auto& pass : passes) {
-      const auto& each = static_cast<HostPass&>(*pass);
-      parts_.push_back(&each.own_);
-      count += each.layout_.count();
+      all.push_back(static_cast<HostPass*>(pass.get()));
+      count += all.back()->layout_.count();
     }
     const auto merged = make_merged(count);
-    for (const auto& pass : passes) static_cast<HostPass&>(*pass).merged_ = merged;
+    for (HostPass* pass : all) pass->merged_ = merged;
+    return all;
   }
 
-  void merge_channels(Channels channels) {
-    Part::merge(parts_, static_cast<std::size_t>(channels.begin),
+  static std::vector<Layout> layouts(const std::vector<HostPass*>& passes) {
+    std::vector<Layout> layouts;
+    for (const HostPass* pass : passes) layouts.push_back(pass->layout_);
+    return layouts;
+  }
+
+  /// Sums these channels on all devices, and merges the sums.
+  void merge_channels(const std::vector<HostPass*>& passes, Channels channels) {
+    std::vector<const Part*> parts;
+    for (HostPass* pass : passes) {
+      pass->sum_channels(channels);
+      parts.push_back(&pass->own_);
+    }
+    Part::merge(parts, static_cast<std::size_t>(channels.begin),
                 static_cast<std::size_t>(channels.end), merged_.get());
     have_merged(channels);
   }
 
-  void finish_devices(const std::vector<HostPass*>& passes) {
-    std::int64_t elements = 0;
-    bool have_runs = true;
-    for (const HostPass* pass : passes) {
-      elements += pass->elements();
-      have_runs = have_runs && has_runs(pass->layout_);
-    }
-    if (elements >= kManyOfAll && have_runs) return take_parts(passes);
-    for (HostPass* pass : passes) pass->sum_all();
-    merge_channels(all_channels());
-    for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) (*pass)->write_all();
-  }
-
-  /// For each part of the channels, sums, merges and writes the outputs of all devices. The outputs
-  /// begin with the device whose elements the sums have read last.
-  void take_parts(const std::vector<HostPass*>& passes) {
-    std::int64_t count = 0;
-    for (const auto& pass : passes) {
-      pass->prepare_outputs();
-      count += pass->layout_.count();
-    }
-    ChannelParts(layout_, count).for_each([&](Channels channels) {
-      for (const auto& pass : passes) pass->sum_channels(channels);
-      merge_channels(channels);
-      for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
-        if ((*pass)->layout_.count() > 0) (*pass)->write_outputs(channels);
-      }
-    });
-  }
-
-  std::int64_t elements() const { return layout_.count() * layout_.channels; }
-
-  void sum_all() {
-    ChannelParts(layout_).for_each([this](Channels channels) { sum_channels(channels); });
-  }
-
-  void write_all() {
-    prepare_outputs();
-    ChannelParts(layout_).for_each_backwards([this](Channels channels) { write_outputs(channels); });
-  }
-
   /// Writes the results of all devices before any call completes. Once a call is complete, MXNet
   /// may let the next use of the layer read running statistics.
-  void write_results_of_all(const std::vector<HostPass*>& passes) {
+  void write_channel_results_of(const std::vector<HostPass*>& passes) {
     const auto lock = lock_results();
-    for (const auto& pass : passes) pass->write_channel_results();
+    for (HostPass* pass : passes) pass->write_channel_results();
   }
 
   /// Has no effect the second time.
@@ -166,8 +134,7 @@ class HostPass : public DevicePass {
   const Layout layout_;
   Part own_;
   std::shared_ptr<Merged> merged_;
-  std::vector<const Part*> parts_;  // the parts of all devices, in the pass that merges them
-  std::shared_ptr<Call> call_;      // null once it is complete
+  std::shared_ptr<Call> call_;  // null once it is complete
 };
 
 }  // namespace gluon_syncbn::cpu

@@ -262,29 +262,17 @@ Channels first_channels(Channels channels) { return {0, channels.end - channels.
 
 bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
 
-ChannelParts::ChannelParts(const Layout& layout, std::int64_t count) : channels_(layout.channels) {
-  if (!has_runs(layout)) {
-    each_ = std::max<std::int64_t>(1, channels_);
-    return;
-  }
-  const std::int64_t fair = channels_ * count / (kPartsOfThread * num_threads());
+void for_each_part(const std::vector<Layout>& layouts, const std::function<void(Channels)>& visit) {
+  const std::int64_t channels = layouts.front().channels;
+  if (!std::all_of(layouts.begin(), layouts.end(), has_runs)) return visit({0, channels});
+  std::int64_t count = 0;
+  for (const Layout& layout : layouts) count += layout.count();
+  const std::int64_t fair = channels * count / (kPartsOfThread * num_threads());
   const std::int64_t grain = std::clamp(fair, kLeastGrain, kMostGrain);
-  each_ = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
-}
-
-Channels ChannelParts::operator[](std::int64_t i) const {
-  return {i * each_, std::min(channels_, (i + 1) * each_)};
-}
-
-void ChannelParts::for_each(const std::function<void(Channels)>& visit) const {
-  // A single part runs on this thread, because visit() divides an array without runs itself.
-  if (number() == 1) return visit((*this)[0]);
-  parallel_for(number(), [&](std::int64_t i) { visit((*this)[i]); });
-}
-
-void ChannelParts::for_each_backwards(const std::function<void(Channels)>& visit) const {
-  if (number() == 1) return visit((*this)[0]);
-  parallel_backwards(number(), [&](std::int64_t i) { visit((*this)[i]); });
+  const std::int64_t each = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
+  parallel_for(divide_up(channels, each), [&](std::int64_t i) {
+    visit({i * each, std::min(channels, (i + 1) * each)});
+  });
 }
 
 template <class T>

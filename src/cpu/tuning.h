@@ -47,10 +47,6 @@ constexpr std::int64_t kPartsOfThread = 4;
 constexpr std::int64_t kLargeBytes = 4 << 20;
 constexpr std::int64_t kStreamRunBytes = 1024;
 
-/// If all devices together have this many elements in runs, a few channels at a time are summed,
-/// merged and written. So the outputs find the elements that the sums have read in the cache.
-constexpr std::int64_t kManyOfAll = 1 << 21;
-
 /// With fewer parts, the calling thread is done before a helper wakes up.
 constexpr std::int64_t kLeastParts = 8;
 
