@@ -39,9 +39,9 @@ using DevicePasses = std::vector<std::shared_ptr<DevicePass>>;
 
 /// The forward or backward pass of one device: sum, merge, finish.
 ///
-/// Each device lets its own pass sum. The last device to arrive finishes the passes of all. If other
-/// processes take part, it first merges the sums of this process for them, and finishes with their
-/// answer. Each pass is finished once or fails once, and then completes its call.
+/// Each device lets its own pass sum. The last device to arrive finishes the passes of all. If
+/// other processes take part, it first merges the sums of this process for them, and finishes with
+/// their answer. Each pass is finished once or fails once, and then completes its call.
 class DevicePass {
  public:
   virtual ~DevicePass() = default;

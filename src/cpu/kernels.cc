@@ -270,9 +270,8 @@ void for_each_part(const std::vector<Layout>& layouts, const std::function<void(
   const std::int64_t fair = channels * count / (kPartsOfThread * num_threads());
   const std::int64_t grain = std::clamp(fair, kLeastGrain, kMostGrain);
   const std::int64_t each = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
-  parallel_for(divide_up(channels, each), [&](std::int64_t i) {
-    visit({i * each, std::min(channels, (i + 1) * each)});
-  });
+  parallel_for(divide_up(channels, each),
+               [&](std::int64_t i) { visit({i * each, std::min(channels, (i + 1) * each)}); });
 }
 
 template <class T>

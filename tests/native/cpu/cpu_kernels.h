@@ -49,8 +49,9 @@ template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
                            const Gate<T>& gate = {}) {
   GradientSums result{zeros(layout), zeros(layout)};
-  for_each_part(
-      {layout}, [&](Channels part) { gradient_sums(dy, x, layout, part, n.affine(), gate, &result); });
+  for_each_part({layout}, [&](Channels part) {
+    gradient_sums(dy, x, layout, part, n.affine(), gate, &result);
+  });
   return result;
 }
 
@@ -77,8 +78,8 @@ template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
                        const Gate<T>& gate) {
   const StoreMode store = prepare_output(write, layout, dz);
-  for_each_part(
-      {layout}, [&](Channels part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
+  for_each_part({layout},
+                [&](Channels part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
 }
 
 }  // namespace gluon_syncbn::cpu
