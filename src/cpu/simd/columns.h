@@ -17,7 +17,6 @@ namespace {
 
 /// Rows of a tile. Its sums are complete before they are merged into the statistics of the columns.
 constexpr std::int64_t kBlockRows = kAddsPerLane;
-constexpr std::int64_t kLineBytes = 64;
 
 /// The last tile of a row may be wider by less than a vector, so that no tile is narrower than one.
 constexpr std::int64_t kMostColumns = kTile + kDoubles;
