@@ -23,7 +23,8 @@ class ForwardPass : public HostPass<Moments, HostStatistics> {
         work_(work),
         x_(static_cast<const T*>(work_.x)),
         shortcut_(static_cast<const T*>(work_.shortcut)),
-        y_(static_cast<T*>(work_.y)) {}
+        y_(static_cast<T*>(work_.y)),
+        store_(prepare_output(work_.write, layout(), y_)) {}
 
  private:
   void sum_channels(Channels channels) override { moments(x_, layout(), channels, &own()); }
@@ -36,10 +37,6 @@ class ForwardPass : public HostPass<Moments, HostStatistics> {
     for (auto c = channels.begin; c < channels.end; ++c) {
       merged()->set_inv_std(static_cast<std::size_t>(c), work_.eps);
     }
-  }
-
-  void prepare_outputs() override {
-    if (y_) store_ = prepare_output(work_.write, layout(), y_);
   }
 
   void write_outputs(Channels channels) override {
@@ -59,7 +56,7 @@ class ForwardPass : public HostPass<Moments, HostStatistics> {
   const T* const x_;
   const T* const shortcut_;
   T* const y_;
-  StoreMode store_ = StoreMode::kAssign;
+  const StoreMode store_;
 };
 
 template <class T>

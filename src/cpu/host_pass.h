@@ -50,7 +50,6 @@ class HostPass : public DevicePass {
         static_cast<Part&>(*merged_) = merge_packed<Part>(processes);
         have_merged({0, layout_.channels});
       }
-      for (HostPass* pass : all) pass->prepare_outputs();
       for_each_part(layouts(all), [&](Channels channels) {
         if (merges) merge_channels(all, channels);
         // The sums have read the last device last.
@@ -81,7 +80,6 @@ class HostPass : public DevicePass {
   virtual std::shared_ptr<Merged> make_merged(std::int64_t count) const = 0;
   /// Called after these channels are merged.
   virtual void have_merged(Channels /*channels*/) {}
-  virtual void prepare_outputs() = 0;
   virtual void write_outputs(Channels channels) = 0;
   /// Writes the results with one number per channel, after all channels are merged.
   virtual void write_channel_results() = 0;

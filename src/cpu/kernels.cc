@@ -18,9 +18,6 @@ namespace gluon_syncbn::cpu {
 namespace {
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
 /// A view of an array of short runs as a matrix.
 ///
@@ -250,10 +247,9 @@ Channels first_channels(Channels channels) { return {0, channels.end - channels.
 
 }  // namespace
 
-bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
-
 void for_each_part(const std::vector<Layout>& layouts, const std::function<void(Channels)>& visit) {
   const std::int64_t channels = layouts.front().channels;
+  const auto has_runs = [](const Layout& layout) { return layout.has_runs(); };
   if (!std::all_of(layouts.begin(), layouts.end(), has_runs)) return visit({0, channels});
   std::int64_t count = 0;
   for (const Layout& layout : layouts) count += layout.count();
@@ -266,21 +262,22 @@ void for_each_part(const std::vector<Layout>& layouts, const std::function<void(
 
 template <class T>
 StoreMode prepare_output(WriteMode write, const Layout& layout, T* out) {
+  if (!out) return StoreMode::kAssign;
   if (write == WriteMode::kAdd) return StoreMode::kAdd;
   constexpr auto size = static_cast<std::int64_t>(sizeof(T));
   const std::int64_t bytes = layout.count() * layout.channels * size;
   if (bytes < kLargeBytes) return StoreMode::kAssign;
   prefer_huge_pages(out, bytes);
   const std::int64_t run =
-      has_runs(layout) ? layout.inner : Matrix(layout, kOutputColumns, kGrain).columns();
+      layout.has_runs() ? layout.inner : Matrix(layout, kOutputColumns, kGrain).columns();
   return run * size >= kStreamRunBytes ? StoreMode::kStream : StoreMode::kAssign;
 }
 
 template <class T>
 void moments(const T* x, const Layout& layout, Channels channels, Moments* result) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  if (has_runs(layout)) {
+  if (layout.has_runs()) {
     kernels.run_moments(x, layout, channels, result->mean.data(), result->m2.data());
   } else {
     moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels, result);
@@ -290,9 +287,9 @@ void moments(const T* x, const Layout& layout, Channels channels, Moments* resul
 template <class T>
 void normalize(const T* x, const Layout& layout, Channels channels, const Affine<T>& n,
                const Activation& activation, StoreMode store, T* y, const T* shortcut) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  if (has_runs(layout)) {
+  if (layout.has_runs()) {
     Arrays<Real<T>> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_normalize(x + first, moved(shortcut, first), layout, first_channels(channels),
@@ -311,9 +308,9 @@ void normalize(const T* x, const Layout& layout, Channels channels, const Affine
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
                    const Affine<T>& n, const Gate<T>& gate, GradientSums* result) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  if (has_runs(layout)) {
+  if (layout.has_runs()) {
     Arrays<double> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_gradient_sums(dy + first, moved(x, first), moved(gate.y, first), layout,
@@ -331,9 +328,9 @@ template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
                     const Affine<T>& n, const Gate<T>& gate, const GradientSums* sums, double count,
                     StoreMode store, T* dx) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  if (has_runs(layout)) {
+  if (layout.has_runs()) {
     Arrays<Real<T>> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_input_gradient(dy + first, moved(x, first), moved(gate.y, first), layout,
@@ -355,14 +352,14 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, Channels chan
 template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, const Gate<T>& gate,
                        StoreMode store, T* dz) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   // Without an activation there is no y, and dz is dy. The kernel may then read any array as y.
   const T* y = gate.y ? gate.y : dy;
   const auto compute = [&](std::int64_t begin, std::int64_t number) {
     kernels_in_use<T>().shortcut_gradient(dy + begin, y + begin, number, gate.activation, store,
                                           dz + begin);
   };
-  if (has_runs(layout)) {
+  if (layout.has_runs()) {
     const std::int64_t number = (channels.end - channels.begin) * layout.inner;
     for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
       compute((outer * layout.channels + channels.begin) * layout.inner, number);

@@ -21,11 +21,8 @@ constexpr std::int64_t kRowGroup = 8;
 /// Rows are fetched into the cache this many rows ahead.
 constexpr std::int64_t kRowsAhead = 32;
 
-/// A channel with fewer contiguous elements is computed as columns of a matrix, which is faster. A
-/// run must fill the widest vector.
-constexpr std::int64_t kShortInner = 16;
-/// Shorter rows are joined, up to this many columns. Sums take fewer, because each column has its
-/// own sums.
+/// Shorter rows of a matrix are joined, up to this many columns. Sums take fewer, because each
+/// column has its own sums.
 constexpr std::int64_t kSumColumns = 128;
 constexpr std::int64_t kOutputColumns = 512;
 /// A thread takes about this many elements of a matrix at a time: kGrain for outputs, kSlab for
