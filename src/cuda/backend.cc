@@ -97,7 +97,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   GpuPass(Gpu* gpu, Layout layout, std::shared_ptr<Call> call)
       : gpu_(gpu), layout_(layout), call_(std::move(call)) {}
 
-  void sum(const std::function<bool()>&) final {
+  void sum() final {
     const OnDevice on_device(gpu_->stream()->ordinal());
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
     sum_into({own_->values(), own_->copy(), layout_.channels}, scratch_of(gpu_));

@@ -41,10 +41,6 @@ class BackwardCall : public EngineCall {
         reads_(op_->attributes_.backward_reads()),
         requests_(std::move(requests)) {}
 
-  void post(std::function<void()> task) override {
-    mxnet::post(op_->device_, "SyncBatchNormInputGradient", std::move(task));
-  }
-
  private:
   void run() override {
     if (!op_->saved_) {
@@ -61,7 +57,7 @@ class BackwardCall : public EngineCall {
     std::shared_ptr<DevicePass> pass;
     try {
       pass = begin();
-      meeting->sum(pass.get());
+      pass->sum();
     } catch (const std::exception& error) {
       meeting->fail(failed_on(op_->device_, error.what()));
       if (!pass) throw;

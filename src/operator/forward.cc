@@ -40,10 +40,6 @@ class ForwardCall : public EngineCall {
         request_(request),
         is_train_(is_train) {}
 
-  void post(std::function<void()> task) override {
-    mxnet::post(op_->device_, "SyncBatchNormNormalize", std::move(task));
-  }
-
   void complete(const std::string& error) override {
     if (!error.empty()) op_->forward_error_ = error;
     if (training_began_ && error.empty()) {
@@ -78,7 +74,7 @@ class ForwardCall : public EngineCall {
         op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
       }
       round_->agree(device, signature);
-      round_->forward_meeting().sum(pass.get());
+      pass->sum();
     } catch (const std::exception& error) {
       round_->fail(device, error.what());
       if (!pass) throw;

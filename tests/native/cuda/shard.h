@@ -158,7 +158,7 @@ struct Shard {
   void backward(Meeting* meeting, Finishes* finishes) { meet(meeting, backward_pass(finishes)); }
   void meet(Meeting* meeting, const std::shared_ptr<DevicePass>& pass) const {
     try {
-      meeting->sum(pass.get());
+      pass->sum();
     } catch (const std::exception& error) {
       meeting->fail(error.what());
       return pass->fail(error.what());
