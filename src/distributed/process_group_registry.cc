@@ -6,14 +6,13 @@
 
 #include "common/error.h"
 #include "common/per_process.h"
-#include "distributed/roll_call.h"
 
 namespace gluon_syncbn {
 namespace {
 
 struct Groups {
   std::mutex mutex;
-  std::map<int, std::shared_ptr<RollCall>> by_id;
+  std::map<int, std::shared_ptr<ProcessGroup>> by_id;
 };
 
 }  // namespace
@@ -21,13 +20,9 @@ struct Groups {
 void add_process_group(const std::shared_ptr<ProcessGroup>& group) {
   auto& groups = PerProcess<Groups>::instance();
   const std::lock_guard<std::mutex> lock(groups.mutex);
-  auto& roll_call = groups.by_id[group->id()];
-  if (!roll_call || roll_call->describe() != group->describe()) {
-    // The library of the processes may have been initialized again with other processes.
-    if (roll_call) roll_call->end();
-    roll_call = std::make_shared<RollCall>(group);
-  }
-  roll_call->begin();
+  auto& known = groups.by_id[group->id()];
+  // The library of the processes may have been initialized again with other processes.
+  if (!known || known->describe() != group->describe()) known = group;
 }
 
 std::shared_ptr<ProcessGroup> process_group(int id) {
