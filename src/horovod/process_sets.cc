@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "distributed/process_group_registry.h"
+#include "distributed/process_rounds.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
