@@ -5,7 +5,7 @@
 
 #include "common/error.h"
 #include "common/list_text.h"
-#include "distributed/process_group_registry.h"
+#include "distributed/process_rounds.h"
 #include "mxnet/cpu_context_check.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
@@ -202,7 +202,7 @@ std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
 
 std::shared_ptr<ProcessRounds> Property::process_rounds() const {
   if (!attributes_.crosses_processes()) return nullptr;
-  return ProcessRounds::named(process_group(attributes_.process_set), attributes_.across);
+  return ProcessRounds::named(attributes_.process_set, attributes_.across);
 }
 
 }  // namespace gluon_syncbn::op

@@ -34,7 +34,7 @@ void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
     lock.unlock();
     return pass->fail(error);
   }
-  if (is_over_ || passes_.count(device) > 0) {
+  if (state_ != State::kComing || passes_.count(device) > 0) {
     lock.unlock();
     const std::string error = device.name() + " came twice";
     fail(error);
@@ -48,69 +48,60 @@ void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
     }
   }
   if (passes_.size() < num_devices_) return;
-  if (processes_) return exchange(lock, pass);
-  count();
-  pass->finish(take_passes(lock), {});
-}
-
-void Meeting::exchange(std::unique_lock<std::mutex>& lock,
-                       const std::shared_ptr<DevicePass>& last) {
-  is_sent_ = true;
+  if (!processes_) return finish(lock, pass, {});
+  state_ = State::kQueued;
   lock.unlock();
-  processes_->exchange(
-      direction_,
-      [self = shared_from_this(), last](DevicePass::OnMerged then) {
-        self->merge(last, std::move(then));
-      },
-      [self = shared_from_this(), last](const std::vector<PartialStatistics>& processes,
-                                        const std::string& error) {
-        self->answered(processes, error, last);
-      });
+  processes_->queue(direction_, shared_from_this());
 }
 
-/// Called when the message of this meeting has its turn. If the meeting has failed until then,
-/// MXNet has freed the arrays of its passes. While they merge, no pass may fail for the same
-/// reason.
-void Meeting::merge(const std::shared_ptr<DevicePass>& last, DevicePass::OnMerged then) {
+/// If the meeting has failed before, MXNet has freed the arrays of its passes. While they merge, no
+/// pass may fail for the same reason.
+void Meeting::merge() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (error_) {
-    const std::string error = *error_;
     lock.unlock();
-    return then({}, error);
+    return send({}, "");
   }
-  is_merging_ = true;
+  state_ = State::kMerging;
   const DevicePasses passes = this->passes();
   lock.unlock();
-  last->merge(passes, [self = shared_from_this(), then = std::move(then)](
-                          const PartialStatistics& merged, const std::string& error) {
-    if (const auto failed = self->end_merge()) return then({}, *failed);
-    then(merged, error);
-  });
+  passes.front()->merge(
+      passes, [self = shared_from_this()](const PartialStatistics& merged,
+                                          const std::string& error) { self->send(merged, error); });
 }
 
-/// Returns the error if the meeting has failed meanwhile.
-std::optional<std::string> Meeting::end_merge() {
+/// Sends the error of the meeting instead, if it has failed meanwhile.
+void Meeting::send(const PartialStatistics& merged, const std::string& error) {
   std::unique_lock<std::mutex> lock(mutex_);
-  is_merging_ = false;
-  const DevicePasses passes = std::exchange(fail_after_merge_, {});
-  const auto error = error_;
+  state_ = State::kSent;
+  const auto failed = error_;
+  const DevicePasses passes = failed ? take_passes() : DevicePasses();
   lock.unlock();
-  for (const auto& pass : passes) pass->fail(*error);
-  return error;
+  for (const auto& pass : passes) pass->fail(*failed);
+  if (failed) return processes_->send(direction_, shared_from_this(), {}, *failed);
+  if (!error.empty()) fail(error);
+  processes_->send(direction_, shared_from_this(), merged, error);
 }
 
-void Meeting::answered(const std::vector<PartialStatistics>& processes, const std::string& error,
-                       const std::shared_ptr<DevicePass>& last) {
+void Meeting::answered(const std::vector<PartialStatistics>& processes, const std::string& error) {
   if (!error.empty()) return fail(error);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (is_over_) return;
+  if (!error_) finish(lock, passes_.begin()->second, processes);
+}
+
+void Meeting::finish(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& pass,
+                     const std::vector<PartialStatistics>& processes) {
   count();
-  last->finish(take_passes(lock), processes);
+  state_ = State::kDone;
+  const DevicePasses passes = take_passes();
+  lock.unlock();
+  Watchdog::instance().unwatch(this);
+  pass->finish(passes, processes);
 }
 
 bool Meeting::has_met() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return is_over_ && !error_;
+  return state_ == State::kDone;
 }
 
 void Meeting::fail(const std::string& error) {
@@ -144,7 +135,7 @@ void Meeting::give_up(Seconds waited) {
 
 Wait Meeting::wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Wait wait{name_, direction_, {}, is_sent_ ? processes_ : nullptr};
+  Wait wait{name_, direction_, {}, state_ == State::kComing ? nullptr : processes_};
   for (const auto& [device, _] : passes_) wait.present.insert(device);
   return wait;
 }
@@ -161,30 +152,30 @@ DevicePasses Meeting::passes() const {
   return passes;
 }
 
-DevicePasses Meeting::take_passes(std::unique_lock<std::mutex>& lock) {
-  is_over_ = true;
-  DevicePasses passes = this->passes();
+DevicePasses Meeting::take_passes() {
+  const DevicePasses passes = this->passes();
   passes_.clear();
-  lock.unlock();
-  Watchdog::instance().unwatch(this);
   return passes;
 }
 
-/// Has no effect if `is_sent` is given and no longer true: the reason of the error is gone.
+/// Has no effect if `have_come` is given and no longer says whether all devices of this process
+/// have come: the reason of the error is gone.
 template <class BeforePassesFail>
-void Meeting::end_with(const std::string& error, std::optional<bool> is_sent,
+void Meeting::end_with(const std::string& error, std::optional<bool> have_come,
                        const BeforePassesFail& before_passes_fail) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (is_over_ || is_sent.value_or(is_sent_) != is_sent_) return;
+  const bool are_coming = state_ == State::kComing;
+  if (error_ || state_ == State::kDone || have_come == are_coming) return;
   error_ = error;
-  const bool is_merging = is_merging_;
-  if (is_merging) fail_after_merge_ = this->passes();
-  const bool others_wait = processes_ && !is_sent_;
-  const DevicePasses passes = take_passes(lock);
+  const bool others_wait = processes_ && are_coming;
+  if (others_wait) state_ = State::kQueued;
+  // Passes that merge fail in send().
+  const DevicePasses passes = state_ == State::kMerging ? DevicePasses() : take_passes();
+  lock.unlock();
+  Watchdog::instance().unwatch(this);
   before_passes_fail();
   // Before the passes fail, because the next round of their devices would overtake this message.
-  if (others_wait) processes_->cancel(direction_, error);
-  if (is_merging) return;
+  if (others_wait) processes_->queue(direction_, shared_from_this());
   for (const auto& pass : passes) pass->fail(error);
 }
 
