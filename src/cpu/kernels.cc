@@ -130,14 +130,12 @@ class Arrays {
   /// place, where x - center = (z - shift) * scale.
   template <class T>
   NormalizationArrays<R> of_gate(const Affine<T>& n, const Gate<T>& gate, const T* x) {
-    const R* center = make([&](std::size_t c) { return n.mean[c]; });
-    if (!x) {  // Then no kernel uses the center.
-      return {center, make([&](std::size_t c) { return 1 / n.scale(c); }),
-              make([&](std::size_t c) { return static_cast<double>(n.beta[c]); })};
-    }
     const bool looks_at_z = gate.activation.type != ActType::kNone && !gate.y;
-    if (looks_at_z) return of_z(n);
-    return {center, nullptr, nullptr};
+    if (x && looks_at_z) return of_z(n);
+    const R* center = make([&](std::size_t c) { return n.mean[c]; });
+    if (x) return {center, nullptr, nullptr};
+    return {center, make([&](std::size_t c) { return 1 / n.scale(c); }),
+            make([&](std::size_t c) { return static_cast<double>(n.beta[c]); })};
   }
 
  private:
