@@ -133,7 +133,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
         all = all_of(passes);
         for (const auto& each : all) each->let_read(all);
       } else {
-        all = {std::make_shared<const GpuPartialStatistics>(gpu_, merged(processes))};
+        all = {std::make_shared<GpuPartialStatistics>(gpu_, merged(processes))};
       }
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
@@ -226,7 +226,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   Gpu* const gpu_;
   const Layout layout_;
   std::shared_ptr<Call> call_;  // null after it is complete
-  std::shared_ptr<const GpuPartialStatistics> own_;
+  GpuPartialStatisticsPtr own_;
   std::vector<GpuPartialStatisticsPtr> read_;
 };
 
