@@ -222,6 +222,12 @@ class _NormBlock2(gluon.nn.BatchNorm):
         """Normalize `x`, add `shortcut` and activate; see the class."""
         device = x.device
         gamma, beta, *states = (each.data(device) for each in self._reg_params.values())
+        if self.gamma.grad_req == self.beta.grad_req == "null" and mx.autograd.is_recording():
+            # MXNet records nothing if no gradient is wanted, and backward() would be an error. The
+            # layers of the fork of MXNet 2 want one too.
+            with mx.autograd.pause():
+                beta = beta.copy()
+            beta.attach_grad()
         if shortcut is not None:
             self._check_shortcut(shortcut.device, device)
         traced = mx._deferred_compute.is_deferred_compute()
