@@ -25,6 +25,9 @@ PLAIN_NORMS = (gluon.nn.BatchNorm, (gluon if IS_2 else gluon.contrib).nn.SyncBat
 # The class of contexts. MXNet 2 calls them devices, and its ``mx.Context`` is a function.
 Context = mx.Device if IS_2 else mx.Context
 
+# The executor whose passes share their mode.
+EXECUTOR: Any = None if IS_2 else mx.executor.Executor
+
 # As files of symbols have it. MXNet 2 prints two lines for each symbol of an earlier version.
 SYMBOL_VERSION = 20000 if IS_2 else 10901
 
@@ -225,6 +228,12 @@ class _NormBlock2(gluon.nn.BatchNorm):
         """Normalize `x`, add `shortcut` and activate; see the class."""
         device = x.device
         gamma, beta, *states = (each.data(device) for each in self._reg_params.values())
+        if self.gamma.grad_req == self.beta.grad_req == "null" and mx.autograd.is_recording():
+            # MXNet records nothing if no gradient is wanted, and backward() would be an error. The
+            # layers of the fork of MXNet 2 want one too.
+            with mx.autograd.pause():
+                beta = beta.copy()
+            beta.attach_grad()
         if shortcut is not None:
             self._check_shortcut(shortcut.device, device)
         custom = mx.nd.np._internal.Custom

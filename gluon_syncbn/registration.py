@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 
-from . import cpu_contexts, notebooks
+from . import cpu_contexts, executors, notebooks
 from .library import LIBRARY, CpuContextCheck, LiveArrays
 from .timeout import set_timeout_from_environment
 
@@ -24,6 +24,7 @@ def start() -> None:
     _register_operator()
     set_timeout_from_environment()
     notebooks.watch_cells()
+    executors.keep_modes()
 
 
 def _register_operator() -> None:

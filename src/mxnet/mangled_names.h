@@ -35,7 +35,7 @@ constexpr const char* kEngineHasBegun =
 constexpr const char* kInferShape =
     "_ZN5mxnet2op6custom10InferShapeERKN4nnvm9NodeAttrsEPSt6vectorINS_6TShapeESaIS7_EESA_";
 
-// nnvm::Op::GetAttrMap(std::string const&) (mxnet/3rdparty/tvm/nnvm/src/core/op.cc), with the
+// nnvm::Op::GetAttrMap(std::string const&) (op.cc of nnvm, which MXNet contains), with the
 // std::string of GCC 4.8.
 constexpr const char* kGetAttrMap = "_ZN4nnvm2Op10GetAttrMapERKSs";
 

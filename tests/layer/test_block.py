@@ -9,7 +9,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import PLAIN_NORMS
+from gluon_syncbn.mxnet_versions import IS_2, PLAIN_NORMS
 from mxnet import autograd
 from mxnet.gluon import nn
 
@@ -185,3 +185,21 @@ def test_data_that_does_not_fit(arguments, shape, message, hybridize):
     layer.hybridize(hybridize)
     with pytest.raises((ValueError, mx.base.MXNetError), match=f"stage1.*: {message}"):
         layer(nd.ones(shape, ctx=contexts(1)[0]))
+
+
+@pytest.mark.skipif(not IS_2, reason="an error in MXNet 1.9.1, with BatchNorm too")
+def test_a_layer_without_gradients_in_front():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, scale=False, center=False, momentum=0)
+    layer.initialize(ctx=contexts(2))
+    values = np.random.default_rng(0).normal(2, 3, (2, 4, 3))
+    for value in (0, 1):
+        layer.beta.set_data(nd.full(3, value))
+        with autograd.record():
+            outs = [layer(nd.array(x, ctx=c)) for x, c in zip(values, contexts(2))]
+        autograd.backward(outs)
+        whole = values.reshape(-1, 3)
+        expected = (whole - whole.mean(0)) / np.sqrt(whole.var(0) + 1e-5) + value
+        found = np.concatenate([out.asnumpy() for out in outs])
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert layer.beta.data(contexts(1)[0]).asnumpy().tolist() == [value] * 3
+    np.testing.assert_allclose(layer.running_mean.data().asnumpy(), whole.mean(0), rtol=1e-5)

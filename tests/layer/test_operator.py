@@ -118,6 +118,47 @@ def test_module_that_is_bound_again_may_leave_out_backward():
     assert relative_error(out.asnumpy(), expected) < 5e-3  # epsilon is 1e-3
 
 
+@only_1
+@pytest.mark.parametrize("first", [True, False], ids=["train, score", "score, train"])
+def test_passes_of_a_module_keep_their_mode(first):
+    """Without a wait between them, the second pass would change the mode of the first."""
+    ctx = contexts(2)
+    bn = mx.sym.Custom(
+        mx.sym.var("data"),
+        op_type="SyncBatchNorm",
+        name="bn",
+        key=f"modes {first}",
+        num_devices=2,
+        momentum=0.5,
+    )
+    module = mx.mod.Module(mx.sym.MakeLoss(bn), label_names=None, context=ctx)
+    module.bind([("data", (4, 3, 5))])
+    zeros, ones = mx.nd.zeros(3), mx.nd.ones(3)
+    module.init_params(aux_params={"bn_moving_mean": zeros, "bn_moving_var": ones})
+    x = np.random.default_rng(7).normal(3, 2, (4, 3, 5))
+    for _ in range(3):
+        module.set_params(
+            *module.get_params()[:1], {"bn_moving_mean": zeros, "bn_moving_var": ones}
+        )
+        slow = mx.nd.ones((700, 700), ctx=mx.cpu())
+        for _ in range(20):
+            slow = mx.nd.dot(slow, slow) * 0
+        # The passes are queued until this is known.
+        batch = mx.io.DataBatch([mx.nd.array(x) + slow[0, 0]])
+        outs = {}
+        for is_train in (first, not first):
+            module.forward(batch, is_train=is_train)
+            outs[is_train] = module.get_outputs()[0].copy()
+            if is_train:
+                module.backward()
+        mean, variance = x.mean((0, 2)), x.var((0, 2))
+        moved = [mean / 2, (1 + variance) / 2] if first else [0 * mean, 1 + 0 * variance]
+        for is_train, (shift, square) in ((True, (mean, variance)), (False, moved)):
+            expected = (x - shift[:, None]) / np.sqrt(square[:, None] + 1e-3)
+            assert relative_error(outs[is_train].asnumpy(), expected) < 1e-4, is_train
+        mx.nd.waitall()
+
+
 def _residual_network(norm):
     x = mx.sym.var("data")
     for i in range(3):
