@@ -6,9 +6,6 @@ and puts the library that CMake installs (``gluon_syncbn/libgluon_syncbn.so``) i
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
-from setuptools.command.build_py import build_py
-
-PATH_FILE = "gluon_syncbn.pth"
 
 
 class PlatformWheel(bdist_wheel):
@@ -19,23 +16,8 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-class WithPathFile(build_py):
-    """Puts the ``.pth`` file beside the packages, the only place where Python reads it.
-
-    An editable install ignores the build folder. It installs the files that lie in the folder for
-    libraries.
-    """
-
-    def run(self):
-        """Build, and copy the file."""
-        super().run()
-        editable = getattr(self, "editable_mode", False)
-        folder = self.get_finalized_command("install").install_lib if editable else self.build_lib
-        self.copy_file(PATH_FILE, folder)
-
-
 setup(
     cmake_source_dir=".",
-    cmdclass={"bdist_wheel": PlatformWheel, "build_py": WithPathFile},
+    cmdclass={"bdist_wheel": PlatformWheel},
     license="Apache-2.0",
 )

@@ -4,14 +4,14 @@ The import registers the operator ``SyncBatchNorm`` with MXNet. Exported network
 :class:`SyncBatchNorm` load in any process that has imported this package.
 """
 
-import sys as _sys
-
-import _gluon_syncbn_nvidia
+from . import nvidia_libraries as _nvidia_libraries
 
 try:
-    if "mxnet" not in _sys.modules:
-        _gluon_syncbn_nvidia.load()  # if Python has not read gluon_syncbn.pth
-    import mxnet as _mxnet
+    try:
+        import mxnet as _mxnet
+    except OSError:
+        _nvidia_libraries.load()
+        import mxnet as _mxnet
 except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no numpy.bool
     from .diagnose.report import without_mxnet as _without_mxnet
 
@@ -20,7 +20,7 @@ except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no n
         "Install it together with gluon_syncbn, in one call, so that pip picks a NumPy that MXNet "
         "can use: pip install 'gluon_syncbn[cpu]', 'gluon_syncbn[cu112]' or 'gluon_syncbn[mxnet2]'."
     )
-    _explained = isinstance(error, _gluon_syncbn_nvidia.LibraryError)
+    _explained = isinstance(error, _nvidia_libraries.LibraryError)
     raise _without_mxnet(error if _explained else ImportError(_reason)) from error
 
 from .mxnet_versions import is_supported as _is_supported

@@ -14,20 +14,19 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
+import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mxnet as mx
 
 from .library import LIBRARY
-from .mxnet_versions import ONEDNN, SYMBOL_VERSION, load_symbol
+from .mxnet_versions import ONEDNN, ONEDNN_RNN, SYMBOL_VERSION, load_symbol
 
-SETTINGS = {
-    ONEDNN: "0",
-    # Otherwise every first convolution would print that it runs without oneDNN.
-    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-}
+# Otherwise every first convolution would print that it runs without oneDNN.
+_VERBOSE = "MXNET_STORAGE_FALLBACK_LOG_VERBOSE"
+# The environment variables that are set to 0.
+SETTINGS = (ONEDNN, _VERBOSE, ONEDNN_RNN)
 
 _LIBMXNET = mx.base._LIB._name.encode()
 _GPU_FILES = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
@@ -73,14 +72,20 @@ def prepare_cpu_contexts() -> None:
     """
     global _choice, _prepared, _workspaces_error, _openblas_error  # noqa: PLW0603
     late = LIBRARY.operators_have_run(_LIBMXNET)
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    for name in (ONEDNN, _VERBOSE):
+        os.environ.setdefault(name, "0")
+    off = os.environ[ONEDNN] == "0"
+    too_late = off and late and _onednn_is_in_effect()
+    if off and not too_late:
+        # RNN has a variable of its own, and fails if it disagrees with the other operators about
+        # oneDNN (RNNStorageType in mxnet/src/operator/rnn.cc).
+        os.environ.setdefault(ONEDNN_RNN, "0")
     if not _prepared:
         _workspaces_error = LIBRARY.give_cpu_contexts_workspaces(_LIBMXNET)
         _openblas_error = _use_openblas()
         _prepared = True
         _choice = "the program called prepare_cpu_contexts()"
-    if late and os.environ[ONEDNN] == "0" and _onednn_is_in_effect():
+    if too_late:
         raise RuntimeError(
             "operators of MXNet ran before CPU contexts were prepared, so oneDNN stays in effect. "
             "Restart Python (in a notebook, the kernel), and import gluon_syncbn or call "
@@ -191,18 +196,23 @@ def _onednn_is_in_effect() -> bool:
     MXNet joins the operators that one thread calls, and an error of one fails all of them. So a new
     thread runs this convolution alone.
     """
-    with ThreadPoolExecutor(1) as thread:
-        try:
-            thread.submit(_export_convolution).result()
-        except mx.base.MXNetError as error:
-            if _LAYOUT_ERROR not in str(error):
-                raise
+    errors: list[Exception] = []
+    # Unlike a ThreadPoolExecutor, a thread can start in a handler of atexit.
+    thread = threading.Thread(target=_export_convolution, args=(errors,))
+    thread.start()
+    thread.join()
+    for error in errors:
+        if isinstance(error, mx.base.MXNetError) and _LAYOUT_ERROR in str(error):
             return True
+        raise error
     return False
 
 
-def _export_convolution() -> None:
-    data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
-    weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
-    convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
-    convolution(data, weight).to_dlpack_for_read()
+def _export_convolution(errors: list[Exception]) -> None:
+    try:
+        data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
+        weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
+        convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
+        convolution(data, weight).to_dlpack_for_read()
+    except Exception as error:
+        errors.append(error)

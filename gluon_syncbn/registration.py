@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import sys
 from typing import TYPE_CHECKING
 
 import mxnet as mx
@@ -57,13 +58,15 @@ def end_all_waiting() -> None:
     """At the end of the process, fail the passes that wait.
 
     MXNet then waits for all operations (_notify_shutdown in mxnet/python/mxnet/base.py), and these
-    would never end. Other errors are the program's, and are raised.
+    would never end. Other errors are the program's, and are raised, unless an error has already
+    ended the program.
     """
     expected = [LIBRARY.leave_processes(), LIBRARY.retire()]
     try:
         mx.nd.waitall()
     except mx.base.MXNetError as error:
-        if not any(words in str(error) for words in expected):
+        shown = hasattr(sys, "last_value")
+        if not shown and not any(words in str(error) for words in expected):
             raise
     finally:
         LIBRARY.wait_for_errors()

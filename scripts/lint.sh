@@ -17,7 +17,7 @@ esac
 scripts/setup.sh --test
 bin="$PWD/.venv/bin"
 
-python_sources=(setup.py _gluon_syncbn_nvidia.py gluon_syncbn scripts examples tests)
+python_sources=(setup.py gluon_syncbn scripts examples tests)
 mapfile -d '' -t native_sources < <(find src cmake tests/native tests/fake_cuda \
   \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0)
 

@@ -248,7 +248,7 @@ project_stamp() {
   local nvcc=""
   if [[ "$GLUON_SYNCBN_CUDA" != OFF ]]; then nvcc="${users_nvcc:-that for $(driver_cuda)}"; fi
   printf '%s ' "$version" "$GLUON_SYNCBN_CUDA" "${GLUON_SYNCBN_CUDA_ARCHITECTURES:-}" "$nvcc"
-  hash_of CMakeLists.txt cmake gluon_syncbn/_version.py gluon_syncbn.pth pyproject.toml setup.py src
+  hash_of CMakeLists.txt cmake gluon_syncbn/_version.py pyproject.toml setup.py src
 }
 library=gluon_syncbn/libgluon_syncbn.so
 

@@ -13,8 +13,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Iterator
 
-import _gluon_syncbn_nvidia as nvidia
-
+from .. import nvidia_libraries
 from .._version import __version__
 
 _PACKAGE = Path(__file__).parent.parent
@@ -121,7 +120,7 @@ def _missing_libraries(library: Path) -> Iterator[tuple[str, str]]:
         yield str(library), f"unknown: {error}"
         return
     for name in re.findall(r"(\S+) => not found", listed):
-        yield f"needs {name}", str(nvidia.find_library(name) or "missing")
+        yield f"needs {name}", str(nvidia_libraries.find_library(name) or "missing")
 
 
 def describe_driver(gpu_build: str) -> str:

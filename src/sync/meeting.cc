@@ -33,11 +33,6 @@ Meeting::Meeting(const std::shared_ptr<SyncGroup>& group, std::uint64_t round, D
 
 Meeting::~Meeting() { Watchdog::instance().unwatch(this); }
 
-void Meeting::sum(DevicePass* pass) {
-  ++coming_;
-  pass->sum([this] { return coming_ >= num_devices_; });
-}
-
 void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (error_) {
@@ -207,7 +202,7 @@ std::string counted_rounds() {
 
 void finish_alone(const std::shared_ptr<DevicePass>& pass) {
   try {
-    pass->sum([] { return true; });
+    pass->sum();
   } catch (const std::exception& error) {
     return pass->fail(error.what());
   }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -33,10 +32,6 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
 
   /// "SyncBatchNorm 'bn0' round 3 forward", for messages.
   const std::string& name() const { return name_; }
-
-  /// Lets `pass` sum on the calling thread. Its device then arrives with it, or fails. Throws
-  /// Error.
-  void sum(DevicePass* pass);
 
   /// `pass` is finished once or fails once: now, later by the last device to arrive, or by fail().
   /// Throws InternalError instead if the device has come before.
@@ -88,7 +83,6 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
   const Direction direction_;
   const std::string name_;
   const std::shared_ptr<ProcessRound> processes_;
-  std::atomic<std::size_t> coming_{0};
   std::mutex mutex_;
   State state_ = State::kComing;
   std::optional<std::string> error_;

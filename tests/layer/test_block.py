@@ -157,3 +157,31 @@ def test_a_frozen_layer_trains_on_any_number_of_contexts():
     with autograd.record():
         out = layer(nd.ones((2, 3), ctx=contexts(1)[0]))
     np.testing.assert_allclose(out.asnumpy(), np.ones((2, 3)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "shape", "message"),
+    [
+        ({}, (3,), r"data has shape \(3,\) where 2 to 5 dimensions are expected"),
+        ({"in_channels": 3}, (3,), r"data has shape \(3,\) where 2 to 5 dimensions are expected"),
+        (
+            {},
+            (1, 2, 1, 1, 1, 1),
+            r"data has shape \(1, 2, 1, 1, 1, 1\) where 2 to 5 dimensions are expected",
+        ),
+        ({"axis": 3}, (2, 3, 4), "attribute axis=3 should be from -3 to 2 for data of 3 dim"),
+        (
+            {"in_channels": 4},
+            (2, 3, 4),
+            r"gamma has shape \(4,\) where \(3,\) is expected, one for each channel of data of "
+            r"shape \(2, 3, 4\) along axis 1",
+        ),
+    ],
+)
+def test_data_that_does_not_fit(arguments, shape, message, hybridize):
+    layer = gluon_syncbn.SyncBatchNorm(prefix="stage1_", **arguments)
+    layer.initialize(ctx=contexts(1))
+    layer.hybridize(hybridize)
+    with pytest.raises((ValueError, mx.base.MXNetError), match=f"stage1.*: {message}"):
+        layer(nd.ones(shape, ctx=contexts(1)[0]))

@@ -65,8 +65,8 @@ def error_of_step(gradient):
         out.backward(gradient)
     except mx.base.MXNetError as error:
         return str(error)
-message = error_of_step(nd.ones((2, 4)))
-assert layer.prefix in message and "float32 of shape (2, 4) but the output is" in message, message
+message = error_of_step(nd.ones((2, 3), dtype="float64"))
+assert layer.prefix in message and "float64 of shape (2, 3) but the output is" in message, message
 assert error_of_step(nd.ones((2, 3))) is None
 assert (layer.beta.grad().asnumpy() == 2).all()
 """
@@ -135,6 +135,42 @@ print(any(late), gluon_syncbn.cpu_contexts.find_problem(several=False) is not No
     )
     warned, refused = run_python(program, **setting).stdout.split()
     assert warned == (refused if warns is None else str(warns))
+
+
+# MXNet's cells are the oracle of its fused layers.
+RECURRENT = """
+import numpy as np
+from mxnet import gluon
+from tests.support.either_mxnet import nd
+
+x = nd.normal(shape=(5, 2, 3))  # steps, batch, channels
+for kind in ("LSTM", "GRU", "RNN"):
+    cell = getattr(gluon.rnn, f"{kind}Cell")(4)
+    layer = getattr(gluon.rnn, kind)(4, **({"activation": "tanh"} if kind == "RNN" else {}))
+    both = gluon.rnn.LSTM(4, 2, bidirectional=True)
+    for each in (layer, cell, both):
+        each.initialize()
+    cell.unroll(5, x, layout="TNC")
+    layer(x)
+    for name in ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias"):
+        getattr(layer, f"l0_{name}").set_data(getattr(cell, name).data())
+    x.attach_grad()
+    gradients = []
+    for call in (layer, lambda x: cell.unroll(5, x, layout="TNC", merge_outputs=True)[0], both):
+        with mx.autograd.record():
+            out = call(x)
+        out.backward()
+        gradients.append((out.asnumpy(), x.grad.asnumpy()))
+    for one, other in zip(*gradients[:2]):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "mx.nd.ones((2,)).wait_to_read()", CONVOLUTION])
+@pytest.mark.parametrize("setting", [{}, {ONEDNN: "1"}], ids=["", "with oneDNN"])
+def test_recurrent_layers(before, setting):
+    program = f"import mxnet as mx\n{before}\nimport gluon_syncbn\n{RECURRENT}"
+    run_python(f"import warnings; warnings.simplefilter('ignore')\n{program}", **setting)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ struct BackwardMerge {
   const R* gamma;  // null: 1
   const R* beta;   // given only in place
   double count;    // elements per channel on all devices
-  bool fix_gamma;
+  bool gamma_gradient_is_zero;
   ParameterGradient<R> gamma_gradient;
   ParameterGradient<R> beta_gradient;
   InvertibleCheck check;
@@ -136,7 +136,7 @@ struct BackwardMerge {
       first += own_first;
       second += own_second;
     });
-    gamma_gradient.put(c, fix_gamma ? 0.0 : own[channels + c] * inv_std[c]);
+    gamma_gradient.put(c, gamma_gradient_is_zero ? 0.0 : own[channels + c] * inv_std[c]);
     beta_gradient.put(c, own[c]);
     const double scale = gamma ? static_cast<double>(gamma[c]) : 1.0;
     const double dy_factor = scale * inv_std[c];

@@ -1,42 +1,33 @@
 """Finds NVIDIA's libraries for MXNet for CUDA: in the system, else in Python packages.
 
 The dynamic linker does not look in the packages of the extra ``cu112``, but takes a library that is
-loaded already. Python reads gluon_syncbn.pth whenever it starts, so that ``import mxnet`` imports
-this module first. The module stands outside of the package, because the package needs MXNet.
+loaded already. So if MXNet cannot be imported, gluon_syncbn loads them and imports it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import os
 import re
+import runpy
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.metadata import distributions
 from pathlib import Path
-from types import ModuleType
 
 _CUDA_11 = "-cu11"
+# The driver, and the libraries that MXNet for CUDA 11 is linked to.
+_KNOWN = re.compile(
+    r"(libcuda\.so\.1|libcudart\.so\.11\.0|libcudnn\.so\.8|lib(?:cublas|cublasLt|cusolver|cusparse)"
+    r"\.so\.11|lib(?:cufft|curand)\.so\.10|libnvrtc\.so\.11\.2|libnvToolsExt\.so\.1|libnccl\.so\.2)"
+    r": cannot open"
+)
 
 _loaded: list[ctypes.CDLL] = []  # keeps the libraries loaded
 
 
 class LibraryError(ImportError):
     """A library that MXNet needs is missing, or is the library of another CUDA."""
-
-
-def find_mxnet() -> ModuleSpec | None:
-    """Find MXNet, and make its import load NVIDIA's libraries first."""
-    spec = PathFinder.find_spec("mxnet")
-    if spec is not None and spec.loader is not None and spec.submodule_search_locations:
-        execute = spec.loader.exec_module
-
-        def load_and_execute(module: ModuleType) -> None:
-            load()
-            execute(module)
-
-        spec.loader.exec_module = load_and_execute  # type: ignore[method-assign]
-    return spec
 
 
 def load() -> None:
@@ -46,11 +37,15 @@ def load() -> None:
     ------
     LibraryError
         If a library is missing, or another package has overwritten it.
+    OSError
+        If libmxnet.so does not load for another reason.
     """
     spec = PathFinder.find_spec("mxnet")
     for folder in (spec and spec.submodule_search_locations) or ():
-        library = Path(os.environ.get("MXNET_LIBRARY_PATH") or Path(folder, "libmxnet.so"))
-        if library.exists():  # else MXNet looks in more places, or raises its own error
+        # The part of MXNet that finds its library, which needs no library itself.
+        find_libraries = runpy.run_path(str(Path(folder, "libinfo.py")))["find_lib_path"]
+        with contextlib.suppress(RuntimeError):  # without a library, MXNet raises it again
+            library = Path(find_libraries()[0])
             _load(library, library)
 
 
@@ -61,9 +56,9 @@ def _load(path: Path, needed_by: Path) -> None:
             _loaded.append(ctypes.CDLL(str(path)))
             return
         except OSError as error:
-            missing = re.match(r"(lib(?:cu|nv|nccl)[^:/]*): cannot open shared obj", str(error))
+            missing = _KNOWN.match(str(error))
             if not missing or missing[1] in tried:
-                raise LibraryError(f"{path} does not load: {error}") from error
+                raise
             tried.add(missing[1])
             _require_driver(needed_by)
             found = find_library(missing[1])
