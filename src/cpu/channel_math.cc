@@ -79,8 +79,8 @@ void move_running_statistics(const Backend::Forward& work, const Moments& batch)
     const double momentum =
         running.momentum ? *running.momentum : next_momentum<P>(running.num_batches);
     for (std::size_t c = 0; c < batch.mean.size(); ++c) {
-      move_averages(momentum, batch.mean[c], batch.variance(c), batch.count,
-                    static_cast<P*>(running.mean) + c, static_cast<P*>(running.variance) + c);
+      move_averages(momentum, batch.mean[c], batch.variance(c), static_cast<P*>(running.mean) + c,
+                    static_cast<P*>(running.variance) + c);
     }
   });
 }

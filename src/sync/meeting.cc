@@ -3,12 +3,18 @@
 #include <utility>
 
 #include "common/enforce.h"
+#include "common/per_process.h"
 #include "common/report.h"
-#include "sync/finished_rounds.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn {
 namespace {
+
+struct Counts {
+  std::atomic<bool> are_wanted{false};
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, std::uint64_t> rounds;  // by layer and devices
+};
 
 const char* text_of(Direction direction) {
   return direction == Direction::kForward ? "forward" : "backward";
@@ -141,9 +147,12 @@ Wait Meeting::wait() {
 }
 
 void Meeting::count() const {
-  auto& counts = FinishedRounds::instance();
-  if (direction_ == Direction::kBackward || !counts.is_counting()) return;
-  if (const auto group = group_.lock()) counts.add(group->layer(), device_list(passes_));
+  auto& counts = PerProcess<Counts>::instance();
+  if (direction_ == Direction::kBackward || !counts.are_wanted) return;
+  const auto group = group_.lock();
+  if (!group) return;
+  const std::lock_guard<std::mutex> lock(counts.mutex);
+  ++counts.rounds[{group->layer(), device_list(passes_)}];
 }
 
 DevicePasses Meeting::passes() const {
@@ -177,6 +186,18 @@ void Meeting::end_with(const std::string& error, std::optional<bool> have_come,
   // Before the passes fail, because the next round of their devices would overtake this message.
   if (others_wait) processes_->queue(direction_, shared_from_this());
   for (const auto& pass : passes) pass->fail(error);
+}
+
+void count_rounds() { PerProcess<Counts>::instance().are_wanted = true; }
+
+std::string counted_rounds() {
+  auto& counts = PerProcess<Counts>::instance();
+  const std::lock_guard<std::mutex> lock(counts.mutex);
+  std::string text;
+  for (const auto& [met, number] : counts.rounds) {
+    text += met.first + "\t" + std::to_string(number) + "\t" + met.second + "\n";
+  }
+  return text;
 }
 
 void finish_alone(const std::shared_ptr<DevicePass>& pass) {

@@ -89,6 +89,11 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
   std::map<Device, std::shared_ptr<DevicePass>> passes_;  // in this order they are merged
 };
 
+/// Begins to count the rounds in which all devices met, for programs that ask at their end.
+void count_rounds();
+/// A line per layer and its devices: layer, number of rounds, devices, with tabs in between.
+std::string counted_rounds();
+
 /// Sums and finishes a pass that waits for no other device. Does not throw.
 void finish_alone(const std::shared_ptr<DevicePass>& pass);
 

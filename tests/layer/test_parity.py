@@ -51,9 +51,9 @@ def steps(draw: st.DrawFn, inplace: bool = False):
     requests = draw(st.tuples(*[st.sampled_from(["write", "add", "null"])] * 4))
     if all(request == "null" for request in requests[:3]):
         requests = ("write", "null", "null", requests[3])
-    acts, slopes = [None, "leaky", "elu"], [0.01, 0.25, 1.0, 3.0]
-    if not inplace:  # where nothing has to be inverted
-        acts, slopes = [None, "relu", *acts], [0.0, *slopes]
+    act_types, slopes = [None, "leaky", "elu"], [0.01, 0.25, 1.0, 3.0]
+    if not inplace:  # The slope need not be invertible, so it may be 0.
+        act_types, slopes = [*act_types, None, "relu"], [0.0, *slopes]
     options = Options(
         eps=draw(st.sampled_from([1e-5, 1e-3, 0.1])),
         momentum=draw(st.sampled_from([0.0, 0.9, 0.99, 1.0])),
@@ -62,9 +62,7 @@ def steps(draw: st.DrawFn, inplace: bool = False):
         train_mode=draw(st.sampled_from([True, True, False])),
         grad_req=dict(zip(("data", "gamma", "beta", "shortcut"), requests)),
         before=1.0 if "add" in requests else 0.0,
-        act_type=draw(
-            st.sampled_from([None, "leaky", "elu", *([] if inplace else [None, "relu"])])
-        ),
+        act_type=draw(st.sampled_from(act_types)),
         slope=draw(st.sampled_from(slopes)),
         inplace=inplace,
     )
