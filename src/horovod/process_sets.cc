@@ -51,12 +51,10 @@ class HorovodGroup : public ProcessGroup {
 
   int id() const override { return set_.process_set; }
   int size() const override { return set_.size; }
-  std::string describe() const override {
+  std::string describe(const std::string& name) const override {
     return "process " + std::to_string(set_.rank) + " of " + std::to_string(set_.size) +
-           " (Horovod's ranks " + set_.ranks + ")";
-  }
-  std::string missing(const std::string& name) const override {
-    return "Missing: at least one of the other processes. Each process that waits warns on its "
+           " (Horovod's ranks " + set_.ranks +
+           "). Missing: at least one of the other processes. Each process that waits warns on its "
            "standard error after a tenth of the timeout; a missing process does not, or names "
            "another layer. Over MPI, process 0 prints Horovod's list of missing ranks for " +
            full_name(name) + " after HOROVOD_STALL_CHECK_TIME_SECONDS (60 by default).";

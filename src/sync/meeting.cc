@@ -95,7 +95,7 @@ void Meeting::answered(const std::vector<PartialStatistics>& processes, const st
   if (!error_) finish(lock, passes_.begin()->second, processes);
 }
 
-void Meeting::finish(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& pass,
+void Meeting::finish(std::unique_lock<std::mutex>& lock, std::shared_ptr<DevicePass> pass,
                      const std::vector<PartialStatistics>& processes) {
   count();
   state_ = State::kDone;

@@ -65,7 +65,7 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
   void merge() override;
   void answered(const std::vector<PartialStatistics>& processes, const std::string& error) override;
   void send(const PartialStatistics& merged, const std::string& error);
-  void finish(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& pass,
+  void finish(std::unique_lock<std::mutex>& lock, std::shared_ptr<DevicePass> pass,
               const std::vector<PartialStatistics>& processes);
   Wait wait();
   void count() const;
