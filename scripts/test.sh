@@ -122,8 +122,9 @@ mxnet2() {
     printf '%s\n' "$wanted" >"$venv/installed"
   fi
   # Tests that ask for Module, GluonCV and the like skip themselves.
-  PYTHONPATH="$PWD${MXNET2_PACKAGES:+:$MXNET2_PACKAGES}" "$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile \
-    --max-worker-restart 0 tests/layer tests/machine/test_cpu_contexts.py \
+  # MXNET2_PACKAGES: scripts/others.sh puts the Python package of a fork there.
+  PYTHONPATH="$PWD${MXNET2_PACKAGES:+:$MXNET2_PACKAGES}" "$venv/bin/python" -m pytest \
+    --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/layer tests/machine/test_cpu_contexts.py \
     tests/machine/test_cpu_workspaces.py tests/machine/test_diagnose.py::test_without_gpus \
     tests/networks/test_model_zoo.py tests/export/test_{export,fold,deploy,command_line,onnx}.py \
     tests/scripts/test_examples.py::test_fcn_numpy "$@"

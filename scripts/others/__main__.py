@@ -28,7 +28,7 @@ GLUONCV_TESTS = (
     ("model_zoo/test_model_zoo.py", ("-k", "bn or yolo")),
 )
 GLUONCV_SCRIPTS = {
-    "segmentation/train.py": "--dataset pascal_voc --model fcn --ngpus 2 --workers 0 "
+    "segmentation/train.py": "--dataset pascal_voc --model fcn --ngpus 2 --workers 2 "
     "--batch-size 4 --test-batch-size 4 --base-size 104 --crop-size 96 --epochs 1",
     "detection/yolo/train_yolo3.py": "--network mobilenet1.0 --data-shape 96 --no-random-shape "
     "--gpus 0,1 --num-workers 0 --batch-size 4 --epochs 1",

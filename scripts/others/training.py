@@ -115,7 +115,7 @@ SYMBOLS: dict[str, Callable[[int], Any]] = {
         simpledet, "mxnext.backbone.resnet_v1b", "Builder", variant="mxnet", endpoint="c4c5"
     ),
     "SimpleDet ResNet v1d": partial(
-        simpledet, "mxnext.backbone.resnet_v1d", "Builder", endpoint="c4c5"
+        simpledet, "mxnext.backbone.resnet_v1d", "Builder", endpoint="fpn"
     ),
     "SimpleDet ResNet v2": partial(
         simpledet, "mxnext.backbone.resnet_v2", "Builder", variant="mxnet", endpoint="c4c5"
