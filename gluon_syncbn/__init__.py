@@ -4,14 +4,14 @@ The import registers the operator ``SyncBatchNorm`` with MXNet. Exported network
 :class:`SyncBatchNorm` load in any process that has imported this package.
 """
 
-import sys as _sys
-
 from . import nvidia_libraries as _nvidia_libraries
 
 try:
-    if "mxnet" not in _sys.modules:
+    try:
+        import mxnet as _mxnet
+    except OSError:
         _nvidia_libraries.load()
-    import mxnet as _mxnet
+        import mxnet as _mxnet
 except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no numpy.bool
     from .diagnose.report import without_mxnet as _without_mxnet
 

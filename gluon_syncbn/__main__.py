@@ -6,8 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import __version__, run
+from . import __version__
 from .diagnose import report
+from .run import command
 from .symbols import onnx
 from .symbols.exporting import PlainFiles
 
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         default=[],
         help="for --onnx: the fixed shape of the input in the ONNX file; once for every input",
     )
-    run.add_command(commands)
+    command.add_command(commands)
     options = parser.parse_args(arguments)
     if options.command == "export" and bool(options.onnx) != bool(options.input_shape):
         export.error("--onnx and --input-shape (such as 1,3,480,480) need each other")

@@ -423,7 +423,7 @@ class SyncBatchNorm(NormBlock):
         else:
             self._require_groups(num_devices, self.sync_group_size)
         contexts = contexts_of(self.running_mean)
-        devices = device_ids(contexts or [], num_devices)
+        devices = device_ids(contexts or [], num_devices or 0)
         if devices is not None:
             attributes["device_ids"] = devices
             if self._identity.first_devices is None:
@@ -450,16 +450,14 @@ class SyncBatchNorm(NormBlock):
         """Horovod's number of the processes to synchronize with; None for this process alone."""
         return self._process_set if self._own_process_set else processes.default()
 
-    def _devices_in_use(self, check: bool) -> int:
+    def _devices_in_use(self, check: bool) -> int | None:
+        """Return the number of devices of a training step.
+
+        It is None in a symbol that is made before the parameters have contexts.
+        """
         contexts = contexts_of(self.running_mean)
         if self.num_devices is None:
-            if contexts is None:
-                raise ValueError(
-                    f"{self.name}: num_devices=None takes the number of contexts that the "
-                    "parameters live on, but they are not initialized; initialize the network "
-                    "first or pass num_devices"
-                )
-            return len(contexts)
+            return None if contexts is None else len(contexts)
         synchronizes = mx.autograd.is_training() and not self._kwargs["use_global_stats"]
         if check and synchronizes and contexts and len(contexts) != self.num_devices:
             raise ValueError(

@@ -17,6 +17,14 @@ from .symbols.graph import Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
 _FORWARD = {"forward", "hybrid_forward"}
+_PARAMETERS = {"gamma", "beta", "running_mean", "running_var"}
+# Attributes of the operators of MXNet's layers, as in layer._kwargs. cudnn_off chooses a library.
+_ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
+# What a class may define without a change to its layers once they are made.
+_OF_ANY_CLASS = {
+    *("__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__"),
+    *("__init__", "__new__", "__repr__", "__static_attributes__", "__str__", "__weakref__"),
+}
 
 
 def convert_sync_batchnorm(
@@ -27,8 +35,9 @@ def convert_sync_batchnorm(
     It converts the layers that compute what ``gluon.nn.BatchNorm`` or
     ``gluon.contrib.nn.SyncBatchNorm`` computes. They stay the same objects with the same
     parameters, so references, trainers and checkpoints stay valid. The logger ``gluon_syncbn``
-    lists them. Norms that compute something else, subclasses with public methods of their own, and
-    SymbolBlocks with BatchNorm nodes stay as they are, and a warning names each.
+    lists them. What the program has set on them stays: hooks, attributes, and the settings of
+    parameters. Norms that compute something else, layers with methods or parameters of their own,
+    and SymbolBlocks with BatchNorm nodes stay as they are, and a warning names each.
 
     In a SymbolBlock, such as an imported network, SyncBatchNorm nodes then synchronize
     `num_devices`, by default the current contexts of its parameters. All hybridized networks that
@@ -92,16 +101,36 @@ def convert_sync_batchnorm(
 
 
 def _difference_from_batchnorm(layer: Any) -> str | None:
-    """Say why `layer` cannot become a SyncBatchNorm, or return None if it can."""
+    """Say why `layer` cannot become a SyncBatchNorm, or return None if it can.
+
+    Its instance attributes, hooks and parameters stay in any case, with all that was set on them.
+    """
     known = {*_BatchNorm.__mro__, *PLAIN_NORMS}
     own = {name for each in type(layer).__mro__ if each not in known for name in vars(each)}
-    methods = sorted(name for name in own - _FORWARD if not name.startswith("_"))
+    methods = sorted(name for name in own - _FORWARD if _is_lost(name))
     if methods:
         return f"has methods of its own: {', '.join(methods)}"
-    inherits = isinstance(layer, PLAIN_NORMS) and not (layer.fuse_relu or own & _FORWARD)
+    functions = sorted(_FORWARD & vars(layer).keys())
+    if functions:
+        return f"has a function of its own as {' and '.join(functions)}"
+    parameters = sorted(layer._reg_params.keys() - _PARAMETERS)
+    if parameters:
+        return f"has parameters of its own: {', '.join(parameters)}"
+    if getattr(layer, "fuse_relu", False):  # later versions of MXNet 2 have no such layer
+        return "computes a ReLU too: replace it by SyncBatchNorm(activation='relu')"
+    if layer._kwargs.keys() - _ATTRIBUTES:
+        return "does not compute what BatchNorm computes"
+    inherits = isinstance(layer, PLAIN_NORMS) and not own & _FORWARD
     if inherits or all(_is_one_batchnorm(layer, training) for training in (False, True)):
         return None
     return "does not compute what BatchNorm computes"
+
+
+def _is_lost(name: str) -> bool:
+    """Whether a layer of another class would miss `name`, which its class adds or replaces."""
+    if name.startswith("__"):
+        return name not in _OF_ANY_CLASS
+    return not name.startswith("_") or (hasattr(_BatchNorm, name) and name != "_alias")
 
 
 def _is_one_batchnorm(layer: Any, training: bool) -> bool:

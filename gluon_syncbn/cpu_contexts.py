@@ -14,8 +14,8 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
+import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mxnet as mx
@@ -196,18 +196,23 @@ def _onednn_is_in_effect() -> bool:
     MXNet joins the operators that one thread calls, and an error of one fails all of them. So a new
     thread runs this convolution alone.
     """
-    with ThreadPoolExecutor(1) as thread:
-        try:
-            thread.submit(_export_convolution).result()
-        except mx.base.MXNetError as error:
-            if _LAYOUT_ERROR not in str(error):
-                raise
+    errors: list[Exception] = []
+    # Unlike a ThreadPoolExecutor, a thread can start in a handler of atexit.
+    thread = threading.Thread(target=_export_convolution, args=(errors,))
+    thread.start()
+    thread.join()
+    for error in errors:
+        if isinstance(error, mx.base.MXNetError) and _LAYOUT_ERROR in str(error):
             return True
+        raise error
     return False
 
 
-def _export_convolution() -> None:
-    data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
-    weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
-    convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
-    convolution(data, weight).to_dlpack_for_read()
+def _export_convolution(errors: list[Exception]) -> None:
+    try:
+        data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
+        weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
+        convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
+        convolution(data, weight).to_dlpack_for_read()
+    except Exception as error:
+        errors.append(error)

@@ -25,6 +25,9 @@ PLAIN_NORMS = (gluon.nn.BatchNorm, (gluon if IS_2 else gluon.contrib).nn.SyncBat
 # The class of contexts. MXNet 2 calls them devices, and its ``mx.Context`` is a function.
 Context = mx.Device if IS_2 else mx.Context
 
+# The executor whose passes share their mode.
+EXECUTOR: Any = None if IS_2 else mx.executor.Executor
+
 # As files of symbols have it. MXNet 2 prints two lines for each symbol of an earlier version.
 SYMBOL_VERSION = 20000 if IS_2 else 10901
 
@@ -119,6 +122,11 @@ def _current_graph_1(layer: gluon.Block) -> tuple[Any, str, bool]:
     return scope, graph, graph == layer.prefix
 
 
+def is_tracing() -> bool:
+    """Whether MXNet 2 is building a graph on this thread."""
+    return bool(mx._deferred_compute.is_deferred_compute())
+
+
 class _Trace:
     """One building of the graph of a block; it keeps `inputs`, by which it is known."""
 
@@ -194,20 +202,42 @@ class _NormBlock2(gluon.nn.BatchNorm):
         return f"{self.name}_"
 
     def infer_shape(self, x: Any, *_: Any) -> None:
-        """Complete the parameters; `axis` may be a whole number of any type."""
-        channels = x.shape[self._kwargs["axis"]]
-        for parameter in (self.gamma, self.beta, self.running_mean, self.running_var):
-            parameter.shape = (channels,)
+        """Complete the parameters. Errors have the words of the operator, which is called later."""
+        axis, number = self._kwargs["axis"], len(x.shape)
+        if not 2 <= number <= 5:
+            raise ValueError(
+                f"{self.name}: data has shape {x.shape} where 2 to 5 dimensions are expected"
+            )
+        if not -number <= axis < number:
+            raise ValueError(
+                f"{self.name}: attribute axis={axis} should be from {-number} to {number - 1} for "
+                f"data of {number} dimensions"
+            )
+        channels = (x.shape[axis],)
+        for name in ("gamma", "beta", "running_mean", "running_var"):
+            parameter = self._reg_params[name]
+            known = parameter.shape
+            if known[0] > 0 and known != channels:
+                raise ValueError(
+                    f"{self.name}: {name} has shape {known} where {channels} is expected, one for "
+                    f"each channel of data of shape {x.shape} along axis {axis}"
+                )
+            parameter.shape = channels
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
         """Normalize `x`, add `shortcut` and activate; see the class."""
         device = x.device
         gamma, beta, *states = (each.data(device) for each in self._reg_params.values())
+        if self.gamma.grad_req == self.beta.grad_req == "null" and mx.autograd.is_recording():
+            # MXNet records nothing if no gradient is wanted, and backward() would be an error. The
+            # layers of the fork of MXNet 2 want one too.
+            with mx.autograd.pause():
+                beta = beta.copy()
+            beta.attach_grad()
         if shortcut is not None:
             self._check_shortcut(shortcut.device, device)
-        traced = mx._deferred_compute.is_deferred_compute()
         custom = mx.nd.np._internal.Custom
-        return self._call_operator(custom, traced, x, [gamma, beta], shortcut, states)
+        return self._call_operator(custom, is_tracing(), x, [gamma, beta], shortcut, states)
 
 
 # A BatchNorm that leaves its call to ``_call_operator(custom, traced, x, parameters, shortcut,

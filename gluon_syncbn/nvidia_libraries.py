@@ -1,7 +1,7 @@
 """Finds NVIDIA's libraries for MXNet for CUDA: in the system, else in Python packages.
 
 The dynamic linker does not look in the packages of the extra ``cu112``, but takes a library that is
-loaded already. So the import of gluon_syncbn loads them before MXNet.
+loaded already. So if MXNet cannot be imported, gluon_syncbn loads them and imports it again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 _CUDA_11 = "-cu11"
+# The driver, and the libraries that MXNet for CUDA 11 is linked to.
+_KNOWN = re.compile(
+    r"(libcuda\.so\.1|libcudart\.so\.11\.0|libcudnn\.so\.8|lib(?:cublas|cublasLt|cusolver|cusparse)"
+    r"\.so\.11|lib(?:cufft|curand)\.so\.10|libnvrtc\.so\.11\.2|libnvToolsExt\.so\.1|libnccl\.so\.2)"
+    r": cannot open"
+)
 
 _loaded: list[ctypes.CDLL] = []  # keeps the libraries loaded
 
@@ -31,6 +37,8 @@ def load() -> None:
     ------
     LibraryError
         If a library is missing, or another package has overwritten it.
+    OSError
+        If libmxnet.so does not load for another reason.
     """
     spec = PathFinder.find_spec("mxnet")
     for folder in (spec and spec.submodule_search_locations) or ():
@@ -48,9 +56,9 @@ def _load(path: Path, needed_by: Path) -> None:
             _loaded.append(ctypes.CDLL(str(path)))
             return
         except OSError as error:
-            missing = re.match(r"(lib(?:cu|nv|nccl)[^:/]*): cannot open shared obj", str(error))
+            missing = _KNOWN.match(str(error))
             if not missing or missing[1] in tried:
-                raise LibraryError(f"{path} does not load: {error}") from error
+                raise
             tried.add(missing[1])
             _require_driver(needed_by)
             found = find_library(missing[1])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import sys
 from typing import TYPE_CHECKING
 
 import mxnet as mx
 
-from . import cpu_contexts, notebooks
+from . import cpu_contexts, executors, notebooks
 from .library import LIBRARY, CpuContextCheck, LiveArrays
 from .timeout import set_timeout_from_environment
 
@@ -23,6 +24,7 @@ def start() -> None:
     _register_operator()
     set_timeout_from_environment()
     notebooks.watch_cells()
+    executors.keep_modes()
 
 
 def _register_operator() -> None:
@@ -57,13 +59,15 @@ def end_all_waiting() -> None:
     """At the end of the process, fail the passes that wait.
 
     MXNet then waits for all operations (_notify_shutdown in mxnet/python/mxnet/base.py), and these
-    would never end. Other errors are the program's, and are raised.
+    would never end. Other errors are the program's, and are raised, unless an error has already
+    ended the program.
     """
     expected = [LIBRARY.leave_processes(), LIBRARY.retire()]
     try:
         mx.nd.waitall()
     except mx.base.MXNetError as error:
-        if not any(words in str(error) for words in expected):
+        shown = hasattr(sys, "last_value")
+        if not shown and not any(words in str(error) for words in expected):
             raise
     finally:
         LIBRARY.wait_for_errors()

@@ -126,7 +126,8 @@ mxnet2() {
   PYTHONPATH="$PWD${MXNET2_PACKAGES:+:$MXNET2_PACKAGES}" "$venv/bin/python" -m pytest \
     --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/layer tests/machine/test_cpu_contexts.py \
     tests/machine/test_cpu_workspaces.py tests/machine/test_diagnose.py::test_without_gpus \
-    tests/networks/test_model_zoo.py tests/export/test_{export,fold,deploy,command_line,onnx}.py \
+    tests/networks/test_{dist_sync,model_zoo}.py \
+    tests/export/test_{export,fold,deploy,command_line,onnx}.py \
     tests/scripts/test_examples.py::test_fcn_numpy "$@"
 }
 

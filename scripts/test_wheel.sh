@@ -16,10 +16,10 @@ if [[ "${1:-}" == --mxnet2 ]]; then
   extra=mxnet2
   shift
 fi
-(($# >= 2)) && [[ "$1" == *.whl ]] || {
+if (($# < 2)) || [[ "$1" != *.whl ]]; then
   "$0" --help >&2
   exit 2
-}
+fi
 wheel="$(realpath "$1")"
 shift
 folder="$(mktemp -d)"

@@ -17,7 +17,7 @@
 #include "mxnet/wait_for_all.h"
 #include "operator/backends.h"
 #include "operator/callbacks.h"
-#include "sync/finished_rounds.h"
+#include "sync/meeting.h"
 #include "sync/sync_group.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -129,13 +129,13 @@ GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept {
   return SyncGroup::all_named().size();
 }
 
-/// See FinishedRounds::start().
-GLUON_SYNCBN_EXPORT void gluon_syncbn_count_rounds() { FinishedRounds::instance().start(); }
+/// See count_rounds().
+GLUON_SYNCBN_EXPORT void gluon_syncbn_count_rounds() { count_rounds(); }
 
-/// See FinishedRounds::text(). The text is valid until the next call.
+/// See counted_rounds(). The text is valid until the next call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_rounds() {
   thread_local std::string text;
-  text = FinishedRounds::instance().text();
+  text = counted_rounds();
   return text.c_str();
 }
 

@@ -14,7 +14,8 @@ from ..mxnet_versions import new_array
 
 _SHOWN_RANKS = 16
 
-_registered: dict[int, Any] = {}
+# By the number of the set: the set, its ranks, and the rank of this process in it.
+_registered: dict[int, tuple[Any, list[int], int]] = {}
 _default: int | None = None
 
 
@@ -23,7 +24,7 @@ def init(process_set: Any = None) -> None:
 
     Call it in all processes, after ``horovod.mxnet.init()`` and before the first call of a network.
     ``num_devices`` stays the number of devices of this process. A layer with its own `process_set`
-    keeps it.
+    keeps it. After another call with other processes, call ``hybridize()`` of a network again.
 
     Parameters
     ----------
@@ -70,22 +71,26 @@ def register(process_set: Any = None) -> int | None:
         raise ValueError(
             f"process_set={chosen} does not include this process, which has rank {hvd.rank()}"
         )
-    if chosen.size() == 1:
+    # A graph that was traced before may use the number.
+    if chosen.size() == 1 and number not in _registered:
         return None
+    ranks = list(chosen.ranks or [])
+    added = chosen, ranks, chosen.rank()
+    if _registered.get(number) == added:
+        return int(number)
     if not _registered:
         # Registered after Horovod's handler, so called before it. Otherwise MXNet would wait
         # forever for exchanges that no other process joins.
         atexit.register(_leave)
-    _registered[number] = chosen
     from horovod.mxnet.mpi_ops import MPI_MXNET_LIB_CTYPES
 
-    ranks = list(chosen.ranks or [])
     text = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
     text = f"{text}, ..." if len(ranks) > _SHOWN_RANKS else text or "unknown"
     function = ctypes.cast(MPI_MXNET_LIB_CTYPES.horovod_mxnet_allgather_async, ctypes.c_void_p)
     error = LIBRARY.add_process_set(function, number, chosen.rank(), chosen.size(), text.encode())
     if error is not None:
         raise RuntimeError(f"process set {number} could not be added: {error}")
+    _registered[number] = added
     return int(number)
 
 
@@ -93,7 +98,7 @@ def gather(values: np.ndarray, number: int) -> np.ndarray:
     """Return the values of all processes of a set, in the order of ranks; all have one shape."""
     mine = new_array(values[None], mx.cpu(), "float64")
     gathered = require_horovod().allgather(
-        mine, name="gluon_syncbn.gather", process_set=_registered[number]
+        mine, name="gluon_syncbn.gather", process_set=_registered[number][0]
     )
     return np.asarray(gathered.asnumpy())
 

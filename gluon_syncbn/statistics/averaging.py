@@ -11,7 +11,7 @@ from mxnet import gluon
 
 from .. import processes
 from ..convert import norm_layers
-from ..mxnet_versions import name_of, new_array
+from ..mxnet_versions import name_of
 
 # Beyond the keys of any trainer, which counts parameters from 0.
 _FIRST_KEY = 10**6
@@ -39,6 +39,8 @@ def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
 
     Raises
     ------
+    TypeError
+        If `kvstore` is no KVStore, such as the name of one.
     ValueError
         If `net` has no BatchNorm, or `kvstore` updates parameters itself.
     RuntimeError
@@ -49,6 +51,11 @@ def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
     ]
     if not parameters:
         raise ValueError(f"{name_of(net)} has no BatchNorm, whose statistics could be averaged")
+    if kvstore is not None and not isinstance(kvstore, mx.kv.KVStore):
+        raise TypeError(
+            f"kvstore={kvstore!r} should be the KVStore of the trainer: give the trainer the "
+            "result of mx.kv.create, and this function the same"
+        )
     means = [
         np.mean([array.asnumpy() for array in each.list_data()], axis=0, dtype=np.float64)
         for each in parameters
@@ -68,7 +75,7 @@ def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
 def _average_over_workers(values: np.ndarray, store: Any) -> np.ndarray:
     """Let the server add the values of all workers, and divide."""
     # The 1 at the end becomes the number of workers, unless the server takes a push for a gradient.
-    array = new_array(np.append(values, 1), mx.cpu(), "float64")
+    array = mx.nd.array(np.append(values, 1), mx.cpu(), "float64")
     keys = _keys.setdefault(store, {})
     if array.size not in keys:
         keys[array.size] = _FIRST_KEY + len(keys)

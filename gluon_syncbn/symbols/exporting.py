@@ -125,6 +125,7 @@ class PlainFiles:
                 "do the two files belong together?"
             )
         self.aux = {name: aux[name] for name in states}
+        _write_fixed_gammas(self.symbol, self.args)
         self.report = FoldReport()
         if fold:
             self.symbol, self.args, self.aux, self.report = fold_batchnorm(
@@ -138,6 +139,19 @@ class PlainFiles:
         arrays.update({f"aux:{name}": array for name, array in self.aux.items()})
         mx.nd.save(params_file, arrays)
         self.symbol.save(symbol_file)
+
+
+def _write_fixed_gammas(symbol: mx.sym.Symbol, args: Arrays) -> None:
+    """Write 1 where ``fix_gamma=True`` ignores gamma, as training with BatchNorm does.
+
+    Other readers of the files use gamma, such as MXNet's exporter to ONNX.
+    """
+    graph = Graph(symbol)
+    for index, node in enumerate(graph.nodes):
+        if node["op"] == "BatchNorm" and graph.flag(index, "fix_gamma", "True"):
+            name = graph.nodes[node["inputs"][1][0]]["name"]
+            if name in args:
+                args[name] = mx.nd.ones(args[name].shape, dtype=args[name].dtype)
 
 
 def _load_symbol(name: str) -> mx.sym.Symbol:

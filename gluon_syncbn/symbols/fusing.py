@@ -65,8 +65,7 @@ def fuse(
     Raises
     ------
     ValueError
-        If `net` is no HybridBlock, or cannot be traced; if the parameters are not initialized and
-        a layer has no `num_devices`.
+        If `net` is no HybridBlock, or cannot be traced.
     RuntimeError
         With MXNet 2, where no network can be called with symbols.
 

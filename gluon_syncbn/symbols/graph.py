@@ -45,6 +45,15 @@ def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: in
         block._clear_cached_op()
 
 
+def number_devices(symbol: mx.sym.Symbol, number: int) -> mx.sym.Symbol:
+    """Complete the norms whose number of devices was not known when the symbol was made."""
+    graph = Graph(symbol)
+    incomplete = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
+    for index in incomplete:
+        graph.nodes[index]["attrs"]["num_devices"] = str(number)
+    return graph.to_symbol() if incomplete else symbol
+
+
 class Graph:
     """A symbol's JSON. Nodes keep their index until `to_symbol` sorts and renumbers them."""
 

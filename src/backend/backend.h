@@ -28,9 +28,6 @@ class Call {
  public:
   virtual ~Call() = default;
 
-  /// Runs `task` later, on a thread of the device, or throws. Only the CPU backend uses it.
-  virtual void post(std::function<void()> task) = 0;
-
   /// Called once, from any thread, when nothing uses the arrays any more. `error` says what went
   /// wrong, or is "".
   virtual void complete(const std::string& error) = 0;
@@ -42,17 +39,16 @@ using DevicePasses = std::vector<std::shared_ptr<DevicePass>>;
 
 /// The forward or backward pass of one device: sum, merge, finish.
 ///
-/// Each device sums on its own thread. The last device to arrive finishes the passes of all. If
+/// Each device lets its own pass sum. The last device to arrive finishes the passes of all. If
 /// other processes take part, it first merges the sums of this process for them, and finishes with
 /// their answer. Each pass is finished once or fails once, and then completes its call.
 class DevicePass {
  public:
   virtual ~DevicePass() = default;
 
-  /// Computes the partial statistics of this device. Once all_are_coming() is true, it may leave
-  /// channels to merge() or finish(), which compute them for all devices together. Only the CPU
-  /// backend uses `all_are_coming`. Throws Error.
-  virtual void sum(const std::function<bool()>& all_are_coming) = 0;
+  /// Begins to compute the partial statistics of this device, or leaves them to merge() or
+  /// finish(), which may compute them for all devices together. Throws Error.
+  virtual void sum() = 0;
 
   using OnMerged = std::function<void(const PartialStatistics& merged, const std::string& error)>;
   /// Merges the partial statistics of `passes`, which contain this pass, for other processes. Calls
@@ -80,7 +76,7 @@ class Backend {
   };
   /// The running statistics, which a training pass moves towards the statistics of its batch.
   struct Running {
-    void* mean = nullptr;
+    void* mean = nullptr;  ///< null: the running statistics stay
     void* variance = nullptr;
     std::optional<double> momentum;  ///< weight of the old values; empty: average over all batches
     void* num_batches = nullptr;     ///< batches averaged so far; null if there is a momentum

@@ -6,6 +6,8 @@
 
 namespace gluon_syncbn {
 
+inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
 /// The shape of a dense row-major array as (outer, channels, inner). `outer` and `inner` are the
 /// products of the dimensions before and after the channel axis.
 struct Layout {
@@ -15,6 +17,13 @@ struct Layout {
 
   /// The number of elements per channel.
   std::int64_t count() const { return outer * inner; }
+
+  bool is_empty() const { return count() == 0 || channels == 0; }
+
+  /// Whether the elements of a channel lie in long runs. Otherwise it is faster to compute the
+  /// array as a matrix in which each column has its own statistics.
+  bool has_runs() const { return inner >= kShortInner; }
+  static constexpr std::int64_t kShortInner = 16;
 
   /// `axis` must lie in [0, shape.size()).
   static Layout of(const std::vector<std::int64_t>& shape, std::size_t axis) {

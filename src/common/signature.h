@@ -6,7 +6,7 @@
 
 namespace gluon_syncbn {
 
-/// The values on which all devices of a round must agree.
+/// The values on which all devices of a round must agree. Processes compare all but `context`.
 struct Signature {
   std::int64_t channels = 0;
   std::string dtype;

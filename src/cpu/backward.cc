@@ -23,7 +23,9 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
         normalization_(affine_of<T>(statistics_, work_.gamma, work_.beta)),
         gate_{work_.activation, static_cast<const T*>(work_.y)},
         dx_(static_cast<T*>(work_.gradients.data)),
-        dshortcut_(static_cast<T*>(work_.gradients.shortcut)) {}
+        dshortcut_(static_cast<T*>(work_.gradients.shortcut)),
+        store_(prepare_output(work_.gradients.write_data, layout(), dx_)),
+        store_shortcut_(prepare_output(work_.gradients.write_shortcut, layout(), dshortcut_)) {}
 
  private:
   void sum_channels(Channels channels) override {
@@ -32,13 +34,6 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
 
   std::shared_ptr<GradientSums> make_merged(std::int64_t /*count*/) const override {
     return std::make_shared<GradientSums>(GradientSums{zeros(layout()), zeros(layout())});
-  }
-
-  void prepare_outputs() override {
-    const Backend::Gradients& wanted = work_.gradients;
-    if (dx_) store_ = prepare_output(wanted.write_data, layout(), dx_);
-    if (!dshortcut_) return;
-    store_shortcut_ = prepare_output(wanted.write_shortcut, layout(), dshortcut_);
   }
 
   void write_outputs(Channels channels) override {
@@ -63,8 +58,8 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
   const Gate<T> gate_;
   T* const dx_;
   T* const dshortcut_;
-  StoreMode store_ = StoreMode::kAssign;
-  StoreMode store_shortcut_ = StoreMode::kAssign;
+  const StoreMode store_;
+  const StoreMode store_shortcut_;
 };
 
 }  // namespace

@@ -72,14 +72,15 @@ StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* 
 }
 
 void move_running_statistics(const Backend::Forward& work, const Moments& batch) {
+  if (!work.running.mean) return;
   with_parameter_type(work.data, [&](auto parameter) {
     using P = decltype(parameter);
     const Backend::Running& running = work.running;
     const double momentum =
         running.momentum ? *running.momentum : next_momentum<P>(running.num_batches);
     for (std::size_t c = 0; c < batch.mean.size(); ++c) {
-      move_averages(momentum, batch.mean[c], batch.variance(c), batch.count,
-                    static_cast<P*>(running.mean) + c, static_cast<P*>(running.variance) + c);
+      move_averages(momentum, batch.mean[c], batch.variance(c), static_cast<P*>(running.mean) + c,
+                    static_cast<P*>(running.variance) + c);
     }
   });
 }
@@ -100,7 +101,8 @@ void write_parameter_gradients(const Backend::Data& data, const GradientSums& ow
                                const HostStatistics& statistics,
                                const Backend::Gradients& gradients) {
   std::vector<double> gamma(own.dy_centered.size(), 0.0);
-  if (!gradients.fix_gamma) {
+  // Without elements the sum is 0, also where inv_std is infinite.
+  if (!gradients.fix_gamma && data.layout.count() > 0) {
     for (std::size_t c = 0; c < gamma.size(); ++c) {
       gamma[c] = own.dy_centered[c] * statistics.inv_std[c];
     }

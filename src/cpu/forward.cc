@@ -9,7 +9,6 @@
 #include "cpu/host_pass.h"
 #include "cpu/kernels.h"
 #include "cpu/passes.h"
-#include "cpu/thread_pool.h"
 #include "norm/moving_average.h"
 
 namespace gluon_syncbn::cpu {
@@ -24,7 +23,8 @@ class ForwardPass : public HostPass<Moments, HostStatistics> {
         work_(work),
         x_(static_cast<const T*>(work_.x)),
         shortcut_(static_cast<const T*>(work_.shortcut)),
-        y_(static_cast<T*>(work_.y)) {}
+        y_(static_cast<T*>(work_.y)),
+        store_(prepare_output(work_.write, layout(), y_)) {}
 
  private:
   void sum_channels(Channels channels) override { moments(x_, layout(), channels, &own()); }
@@ -37,10 +37,6 @@ class ForwardPass : public HostPass<Moments, HostStatistics> {
     for (auto c = channels.begin; c < channels.end; ++c) {
       merged()->set_inv_std(static_cast<std::size_t>(c), work_.eps);
     }
-  }
-
-  void prepare_outputs() override {
-    if (y_) store_ = prepare_output(work_.write, layout(), y_);
   }
 
   void write_outputs(Channels channels) override {
@@ -60,7 +56,7 @@ class ForwardPass : public HostPass<Moments, HostStatistics> {
   const T* const x_;
   const T* const shortcut_;
   T* const y_;
-  StoreMode store_ = StoreMode::kAssign;
+  const StoreMode store_;
 };
 
 template <class T>
@@ -68,7 +64,7 @@ void normalize_by(const Backend::Forward& work, const HostStatistics& statistics
   const Layout& layout = work.data.layout;
   T* const y = static_cast<T*>(work.y);
   const auto store = prepare_output(work.write, layout, y);
-  ChannelParts(layout).for_each_backwards([&](Channels channels) {
+  for_each_part({layout}, [&](Channels channels) {
     normalize(static_cast<const T*>(work.x), layout, channels,
               affine_of<T>(statistics, work.gamma, work.beta), work.activation, store, y,
               static_cast<const T*>(work.shortcut));

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,39 +11,30 @@
 
 #include "backend/backend.h"
 #include "cpu/kernels.h"
-#include "cpu/thread_pool.h"
-#include "cpu/tuning.h"
 #include "norm/moments.h"
 
 namespace gluon_syncbn::cpu {
 
 /// The pass of one CPU context, with partial statistics of the type `Part`. `Merged` is `Part` or
 /// derives from it.
+///
+/// The last device computes for all. It takes a part of the channels at a time, on the threads of
+/// the pool: it sums the part on all devices, merges the sums, and writes the outputs of all
+/// devices. So the outputs find the elements that the sums have read in the caches.
 template <class Part, class Merged>
 class HostPass : public DevicePass {
  public:
   HostPass(Layout layout, std::shared_ptr<Call> call, Part zeros)
-      : layout_(layout),
-        own_(std::move(zeros)),
-        call_(std::move(call)),
-        summed_(static_cast<std::size_t>(layout.channels), layout.count() == 0) {}
+      : layout_(layout), own_(std::move(zeros)), call_(std::move(call)) {}
 
-  void sum(const std::function<bool()>& all_are_coming) final {
-    if (elements() >= kTooManyToSumAhead) return;
-    const ChannelParts parts(layout_);
-    for_ahead(parts.number(), [&](std::int64_t i) {
-      if (all_are_coming()) return false;
-      sum_missing(parts[i]);
-      return true;
-    });
-  }
+  /// The last device sums for all.
+  void sum() final {}
 
   void merge(const DevicePasses& passes, OnMerged then) final {
     PartialStatistics merged;
     try {
-      for (const auto& pass : passes) static_cast<HostPass&>(*pass).sum_rest();
-      share_merged(passes);
-      merge_channels(all_channels());
+      const auto all = share_merged(passes);
+      for_each_part(layouts(all), [&](Channels channels) { merge_channels(all, channels); });
       merged = merged_->packed();
     } catch (const std::exception& error) {
       return then({}, error.what());
@@ -55,20 +44,19 @@ class HostPass : public DevicePass {
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     try {
-      // The other passes come first, so that their devices start before this thread computes.
-      std::vector<std::shared_ptr<HostPass>> own_last;
-      for (const auto& pass : passes) own_last.push_back(std::static_pointer_cast<HostPass>(pass));
-      std::stable_partition(own_last.begin(), own_last.end(),
-                            [this](const auto& pass) { return pass.get() != this; });
-      share_merged(passes);
-      if (processes.empty()) {
-        finish_devices(own_last);
-      } else {
+      const auto all = share_merged(passes);
+      const bool merges = processes.empty();
+      if (!merges) {
         static_cast<Part&>(*merged_) = merge_packed<Part>(processes);
-        have_merged(all_channels());
-        write_results_of_all(own_last);
-        for (const auto& pass : own_last) post_outputs(pass);
+        have_merged({0, layout_.channels});
       }
+      for_each_part(layouts(all), [&](Channels channels) {
+        if (merges) merge_channels(all, channels);
+        // The sums have read the last device last.
+        for (auto pass = all.rbegin(); pass != all.rend(); ++pass) (*pass)->write_outputs(channels);
+      });
+      write_channel_results_of(all);
+      for (HostPass* pass : all) pass->complete("");
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
     }
@@ -92,118 +80,48 @@ class HostPass : public DevicePass {
   virtual std::shared_ptr<Merged> make_merged(std::int64_t count) const = 0;
   /// Called after these channels are merged.
   virtual void have_merged(Channels /*channels*/) {}
-  virtual void prepare_outputs() = 0;
   virtual void write_outputs(Channels channels) = 0;
   /// Writes the results with one number per channel, after all channels are merged.
   virtual void write_channel_results() = 0;
   /// Returns the lock that is held while the devices write those results.
   virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
 
-  Channels all_channels() const { return {0, layout_.channels}; }
-
-  /// Collects the parts of all devices, and gives all passes one result to merge them into.
-  void share_merged(const DevicePasses& passes) {
+  /// Returns the passes of all devices, and gives them one result to merge into.
+  std::vector<HostPass*> share_merged(const DevicePasses& passes) {
+    std::vector<HostPass*> all;
     std::int64_t count = 0;
-    parts_.clear();
     for (const auto& pass : passes) {
-      const auto& each = static_cast<HostPass&>(*pass);
-      parts_.push_back(&each.own_);
-      count += each.layout_.count();
+      all.push_back(static_cast<HostPass*>(pass.get()));
+      count += all.back()->layout_.count();
     }
     const auto merged = make_merged(count);
-    for (const auto& pass : passes) static_cast<HostPass&>(*pass).merged_ = merged;
+    for (HostPass* pass : all) pass->merged_ = merged;
+    return all;
   }
 
-  void merge_channels(Channels channels) {
-    Part::merge(parts_, static_cast<std::size_t>(channels.begin),
+  static std::vector<Layout> layouts(const std::vector<HostPass*>& passes) {
+    std::vector<Layout> layouts;
+    for (const HostPass* pass : passes) layouts.push_back(pass->layout_);
+    return layouts;
+  }
+
+  /// Sums these channels on all devices, and merges the sums.
+  void merge_channels(const std::vector<HostPass*>& passes, Channels channels) {
+    std::vector<const Part*> parts;
+    for (HostPass* pass : passes) {
+      pass->sum_channels(channels);
+      parts.push_back(&pass->own_);
+    }
+    Part::merge(parts, static_cast<std::size_t>(channels.begin),
                 static_cast<std::size_t>(channels.end), merged_.get());
     have_merged(channels);
   }
 
-  void finish_devices(const std::vector<std::shared_ptr<HostPass>>& own_last) {
-    std::int64_t elements = 0;
-    bool have_runs = true;
-    for (const auto& pass : own_last) {
-      elements += pass->elements();
-      have_runs = have_runs && has_runs(pass->layout_);
-    }
-    if (elements >= kManyOfAll && have_runs) {
-      take_parts(own_last);
-      write_results_of_all(own_last);
-      for (const auto& pass : own_last) pass->complete("");
-      return;
-    }
-    for (const auto& pass : own_last) pass->sum_rest();
-    merge_channels(all_channels());
-    write_results_of_all(own_last);
-    for (const auto& pass : own_last) {
-      if (pass.get() == this || elements <= kFewOfAll) {
-        pass->write_all();
-      } else {
-        post_outputs(pass);
-      }
-    }
-  }
-
-  /// For each part of the channels, sums, merges and writes the outputs of all devices. The outputs
-  /// begin with the device whose elements the sums have read last.
-  void take_parts(const std::vector<std::shared_ptr<HostPass>>& passes) {
-    std::int64_t count = 0;
-    for (const auto& pass : passes) {
-      pass->prepare_outputs();
-      count += pass->layout_.count();
-    }
-    ChannelParts(layout_, count).for_each([&](Channels channels) {
-      for (const auto& pass : passes) pass->sum_missing(channels);
-      merge_channels(channels);
-      for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
-        if ((*pass)->layout_.count() > 0) (*pass)->write_outputs(channels);
-      }
-    });
-  }
-
-  std::int64_t elements() const { return layout_.count() * layout_.channels; }
-
-  void sum_rest() {
-    ChannelParts(layout_).for_each([this](Channels channels) { sum_missing(channels); });
-  }
-
-  void sum_missing(Channels channels) {
-    const auto at = [this](std::int64_t c) { return summed_.begin() + c; };
-    for (auto c = channels.begin; c < channels.end;) {
-      const auto begin = std::find(at(c), at(channels.end), false);
-      const auto end = std::find(begin, at(channels.end), true);
-      if (begin != end) sum_channels({begin - at(0), end - at(0)});
-      std::fill(begin, end, true);
-      c = end - at(0);
-    }
-  }
-
-  /// Lets the device write its outputs on its own thread.
-  static void post_outputs(const std::shared_ptr<HostPass>& pass) {
-    try {
-      pass->call_->post([pass] { pass->write_all(); });
-    } catch (const std::exception& error) {
-      pass->fail(error.what());
-    }
-  }
-
-  void write_all() {
-    try {
-      prepare_outputs();
-      ChannelParts(layout_).for_each_backwards(
-          [this](Channels channels) { write_outputs(channels); });
-      complete("");
-    } catch (const std::exception& error) {
-      fail(error.what());
-    }
-  }
-
   /// Writes the results of all devices before any call completes. Once a call is complete, MXNet
   /// may let the next use of the layer read running statistics.
-  void write_results_of_all(const std::vector<std::shared_ptr<HostPass>>& passes) {
+  void write_channel_results_of(const std::vector<HostPass*>& passes) {
     const auto lock = lock_results();
-    for (const auto& pass : passes) pass->write_channel_results();
+    for (HostPass* pass : passes) pass->write_channel_results();
   }
 
   /// Has no effect the second time.
@@ -214,9 +132,7 @@ class HostPass : public DevicePass {
   const Layout layout_;
   Part own_;
   std::shared_ptr<Merged> merged_;
-  std::vector<const Part*> parts_;  // the parts of all devices, in the pass that merges them
-  std::shared_ptr<Call> call_;      // null once it is complete
-  std::vector<char> summed_;        // a flag per channel; threads write neighbouring ones
+  std::shared_ptr<Call> call_;  // null once it is complete
 };
 
 }  // namespace gluon_syncbn::cpu

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "cpu/simd/isa.h"
@@ -15,9 +18,6 @@ namespace gluon_syncbn::cpu {
 namespace {
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
 /// A view of an array of short runs as a matrix.
 ///
@@ -66,16 +66,10 @@ class Matrix {
   std::int64_t slab_rows_;
 };
 
-/// Starts with the last parts, which the phase before may have left in the caches.
-template <class Visit>
-void parallel_backwards(std::int64_t number, const Visit& visit) {
-  parallel_for(number, [&](std::int64_t i) { visit(number - 1 - i); });
-}
-
 /// Calls visit(begin, extent) for all parts of a matrix.
 template <class Visit>
-void for_rows_backwards(const Matrix& matrix, const Visit& visit) {
-  parallel_backwards(matrix.number(), [&](std::int64_t i) { visit(matrix.begin(i), matrix[i]); });
+void for_rows(const Matrix& matrix, const Visit& visit) {
+  parallel_for(matrix.number(), [&](std::int64_t i) { visit(matrix.begin(i), matrix[i]); });
 }
 
 /// Asks the system for huge pages. The first write to each new page causes a page fault, which
@@ -94,102 +88,89 @@ void prefer_huge_pages(void* begin, std::int64_t bytes) {
 #endif
 }
 
-/// Arrays of numbers per channel, rounded to R, for the kernels. If there is a matrix, the arrays
-/// have one number per column of it.
+/// Makes arrays of numbers per channel, rounded to R, for the kernels. If there is a matrix, the
+/// arrays have one number per column of it.
 template <class R>
-class Parameters {
+class Arrays {
  public:
-  /// Makes room for `number` arrays.
-  Parameters(Channels channels, const Layout& layout, const Matrix* matrix, std::size_t number)
+  Arrays(Channels channels, const Layout& layout, const Matrix* matrix)
       : channels_(channels),
-        repeat_(matrix ? index(layout.inner) : 1),
-        size_(index(matrix ? matrix->columns() : channels.end - channels.begin)),
-        numbers_(number * size_of_one() + kLine) {}
-  Parameters(Parameters&&) = default;  // no copies: offset() depends on the address
+        repeat_(matrix ? layout.inner : 1),
+        size_(matrix ? matrix->columns() : channels.end - channels.begin),
+        distance_(divide_up(size_, kLine) * kLine) {
+    void* memory = nullptr;
+    const std::size_t bytes = index(kMost * distance_) * sizeof(R);
+    if (posix_memalign(&memory, kLineBytes, bytes) != 0) throw std::bad_alloc();
+    memory_.reset(static_cast<R*>(memory));
+  }
 
-  /// Adds an array of value(channel).
+  /// Returns an array of value(channel), which lives as long as this object.
   template <class Value>
-  void add(const Value& value) {
-    R* const begin = numbers_.data() + offset() + added_++ * size_of_one();
-    R* end = begin;
+  const R* make(const Value& value) {
+    R* const array = memory_.get() + number_++ * distance_;
+    R* end = array;
     for (auto c = channels_.begin; c < channels_.end; ++c) {
       end = std::fill_n(end, repeat_, static_cast<R>(value(index(c))));
     }
-    for (const R* from = begin; end < begin + size_; ++from) *end++ = *from;
-  }
-  /// Adds the arrays of NormalizationArrays; only the center if the kernel does not compute z. In
-  /// place there is no x, so that rounding the mean leaves no rest.
-  template <class T>
-  void add_normalization(const Affine<T>& n, bool looks_at_z, bool in_place) {
-    add([&](std::size_t c) { return n.mean[c]; });
-    if (!looks_at_z) return;
-    add([&](std::size_t c) { return in_place ? 1 / n.scale(c) : n.scale(c); });
-    add([&](std::size_t c) {
-      const auto shift = static_cast<double>(n.beta[c]);
-      return in_place ? shift : shift - rest_of<R>(n.mean[c]) * n.scale(c);
-    });
+    // A row of the matrix may have several rows of the array, with the same channels.
+    const std::int64_t width = end - array;
+    for (std::int64_t i = width; i < size_; ++i) array[i] = array[i - width];
+    return array;
   }
 
-  /// Returns three arrays, beginning with the one that was added after `first` others. Arrays that
-  /// were not added are null.
-  NormalizationArrays<R> normalization(std::size_t first = 0) const {
-    return {at(first), at(first + 1), at(first + 2)};
+  /// The numbers of z = (x - center) * scale + shift. The shift corrects the rounded center.
+  template <class T>
+  NormalizationArrays<R> of_z(const Affine<T>& n) {
+    return {make([&](std::size_t c) { return n.mean[c]; }),
+            make([&](std::size_t c) { return n.scale(c); }), make([&](std::size_t c) {
+              return static_cast<double>(n.beta[c]) - rest_of<R>(n.mean[c]) * n.scale(c);
+            })};
   }
-  InputGradientArrays<R> gradient() const { return {at(0), at(1), at(2)}; }
+  /// The numbers with which a kernel turns dy into dz, and computes x - center. `x` is null in
+  /// place, where x - center = (z - shift) * scale.
+  template <class T>
+  NormalizationArrays<R> of_gate(const Affine<T>& n, const Gate<T>& gate, const T* x) {
+    const bool looks_at_z = gate.activation.type != ActType::kNone && !gate.y;
+    if (x && looks_at_z) return of_z(n);
+    const R* center = make([&](std::size_t c) { return n.mean[c]; });
+    if (x) return {center, nullptr, nullptr};
+    return {center, make([&](std::size_t c) { return 1 / n.scale(c); }),
+            make([&](std::size_t c) { return static_cast<double>(n.beta[c]); })};
+  }
 
  private:
-  /// The elements of a cache line. A vector that lies across two lines takes longer to load.
-  static constexpr std::size_t kLine = 64 / sizeof(R);
+  struct Free {
+    void operator()(R* memory) const { std::free(memory); }
+  };
 
-  /// The size of an array, rounded up to whole cache lines.
-  std::size_t size_of_one() const { return (size_ + kLine - 1) / kLine * kLine; }
-  /// Where the first cache line begins. Older C++ libraries have no aligned allocation.
-  std::size_t offset() const {
-    const auto address = reinterpret_cast<std::uintptr_t>(numbers_.data()) / sizeof(R);
-    return (kLine - address % kLine) % kLine;
-  }
-  const R* at(std::size_t i) const {
-    return i < added_ ? numbers_.data() + offset() + i * size_of_one() : nullptr;
-  }
+  // Each array begins a cache line, because a vector that lies across two takes longer to load.
+  static constexpr std::int64_t kLineBytes = 64;
+  static constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(R));
+  static constexpr std::int64_t kMost = 6;  // arrays, for an input gradient
 
   const Channels channels_;
-  const std::size_t repeat_;
-  const std::size_t size_;
-  std::vector<R> numbers_;
-  std::size_t added_ = 0;
+  const std::int64_t repeat_;  // neighbouring columns of one channel
+  const std::int64_t size_;
+  const std::int64_t distance_;
+  std::unique_ptr<R, Free> memory_;
+  std::int64_t number_ = 0;
 };
 
-/// Whether a backward kernel computes z.
-template <class T>
-bool looks_at_z(const T* x, const Gate<T>& gate) {
-  return !x || (gate.activation.type != ActType::kNone && !gate.y);
-}
-
+/// The numbers of dx. `x` is null in place, where x - center has no error of a rounded center.
 template <class R, class T>
-Parameters<R> parameters_of(const Affine<T>& n, bool looks_at_z, bool in_place, Channels channels,
-                            const Layout& layout, const Matrix* matrix) {
-  Parameters<R> values(channels, layout, matrix, 3);
-  values.add_normalization(n, looks_at_z, in_place);
-  return values;
-}
-
-template <class T, class R = Real<T>>
-Parameters<R> parameters_of_gradient(const Affine<T>& n, const Gate<T>& gate, const T* x,
-                                     const GradientSums* sums, double count, Channels channels,
-                                     const Layout& layout, const Matrix* matrix) {
+InputGradientArrays<R> input_gradient_arrays(const Affine<T>& n, const T* x,
+                                             const GradientSums* sums, double count,
+                                             Arrays<R>* arrays) {
   const auto share = [&](std::size_t c) { return -n.scale(c) / count; };
   const auto x_factor = [&](std::size_t c) {
     return sums ? share(c) * sums->dy_centered[c] * n.inv_std[c] * n.inv_std[c] : 0;
   };
-  Parameters<R> values(channels, layout, matrix, 6);
-  values.add([&](std::size_t c) { return n.scale(c); });
-  values.add(x_factor);
-  values.add([&](std::size_t c) {
-    const double constant = sums ? share(c) * sums->dy[c] : 0;
-    return x ? constant - rest_of<R>(n.mean[c]) * x_factor(c) : constant;
-  });
-  values.add_normalization(n, looks_at_z(x, gate), !x);
-  return values;
+  return {arrays->make([&](std::size_t c) { return n.scale(c); }), arrays->make(x_factor),
+          arrays->make([&](std::size_t c) {
+            if (!sums) return 0.0;
+            const double constant = share(c) * sums->dy[c];
+            return x ? constant - rest_of<R>(n.mean[c]) * x_factor(c) : constant;
+          })};
 }
 
 /// Returns array + offset; null if the array is null.
@@ -236,14 +217,13 @@ void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kern
 
 template <class T>
 void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
-                              const Kernels<T>& kernels, const Parameters<double>& values,
+                              const Kernels<T>& kernels, const NormalizationArrays<double>& numbers,
                               const Gate<T>& gate, GradientSums* result) {
   ColumnSums sums(matrix);
   parallel_for(matrix.number(), [&](std::int64_t i) {
     const std::int64_t begin = matrix.begin(i);
     kernels.column_gradient_sums(dy + begin, moved(x, begin), moved(gate.y, begin), matrix[i],
-                                 values.normalization(), gate.activation, sums.first_of(i),
-                                 sums.second_of(i));
+                                 numbers, gate.activation, sums.first_of(i), sums.second_of(i));
   });
   const std::vector<std::size_t> channels = matrix.channels();
   for (std::int64_t part = 0; part < matrix.number(); ++part) {
@@ -260,50 +240,37 @@ Channels first_channels(Channels channels) { return {0, channels.end - channels.
 
 }  // namespace
 
-bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
-
-ChannelParts::ChannelParts(const Layout& layout, std::int64_t count) : channels_(layout.channels) {
-  if (!has_runs(layout)) {
-    each_ = std::max<std::int64_t>(1, channels_);
-    return;
-  }
-  const std::int64_t fair = channels_ * count / (kPartsOfThread * num_threads());
+void for_each_part(const std::vector<Layout>& layouts, const std::function<void(Channels)>& visit) {
+  const std::int64_t channels = layouts.front().channels;
+  const auto has_runs = [](const Layout& layout) { return layout.has_runs(); };
+  if (!std::all_of(layouts.begin(), layouts.end(), has_runs)) return visit({0, channels});
+  std::int64_t count = 0;
+  for (const Layout& layout : layouts) count += layout.count();
+  const std::int64_t fair = channels * count / (kPartsOfThread * num_threads());
   const std::int64_t grain = std::clamp(fair, kLeastGrain, kMostGrain);
-  each_ = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
-}
-
-Channels ChannelParts::operator[](std::int64_t i) const {
-  return {i * each_, std::min(channels_, (i + 1) * each_)};
-}
-
-void ChannelParts::for_each(const std::function<void(Channels)>& visit) const {
-  // A single part runs on this thread, because visit() divides an array without runs itself.
-  if (number() == 1) return visit((*this)[0]);
-  parallel_for(number(), [&](std::int64_t i) { visit((*this)[i]); });
-}
-
-void ChannelParts::for_each_backwards(const std::function<void(Channels)>& visit) const {
-  if (number() == 1) return visit((*this)[0]);
-  parallel_backwards(number(), [&](std::int64_t i) { visit((*this)[i]); });
+  const std::int64_t each = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
+  parallel_for(divide_up(channels, each),
+               [&](std::int64_t i) { visit({i * each, std::min(channels, (i + 1) * each)}); });
 }
 
 template <class T>
 StoreMode prepare_output(WriteMode write, const Layout& layout, T* out) {
+  if (!out) return StoreMode::kAssign;
   if (write == WriteMode::kAdd) return StoreMode::kAdd;
   constexpr auto size = static_cast<std::int64_t>(sizeof(T));
   const std::int64_t bytes = layout.count() * layout.channels * size;
   if (bytes < kLargeBytes) return StoreMode::kAssign;
   prefer_huge_pages(out, bytes);
   const std::int64_t run =
-      has_runs(layout) ? layout.inner : Matrix(layout, kOutputColumns, kGrain).columns();
+      layout.has_runs() ? layout.inner : Matrix(layout, kOutputColumns, kGrain).columns();
   return run * size >= kStreamRunBytes ? StoreMode::kStream : StoreMode::kAssign;
 }
 
 template <class T>
 void moments(const T* x, const Layout& layout, Channels channels, Moments* result) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  if (has_runs(layout)) {
+  if (layout.has_runs()) {
     kernels.run_moments(x, layout, channels, result->mean.data(), result->m2.data());
   } else {
     moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels, result);
@@ -313,77 +280,79 @@ void moments(const T* x, const Layout& layout, Channels channels, Moments* resul
 template <class T>
 void normalize(const T* x, const Layout& layout, Channels channels, const Affine<T>& n,
                const Activation& activation, StoreMode store, T* y, const T* shortcut) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  if (has_runs(layout)) {
-    const auto values = parameters_of<Real<T>>(n, true, false, channels, layout, nullptr);
+  if (layout.has_runs()) {
+    Arrays<Real<T>> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_normalize(x + first, moved(shortcut, first), layout, first_channels(channels),
-                          values.normalization(), activation, store, y + first);
+                          arrays.of_z(n), activation, store, y + first);
     return;
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
-  const auto values = parameters_of<Real<T>>(n, true, false, channels, layout, &matrix);
-  for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
-    kernels.column_normalize(x + begin, moved(shortcut, begin), extent, values.normalization(),
-                             activation, store, y + begin);
+  Arrays<Real<T>> arrays(channels, layout, &matrix);
+  const auto of_z = arrays.of_z(n);
+  for_rows(matrix, [&](std::int64_t begin, Extent extent) {
+    kernels.column_normalize(x + begin, moved(shortcut, begin), extent, of_z, activation, store,
+                             y + begin);
   });
 }
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
                    const Affine<T>& n, const Gate<T>& gate, GradientSums* result) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  const bool with_z = looks_at_z(x, gate);
-  if (has_runs(layout)) {
-    const auto values = parameters_of<double>(n, with_z, !x, channels, layout, nullptr);
+  if (layout.has_runs()) {
+    Arrays<double> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_gradient_sums(dy + first, moved(x, first), moved(gate.y, first), layout,
-                              first_channels(channels), values.normalization(), gate.activation,
+                              first_channels(channels), arrays.of_gate(n, gate, x), gate.activation,
                               result->dy.data() + channels.begin,
                               result->dy_centered.data() + channels.begin);
     return;
   }
   const Matrix matrix(layout, kSumColumns, kSlab);
-  const auto values = parameters_of<double>(n, with_z, !x, channels, layout, &matrix);
-  gradient_sums_of_columns(dy, x, matrix, kernels, values, gate, result);
+  Arrays<double> arrays(channels, layout, &matrix);
+  gradient_sums_of_columns(dy, x, matrix, kernels, arrays.of_gate(n, gate, x), gate, result);
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
                     const Affine<T>& n, const Gate<T>& gate, const GradientSums* sums, double count,
                     StoreMode store, T* dx) {
-  if (is_empty(layout)) return;
+  if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
-  constexpr std::size_t kAfterGradient = 3;
-  if (has_runs(layout)) {
-    const auto values = parameters_of_gradient(n, gate, x, sums, count, channels, layout, nullptr);
+  if (layout.has_runs()) {
+    Arrays<Real<T>> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_input_gradient(dy + first, moved(x, first), moved(gate.y, first), layout,
-                               first_channels(channels), values.normalization(kAfterGradient),
-                               values.gradient(), gate.activation, store, dx + first);
+                               first_channels(channels), arrays.of_gate(n, gate, x),
+                               input_gradient_arrays(n, x, sums, count, &arrays), gate.activation,
+                               store, dx + first);
     return;
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
-  const auto values = parameters_of_gradient(n, gate, x, sums, count, channels, layout, &matrix);
-  for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
+  Arrays<Real<T>> arrays(channels, layout, &matrix);
+  const auto of_gate = arrays.of_gate(n, gate, x);
+  const auto of_dx = input_gradient_arrays(n, x, sums, count, &arrays);
+  for_rows(matrix, [&](std::int64_t begin, Extent extent) {
     kernels.column_input_gradient(dy + begin, moved(x, begin), moved(gate.y, begin), extent,
-                                  values.normalization(kAfterGradient), values.gradient(),
-                                  gate.activation, store, dx + begin);
+                                  of_gate, of_dx, gate.activation, store, dx + begin);
   });
 }
 
 template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, const Gate<T>& gate,
                        StoreMode store, T* dz) {
-  if (is_empty(layout)) return;
-  const T* y = gate.y ? gate.y : dy;  // Without an activation y is not used, but must not be null.
+  if (layout.is_empty()) return;
+  // Without an activation there is no y, and dz is dy. The kernel may then read any array as y.
+  const T* y = gate.y ? gate.y : dy;
   const auto compute = [&](std::int64_t begin, std::int64_t number) {
     kernels_in_use<T>().shortcut_gradient(dy + begin, y + begin, number, gate.activation, store,
                                           dz + begin);
   };
-  if (has_runs(layout)) {
+  if (layout.has_runs()) {
     const std::int64_t number = (channels.end - channels.begin) * layout.inner;
     for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
       compute((outer * layout.channels + channels.begin) * layout.inner, number);
@@ -392,7 +361,7 @@ void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, con
   }
   // One long run, because the channels do not matter.
   const std::int64_t number = layout.count() * layout.channels;
-  parallel_backwards(divide_up(number, kLeastGrain), [&](std::int64_t i) {
+  parallel_for(divide_up(number, kLeastGrain), [&](std::int64_t i) {
     compute(i * kLeastGrain, std::min(kLeastGrain, number - i * kLeastGrain));
   });
 }

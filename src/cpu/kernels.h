@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "common/half.h"
 #include "common/layout.h"
@@ -42,30 +43,14 @@ struct Gate {
   const T* y = nullptr;
 };
 
-/// Whether the elements of a channel lie in long runs, so that the functions below can compute some
-/// channels without the others. Otherwise their argument `channels` must be all channels.
-bool has_runs(const Layout& layout);
+/// Divides the channels of arrays with these layouts into parts, and calls visit(channels) for all
+/// parts, on the threads of the pool. If an array has no runs (Layout::has_runs), there is one
+/// part, because the functions below must compute all its channels at once. They divide its rows
+/// instead.
+void for_each_part(const std::vector<Layout>& layouts, const std::function<void(Channels)>& visit);
 
-/// Divides the channels into parts for threads, if each channel has `count` elements. An array
-/// without runs is one part, which the functions below divide themselves.
-class ChannelParts {
- public:
-  ChannelParts(const Layout& layout, std::int64_t count);
-  explicit ChannelParts(const Layout& layout) : ChannelParts(layout, layout.count()) {}
-
-  std::int64_t number() const { return (channels_ + each_ - 1) / each_; }
-  Channels operator[](std::int64_t i) const;
-
-  /// Calls visit(channels) for all parts, on the threads of the pool.
-  void for_each(const std::function<void(Channels)>& visit) const;
-  void for_each_backwards(const std::function<void(Channels)>& visit) const;
-
- private:
-  std::int64_t channels_;
-  std::int64_t each_;
-};
-
-/// Chooses how to write an output array. Call it once, before the array is written.
+/// Chooses how to write an output array, which may be null. Call it once, before the array is
+/// written.
 template <class T>
 StoreMode prepare_output(WriteMode write, const Layout& layout, T* out);
 

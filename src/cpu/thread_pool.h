@@ -14,10 +14,6 @@ namespace gluon_syncbn {
 /// devices compute at the same time, no call gets help, and helpers leave the calls that have some.
 void parallel_for(std::int64_t number, const std::function<void(std::int64_t)>& task);
 
-/// Calls task(0), task(1), ..., task(number - 1) on the calling thread, until one returns false.
-/// Calls none if no core would be left for the devices that have not come yet.
-void for_ahead(std::int64_t number, const std::function<bool(std::int64_t)>& task);
-
 /// OMP_NUM_THREADS if it is set, but at most the number of cores that this process may use.
 int num_threads();
 

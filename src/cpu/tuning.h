@@ -21,11 +21,8 @@ constexpr std::int64_t kRowGroup = 8;
 /// Rows are fetched into the cache this many rows ahead.
 constexpr std::int64_t kRowsAhead = 32;
 
-/// A channel with fewer contiguous elements is computed as columns of a matrix, which is faster. A
-/// run must fill the widest vector.
-constexpr std::int64_t kShortInner = 16;
-/// Shorter rows are joined, up to this many columns. Sums take fewer, because each column has its
-/// own sums.
+/// Shorter rows of a matrix are joined, up to this many columns. Sums take fewer, because each
+/// column has its own sums.
 constexpr std::int64_t kSumColumns = 128;
 constexpr std::int64_t kOutputColumns = 512;
 /// A thread takes about this many elements of a matrix at a time: kGrain for outputs, kSlab for
@@ -46,17 +43,6 @@ constexpr std::int64_t kPartsOfThread = 4;
 /// neighbouring runs.
 constexpr std::int64_t kLargeBytes = 4 << 20;
 constexpr std::int64_t kStreamRunBytes = 1024;
-
-/// If a device has this many elements, no cache keeps them until all devices have come. A sum
-/// before that would read the elements from memory once more.
-constexpr std::int64_t kTooManyToSumAhead = 3 << 19;
-/// If all devices together have this many elements in runs, a few channels at a time are summed,
-/// merged and written. So the outputs find the elements that the sums have read in the cache. With
-/// fewer elements, each device writes its outputs on its own thread, whose caches still hold them.
-constexpr std::int64_t kManyOfAll = 1 << 21;
-/// If all devices together have at most this many elements, it takes longer to wake a thread than
-/// to compute the outputs.
-constexpr std::int64_t kFewOfAll = 1 << 16;
 
 /// With fewer parts, the calling thread is done before a helper wakes up.
 constexpr std::int64_t kLeastParts = 8;

@@ -97,7 +97,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   GpuPass(Gpu* gpu, Layout layout, std::shared_ptr<Call> call)
       : gpu_(gpu), layout_(layout), call_(std::move(call)) {}
 
-  void sum(const std::function<bool()>&) final {
+  void sum() final {
     const OnDevice on_device(gpu_->stream()->ordinal());
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
     sum_into({own_->values(), own_->copy(), layout_.channels}, scratch_of(gpu_));
@@ -133,7 +133,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
         all = all_of(passes);
         for (const auto& each : all) each->let_read(all);
       } else {
-        all = {std::make_shared<const GpuPartialStatistics>(gpu_, merged(processes))};
+        all = {std::make_shared<GpuPartialStatistics>(gpu_, merged(processes))};
       }
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
@@ -226,7 +226,7 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   Gpu* const gpu_;
   const Layout layout_;
   std::shared_ptr<Call> call_;  // null after it is complete
-  std::shared_ptr<const GpuPartialStatistics> own_;
+  GpuPartialStatisticsPtr own_;
   std::vector<GpuPartialStatisticsPtr> read_;
 };
 
@@ -306,7 +306,8 @@ class BackwardPass : public GpuPass {
       if (work_.inplace) {
         merge.check = {Invertible::of(work_.data.dtype, work_.activation), first_not_invertible()};
       }
-      merge.fix_gamma = gradients.fix_gamma;
+      // Without elements the sum is 0, also where inv_std is infinite.
+      merge.gamma_gradient_is_zero = gradients.fix_gamma || layout().count() == 0;
       merge.gamma_gradient = {static_cast<P*>(gradients.gamma),
                               gradients.write_gamma == WriteMode::kAdd};
       merge.beta_gradient = {static_cast<P*>(gradients.beta),

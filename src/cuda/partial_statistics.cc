@@ -12,13 +12,13 @@ GpuPartialStatistics::GpuPartialStatistics(Gpu* gpu, const PartialStatistics& st
   std::copy(statistics.values.begin(), statistics.values.end(), values());
 }
 
-void GpuPartialStatistics::let_read(const std::vector<GpuPartialStatisticsPtr>& peers) const {
+void GpuPartialStatistics::let_read(const std::vector<GpuPartialStatisticsPtr>& peers) {
   bool all_can = true;
   for (const auto& peer : peers) all_can = peer->gpu_->reads(gpu_) && all_can;
   if (!all_can) leave_on_host();
 }
 
-void GpuPartialStatistics::leave_on_host() const {
+void GpuPartialStatistics::leave_on_host() {
   if (copy()) return;
   // A copy between GPUs might take the same broken way, so the GPU copies its own values.
   gpu_->write_messages_to_host();

@@ -32,7 +32,7 @@ class GpuPartialStatistics {
   }
 
   /// Notes that the values are written after the work that is on the stream of the GPU now.
-  void written() const { message_.written->record(gpu_->stream()); }
+  void written() { message_.written->record(gpu_->stream()); }
 
   /// Later work on `stream` starts after the values are written.
   void keep_waiting(Stream* stream) const {
@@ -41,9 +41,9 @@ class GpuPartialStatistics {
 
   /// Makes the second place if there is none, and gives one to later messages of this GPU. Must be
   /// called before any GPU waits for these statistics, because it calls written() again.
-  void leave_on_host() const;
+  void leave_on_host();
   /// Calls leave_on_host() if the GPU of a peer cannot read values().
-  void let_read(const std::vector<std::shared_ptr<const GpuPartialStatistics>>& peers) const;
+  void let_read(const std::vector<std::shared_ptr<GpuPartialStatistics>>& peers);
   /// Returns the address at which later kernels on the stream of `reader` read the statistics:
   /// values(), or copy() without peer access. Copies statistics of the host to memory that
   /// `scratch` gives.
@@ -59,11 +59,11 @@ class GpuPartialStatistics {
 
  private:
   Gpu* const gpu_;
-  mutable Gpu::MessageMemory message_;  // leave_on_host() adds the second place
+  Gpu::MessageMemory message_;  // leave_on_host() adds the second place
   const std::size_t doubles_;
   const std::int64_t count_;  // elements per channel
 };
 
-using GpuPartialStatisticsPtr = std::shared_ptr<const GpuPartialStatistics>;
+using GpuPartialStatisticsPtr = std::shared_ptr<GpuPartialStatistics>;
 
 }  // namespace gluon_syncbn::cuda

@@ -48,8 +48,9 @@ OnDevice::OnDevice(int ordinal) : before_(thread_context()) {
   void* const context = context_of(ordinal);
   if (before_ && before_ == context) return;
   changed_ = true;
-  // Before CUDA 12 cudaSetDevice alone leaves the thread without a context until a call needs one.
-  // Scopes within this scope would then select the GPU again.
+  // This is cudaSetDevice for a context that exists. Before CUDA 12, cudaSetDevice leaves the
+  // thread without a context until a call needs one. Each OnDevice in this scope would then call it
+  // again.
   if (context && set_thread_context(context)) return;
   const cudaError_t status = cudaSetDevice(ordinal);
   if (status != cudaSuccess) set_thread_context(before_);

@@ -21,8 +21,7 @@ struct ProcessMessage {
   std::uint64_t used_slots = 0;  ///< on this process; see ProcessRounds
   Signature signature;
   PartialStatistics statistics;
-  /// The error. In a roll call, the names of the exchanges in which the process waits.
-  std::string text;
+  std::string text;  ///< the error, or ""
 
   ProcessGroup::Words pack() const;
 

@@ -29,11 +29,9 @@ class ProcessGroup {
   /// Different for groups that have processes in common.
   virtual int id() const = 0;
   virtual int size() const = 0;
-  /// The number of this process, counted from 0.
-  virtual int number() const = 0;
   /// "process 0 of 4 (ranks 0, 1, 2, 3)", for a message.
   virtual std::string describe() const = 0;
-  /// Which processes have not come to the exchange under `name`, or how to find out, in whole
+  /// How to find out which processes have not come to the exchange under `name`, in whole
   /// sentences.
   virtual std::string missing(const std::string& name) const = 0;
 };

@@ -1,7 +1,5 @@
 #include "distributed/process_rounds.h"
 
-#include <utility>
-
 #include "common/enforce.h"
 #include "common/error.h"
 #include "common/per_process.h"
@@ -11,151 +9,145 @@ namespace {
 
 constexpr std::size_t kSlots = 64;  // bits of a word
 
-struct OfAllLayers {
+struct Known {
   std::mutex mutex;
-  std::map<std::pair<int, std::string>, std::shared_ptr<ProcessRounds>> named;
+  std::map<int, std::shared_ptr<ProcessGroup>> groups;
+  std::map<std::pair<int, std::string>, std::shared_ptr<ProcessRounds>> layers;
 };
+
+using Lock = std::lock_guard<std::mutex>;
 
 }  // namespace
 
-std::shared_ptr<ProcessRounds> ProcessRounds::named(const std::shared_ptr<ProcessGroup>& group,
-                                                    const std::string& name) {
-  auto& all = PerProcess<OfAllLayers>::instance();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  auto& rounds = all.named[{group->id(), name}];
-  if (!rounds || rounds->group_ != group) rounds = std::make_shared<ProcessRounds>(group, name);
-  return rounds;
+void add_process_group(const std::shared_ptr<ProcessGroup>& group) {
+  auto& known = PerProcess<Known>::instance();
+  const Lock lock(known.mutex);
+  known.groups[group->id()] = group;
+  for (const auto& [id_and_name, layer] : known.layers) {
+    if (id_and_name.first == group->id()) layer->start_again(group);
+  }
+}
+
+std::shared_ptr<ProcessRounds> ProcessRounds::named(int group, const std::string& name) {
+  auto& known = PerProcess<Known>::instance();
+  const Lock lock(known.mutex);
+  const auto found = known.groups.find(group);
+  if (found == known.groups.end()) {
+    throw Error("process set " + std::to_string(group) +
+                " is not known in this process: call gluon_syncbn.init() after hvd.init()");
+  }
+  auto& layer = known.layers[{group, name}];
+  if (!layer) layer = std::make_shared<ProcessRounds>(found->second, name);
+  return layer;
 }
 
 std::shared_ptr<ProcessRound> ProcessRounds::next_round() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return std::make_shared<ProcessRound>(shared_from_this(), rounds_++);
+  const Lock lock(mutex_);
+  return std::make_shared<ProcessRound>(shared_from_this(), group_, rounds_++);
 }
 
-// Messages of one name go in the order of the calls to send(), however long it takes to write them.
-// One of them is under way, and the others wait in `queued_`.
+void ProcessRounds::start_again(const std::shared_ptr<ProcessGroup>& group) {
+  const Lock lock(mutex_);
+  group_ = group;
+  rounds_ = 0;
+  used_slots_ = 0;
+}
 
-void ProcessRounds::send(const std::string& name, PendingMessage message) {
+// Messages of one name go in the order of the calls to queue(), however long the merges take.
+
+void ProcessRounds::queue(const std::string& name, const std::shared_ptr<Exchange>& exchange) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto [queue, is_first] = queued_.try_emplace(name);
-    if (!is_first) {
-      queue->second.push_back(std::move(message));
-      return;
-    }
+    const Lock lock(mutex_);
+    auto& queue = queues_[name];
+    queue.push_back(exchange);
+    if (queue.size() > 1) return;
   }
-  start(name, message);
+  exchange->merge();
 }
 
-void ProcessRounds::start(const std::string& name, const PendingMessage& message) {
-  const auto arrived = [self = shared_from_this(), name,
-                        then = message.then](const ProcessGroup::Gathered& gathered) {
-    // `then` may take a slot, and the next message must list it.
-    then(gathered);
-    self->start_next(name);
-  };
-  message.write([group = group_, name, arrived](ProcessGroup::Words words) {
-    group->gather(name, std::move(words), arrived);
-  });
+bool ProcessRounds::is_under_way(const std::string& name,
+                                 const std::shared_ptr<Exchange>& exchange) const {
+  const Lock lock(mutex_);
+  const auto queue = queues_.find(name);
+  return queue != queues_.end() && queue->second.front() == exchange;
 }
 
 void ProcessRounds::start_next(const std::string& name) {
-  std::optional<PendingMessage> next;
+  std::shared_ptr<Exchange> next;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto queue = queued_.find(name);
-    GLUON_SYNCBN_ENFORCE(queue != queued_.end(), "no message under the name " + name);
+    const Lock lock(mutex_);
+    const auto queue = queues_.find(name);
+    queue->second.pop_front();
     if (queue->second.empty()) {
-      queued_.erase(queue);
+      queues_.erase(queue);
       return;
     }
-    next = std::move(queue->second.front());
-    queue->second.pop_front();
+    next = queue->second.front();
   }
-  start(name, *next);
-}
-
-std::uint64_t ProcessRounds::used_slots() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return used_slots_;
-}
-
-/// The first slot that no process uses; nothing if all are in use.
-std::optional<std::size_t> ProcessRounds::take_slot(std::uint64_t used) {
-  std::size_t slot = 0;
-  while (slot < kSlots && (used >> slot & 1) != 0) ++slot;
-  if (slot == kSlots) return std::nullopt;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  used_slots_ |= std::uint64_t{1} << slot;
-  return slot;
-}
-
-void ProcessRounds::free_slot(std::size_t slot) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  used_slots_ &= ~(std::uint64_t{1} << slot);
+  next->merge();
 }
 
 ProcessRound::~ProcessRound() {
-  if (slot_) rounds_of_layer_->free_slot(*slot_);
+  const Lock lock(layer_->mutex_);
+  if (slot_ && is_current()) layer_->used_slots_ &= ~(std::uint64_t{1} << *slot_);
 }
 
 void ProcessRound::agree(const Signature& signature) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(layer_->mutex_);
   signature_ = signature;
 }
 
-void ProcessRound::exchange(Direction direction, const Merge& merge, const OnAnswer& then) {
-  const auto write = [self = shared_from_this(), merge, then](const auto& ready) {
-    merge([self, then, ready](const PartialStatistics& own, const std::string& error) {
-      if (!error.empty()) then({}, error);
-      ready(self->message(own, error));
-    });
-  };
-  send(direction, write,
-       [self = shared_from_this(), direction, then](const ProcessGroup::Gathered& gathered) {
-         std::vector<PartialStatistics> processes;
-         std::string error;
-         try {
-           processes = self->read(direction, gathered);
-         } catch (const std::exception& caught) {
-           error = caught.what();
-         }
-         then(processes, error);
-       });
+void ProcessRound::queue(Direction direction, const std::shared_ptr<Exchange>& exchange) {
+  std::string name;
+  {
+    const Lock lock(layer_->mutex_);
+    name = this->name(direction);
+    if (direction == Direction::kBackward && (slot_name_.empty() || !is_current())) name.clear();
+  }
+  if (name.empty()) {
+    return exchange->answered({}, "its forward pass has not met the other processes");
+  }
+  layer_->queue(name, exchange);
 }
 
-void ProcessRound::cancel(Direction direction, const std::string& error) {
-  send(
-      direction,
-      [self = shared_from_this(), error](const auto& ready) { ready(self->message({}, error)); },
-      [](const ProcessGroup::Gathered&) {});
-}
-
-void ProcessRound::send(Direction direction, ProcessRounds::Write write,
-                        ProcessGroup::OnGathered then) {
-  const auto name = this->name(direction);
-  if (!name) return then({{}, "its forward pass has not met the other processes"});
-  rounds_of_layer_->send(*name, {std::move(write), std::move(then)});
-}
-
-ProcessGroup::Words ProcessRound::message(const PartialStatistics& statistics,
-                                          const std::string& error) const {
+void ProcessRound::send(Direction direction, const std::shared_ptr<Exchange>& exchange,
+                        const PartialStatistics& statistics, const std::string& error) {
   ProcessMessage message;
   message.statistics = statistics;
   message.text = error;
   message.round = number_;
-  message.used_slots = rounds_of_layer_->used_slots();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  message.signature = signature_;
-  return message.pack();
+  std::string name;
+  {
+    const Lock lock(layer_->mutex_);
+    message.used_slots = layer_->used_slots_;
+    message.signature = signature_;
+    name = this->name(direction);
+  }
+  group_->gather(name, message.pack(),
+                 [self = shared_from_this(), direction, name, exchange](const auto& gathered) {
+                   self->answered(direction, name, exchange, gathered);
+                 });
 }
 
-/// Returns nothing if the forward pass of this backward pass has not met the other processes.
-std::optional<std::string> ProcessRound::name(Direction direction) const {
-  if (direction == Direction::kForward) return rounds_of_layer_->name_ + ".forward";
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!slot_name_) return std::nullopt;
-  return rounds_of_layer_->name_ + ".backward" + *slot_name_;
+void ProcessRound::answered(Direction direction, const std::string& name,
+                            const std::shared_ptr<Exchange>& exchange,
+                            const ProcessGroup::Gathered& gathered) {
+  const bool is_under_way = layer_->is_under_way(name, exchange);
+  std::vector<PartialStatistics> processes;
+  std::string error;
+  try {
+    GLUON_SYNCBN_ENFORCE(is_under_way, "no message under the name " + name);
+    processes = read(direction, gathered);
+  } catch (const std::exception& caught) {
+    error = caught.what();
+  }
+  exchange->answered(processes, error);
+  // After read(), which may take a slot: the next message must list it.
+  if (is_under_way) layer_->start_next(name);
+}
+
+std::string ProcessRound::name(Direction direction) const {
+  return layer_->name_ + (direction == Direction::kForward ? ".forward" : ".backward" + slot_name_);
 }
 
 /// Throws Error if a process has failed, or if the processes differ.
@@ -173,7 +165,7 @@ std::vector<PartialStatistics> ProcessRound::read(Direction direction,
 }
 
 void ProcessRound::require_equal(const std::vector<ProcessMessage>& messages) const {
-  if (messages.size() != static_cast<std::size_t>(rounds_of_layer_->group().size())) {
+  if (messages.size() != static_cast<std::size_t>(group_->size())) {
     throw Error(kUnreadableMessage);
   }
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -195,19 +187,27 @@ void ProcessRound::require_equal(const std::vector<ProcessMessage>& messages) co
   }
 }
 
+/// Takes the first slot that no process uses.
 void ProcessRound::take_slot(const std::vector<ProcessMessage>& messages) {
   std::uint64_t used = 0;
   for (const ProcessMessage& message : messages) used |= message.used_slots;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  slot_ = rounds_of_layer_->take_slot(used);
-  // If more rounds await backward than there are slots, this round gets a name that no other uses.
-  slot_name_ = slot_ ? std::to_string(*slot_) : "-of-" + std::to_string(number_);
+  std::size_t slot = 0;
+  while (slot < kSlots && (used >> slot & 1) != 0) ++slot;
+  const Lock lock(layer_->mutex_);
+  if (slot == kSlots) {
+    // More rounds await backward than there are slots. This round gets a name that no other uses.
+    slot_name_ = "-of-" + std::to_string(number_);
+  } else if (is_current()) {
+    slot_ = slot;
+    slot_name_ = std::to_string(slot);
+    layer_->used_slots_ |= std::uint64_t{1} << slot;
+  }
 }
 
 std::string ProcessRound::describe(Direction direction) const {
-  const ProcessGroup& group = rounds_of_layer_->group();
-  return "All devices of this process came; it is " + group.describe() + ". " +
-         group.missing(name(direction).value_or("")) +
+  const Lock lock(layer_->mutex_);
+  return "All devices of this process came; it is " + group_->describe() + ". " +
+         group_->missing(name(direction)) +
          " Usual causes: a process has ended, or waits for something else; a process got no data "
          "this step; a branch that calls the layer was taken on some processes only; the "
          "networks of the processes differ, or were made in another order.";

@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/direction.h"
@@ -20,7 +20,24 @@ namespace gluon_syncbn {
 
 class ProcessRound;
 
-/// Counts the rounds of a layer, and exchanges its messages with the same layer of other processes.
+/// Lets operators name `group` by its id. Layers that use an earlier group with this id go on with
+/// `group`, and count their rounds from 0.
+void add_process_group(const std::shared_ptr<ProcessGroup>& group);
+
+/// What a ProcessRound calls in an exchange: the meeting of this process. Does not throw.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  /// The message of this process has its turn. Calls ProcessRound::send() once, now or later.
+  virtual void merge() = 0;
+  /// Called once, from any thread, with the partial statistics of all processes in their order, or
+  /// with an error.
+  virtual void answered(const std::vector<PartialStatistics>& processes,
+                        const std::string& error) = 0;
+};
+
+/// All rounds of a layer that exchange with the same layer of other processes: their number, their
+/// slots, and the messages that wait for their turn.
 ///
 /// Messages meet by name. Names have to be the same on all processes. Names should be few, and
 /// the same in every step, because the group keeps data for each name.
@@ -32,47 +49,43 @@ class ProcessRound;
 class ProcessRounds : public std::enable_shared_from_this<ProcessRounds> {
  public:
   ProcessRounds(std::shared_ptr<ProcessGroup> group, std::string name)
-      : group_(std::move(group)), name_(std::move(name)) {}
+      : id_(group->id()), name_(std::move(name)), group_(std::move(group)) {}
 
   /// Returns the object that all callers with this name share. It stays until the process ends,
-  /// because it counts the rounds. Processes may destroy their layers at different times.
-  static std::shared_ptr<ProcessRounds> named(const std::shared_ptr<ProcessGroup>& group,
-                                              const std::string& name);
+  /// because it counts the rounds. Processes may destroy their layers at different times. Throws
+  /// Error if there is no group with this id.
+  static std::shared_ptr<ProcessRounds> named(int group, const std::string& name);
 
-  const ProcessGroup& group() const { return *group_; }
+  /// The id of the group.
+  int group() const { return id_; }
 
   std::shared_ptr<ProcessRound> next_round();
+  /// Goes on with other processes.
+  void start_again(const std::shared_ptr<ProcessGroup>& group);
 
  private:
   friend ProcessRound;
-  /// Writes a message when its turn comes: gives the words to its argument once, now or later.
-  using Write = std::function<void(std::function<void(ProcessGroup::Words)>)>;
-  struct PendingMessage {
-    Write write;
-    ProcessGroup::OnGathered then;
-  };
 
-  void send(const std::string& name, PendingMessage message);
-  void start(const std::string& name, const PendingMessage& message);
+  void queue(const std::string& name, const std::shared_ptr<Exchange>& exchange);
+  bool is_under_way(const std::string& name, const std::shared_ptr<Exchange>& exchange) const;
   void start_next(const std::string& name);
 
-  std::uint64_t used_slots() const;
-  std::optional<std::size_t> take_slot(std::uint64_t used);
-  void free_slot(std::size_t slot);
-
-  const std::shared_ptr<ProcessGroup> group_;
+  const int id_;
   const std::string name_;
   mutable std::mutex mutex_;
+  std::shared_ptr<ProcessGroup> group_;
   std::uint64_t rounds_ = 0;
   std::uint64_t used_slots_ = 0;
-  std::map<std::string, std::deque<PendingMessage>> queued_;  // after the current message
+  // By the name of their messages, in the order of queue(). The first of each is under way.
+  std::map<std::string, std::deque<std::shared_ptr<Exchange>>> queues_;
 };
 
-/// One round of a layer: sends the partial statistics of this process, and receives those of all.
+/// One round of a layer as other processes see it: its number among them, its signature, its slot.
 class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
  public:
-  ProcessRound(std::shared_ptr<ProcessRounds> rounds, std::uint64_t number)
-      : rounds_of_layer_(std::move(rounds)), number_(number) {}
+  ProcessRound(std::shared_ptr<ProcessRounds> layer, std::shared_ptr<ProcessGroup> group,
+               std::uint64_t number)
+      : layer_(std::move(layer)), group_(std::move(group)), number_(number) {}
   ~ProcessRound();
   ProcessRound(const ProcessRound&) = delete;
   ProcessRound& operator=(const ProcessRound&) = delete;
@@ -81,36 +94,30 @@ class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
   /// signatures.
   void agree(const Signature& signature);
 
-  /// Calls its argument once, now or later, with the merged partial statistics of this process or
-  /// with an error.
-  using Merge =
-      std::function<void(std::function<void(const PartialStatistics&, const std::string& error)>)>;
-  /// Gets the partial statistics of all processes in their order, or an error.
-  using OnAnswer =
-      std::function<void(const std::vector<PartialStatistics>&, const std::string& error)>;
-
-  /// Calls `then` with the answer, now or later, from any thread. If `merge` fails, calls `then`
-  /// twice: at once with the error, and later with the answer, an error too. Does not throw.
-  void exchange(Direction direction, const Merge& merge, const OnAnswer& then);
-  /// Sends the other processes the reason why this process has no partial statistics.
-  void cancel(Direction direction, const std::string& error);
-  /// Describes in whole sentences which processes are missing. Error texts use it.
+  /// Calls exchange->merge() when the messages before have been answered.
+  void queue(Direction direction, const std::shared_ptr<Exchange>& exchange);
+  /// Sends the partial statistics of this process, or the reason why it has none, and calls
+  /// exchange->answered() with the answer. Does not throw.
+  void send(Direction direction, const std::shared_ptr<Exchange>& exchange,
+            const PartialStatistics& statistics, const std::string& error);
+  /// Says in whole sentences how to find the missing processes. Error texts use it.
   std::string describe(Direction direction) const;
 
  private:
-  ProcessGroup::Words message(const PartialStatistics& statistics, const std::string& error) const;
-  std::optional<std::string> name(Direction direction) const;
-  void send(Direction direction, ProcessRounds::Write write, ProcessGroup::OnGathered then);
+  void answered(Direction direction, const std::string& name,
+                const std::shared_ptr<Exchange>& exchange, const ProcessGroup::Gathered& gathered);
+  bool is_current() const { return layer_->group_ == group_; }
+  std::string name(Direction direction) const;
   std::vector<PartialStatistics> read(Direction direction, const ProcessGroup::Gathered& gathered);
   void require_equal(const std::vector<ProcessMessage>& messages) const;
   void take_slot(const std::vector<ProcessMessage>& messages);
 
-  const std::shared_ptr<ProcessRounds> rounds_of_layer_;
+  const std::shared_ptr<ProcessRounds> layer_;  // its mutex guards the members below
+  const std::shared_ptr<ProcessGroup> group_;
   const std::uint64_t number_;
-  mutable std::mutex mutex_;
   Signature signature_;
-  std::optional<std::string> slot_name_;
   std::optional<std::size_t> slot_;
+  std::string slot_name_;  // empty before the forward pass has met the other processes
 };
 
 }  // namespace gluon_syncbn

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "distributed/process_group_registry.h"
+#include "distributed/process_rounds.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/ndarray.h"
@@ -39,9 +39,8 @@ class HorovodGroup : public ProcessGroup {
       std::copy(message.begin(), message.end(), exchange->input.data<std::int64_t>());
       NDArrayHandle input = exchange->input.handle();
       NDArrayHandle output = exchange->output.handle();
-      const std::string full_name = "SyncBatchNorm." + name;
       mxnet::check(
-          set_.allgather(&input, &output, full_name.c_str(), kPriority, set_.process_set, 1),
+          set_.allgather(&input, &output, full_name(name).c_str(), kPriority, set_.process_set, 1),
           "horovod_mxnet_allgather_async");
       mxnet::push_after(output, "SyncBatchNormAcrossProcesses",
                         [exchange] { exchange->then(exchange->result()); });
@@ -52,20 +51,22 @@ class HorovodGroup : public ProcessGroup {
 
   int id() const override { return set_.process_set; }
   int size() const override { return set_.size; }
-  int number() const override { return set_.rank; }
   std::string describe() const override {
     return "process " + std::to_string(set_.rank) + " of " + std::to_string(set_.size) +
            " (Horovod's ranks " + set_.ranks + ")";
   }
-  std::string missing(const std::string&) const override {
-    return "Missing: at least one of the other processes. The launcher names one that has ended; "
-           "Horovod over MPI names the missing ranks on the standard error of rank 0 after "
-           "HOROVOD_STALL_CHECK_TIME_SECONDS.";
+  std::string missing(const std::string& name) const override {
+    return "Missing: at least one of the other processes. Each process that waits warns on its "
+           "standard error after a tenth of the timeout; a missing process does not, or names "
+           "another layer. Over MPI, process 0 prints Horovod's list of missing ranks for " +
+           full_name(name) + " after HOROVOD_STALL_CHECK_TIME_SECONDS (60 by default).";
   }
 
  private:
   // Statistics go before Horovod's gradients, because every layer waits for them.
   static constexpr int kPriority = 1 << 20;
+
+  static std::string full_name(const std::string& name) { return "SyncBatchNorm." + name; }
 
   struct Exchange {
     NDArray input;

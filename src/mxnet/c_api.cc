@@ -45,6 +45,7 @@ void load_api(const char* path) {
     throw Error(std::string("libmxnet is not loaded from '") + path + "': " + dlerror());
   }
   Api loaded{};
+  loaded.library = library;
   find(library, {"MXGetLastError"}, &loaded.GetLastError);
   find(library, {"MXCustomOpRegister"}, &loaded.CustomOpRegister);
   find(library, {"MXEnginePushAsyncND"}, &loaded.EnginePushAsyncND);

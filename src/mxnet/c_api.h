@@ -50,6 +50,10 @@ constexpr int kGPUContext = 2;
 constexpr int kPinnedContext = 3;  // of the host, for GPUs
 
 /// mxnet::engine::CallbackOnComplete. The third argument of `callback` is a dmlc::Error.
+///
+/// Later builds of MXNet 2 have one member more: a flag that MXNet sets with the first completion,
+/// and reads after an exception of the EngineFunction. This library passes the flag by, because its
+/// functions throw no exception and complete once.
 struct OnComplete {
   void (*callback)(void* engine, void* param, const void* error);
   void* engine;
@@ -64,6 +68,7 @@ using ParamDeleter = void (*)(void* param);
 
 /// Functions of type int return 0 for success.
 struct Api {
+  void* library;  ///< a handle of dlopen
   const char* (*GetLastError)();
   int (*CustomOpRegister)(const char* op_type, PropertyCreator creator);
   int (*EnginePushAsyncND)(EngineFunction function, void* param, ParamDeleter deleter,

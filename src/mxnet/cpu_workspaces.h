@@ -8,7 +8,8 @@ namespace gluon_syncbn::mxnet {
 /// This works around a fault of MXNet: all CPU contexts share them, while each GPU context has its
 /// own (ResourceManagerImpl in mxnet/src/resource.cc). An operation of one device that comes after
 /// the synchronization can be first in line for the workspace that another device needs to reach
-/// it. Both devices then wait forever.
+/// it. Both devices then wait forever. In later builds of MXNet 2, CPU contexts have random number
+/// generators of their own, and still share workspaces.
 ///
 /// Replaces virtual functions of ResourceManagerImpl in the library `libmxnet` until the process
 /// ends. Throws Error, and replaces none, if the library does not have the expected functions.

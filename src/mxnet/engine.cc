@@ -148,11 +148,4 @@ void push_after(NDArrayHandle input, const char* name, std::function<void()> tas
           });
 }
 
-void post(const Device& device, const char* name, std::function<void()> task) {
-  push(device, {}, {}, name, kNormal, [task = std::move(task)](const Completion& completion) {
-    task();
-    completion.succeed();
-  });
-}
-
 }  // namespace gluon_syncbn::mxnet

@@ -50,8 +50,4 @@ void push(const Device& device, const std::vector<NDArrayHandle>& inputs,
 /// `input`, even if one of them has failed. `task` must not throw.
 void push_after(NDArrayHandle input, const char* name, std::function<void()> task);
 
-/// Runs `task` on a worker of `device`. It waits for no operation, and no operation waits for it.
-/// `task` must not throw.
-void post(const Device& device, const char* name, std::function<void()> task);
-
 }  // namespace gluon_syncbn::mxnet

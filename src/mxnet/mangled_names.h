@@ -30,4 +30,13 @@ constexpr const char* kSeedContext =
 constexpr const char* kEngineHasBegun =
     "_ZGVZN4dmlc16ThreadLocalStoreIN5mxnet6engine14ThreadedEngine10BulkStatusEE9SingletonEvE4inst";
 
+// mxnet::op::custom::InferShape(nnvm::NodeAttrs const&, std::vector<mxnet::TShape>*,
+// std::vector<mxnet::TShape>*) (mxnet/src/operator/custom/custom.cc)
+constexpr const char* kInferShape =
+    "_ZN5mxnet2op6custom10InferShapeERKN4nnvm9NodeAttrsEPSt6vectorINS_6TShapeESaIS7_EESA_";
+
+// nnvm::Op::GetAttrMap(std::string const&) (op.cc of nnvm, which MXNet contains), with the
+// std::string of GCC 4.8.
+constexpr const char* kGetAttrMap = "_ZN4nnvm2Op10GetAttrMapERKSs";
+
 }  // namespace gluon_syncbn::mxnet::mangled

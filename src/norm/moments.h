@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/host_device.h"
+#include "norm/merge_weight.h"
 
 namespace gluon_syncbn {
 
@@ -16,9 +16,8 @@ struct PartialStatistics {
 
 /// Count, mean and sum of squared deviations from the mean of every channel.
 ///
-/// Moments of disjoint samples merge without loss of precision by the update of T. F. Chan,
-/// G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-/// variances", 1979, eq. 2.1. A sum of squares would cancel if the mean is large.
+/// Moments of disjoint samples merge without loss of precision (MergeWeight). A sum of squares
+/// would cancel if the mean is large.
 struct Moments {
   std::int64_t count = 0;    ///< elements per channel; 64 bits, never a float
   std::vector<double> mean;  ///< one per channel
@@ -37,30 +36,6 @@ struct Moments {
 
   PartialStatistics packed() const;
   static Moments of(const PartialStatistics& packed);
-};
-
-/// The weights with which moments merge into others, the same for all channels.
-struct MergeWeight {
-  double of_merged;     ///< the share of the newly merged elements in all elements so far
-  double count_before;  ///< the number of elements before
-
-  static MergeWeight of(std::int64_t count_before, std::int64_t count) {
-    return {static_cast<double>(count) / static_cast<double>(count_before + count),
-            static_cast<double>(count_before)};
-  }
-
-  GLUON_SYNCBN_HOST_DEVICE void merge(double mean, double m2, double* merged_mean,
-                                      double* merged_m2) const {
-    // The weight 0 would not do: the square of delta may be infinite.
-    if (count_before == 0) {
-      *merged_mean = mean;
-      *merged_m2 = m2;
-      return;
-    }
-    const double delta = mean - *merged_mean;
-    *merged_mean += delta * of_merged;
-    *merged_m2 += m2 + delta * delta * of_merged * count_before;
-  }
 };
 
 /// The sums that a backward pass exchanges.

@@ -25,13 +25,12 @@ GLUON_SYNCBN_HOST_DEVICE inline double momentum_of_average(double batches) {
   return 1.0 - 1.0 / batches;
 }
 
-/// Moves the running statistics of one channel towards those of a batch with `count` elements per
-/// channel. The running variance is biased, as in MXNet, which statistics/whole_data_set.py and
-/// diagnose/self_test.py expect. PyTorch's is unbiased: variance * count / (count - 1).
+/// Moves the running statistics of one channel towards those of a batch. The running variance is
+/// biased, as in MXNet; statistics/whole_data_set.py and diagnose/self_test.py expect that. The
+/// unbiased one of PyTorch, variance * count / (count - 1), would take the count of the batch too.
 template <class P>
 GLUON_SYNCBN_HOST_DEVICE void move_averages(double momentum, double mean, double variance,
-                                            std::int64_t /*count*/, P* running_mean,
-                                            P* running_variance) {
+                                            P* running_mean, P* running_variance) {
   *running_mean = static_cast<P>(moved_average(static_cast<double>(*running_mean), momentum, mean));
   *running_variance =
       static_cast<P>(moved_average(static_cast<double>(*running_variance), momentum, variance));

@@ -18,7 +18,7 @@ namespace {
 
 // Values come from symbol files that anyone may have written.
 constexpr int kMaxDevices = 4096;
-constexpr const char* kCountOfDevices = "a whole number from 1 to 4096";
+constexpr const char* kCountOfDevices = "a whole number from 1 to 4096, or None if not known yet";
 constexpr std::size_t kMaxKeyLength = 1024;
 constexpr const char* kShort = "at most 1024 characters long";
 
@@ -66,16 +66,6 @@ bool parse_count(const std::string& text, int least, std::size_t* value, int mos
 bool parse_flag(const std::string& text, bool* value) {
   *value = text == "True" || text == "true" || text == "1";
   return *value || text == "False" || text == "false" || text == "0";
-}
-
-/// A forward pass that backward repeats would join another round, and move the running statistics
-/// twice.
-void require_no_forced_mirroring(const std::string& layer, const std::string& value) {
-  bool mirrored = false;
-  if (parse_flag(value, &mirrored) && !mirrored) return;
-  throw Error(layer + ": attribute __force_mirroring__='" + shown(value) +
-              "' lets MXNet run the layer a second time in backward, which would update the "
-              "running statistics twice; remove it");
 }
 
 /// Attributes such as __lr_mult__ or __ctx_group__, which MXNet lets every node carry.
@@ -169,7 +159,10 @@ const Known kKnown[] = {
     {"axis", "a whole number",
      [](const auto& text, auto* a) { return parse_number(text, &a->axis); }},
     {"num_devices", kCountOfDevices,
-     [](const auto& text, auto* a) { return parse_count(text, 1, &a->num_devices, kMaxDevices); }},
+     [](const auto& text, auto* a) {
+       a->num_devices_known = text != "None";
+       return text == "None" || parse_count(text, 1, &a->num_devices, kMaxDevices);
+     }},
     {"sync_group_size", "a whole number of at least 1 that divides num_devices, or None",
      [](const auto& text, auto* a) {
        return text == "None" || parse_count(text, 1, &a->sync_group_size.emplace());
@@ -230,7 +223,9 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     if (name == "version") require_known_version(layer, value);
   }
   for (const auto& [name, value] : pairs) {
-    if (name == "__force_mirroring__") require_no_forced_mirroring(layer, value);
+    if (name == "__force_mirroring__" && !parse_flag(value, &attributes.is_mirrored)) {
+      reject(layer, name, value, kFlag);
+    }
     if (name == "version" || is_hidden(name)) continue;
     parse_one(layer, name, value, &attributes);
   }

@@ -25,12 +25,13 @@ struct BackwardReads {
 
 /// The operator's attributes with the defaults of MXNet's BatchNorm.
 struct Attributes {
-  double eps = 1e-3;
+  double eps = 1e-3F;  ///< MXNet's default is a float
   std::optional<double> momentum = 0.9;  ///< empty: the average over all batches
   bool fix_gamma = true;
   bool use_global_stats = false;
   int axis = 1;
   std::size_t num_devices = 1;
+  bool num_devices_known = true;  ///< otherwise the symbol is incomplete, and cannot run
   std::optional<std::size_t> sync_group_size;  ///< empty: all devices synchronize
   std::vector<int> device_ids;                 ///< the order in which groups take devices
   std::string key;
@@ -38,8 +39,9 @@ struct Attributes {
   int process_set = kNoProcessSet;  ///< of Horovod, to synchronize with other processes
   std::string across;               ///< the layer's name among processes; "" for the key
   Activation activation{ActType::kNone, 0.25};  ///< with the default slope of LeakyReLU
-  bool shortcut = false;  ///< added before the activation; the operator then has four arguments
-  bool inplace = false;   ///< backward reads the output and not the input
+  bool shortcut = false;     ///< added before the activation; the operator then has four arguments
+  bool inplace = false;      ///< backward reads the output and not the input
+  bool is_mirrored = false;  ///< MXNet runs the forward pass again in backward, to save memory
 
   static constexpr int kNoProcessSet = -1;
   /// The version of the attributes. It grows when symbols get an attribute that earlier releases

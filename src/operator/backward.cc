@@ -41,10 +41,6 @@ class BackwardCall : public EngineCall {
         reads_(op_->attributes_.backward_reads()),
         requests_(std::move(requests)) {}
 
-  void post(std::function<void()> task) override {
-    mxnet::post(op_->device_, "SyncBatchNormInputGradient", std::move(task));
-  }
-
  private:
   void run() override {
     if (!op_->saved_) {
@@ -52,6 +48,7 @@ class BackwardCall : public EngineCall {
                       ? "backward without a forward pass that succeeded"
                       : "backward of a forward pass that failed: " + op_->forward_error_);
     }
+    op_->awaits_backward_ = false;
     if (op_->pending_) op_->pending_->end(op_->device_, op_);
     saved_ = *op_->saved_;
     const auto round = op_->round_;
@@ -60,7 +57,7 @@ class BackwardCall : public EngineCall {
     std::shared_ptr<DevicePass> pass;
     try {
       pass = begin();
-      meeting->sum(pass.get());
+      pass->sum();
     } catch (const std::exception& error) {
       meeting->fail(failed_on(op_->device_, error.what()));
       if (!pass) throw;

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "mxnet/unknown_shapes.h"
 #include "operator/property.h"
 
 namespace gluon_syncbn::op {
@@ -85,9 +87,9 @@ int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
   const Positions positions = positions_of(state);
   if (!is_number_of_all(num_tensors, positions)) return kFailure;
   // On entry the auxiliary states follow the arguments; on return the output stands between them.
-  std::vector<Shape> given;
-  for (std::size_t i = 0; i < positions.arguments() + positions.states(); ++i) {
-    given.emplace_back(shapes[i], shapes[i] + (ndims[i] > 0 ? ndims[i] : 0));
+  std::vector<std::optional<Shape>> given(positions.arguments() + positions.states());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (ndims[i] >= 0) given[i].emplace(shapes[i], shapes[i] + ndims[i]);
   }
   thread_local Property::Shapes inferred;
   inferred = OwnedProperty::get(state).infer_shapes(given);
@@ -227,6 +229,8 @@ int create_property(const char* /*op_type*/, int num_attributes, const char** na
   static std::array<void*, 1> no_context{nullptr};
   *out = {static_cast<int>(only_deleter.size()), only_deleter.data(), no_context.data()};
 
+  // Programs without this operator keep MXNet as it is.
+  [[maybe_unused]] static const bool once = (mxnet::accept_unknown_shapes(), true);
   std::vector<std::pair<std::string, std::string>> attributes;
   for (int i = 0; i < num_attributes; ++i) attributes.emplace_back(names[i], values[i]);
   OwnedProperty::publish(std::make_shared<Property>(Attributes::parse(attributes)), callbacks, out);

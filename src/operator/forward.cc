@@ -19,8 +19,7 @@ using namespace mxnet;
 
 namespace {
 
-/// Backward would repeat a mirrored forward pass, which would join another round and move the
-/// running statistics again.
+/// Unlike __force_mirroring__, the variable does not say which operators MXNet repeats in backward.
 void require_no_mirroring() {
   const char* value = std::getenv("MXNET_BACKWARD_DO_MIRROR");
   if (value && std::atoi(value) != 0) {
@@ -41,10 +40,6 @@ class ForwardCall : public EngineCall {
         request_(request),
         is_train_(is_train) {}
 
-  void post(std::function<void()> task) override {
-    mxnet::post(op_->device_, "SyncBatchNormNormalize", std::move(task));
-  }
-
   void complete(const std::string& error) override {
     if (!error.empty()) op_->forward_error_ = error;
     if (training_began_ && error.empty()) {
@@ -62,6 +57,7 @@ class ForwardCall : public EngineCall {
     if (!is_train_ || op_->attributes_.use_global_stats) return infer();
     require_no_mirroring();
     require_group();
+    is_repeated_ = op_->begin_training();
     if (op_->group_) return train_with_others();
     finish_alone(begin());
   }
@@ -74,9 +70,11 @@ class ForwardCall : public EngineCall {
     std::shared_ptr<DevicePass> pass;
     try {
       pass = begin();
-      op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
+      if (!is_repeated_) {
+        op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
+      }
       round_->agree(device, signature);
-      round_->forward_meeting().sum(pass.get());
+      pass->sum();
     } catch (const std::exception& error) {
       round_->fail(device, error.what());
       if (!pass) throw;
@@ -113,8 +111,10 @@ class ForwardCall : public EngineCall {
 
   std::shared_ptr<DevicePass> begin() {
     Backend::Forward work = this->work();
-    work.running = {data(at_[kMovingMean]), data(at_[kMovingVar]), op_->attributes_.momentum,
-                    op_->attributes_.momentum ? nullptr : data(at_[kNumBatches])};
+    if (!is_repeated_) {  // the first time has moved the running statistics
+      work.running = {data(at_[kMovingMean]), data(at_[kMovingVar]), op_->attributes_.momentum,
+                      op_->attributes_.momentum ? nullptr : data(at_[kNumBatches])};
+    }
     work.saved = &saved_;
     auto pass = op_->backend_->forward(work, shared_from_this());
     training_began_ = true;
@@ -155,6 +155,7 @@ class ForwardCall : public EngineCall {
   const OpReq request_;
   const bool is_train_;
   bool training_began_ = false;
+  bool is_repeated_ = false;  // in backward, by mirroring
   Backend::Saved saved_;
   std::shared_ptr<Round> round_;  // empty if nothing is synchronized
 };

@@ -15,4 +15,15 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend
   if (group_) ticket_ = group_->announce(device_);
 }
 
+bool Operator::begin_training() {
+  const auto original = original_.lock();
+  if (!original || !original->awaits_backward_.exchange(false)) {
+    awaits_backward_ = true;
+    return false;
+  }
+  // MXNet calls backward for this operator instead.
+  if (pending_) pending_->end(device_, original);
+  return true;
+}
+
 }  // namespace gluon_syncbn::op

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,10 +30,16 @@ class Operator : public std::enable_shared_from_this<Operator> {
   /// `requests` has an OpReq for each argument.
   void backward(std::vector<mxnet::NDArray> arrays, const int* requests);
 
+  /// Says which operator this one repeats, if it runs while `original` awaits its backward pass.
+  void may_repeat(const std::shared_ptr<Operator>& original) { original_ = original; }
+
  private:
   friend class EngineCall;
   friend class ForwardCall;
   friend class BackwardCall;
+
+  /// Called by each training forward. Returns whether it repeats that of the original operator.
+  bool begin_training();
 
   const Attributes attributes_;
   const Positions positions_;
@@ -42,6 +49,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const std::shared_ptr<PendingForwards> pending_;
   std::optional<SyncGroup::Ticket> ticket_;  ///< of the call that made this operator, until it runs
   bool ran_before_ = false;                  ///< has begun a training forward
+  std::weak_ptr<Operator> original_;         ///< empty if operators are not mirrored
+  std::atomic<bool> awaits_backward_{false};
   // Of the last forward pass; empty if it failed, but for its error.
   std::optional<Backend::Saved> saved_;
   std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized

@@ -1,14 +1,16 @@
 #include "operator/property.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "common/error.h"
 #include "common/list_text.h"
-#include "distributed/process_group_registry.h"
+#include "distributed/process_rounds.h"
 #include "mxnet/cpu_context_check.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
 #include "mxnet/openblas.h"
+#include "mxnet/unknown_shapes.h"
 #include "operator/backends.h"
 
 namespace gluon_syncbn::op {
@@ -25,11 +27,12 @@ std::string to_string(const Shape& shape) {
 }
 
 /// Whether `shape` may be `expected`, as far as both are known.
-bool is_compatible(const Shape& shape, const Shape& expected) {
-  if (shape.empty()) return true;
-  if (shape.size() != expected.size()) return false;
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] >= 0 && expected[i] >= 0 && shape[i] != expected[i]) return false;
+bool is_compatible(const std::optional<Shape>& shape, const Shape& expected) {
+  if (!shape) return true;
+  if (shape->size() != expected.size()) return false;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const int size = (*shape)[i];
+    if (size >= 0 && expected[i] >= 0 && size != expected[i]) return false;
   }
   return true;
 }
@@ -64,23 +67,21 @@ void require_synchronous_gpu_engine(const std::string& layer) {
 
 }  // namespace
 
-Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
+Property::Shapes Property::infer_shapes(const std::vector<std::optional<Shape>>& given) const {
   const std::string layer = attributes_.layer();
-  const Shape& data = given.front();
-  if (data.empty()) throw Error(layer + ": the shape of data is not known");
+  if (!given.front()) throw UnknownShapes(layer + ": the shape of data is not known");
+  const Shape& data = *given.front();
   if (data.size() < kMinDimensions || data.size() > kMaxDimensions) {
     throw Error(layer + ": data has shape " + to_string(data) +
                 " where 2 to 5 dimensions are expected");
   }
   Shapes shapes{data, {data[attributes_.axis_of(data.size())]}};
   const auto positions = this->positions();
-  const auto require_per_channel = [&](const char* name, const Shape& parameter) {
-    const bool known = !parameter.empty() && parameter.front() > 0;
-    if (known && shapes.parameter.front() < 0 && parameter.size() == 1) {
-      shapes.parameter = parameter;
-    }
-    if (known && shapes.parameter.front() >= 0 && parameter != shapes.parameter) {
-      throw Error(layer + ": " + name + " has shape " + to_string(parameter) + " where " +
+  const auto require_per_channel = [&](const char* name, const std::optional<Shape>& parameter) {
+    if (!parameter || (!parameter->empty() && parameter->front() <= 0)) return;
+    if (shapes.parameter.front() < 0 && parameter->size() == 1) shapes.parameter = *parameter;
+    if (shapes.parameter.front() >= 0 && *parameter != shapes.parameter) {
+      throw Error(layer + ": " + name + " has shape " + to_string(*parameter) + " where " +
                   to_string(shapes.parameter) + " is expected, one for each channel of " +
                   "data of shape " + to_string(data) + " along axis " +
                   std::to_string(attributes_.axis));
@@ -94,13 +95,13 @@ Property::Shapes Property::infer_shapes(const std::vector<Shape>& given) const {
     require_per_channel(kStateNames[which], state(which));
   }
   if (positions.has(kShortcut) && !is_compatible(given[kShortcut], data)) {
-    throw Error(layer + ": shortcut has shape " + to_string(given[kShortcut]) + " where " +
+    throw Error(layer + ": shortcut has shape " + to_string(*given[kShortcut]) + " where " +
                 to_string(data) + " is expected, that of data");
   }
   if (!attributes_.momentum) {
-    const Shape count = state(kNumBatches);
-    if (!count.empty() && count.front() >= 0 && count != shapes.count) {
-      throw Error(layer + ": num_batches_tracked has shape " + to_string(count) +
+    const std::optional<Shape> count = state(kNumBatches);
+    if (!is_compatible(count, shapes.count)) {
+      throw Error(layer + ": num_batches_tracked has shape " + to_string(*count) +
                   " where (1,) is expected");
     }
   }
@@ -148,7 +149,13 @@ void Property::require_dense(const std::string& name, int storage) const {
 
 std::shared_ptr<Operator> Property::create_operator(const std::string& context) {
   const std::string layer = attributes_.layer();
-  Device device = parse_context(layer, context);
+  if (!attributes_.num_devices_known) {
+    throw Error(layer +
+                ": num_devices=None, because the network became a symbol before its parameters "
+                "had contexts; initialize the network and call "
+                "gluon_syncbn.convert_sync_batchnorm(net), or pass num_devices to the layer");
+  }
+  const Device device = parse_context(layer, context);
   const bool synchronizes = attributes_.synchronizes();
   if (synchronizes) require_threaded_engine(layer);
   if (device.type == "gpu") require_synchronous_gpu_engine(layer);
@@ -158,8 +165,14 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
     if (attributes_.num_devices > 1) use_one_thread_per_product(layer);
   }
   auto group = synchronizes ? sync_group(device) : nullptr;
-  return std::make_shared<Operator>(attributes_, std::move(device), std::move(backend),
-                                    std::move(group), synchronizes ? pending_ : nullptr);
+  const auto op = std::make_shared<Operator>(attributes_, device, std::move(backend),
+                                             std::move(group), synchronizes ? pending_ : nullptr);
+  if (attributes_.is_mirrored) {
+    // MXNet makes the operator of the graph, then the one that repeats its forward pass.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    op->may_repeat(std::exchange(latest_[device], op).lock());
+  }
+  return op;
 }
 
 std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
@@ -189,7 +202,7 @@ std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
 
 std::shared_ptr<ProcessRounds> Property::process_rounds() const {
   if (!attributes_.crosses_processes()) return nullptr;
-  return ProcessRounds::named(process_group(attributes_.process_set), attributes_.across);
+  return ProcessRounds::named(attributes_.process_set, attributes_.across);
 }
 
 }  // namespace gluon_syncbn::op

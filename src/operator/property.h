@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ class Property {
   BackwardReads backward_reads() const { return attributes_.backward_reads(); }
 
   /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments and
-  /// the auxiliary states; empty if nothing is known.
-  Shapes infer_shapes(const std::vector<Shape>& given) const;
+  /// the auxiliary states; nullopt if even the number of dimensions is not known. Throws
+  /// mxnet::UnknownShapes if that of the data is not.
+  Shapes infer_shapes(const std::vector<std::optional<Shape>>& given) const;
 
   struct DTypes {
     mxnet::MXDType data;
@@ -53,6 +55,7 @@ class Property {
   const Attributes attributes_;
   std::mutex mutex_;
   std::map<std::size_t, std::shared_ptr<SyncGroup>> sync_groups_;  // by group
+  std::map<Device, std::weak_ptr<Operator>> latest_;               // if they are mirrored
   const std::shared_ptr<PendingForwards> pending_ = std::make_shared<PendingForwards>();
 };
 

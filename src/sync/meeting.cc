@@ -3,12 +3,18 @@
 #include <utility>
 
 #include "common/enforce.h"
+#include "common/per_process.h"
 #include "common/report.h"
-#include "sync/finished_rounds.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn {
 namespace {
+
+struct Counts {
+  std::atomic<bool> are_wanted{false};
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, std::uint64_t> rounds;  // by layer and devices
+};
 
 const char* text_of(Direction direction) {
   return direction == Direction::kForward ? "forward" : "backward";
@@ -27,11 +33,6 @@ Meeting::Meeting(const std::shared_ptr<SyncGroup>& group, std::uint64_t round, D
 
 Meeting::~Meeting() { Watchdog::instance().unwatch(this); }
 
-void Meeting::sum(DevicePass* pass) {
-  ++coming_;
-  pass->sum([this] { return coming_ >= num_devices_; });
-}
-
 void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (error_) {
@@ -39,7 +40,7 @@ void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
     lock.unlock();
     return pass->fail(error);
   }
-  if (is_over_ || passes_.count(device) > 0) {
+  if (state_ != State::kComing || passes_.count(device) > 0) {
     lock.unlock();
     const std::string error = device.name() + " came twice";
     fail(error);
@@ -53,69 +54,60 @@ void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
     }
   }
   if (passes_.size() < num_devices_) return;
-  if (processes_) return exchange(lock, pass);
-  count();
-  pass->finish(take_passes(lock), {});
-}
-
-void Meeting::exchange(std::unique_lock<std::mutex>& lock,
-                       const std::shared_ptr<DevicePass>& last) {
-  is_sent_ = true;
+  if (!processes_) return finish(lock, pass, {});
+  state_ = State::kQueued;
   lock.unlock();
-  processes_->exchange(
-      direction_,
-      [self = shared_from_this(), last](DevicePass::OnMerged then) {
-        self->merge(last, std::move(then));
-      },
-      [self = shared_from_this(), last](const std::vector<PartialStatistics>& processes,
-                                        const std::string& error) {
-        self->answered(processes, error, last);
-      });
+  processes_->queue(direction_, shared_from_this());
 }
 
-/// Called when the message of this meeting has its turn. If the meeting has failed until then,
-/// MXNet has freed the arrays of its passes. While they merge, no pass may fail for the same
-/// reason.
-void Meeting::merge(const std::shared_ptr<DevicePass>& last, DevicePass::OnMerged then) {
+/// If the meeting has failed before, MXNet has freed the arrays of its passes. While they merge, no
+/// pass may fail for the same reason.
+void Meeting::merge() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (error_) {
-    const std::string error = *error_;
     lock.unlock();
-    return then({}, error);
+    return send({}, "");
   }
-  is_merging_ = true;
+  state_ = State::kMerging;
   const DevicePasses passes = this->passes();
   lock.unlock();
-  last->merge(passes, [self = shared_from_this(), then = std::move(then)](
-                          const PartialStatistics& merged, const std::string& error) {
-    if (const auto failed = self->end_merge()) return then({}, *failed);
-    then(merged, error);
-  });
+  passes.front()->merge(
+      passes, [self = shared_from_this()](const PartialStatistics& merged,
+                                          const std::string& error) { self->send(merged, error); });
 }
 
-/// Returns the error if the meeting has failed meanwhile.
-std::optional<std::string> Meeting::end_merge() {
+/// Sends the error of the meeting instead, if it has failed meanwhile.
+void Meeting::send(const PartialStatistics& merged, const std::string& error) {
   std::unique_lock<std::mutex> lock(mutex_);
-  is_merging_ = false;
-  const DevicePasses passes = std::exchange(fail_after_merge_, {});
-  const auto error = error_;
+  state_ = State::kSent;
+  const auto failed = error_;
+  const DevicePasses passes = failed ? take_passes() : DevicePasses();
   lock.unlock();
-  for (const auto& pass : passes) pass->fail(*error);
-  return error;
+  for (const auto& pass : passes) pass->fail(*failed);
+  if (failed) return processes_->send(direction_, shared_from_this(), {}, *failed);
+  if (!error.empty()) fail(error);
+  processes_->send(direction_, shared_from_this(), merged, error);
 }
 
-void Meeting::answered(const std::vector<PartialStatistics>& processes, const std::string& error,
-                       const std::shared_ptr<DevicePass>& last) {
+void Meeting::answered(const std::vector<PartialStatistics>& processes, const std::string& error) {
   if (!error.empty()) return fail(error);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (is_over_) return;
+  if (!error_) finish(lock, passes_.begin()->second, processes);
+}
+
+void Meeting::finish(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& pass,
+                     const std::vector<PartialStatistics>& processes) {
   count();
-  last->finish(take_passes(lock), processes);
+  state_ = State::kDone;
+  const DevicePasses passes = take_passes();
+  lock.unlock();
+  Watchdog::instance().unwatch(this);
+  pass->finish(passes, processes);
 }
 
 bool Meeting::has_met() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return is_over_ && !error_;
+  return state_ == State::kDone;
 }
 
 void Meeting::fail(const std::string& error) {
@@ -149,15 +141,18 @@ void Meeting::give_up(Seconds waited) {
 
 Wait Meeting::wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Wait wait{name_, direction_, {}, is_sent_ ? processes_ : nullptr};
+  Wait wait{name_, direction_, {}, state_ == State::kComing ? nullptr : processes_};
   for (const auto& [device, _] : passes_) wait.present.insert(device);
   return wait;
 }
 
 void Meeting::count() const {
-  auto& counts = FinishedRounds::instance();
-  if (direction_ == Direction::kBackward || !counts.is_counting()) return;
-  if (const auto group = group_.lock()) counts.add(group->layer(), device_list(passes_));
+  auto& counts = PerProcess<Counts>::instance();
+  if (direction_ == Direction::kBackward || !counts.are_wanted) return;
+  const auto group = group_.lock();
+  if (!group) return;
+  const std::lock_guard<std::mutex> lock(counts.mutex);
+  ++counts.rounds[{group->layer(), device_list(passes_)}];
 }
 
 DevicePasses Meeting::passes() const {
@@ -166,36 +161,48 @@ DevicePasses Meeting::passes() const {
   return passes;
 }
 
-DevicePasses Meeting::take_passes(std::unique_lock<std::mutex>& lock) {
-  is_over_ = true;
-  DevicePasses passes = this->passes();
+DevicePasses Meeting::take_passes() {
+  const DevicePasses passes = this->passes();
   passes_.clear();
-  lock.unlock();
-  Watchdog::instance().unwatch(this);
   return passes;
 }
 
-/// Has no effect if `is_sent` is given and no longer true: the reason of the error is gone.
+/// Has no effect if `have_come` is given and no longer says whether all devices of this process
+/// have come: the reason of the error is gone.
 template <class BeforePassesFail>
-void Meeting::end_with(const std::string& error, std::optional<bool> is_sent,
+void Meeting::end_with(const std::string& error, std::optional<bool> have_come,
                        const BeforePassesFail& before_passes_fail) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (is_over_ || is_sent.value_or(is_sent_) != is_sent_) return;
+  const bool are_coming = state_ == State::kComing;
+  if (error_ || state_ == State::kDone || have_come == are_coming) return;
   error_ = error;
-  const bool is_merging = is_merging_;
-  if (is_merging) fail_after_merge_ = this->passes();
-  const bool others_wait = processes_ && !is_sent_;
-  const DevicePasses passes = take_passes(lock);
+  const bool others_wait = processes_ && are_coming;
+  if (others_wait) state_ = State::kQueued;
+  // Passes that merge fail in send().
+  const DevicePasses passes = state_ == State::kMerging ? DevicePasses() : take_passes();
+  lock.unlock();
+  Watchdog::instance().unwatch(this);
   before_passes_fail();
   // Before the passes fail, because the next round of their devices would overtake this message.
-  if (others_wait) processes_->cancel(direction_, error);
-  if (is_merging) return;
+  if (others_wait) processes_->queue(direction_, shared_from_this());
   for (const auto& pass : passes) pass->fail(error);
+}
+
+void count_rounds() { PerProcess<Counts>::instance().are_wanted = true; }
+
+std::string counted_rounds() {
+  auto& counts = PerProcess<Counts>::instance();
+  const std::lock_guard<std::mutex> lock(counts.mutex);
+  std::string text;
+  for (const auto& [met, number] : counts.rounds) {
+    text += met.first + "\t" + std::to_string(number) + "\t" + met.second + "\n";
+  }
+  return text;
 }
 
 void finish_alone(const std::shared_ptr<DevicePass>& pass) {
   try {
-    pass->sum([] { return true; });
+    pass->sum();
   } catch (const std::exception& error) {
     return pass->fail(error.what());
   }

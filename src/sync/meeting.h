@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -23,8 +22,8 @@ class SyncGroup;
 
 /// The meeting of all devices in one forward or backward pass of a round. Each device leaves its
 /// own pass, and no thread waits. The last device to arrive finishes the passes of all. If there
-/// are other processes, it first exchanges partial statistics with them.
-class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
+/// are other processes, the meeting first exchanges partial statistics with them.
+class Meeting : public Waiting, public Exchange, public std::enable_shared_from_this<Meeting> {
  public:
   /// `processes` is empty if this process is alone.
   Meeting(const std::shared_ptr<SyncGroup>& group, std::uint64_t round, Direction direction,
@@ -33,10 +32,6 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
 
   /// "SyncBatchNorm 'bn0' round 3 forward", for messages.
   const std::string& name() const { return name_; }
-
-  /// Lets `pass` sum on the calling thread. Its device then arrives with it, or fails. Throws
-  /// Error.
-  void sum(DevicePass* pass);
 
   /// `pass` is finished once or fails once: now, later by the last device to arrive, or by fail().
   /// Throws InternalError instead if the device has come before.
@@ -57,17 +52,27 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   void give_up(Seconds waited) override;
 
  private:
+  /// The way of a meeting to its end. Without other processes, kDone follows kComing. A meeting
+  /// that fails goes this way too, up to kSent, because the other processes wait for its message.
+  enum class State {
+    kComing,   ///< devices of this process are missing
+    kQueued,   ///< its message waits for its turn
+    kMerging,  ///< the passes merge into its message
+    kSent,     ///< the answer of the other processes is missing
+    kDone      ///< all devices of all processes have met
+  };
+
+  void merge() override;
+  void answered(const std::vector<PartialStatistics>& processes, const std::string& error) override;
+  void send(const PartialStatistics& merged, const std::string& error);
+  void finish(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& pass,
+              const std::vector<PartialStatistics>& processes);
   Wait wait();
   void count() const;
   DevicePasses passes() const;
-  DevicePasses take_passes(std::unique_lock<std::mutex>& lock);
-  void exchange(std::unique_lock<std::mutex>& lock, const std::shared_ptr<DevicePass>& last);
-  void merge(const std::shared_ptr<DevicePass>& last, DevicePass::OnMerged then);
-  std::optional<std::string> end_merge();
-  void answered(const std::vector<PartialStatistics>& processes, const std::string& error,
-                const std::shared_ptr<DevicePass>& last);
+  DevicePasses take_passes();
   template <class BeforePassesFail>
-  void end_with(const std::string& error, std::optional<bool> is_sent,
+  void end_with(const std::string& error, std::optional<bool> have_come,
                 const BeforePassesFail& before_passes_fail);
 
   // Weak, because open rounds of the group own meetings. Operators keep the group while a pass
@@ -78,15 +83,16 @@ class Meeting : public Waiting, public std::enable_shared_from_this<Meeting> {
   const Direction direction_;
   const std::string name_;
   const std::shared_ptr<ProcessRound> processes_;
-  std::atomic<std::size_t> coming_{0};
   std::mutex mutex_;
-  bool is_sent_ = false;  // to the other processes
-  bool is_merging_ = false;
-  bool is_over_ = false;
+  State state_ = State::kComing;
   std::optional<std::string> error_;
   std::map<Device, std::shared_ptr<DevicePass>> passes_;  // in this order they are merged
-  DevicePasses fail_after_merge_;
 };
+
+/// Begins to count the rounds in which all devices met, for programs that ask at their end.
+void count_rounds();
+/// A line per layer and its devices: layer, number of rounds, devices, with tabs in between.
+std::string counted_rounds();
 
 /// Sums and finishes a pass that waits for no other device. Does not throw.
 void finish_alone(const std::shared_ptr<DevicePass>& pass);

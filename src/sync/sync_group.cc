@@ -18,7 +18,7 @@ using NamedSyncGroups = PerProcess<WeakRegistry<Id, SyncGroup>>;
 
 std::shared_ptr<SyncGroup> SyncGroup::named(const std::string& layer, std::size_t num_devices,
                                             const Options& options) {
-  const int processes = options.processes ? options.processes->group().id() : kNoProcesses;
+  const int processes = options.processes ? options.processes->group() : kNoProcesses;
   return NamedSyncGroups::instance().find_or_make({options.key, num_devices, processes}, [&] {
     return std::make_shared<SyncGroup>(layer, num_devices, options);
   });

@@ -24,8 +24,9 @@ constexpr const char* kBackwardCauses =
     "devices to autograd.backward, or call backward() of each); the output of the layer "
     "does not reach the loss on a device; ";
 constexpr const char* kCausesOfBoth =
-    "the loop waits for one device (asnumpy, asscalar, wait_to_read) before it has called the "
-    "others; an operation that failed before on a missing device, whose error the program has not "
+    "the loop waits for one device (asnumpy, asscalar, wait_to_read, waitall, or a new DataLoader, "
+    "which calls waitall) before it has called the others; an operation that failed before on a "
+    "missing device, whose error the program has not "
     "read (mx.nd.waitall() reads all); an exception in the thread of a missing device, which "
     "GluonCV's "
     "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); or "

@@ -19,7 +19,7 @@ _before: dict[str, int] = {}
 
 
 def change(name: str, value: int) -> None:
-    """Change a setting until the end of the test."""
+    """Change a setting of the runtime; restored() takes it back at the end of the test."""
     former = _runtime.fakeCudaSet(name.encode(), value)
     _before.setdefault(name, former)
 

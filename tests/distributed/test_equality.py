@@ -51,7 +51,8 @@ def test_training_follows_one_device(processes, mpi, contexts, tmp_path):
 )
 def test_two_groups_in_four_processes(mpi, contexts, tmp_path):
     needs_gpus(contexts)
-    job = start("groups", 4, str(tmp_path), mpi=mpi, SYNCBN_TEST_CONTEXTS=contexts)
+    settings = {"SYNCBN_TEST_CONTEXTS": contexts, "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+    job = start("groups", 4, str(tmp_path), mpi=mpi, **settings)
     assert job.status == 0, job.output
     assert len(notes(tmp_path, 4)) == 4
 

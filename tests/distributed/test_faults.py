@@ -35,25 +35,23 @@ def test_processes_that_stay_away_or_differ(mpi, tmp_path):
                 "SyncBatchNorm 'absent_",
                 "round 0 forward waited ",
                 f"process {rank} of 3 (Horovod's ranks 0, 1, 2)",
-                "Missing: process 1 (waits for no other).",
+                "Missing: at least one of the other processes.",
+                "missing ranks for SyncBatchNorm.absent_#0.forward after HOROVOD_STALL_CHECK_TIME",
             ):
                 assert words in told["absent"]
             assert "forward waited " in told["absent again"]
             assert "SyncBatchNorm 'stopped_" in told["stopped"]
-            assert "One of them does not even answer a roll call: it has ended" in told["stopped"]
+            assert "forward waited " in told["stopped"]
         # The third layer, which two processes lack, or the backward pass that waits for it.
         passed = "forward" if rank == 1 else "backward"
         which = 2 if rank == 1 else 1
         assert f"SyncBatchNorm 'net_syncbatchnorm{which}_" in told["layers"], told["layers"]
         assert f"{passed} waited " in told["layers"]
-        missing = (
-            r"Missing: process 0 \(waits in .*net_syncbatchnorm1_#0.backward0\), process 2 \("
-            if rank == 1
-            else r"Missing: process 1 \(waits in net_syncbatchnorm2_#0.forward\)\."
-        )
-        assert re.search(missing, told["layers"]), told["layers"]
-    if mpi:  # Horovod's own report, which with gloo it does not write
+    if mpi:  # Horovod's own report. Over gloo its list of ranks is empty.
         assert re.search(r"Missing ranks:\n1: .*SyncBatchNorm.absent_#0.forward", job.output)
+    else:
+        warned = re.findall(r"\[(\d)\]<stderr>:gluon_syncbn: warning: .*'absent_", job.output)
+        assert set(warned) == {"0", "2"}
 
 
 def told_by_survivors(folder):
@@ -83,4 +81,3 @@ def test_a_process_that_dies_where_mpi_spares_the_others(tmp_path):
     for error in told_by_survivors(tmp_path):
         assert "round 1 forward waited" in error or "round 0 forward waited" in error, error
         assert "Missing: at least one of the other processes." in error
-        assert "One of them does not even answer a roll call: it has ended" in error

@@ -40,7 +40,7 @@ def test_a_slow_cable_changes_no_number(mpi, on_host, tmp_path):
     assert len(notes(tmp_path, 4)) == 4
 
 
-UNREACHED = "One of them does not even answer a roll call: it has ended or been stopped"
+UNREACHED = "Missing: at least one of the other processes."
 
 
 @MPI

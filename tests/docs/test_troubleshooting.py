@@ -23,7 +23,8 @@ MODULES = (
     "nvidia_libraries",
     "processes/horovod",
     "registration",
-    "run",
+    "run/operators",
+    "run/summary",
     "timeout",
 )
 

@@ -20,10 +20,17 @@ from tests.support.either_mxnet import nd, only_1
 
 
 def small() -> nn.HybridSequential:
-    """Norms with and without scale, with and without a layer to fold them into."""
+    """Norms with and without scale, with and without a layer to fold them into.
+
+    MXNet's exporter takes any gamma, and the norm without scale takes 1.
+    """
+    of_checkpoint = mx.init.Constant(3)
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3, groups=2, in_channels=4), gluon_syncbn.SyncBatchNorm(epsilon=0.01))
-    net.add(nn.Activation("relu"), gluon_syncbn.SyncBatchNorm(scale=False))
+    net.add(
+        nn.Activation("relu"),
+        gluon_syncbn.SyncBatchNorm(scale=False, gamma_initializer=of_checkpoint),
+    )
     net.add(nn.Conv2DTranspose(6, 2, strides=2), gluon_syncbn.SyncBatchNorm(center=False))
     net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(5), gluon_syncbn.SyncBatchNorm())
     return net

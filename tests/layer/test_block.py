@@ -9,7 +9,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import PLAIN_NORMS
+from gluon_syncbn.mxnet_versions import IS_2, PLAIN_NORMS
 from mxnet import autograd
 from mxnet.gluon import nn
 
@@ -157,3 +157,49 @@ def test_a_frozen_layer_trains_on_any_number_of_contexts():
     with autograd.record():
         out = layer(nd.ones((2, 3), ctx=contexts(1)[0]))
     np.testing.assert_allclose(out.asnumpy(), np.ones((2, 3)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "shape", "message"),
+    [
+        ({}, (3,), r"data has shape \(3,\) where 2 to 5 dimensions are expected"),
+        ({"in_channels": 3}, (3,), r"data has shape \(3,\) where 2 to 5 dimensions are expected"),
+        (
+            {},
+            (1, 2, 1, 1, 1, 1),
+            r"data has shape \(1, 2, 1, 1, 1, 1\) where 2 to 5 dimensions are expected",
+        ),
+        ({"axis": 3}, (2, 3, 4), "attribute axis=3 should be from -3 to 2 for data of 3 dim"),
+        (
+            {"in_channels": 4},
+            (2, 3, 4),
+            r"gamma has shape \(4,\) where \(3,\) is expected, one for each channel of data of "
+            r"shape \(2, 3, 4\) along axis 1",
+        ),
+    ],
+)
+def test_data_that_does_not_fit(arguments, shape, message, hybridize):
+    layer = gluon_syncbn.SyncBatchNorm(prefix="stage1_", **arguments)
+    layer.initialize(ctx=contexts(1))
+    layer.hybridize(hybridize)
+    with pytest.raises((ValueError, mx.base.MXNetError), match=f"stage1.*: {message}"):
+        layer(nd.ones(shape, ctx=contexts(1)[0]))
+
+
+@pytest.mark.skipif(not IS_2, reason="an error in MXNet 1.9.1, with BatchNorm too")
+def test_a_layer_without_gradients_in_front():
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, scale=False, center=False, momentum=0)
+    layer.initialize(ctx=contexts(2))
+    values = np.random.default_rng(0).normal(2, 3, (2, 4, 3))
+    for value in (0, 1):
+        layer.beta.set_data(nd.full(3, value))
+        with autograd.record():
+            outs = [layer(nd.array(x, ctx=c)) for x, c in zip(values, contexts(2))]
+        autograd.backward(outs)
+        whole = values.reshape(-1, 3)
+        expected = (whole - whole.mean(0)) / np.sqrt(whole.var(0) + 1e-5) + value
+        found = np.concatenate([out.asnumpy() for out in outs])
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert layer.beta.data(contexts(1)[0]).asnumpy().tolist() == [value] * 3
+    np.testing.assert_allclose(layer.running_mean.data().asnumpy(), whole.mean(0), rtol=1e-5)

@@ -6,7 +6,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import PLAIN_NORMS, children_of, name_of
+from gluon_syncbn.mxnet_versions import IS_2, PLAIN_NORMS, children_of, name_of
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -167,13 +167,168 @@ def test_other_subclasses_are_left_and_named(kind):
     assert [type(layer) for layer in net] == [kind, gluon_syncbn.SyncBatchNorm]
 
 
+class Halved(nn.BatchNorm):
+    def __call__(self, *inputs):
+        return super().__call__(*inputs) / 2
+
+
+class WithoutHooks(nn.BatchNorm):
+    def __getattribute__(self, name):
+        return {} if name == "_forward_hooks" else super().__getattribute__(name)
+
+
+class Older(nn.BatchNorm):
+    """It knows the names of an earlier release."""
+
+    def __getattr__(self, name):
+        return self.running_mean if name == "moving_mean" else super().__getattr__(name)
+
+
+class OfOneGraph(nn.BatchNorm):
+    def _clear_cached_op(self):
+        """Keeps its graph."""
+
+
+class WithPlaces(nn.BatchNorm):
+    __slots__ = ("_place",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Halved, "__call__"),
+        (WithoutHooks, "__getattribute__"),
+        (Older, "__getattr__"),
+        (OfOneGraph, "_clear_cached_op"),
+        (WithPlaces, "__slots__"),
+        (Resets, "reset"),
+    ],
+)
+def test_subclasses_with_methods_of_their_own_are_left_and_named(kind, name):
+    net = kind()
+    with pytest.warns(UserWarning, match=f"{kind.__name__} has methods of its own: {name}"):
+        gluon_syncbn.convert_sync_batchnorm(net)
+    assert type(net) is kind
+
+
+def replace_function(layer, name: str) -> None:
+    function = getattr(layer, name)
+    setattr(layer, name, lambda *args, **kwargs: 2 * function(*args, **kwargs))
+
+
+def add_parameter(layer) -> None:
+    layer.temperature = gluon.Parameter("temperature", shape=(1,))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda layer: replace_function(layer, "forward"), "a function of its own as forward"),
+        pytest.param(
+            lambda layer: replace_function(layer, "hybrid_forward"),
+            "a function of its own as hybrid_forward",
+            marks=only_1,
+        ),
+        (add_parameter, "has parameters of its own: temperature"),
+        (
+            lambda layer: layer._kwargs.update(output_mean_var=True),
+            "does not compute what BatchNorm computes",
+        ),
+    ],
+)
+def test_layers_that_were_changed_are_left_and_named(change, why):
+    net = nn.BatchNorm()
+    change(net)
+    with pytest.warns(UserWarning, match=f"left as it is: BatchNorm .*{why}"):
+        gluon_syncbn.convert_sync_batchnorm(net)
+    assert type(net) is nn.BatchNorm
+
+
+def test_what_was_set_on_a_layer_stays():
+    """Hooks, attributes and functions that the layer itself does not call."""
+    net, calls = nn.BatchNorm(in_channels=4), []
+    net.register_forward_pre_hook(lambda *_: calls.append("before"))
+    net.register_forward_hook(lambda *_: calls.append("after"))
+    net.note, net.cast = "the first norm", calls.append
+    net._kwargs["cudnn_off"] = True
+    gluon_syncbn.convert_sync_batchnorm(net)
+    assert type(net) is gluon_syncbn.SyncBatchNorm
+    net.initialize(ctx=contexts(2))
+    train(net, contexts(2))
+    net.cast("float16")
+    assert calls == ["before", "after"] * 2 + ["float16"]
+    assert net.note == "the first norm"
+    gluon_syncbn.revert_sync_batchnorm(net)
+    assert net._kwargs["cudnn_off"] is True
+    train(net, contexts(1))
+    assert calls[-2:] == ["before", "after"]
+
+
+def with_settings() -> gluon.Block:
+    """A network of one layer, whose parameters have settings of their own."""
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=4))
+    net[0].gamma.lr_mult, net[0].gamma.wd_mult = 3, 0.5
+    net[0].beta.grad_req, net[0].running_mean.init = "add", mx.init.Constant(0.5)
+    return net
+
+
+def with_shared_parameters() -> gluon.Block:
+    net = nn.HybridSequential()
+    first, second = nn.BatchNorm(in_channels=4), nn.BatchNorm(in_channels=4)
+    if IS_2:
+        second.share_parameters(first.collect_params())
+    else:
+        second = nn.BatchNorm(in_channels=4, params=first.params)
+    net.add(first, nn.Dense(4, use_bias=False, in_units=4, weight_initializer="ones"), second)
+    return net
+
+
+@pytest.mark.parametrize("initialized_first", [True, False])
+@pytest.mark.parametrize("make", [with_settings, with_shared_parameters])
+def test_parameters_keep_their_settings(make, initialized_first):
+    values = np.random.default_rng(0).standard_normal((3, 8, 4)) + 2
+    gradients = nd.array(np.random.default_rng(1).standard_normal((8, 4)), dtype="float64")
+    one, many = make(), make()
+    for net, number in ((one, 1), (many, 2)):
+        ctx = contexts(number)
+        if initialized_first:
+            net.initialize(ctx=ctx)
+        if net is many:
+            gluon_syncbn.convert_sync_batchnorm(net)
+        if not initialized_first:
+            net.initialize(ctx=ctx)
+        net.cast("float64")
+        options = {"learning_rate": 0.125, "wd": 0.25}
+        trainer = gluon.Trainer(net.collect_params(), "sgd", options)
+        for x in values:
+            shards = (
+                gluon.utils.split_and_load(each, ctx)
+                for each in (nd.array(x, dtype="float64"), gradients)
+            )
+            with autograd.record():
+                losses = [(net(part) * gradient).sum() for part, gradient in zip(*shards)]
+            autograd.backward(losses)
+            mx.nd.waitall()  # the first step of a trainer reads the running statistics
+            trainer.step(1)
+    names = ["gamma", "beta"]
+    if make is with_settings:  # BatchNorm updates shared statistics in the order of backward
+        names += ["running_mean", "running_var"]
+    for name in names:
+        expected = getattr(one[0], name).data().asnumpy()
+        for data in getattr(many[0], name).list_data():
+            np.testing.assert_allclose(data.asnumpy(), expected, atol=1e-6, err_msg=name)
+    assert np.abs(one[0].gamma.data().asnumpy() - 1).max() > 0.1
+
+
 def test_a_subclass_of_ours_is_not_reverted():
     kind = type("Own", (gluon_syncbn.SyncBatchNorm,), {})
     assert type(gluon_syncbn.revert_sync_batchnorm(kind())) is kind
 
 
+@pytest.mark.skipif(not hasattr(nn, "BatchNormReLU"), reason="this MXNet has no such layer")
 def test_batchnorm_with_relu_is_left_and_named():
-    with pytest.warns(UserWarning, match="BatchNormReLU does not compute what BatchNorm computes"):
+    with pytest.warns(UserWarning, match=r"BatchNormReLU computes a ReLU too: .*activation='relu'"):
         net = gluon_syncbn.convert_sync_batchnorm(nn.BatchNormReLU())
     assert type(net) is nn.BatchNormReLU
 

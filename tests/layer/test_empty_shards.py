@@ -72,3 +72,23 @@ def check(net, ctx, shards, before):
     assert relative_error(dx, expected.dx) < 1e-4
     total = sum(each.asnumpy().astype("float64") for each in net[0].gamma.list_grad())
     assert relative_error(total, expected.dgamma) < 1e-4
+
+
+@pytest.mark.parametrize("use_global_stats", [False, True])
+def test_gradients_of_no_data_are_zero(use_global_stats):
+    """Also where 1 / sqrt(variance + epsilon) is infinite."""
+    ctx = contexts(2)
+    with mx.util.np_shape(), mx.util.np_array():
+        layer = gluon_syncbn.SyncBatchNorm(
+            in_channels=3, epsilon=0, use_global_stats=use_global_stats
+        )
+        layer.initialize(ctx=ctx)
+        for array in layer.running_var.list_data():
+            array[:] = 0
+        with autograd.record():
+            losses = [layer(mx.np.zeros((0, 3, 4), ctx=each)).sum() for each in ctx]
+        autograd.backward(losses)
+    for parameter in (layer.gamma, layer.beta):
+        for gradient in parameter.list_grad():
+            assert gradient.asnumpy().tolist() == [0, 0, 0]
+    assert layer.running_mean.data(ctx[0]).asnumpy().tolist() == [0, 0, 0]

@@ -247,7 +247,12 @@ def test_gradients_of_the_output_that_do_not_fit(number, wrong, words):
         outs = [layer(x) for x in xs]
     heads = [nd.ones((2, 3, 4), ctx=mx.Context(DEVICE, i)) for i in range(number)]
     heads[-1] = wrong.as_in_context(mx.cpu(number - 1))
-    mx.autograd.backward(outs, heads)
+    try:
+        mx.autograd.backward(outs, heads)
+    except ValueError as error:  # later versions of MXNet 2 compare the shapes themselves
+        if "does not match output shape" not in str(error):
+            raise
+        return
     for x in xs:
         message = error_of(x.grad.asnumpy)
         assert layer.prefix in message
@@ -266,7 +271,7 @@ def test_devices_that_fail_at_the_same_time():
         with mx.autograd.record():
             outs = train(layer, range(number))
         heads = [nd.ones(out.shape, ctx=out.context) for out in outs]
-        heads[-1] = nd.ones((2, 3, 3), ctx=outs[-1].context)
+        heads[-1] = nd.ones(outs[-1].shape, ctx=outs[-1].context, dtype="float64")
         mx.autograd.backward(outs, heads)
         consequences = [gradient * 2 for gradient in layer.gamma.list_grad()]
         errors += [error_of(array.asnumpy) for array in consequences]

@@ -114,6 +114,19 @@ def test_ways_to_fork_while_a_device_waits(fork):
     run_python(NETWORK + program, **NO_TIMEOUT)
 
 
+@only_1  # the loader of MXNet 2 does not wait
+def test_a_loader_that_is_made_while_a_device_waits():
+    """Its constructor waits for all operations before it forks, so only the timeout ends that."""
+    program = NETWORK + (
+        "step()\n"
+        "gluon_syncbn.set_timeout(0.5)\n"
+        "call(0)\n"
+        "expect_error(lambda: mx.gluon.data.DataLoader([0], 1), 'a new DataLoader')\n"
+        "step()\n"
+    )
+    run_python(program)
+
+
 def test_fork_while_the_devices_are_on_their_way():
     """All devices have been called: none waits in vain, however long it takes them."""
     program = (

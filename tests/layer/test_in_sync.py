@@ -10,7 +10,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
-from tests.support.either_mxnet import nd
+from tests.support.either_mxnet import nd, numpy_interface, only_1
 
 
 def test_unsynchronized_statistics_are_named():
@@ -73,6 +73,26 @@ def test_average_statistics():
     assert gluon_syncbn.check_in_sync(net) == {}
     for parameter, mean in expected.items():
         assert parameter.data(ctx[2]).asnumpy().tobytes() == mean.tobytes()
+
+
+@pytest.mark.parametrize("active", [pytest.param(False, marks=only_1), True])
+def test_average_statistics_with_a_store_of_one_worker(active):
+    with numpy_interface(active):
+        layer = nn.BatchNorm(in_channels=2)
+        layer.initialize(ctx=contexts(2))
+        for data, mean in zip(layer.running_mean.list_data(), ([1, 2], [3, 8])):
+            data[:] = np.array(mean)
+        gluon_syncbn.average_statistics(layer, mx.kv.create("local"))
+        for data in layer.running_mean.list_data():
+            np.testing.assert_array_equal(data.asnumpy(), [2, 5])
+
+
+@pytest.mark.parametrize("store", ["dist_sync", True])
+def test_average_statistics_needs_the_store_itself(store):
+    layer = nn.BatchNorm(in_channels=2)
+    layer.initialize()
+    with pytest.raises(TypeError, match=rf"kvstore={store!r} should be .*mx\.kv\.create"):
+        gluon_syncbn.average_statistics(layer, store)
 
 
 def test_average_statistics_needs_statistics():

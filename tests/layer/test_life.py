@@ -172,6 +172,12 @@ def test_exit_with_a_round_pending(timeout, end, status):
     assert "atexit" not in errors
 
 
+def test_a_first_call_in_an_exit_handler():
+    program = LAYER + "import atexit\natexit.register(lambda: print(train()[0].shape))"
+    result = run_python(program)
+    assert result.stdout == "(2, 3)\n", result.stderr
+
+
 def test_exit_does_not_hide_errors():
     program = LAYER + (
         "gluon_syncbn.set_timeout(0.2)\n"
@@ -181,25 +187,15 @@ def test_exit_does_not_hide_errors():
     assert "forward waited" in run_python(program).stderr
 
 
-MIRROR = """
-def train_alone(**attributes):
-    with mx.AttrScope(**attributes):
-        symbol = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=1)(mx.sym.var("data"))
-    executor = symbol.simple_bind(contexts[0], data=(4, 3))
-    executor.forward(is_train=True)[0].wait_to_read()
-def refused(word, **attributes):
-    try:
-        train_alone(**attributes)
-    except mx.base.MXNetError as error:
-        assert word in str(error) and "twice" in str(error), error
-    else:
-        raise SystemExit("not refused")
-"""
-
-
 @only_1  # Executor
-def test_mirroring_is_refused():
+def test_mirroring_of_all_operators_is_refused():
     """MXNet would run the layer again in backward, and update the running statistics again."""
-    program = LAYER + MIRROR
-    run_python(program + "train_alone()\nrefused('__force_mirroring__', force_mirroring='True')")
-    run_python(program + "refused('MXNET_BACKWARD_DO_MIRROR=1')", MXNET_BACKWARD_DO_MIRROR="1")
+    program = LAYER + (
+        "symbol = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=1)(mx.sym.var('data'))\n"
+        "executor = symbol.simple_bind(contexts[0], data=(4, 3))\n"
+        "try:\n    executor.forward(is_train=True)[0].wait_to_read()\n"
+        "except mx.base.MXNetError as error:\n"
+        "    assert 'MXNET_BACKWARD_DO_MIRROR=1' in str(error) and 'twice' in str(error), error\n"
+        "else:\n    raise SystemExit('not refused')\n"
+    )
+    run_python(program, MXNET_BACKWARD_DO_MIRROR="1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
+import pytest
 from gluon_syncbn.mxnet_versions import add_parameter
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -87,8 +88,15 @@ def train(hybridized):
 
 
 def test_amp_keeps_float16():
-    init = 'amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())\n'
-    run_python(PREPARE + init + TRAIN + "train(False)\ntrain(True)\n")
+    init = """
+amp.init(target_precision_ops=["Pooling"], fp32_ops=gluon_syncbn.amp_fp32_ops())
+if nn.AvgPool2D(2)(data[0]).dtype != np.float16:
+    print("no casts")
+    raise SystemExit
+"""
+    result = run_python(PREPARE + init + TRAIN + "train(False)\ntrain(True)\n")
+    if "no casts" in result.stdout:
+        pytest.skip("this MXNet casts to float16 on GPU contexts only")
 
 
 def test_amp_with_its_default_lists():

@@ -14,7 +14,16 @@ from mxnet import gluon
 
 from tests.conftest import contexts, examples
 from tests.support.either_mxnet import nd, only_1
-from tests.support.layers import Options, add_shortcut, avoid_kinks, check, make_batch, run
+from tests.support.layers import (
+    Options,
+    add_shortcut,
+    avoid_kinks,
+    check,
+    expect,
+    make_batch,
+    run,
+)
+from tests.support.oracle import relative_error
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 1e-5}
 # Output and input gradient are rounded to the dtype of the data.
@@ -42,9 +51,9 @@ def steps(draw: st.DrawFn, inplace: bool = False):
     requests = draw(st.tuples(*[st.sampled_from(["write", "add", "null"])] * 4))
     if all(request == "null" for request in requests[:3]):
         requests = ("write", "null", "null", requests[3])
-    acts, slopes = [None, "leaky", "elu"], [0.01, 0.25, 1.0, 3.0]
-    if not inplace:  # where nothing has to be inverted
-        acts, slopes = [None, "relu", *acts], [0.0, *slopes]
+    act_types, slopes = [None, "leaky", "elu"], [0.01, 0.25, 1.0, 3.0]
+    if not inplace:  # The slope need not be invertible, so it may be 0.
+        act_types, slopes = [*act_types, None, "relu"], [0.0, *slopes]
     options = Options(
         eps=draw(st.sampled_from([1e-5, 1e-3, 0.1])),
         momentum=draw(st.sampled_from([0.0, 0.9, 0.99, 1.0])),
@@ -53,9 +62,7 @@ def steps(draw: st.DrawFn, inplace: bool = False):
         train_mode=draw(st.sampled_from([True, True, False])),
         grad_req=dict(zip(("data", "gamma", "beta", "shortcut"), requests)),
         before=1.0 if "add" in requests else 0.0,
-        act_type=draw(
-            st.sampled_from([None, "leaky", "elu", *([] if inplace else [None, "relu"])])
-        ),
+        act_type=draw(st.sampled_from(act_types)),
         slope=draw(st.sampled_from(slopes)),
         inplace=inplace,
     )
@@ -122,6 +129,44 @@ def test_values_that_are_not_finite_stay_in_their_channel(value):
     for statistics in (*result.running_mean, *result.running_var):
         assert not np.isfinite(statistics[1])
         assert np.isfinite(statistics[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["data", "running mean"])
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(use_global_stats=True),
+        Options(train_mode=False),
+        Options(use_global_stats=True, inplace=True),
+        *(Options(use_global_stats=True, act_type=each) for each in ("relu", "leaky", "elu")),
+    ],
+    ids=["global", "recorded in inference", "inplace", "relu", "leaky", "elu"],
+)
+def test_gradients_of_running_statistics_stay_finite(options, axis, where, value):
+    """As in BatchNorm: the input's gradient is dz * gamma / sqrt(variance + epsilon)."""
+    shape = (4, 3, 5, 7) if axis == 1 else (4, 5, 7, 3)
+    batch = make_batch(np.random.default_rng(6), shape, (2, 2), axis)
+    batch.gamma = abs(batch.gamma) + 0.1
+    if options.act_type is not None:
+        avoid_kinks(batch, options)
+    expected = np.moveaxis(expect(batch, options).dx, axis, 1)
+    steepness = {None: 1, "relu": 0, "elu": 0, "leaky": options.slope}[options.act_type]
+    if where == "data":
+        spoiled, dy = (np.moveaxis(each, axis, 1)[3, 1, 2] for each in (batch.x, batch.dy))
+        spoiled[:2], dy[1] = value, 0
+        factor = batch.gamma / np.sqrt(batch.running_var + options.eps)
+        expected[3, 1, 2, :2] = factor[1] * dy[:2] * (1 if value > 0 else steepness)
+    elif options.act_type is None:
+        batch.running_mean[1] = value
+    else:
+        pytest.skip("the activation depends on the mean")
+    dx = np.moveaxis(run(batch, options).dx, axis, 1)
+    if np.isnan(value) and options.act_type == "elu":  # whose derivative at NaN is NaN
+        assert np.isnan(dx[3, 1, 2, :2]).all()
+        dx[3, 1, 2, :2] = expected[3, 1, 2, :2]
+    assert relative_error(dx, expected) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.either_mxnet import only_1
+from tests.support.either_mxnet import IS_2, only_1
 from tests.support.oracle import Expected, batch_norm, relative_error
 from tests.support.processes import ROOT, clean_environment
 
@@ -104,6 +105,56 @@ def test_a_link_to_a_program_imports_from_the_programs_folder(tmp_path):
     (tmp_path / "link.py").symlink_to("folder/program.py")
     expected, result = python(tmp_path, "link.py"), python(tmp_path, *RUN, "link.py")
     assert result.stdout == expected.stdout == f"{(tmp_path / 'folder').resolve()}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("folder", "x"),
+        ("folder.zip",),
+        ("--", "folder/__main__.py", "-m"),
+        ("-m", "folder"),
+        ("-m", "no_such_module"),
+        ("-m", "json"),  # a package without __main__
+        ("nothing",),
+        ("latin.py",),
+    ],
+    ids=" ".join,
+)
+def test_what_python_runs(command, tmp_path):
+    for folder in ("folder", "nothing"):
+        (tmp_path / folder).mkdir()
+    main = "import sys\nprint(sys.argv, sys.path[0], __name__, __file__, __package__)\n"
+    (tmp_path / "folder" / "__main__.py").write_text(main)
+    with zipfile.ZipFile(tmp_path / "folder.zip", "w") as archive:
+        archive.writestr("__main__.py", main)
+    (tmp_path / "latin.py").write_bytes(b"# coding: latin-1\nprint(ascii('\xe9'))\n")
+    expected, result = python(tmp_path, *command), python(tmp_path, *RUN, *command)
+    assert result.stdout == expected.stdout
+    assert result.returncode == expected.returncode
+    said = re.sub(r".*storage\.cc.*\n", "", result.stderr)
+    if result.returncode == 0:
+        assert re.fullmatch("gluon_syncbn: .*\n", said)
+    else:
+        assert said == expected.stderr
+
+
+def test_nothing_is_said_without_stderr(tmp_path):
+    (tmp_path / "program.py").write_text("print(1)\n")
+    command = f"exec {sys.executable} -W ignore -m gluon_syncbn run program.py 2>&-"
+    environment = {**clean_environment(), "PYTHONPATH": str(ROOT)}
+    assert subprocess.check_output(command, shell=True, env=environment, cwd=tmp_path) == b"1\n"
+
+
+def test_errors_after_the_one_that_ended_the_program_are_not_shown(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import mxnet as mx\n"
+        "first, second = (mx.nd.random.normal(0, -1, (2,), ctx=mx.cpu(i)) for i in range(2))\n"
+        "first.asnumpy()\n"
+    )
+    result = python(tmp_path, *RUN, "program.py")
+    assert result.returncode == 1
+    assert result.stderr.count("scale parameter in gaussian has to be positive") == 1
 
 
 # A thread per device makes the first call of a network.
@@ -237,6 +288,7 @@ ctx = [mx.cpu(0), mx.cpu(1)]
 net = gluon.nn.HybridSequential(prefix="net_")
 with net.name_scope():
     net.add(gluon.nn.BatchNorm(), Own())
+gluon.nn.BatchNormReLU()
 net.initialize()
 net(mx.nd.ones((1, 4, 5, 5)))
 net.collect_params().reset_ctx(ctx)
@@ -264,7 +316,8 @@ def test_the_shape_of_gluoncvs_detection_scripts(tmp_path):
     mean = 0.19 * found["x"].astype("float64").mean((0, 2, 3))
     assert relative_error(found["mean"], np.stack([mean] * 2)) < 1e-5
     assert "1 layer (net_batchnorm0) synchronized cpu(0), cpu(1) in 2 rounds\n" in said
-    assert "1 layer of Own stayed as they were" in said
+    for kind in ("Own", "BatchNormReLU"):
+        assert f"1 layer of {kind} stayed: " in said
 
 
 MODULE = """
@@ -310,6 +363,213 @@ def test_modules_and_operators(tmp_path):
     assert "2 layers (a, b) synchronized cpu(0), cpu(1) in 1 round each\n" in said
 
 
+# What a program can see of a symbol: all but the node itself is as with MXNet's operator.
+SYMBOLS = """
+import mxnet as mx
+from mxnet import gluon
+from tests.support.either_mxnet import IS_2
+
+data, shared = mx.sym.var("data"), mx.sym.var("shared")
+
+def show(symbol):
+    attributes = symbol.attr_dict()
+    hidden = sorted(each for each in attributes.pop(symbol.name).items() if each[0][:2] == "__")
+    print(symbol.name, symbol.list_inputs(), symbol.list_auxiliary_states(), symbol.list_outputs())
+    print(sorted((name, sorted(each.items())) for name, each in attributes.items()), hidden)
+
+with mx.AttrScope(ctx_group="dev1", lr_mult="3", __mine__="4"):
+    show(mx.sym.contrib.SyncBatchNorm(data, key="a", lr_mult="2", attr={"wd_mult": "0"}))
+    show(mx.contrib.sym.SyncBatchNorm(data, None, None, None, shared, 1e-5, 0.8, False, key="b"))
+with mx.name.Prefix("prefix_"):
+    show(mx.sym.contrib.SyncBatchNorm(key="c", name="bn"))
+    show(mx.symbol.contrib.SyncBatchNorm(data, key="d"))
+try:
+    mx.sym.contrib.SyncBatchNorm(data)
+except mx.base.MXNetError as error:
+    print(str(error).splitlines()[-1])
+if not IS_2:
+    class Net(gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return F.contrib.SyncBatchNorm(x, key="e", name="bn")
+    show(Net(prefix="net_")(data))
+    show(mx.sym.contrib.SyncBatchNorm(data, None, None, shared, key="f"))
+    module = mx.mod.Module(mx.sym.contrib.SyncBatchNorm(data, None, None, shared, key="f"),
+                           label_names=None)
+    module.bind([("data", (2, 3))])
+    module.init_params()
+    print(module.get_params()[1]["shared"].asnumpy())
+"""
+
+
+def test_a_symbol_has_the_names_and_variables_that_mxnet_gives(tmp_path):
+    (tmp_path / "program.py").write_text(SYMBOLS)
+    expected, result = python(tmp_path, "program.py"), python(tmp_path, *RUN, "program.py")
+    assert expected.returncode == result.returncode == 0, expected.stderr + result.stderr
+    assert result.stdout == expected.stdout
+    assert expected.stdout.count("__lr_mult__") >= 8  # the programs are alike, and not empty
+
+
+SAVE = """
+import mxnet as mx
+norm = mx.sym.contrib.SyncBatchNorm
+bn = norm(mx.sym.var("data"), ndev=2, key="k", name="bn", eps=1e-5, attr={"lr_mult": "3"})
+both = norm(bn, key="l", name="both", output_mean_var=True)[0]
+for name, symbol in (("net", bn), ("left", mx.sym.BatchNorm(both))):
+    symbol.save(f"{name}-symbol.json")
+"""
+LOAD = """
+import mxnet as mx, numpy as np
+from mxnet import gluon
+from tests.support.either_mxnet import nd
+
+ctx = [mx.cpu(0), mx.cpu(1)]
+net = gluon.SymbolBlock.imports("net-symbol.json", ["data"])
+net.initialize(mx.init.Zero(), ctx=ctx)
+x, dy = (np.random.default_rng(i).normal(1, 2, (3, 4, 5, 5)) for i in range(2))
+with mx.autograd.record():
+    outs = [net(nd.array(part, ctx=c)) for part, c in zip((x[:1], x[1:]), ctx)]
+from_text = getattr(mx.sym, "fromjson", None) or mx.sym.load_json
+loaded = [mx.sym.load("left-symbol.json"), from_text(open("net-symbol.json").read())]
+assert loaded[1].attr("lr_mult") == "3"
+np.savez("found.npz", x=x, dy=dy, out=np.concatenate([each.asnumpy() for each in outs]))
+"""
+
+
+def test_symbols_in_files(tmp_path):
+    (tmp_path / "save.py").write_text(SAVE)
+    assert python(tmp_path, "save.py").returncode == 0
+    said, *_ = run_and_compare(tmp_path, LOAD, "")
+    assert "1 layer (k) synchronized cpu(0), cpu(1) in 1 round\n" in said
+    assert "1 operator _contrib_SyncBatchNorm stayed: " in said
+    assert "1 operator BatchNorm stayed: " in said
+
+
+# As features of a network in GluonCV's detectors: a symbol, before the parameters have contexts.
+FEATURES = """
+import sys
+import mxnet as mx, numpy as np
+from mxnet import gluon
+from mxnet.gluon import nn
+
+def backbone():
+    net = nn.HybridSequential(prefix="backbone_")
+    with net.name_scope():
+        net.add(nn.BatchNorm(), nn.Flatten())
+    return net
+
+ctx = [mx.cpu(0), mx.cpu(1)]
+x, dy = (np.random.default_rng(i).normal(1, 2, (4, 4, 5, 5)) for i in range(2))
+if "module" in sys.argv:
+    module = mx.mod.Module(backbone()(mx.sym.var("data")), label_names=None, context=ctx)
+    module.bind([("data", x.shape)])
+    module.init_params()
+    module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=True)
+    outs = module.get_outputs()
+else:
+    class Net(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                net, data = backbone(), mx.sym.var("data")
+                self.features = gluon.SymbolBlock([net(data)], [data], params=net.collect_params())
+        def hybrid_forward(self, F, x):
+            return self.features(x)
+    net = Net()
+    net.initialize()
+    net.hybridize("hybridize" in sys.argv)
+    with mx.autograd.record():  # on one context, as before a detector moves to its devices
+        net(mx.nd.array(x)).wait_to_read()
+    net.collect_params().reset_ctx(ctx)
+    net.hybridize("hybridize" in sys.argv)
+    with mx.autograd.record():
+        outs = [net(part) for part in gluon.utils.split_and_load(mx.nd.array(x), ctx)]
+out = np.concatenate([each.asnumpy() for each in outs]).reshape(x.shape)
+np.savez("found.npz", x=x, dy=dy, out=out)
+mx.sym.BatchNorm(mx.sym.var("data"))
+"""
+
+
+@only_1  # networks that are called with symbols
+@pytest.mark.parametrize("how", ["module", "hybridize", "imperative"])
+def test_networks_that_become_symbols_before_they_have_contexts(how, tmp_path):
+    (tmp_path / "program.py").write_text(FEATURES)
+    result = python(tmp_path, *RUN, "--convert", "program.py", how)
+    assert result.returncode == 0, result.stderr
+    found = np.load(tmp_path / "found.npz")
+    expected = batch_norm(found["x"], found["dy"], ONES, ZEROS, ZEROS, ONES)
+    assert relative_error(found["out"], expected.out) < 1e-5
+    assert "synchronized cpu(0), cpu(1) in 1 round\n" in result.stderr
+    assert "1 operator BatchNorm stayed: " in result.stderr
+
+
+# What MXNet 2's own layer calls.
+NUMPY_OPERATOR = """
+import sys
+import mxnet as mx, numpy as np
+from mxnet import gluon, npx
+
+class Norm(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        shape = {"shape": (4,), "init": "zeros"}
+        self.gamma, self.beta = (gluon.Parameter(name, **shape) for name in ("gamma", "beta"))
+        self.mean, self.var = (
+            gluon.Parameter(name, grad_req="null", **shape) for name in ("mean", "var")
+        )
+    def forward(self, x):
+        arrays = (each.data(x.device) for each in (self.gamma, self.beta, self.mean, self.var))
+        return npx.sync_batch_norm(x, *arrays, ndev=2, key="k", fix_gamma=True, eps=1e-5)
+
+ctx = [mx.cpu(0), mx.cpu(1)]
+net = Norm()
+net.initialize(ctx=ctx)
+net.hybridize("hybridize" in sys.argv)
+x, dy = (np.random.default_rng(i).normal(1, 2, (3, 4, 5, 5)) for i in range(2))
+with mx.autograd.record():
+    outs = [net(mx.np.array(part, device=c)) for part, c in zip((x[:1], x[1:]), ctx)]
+np.savez("found.npz", x=x, dy=dy, out=np.concatenate([each.asnumpy() for each in outs]))
+"""
+
+
+@pytest.mark.skipif(not IS_2, reason="MXNet 1.9.1 has no such operator")
+@pytest.mark.parametrize("how", ["hybridize", "imperative"])
+def test_the_operator_of_numpy_arrays(how, tmp_path):
+    said, *_ = run_and_compare(tmp_path, NUMPY_OPERATOR, how)
+    assert "synchronized cpu(0), cpu(1) in 1 round" in said
+
+
+# A process that imports everything anew.
+CHILDREN = """
+import multiprocessing, sys
+import mxnet as mx, numpy as np
+from mxnet import gluon
+from tests.support.either_mxnet import nd
+
+kinds = gluon.nn if hasattr(gluon.nn, "SyncBatchNorm") else gluon.contrib.nn
+
+def train():
+    ctx = [mx.cpu(0), mx.cpu(1)]
+    net = kinds.SyncBatchNorm(num_devices=2)
+    net.initialize(ctx=ctx)
+    x, dy = (np.random.default_rng(i).normal(1, 2, (3, 4, 5, 5)) for i in range(2))
+    with mx.autograd.record():
+        outs = [net(nd.array(part, ctx=c)) for part, c in zip((x[:1], x[1:]), ctx)]
+    np.savez("found.npz", x=x, dy=dy, out=np.concatenate([each.asnumpy() for each in outs]))
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=train)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+def test_processes_that_the_program_starts(how, tmp_path):
+    said, *_ = run_and_compare(tmp_path, CHILDREN, how)
+    assert ("synchronized cpu(0), cpu(1) in 1 round" in said) == (how == "spawn")
+
+
 UNUSED = """
 import mxnet as mx
 layer = mx.gluon.contrib.nn.SyncBatchNorm(num_devices=1)
@@ -317,7 +577,7 @@ layer.initialize()
 with mx.autograd.record():
     layer(mx.nd.ones((2, 3)))
 try:
-    mx.sym.contrib.SyncBatchNorm(mx.sym.var("data"), name="bn", output_mean_var=True)
+    mx.sym.contrib.SyncBatchNorm(mx.sym.var("data"), name="bn", key="bn", output_mean_var=True)
 except ValueError as error:
     print(error)
 """
@@ -343,6 +603,7 @@ def test_layers_that_never_synchronize_are_a_warning(tmp_path):
         ((), "a script, or -m and a module, is missing"),
         (("none.py",), "error: none.py is not a file that can be read"),
         (("--num-devices", "2", "x.py"), "--num-devices belongs to --convert"),
+        (("--num-devices", "0", "--convert", "x.py"), "'0' should be a whole number of at least 1"),
     ],
 )
 def test_wrong_options_are_named(options, message, capsys):

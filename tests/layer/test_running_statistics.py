@@ -162,7 +162,10 @@ def imported(net: gluon.Block, folder: Path, mode: str, rename: str = "") -> Fam
     net.hybridize(**MODES[mode])
     text = Path(symbol_file).read_text().replace('"name": "net', f'"name": "{rename}net')
     Path(symbol_file).write_text(text)
-    block = gluon.SymbolBlock(mx.sym.load(symbol_file), mx.sym.var("data"))
+    symbols = [mx.sym.load(symbol_file), mx.sym.var("data")]
+    if IS_2:  # as SymbolBlock.imports, which cannot rename parameters
+        symbols = [symbol.as_np_ndarray() for symbol in symbols]
+    block = gluon.SymbolBlock(*symbols)
     block.initialize(ctx=contexts(2))
     values = {name.split(":")[1]: value for name, value in nd.load(parameter_file).items()}
     for name, parameter in block.collect_params().items():

@@ -65,8 +65,8 @@ def error_of_step(gradient):
         out.backward(gradient)
     except mx.base.MXNetError as error:
         return str(error)
-message = error_of_step(nd.ones((2, 4)))
-assert layer.prefix in message and "float32 of shape (2, 4) but the output is" in message, message
+message = error_of_step(nd.ones((2, 3), dtype="float64"))
+assert layer.prefix in message and "float64 of shape (2, 3) but the output is" in message, message
 assert error_of_step(nd.ones((2, 3))) is None
 assert (layer.beta.grad().asnumpy() == 2).all()
 """

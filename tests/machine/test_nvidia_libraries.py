@@ -159,6 +159,18 @@ def test_a_package_for_another_cuda_in_the_same_place(machine, when):
     assert "MXNet for CUDA 11 needs that of nvidia-cusolver-cu11" in message
 
 
+def test_mxnet_that_loads_its_libraries_itself(machine):
+    """As MXNet 2 for CUDA 13; an error of such a library is MXNet's own."""
+    other = "libcublas.so.13"
+    machine.compile(machine.links / other)
+    machine.compile(machine.site / "mxnet" / "libmxnet.so", other)
+    assert f"{other}: cannot open shared object file" in machine.run(status=1)
+    (machine.site / "mxnet" / other).write_bytes((machine.links / other).read_bytes())
+    load = f"import ctypes\nctypes.CDLL({str(machine.site / 'mxnet' / other)!r})\n"
+    (machine.site / "mxnet" / "__init__.py").write_text(load + MXNET)
+    assert machine.run().startswith("42\n")
+
+
 def test_a_failed_import_can_be_repeated(machine):
     machine.to_system("libcuda.so.1")
     machine.packages()

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 
+from tests.support.either_mxnet import only_1
 from tests.support.oracle import batch_norm
 from tests.support.processes import ROOT, clean_environment
 
@@ -35,8 +36,11 @@ def share(rank: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((size, FEATURES)) + rank, rng.standard_normal((size, CHANNELS))
 
 
-def work(folder: Path, on_server: bool) -> None:
+def work(folder: Path, on_server: bool, arrays: str) -> None:
     gluon_syncbn.set_timeout(60)
+    if arrays == "mx.np":
+        mx.npx.set_np()
+    new_array = mx.np.array if arrays == "mx.np" else mx.nd.array
     store = mx.kv.create("dist_sync")
     ctx = [mx.cpu(i) for i in range(CONTEXTS)]
     net = gluon.nn.HybridSequential()
@@ -44,12 +48,12 @@ def work(folder: Path, on_server: bool) -> None:
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS))
     net.initialize(ctx=ctx)
     net.cast("float64")
-    net[0].weight.set_data(mx.nd.array(WEIGHT, dtype="float64"))
+    net[0].weight.set_data(new_array(WEIGHT, dtype="float64"))
     net.hybridize()
     options = {"kvstore": store, "update_on_kvstore": on_server}
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": RATE}, **options)
     for step in range(STEPS):
-        x, dy = (mx.nd.array(values, dtype="float64") for values in share(store.rank, step))
+        x, dy = (new_array(values, dtype="float64") for values in share(store.rank, step))
         shards = (gluon.utils.split_and_load(values, ctx, even_split=False) for values in (x, dy))
         with autograd.record():
             losses = [(net(part) * gradient).sum() for part, gradient in zip(*shards)]
@@ -70,7 +74,7 @@ def work(folder: Path, on_server: bool) -> None:
     np.savez(folder / f"{store.rank}.npz", **found)
 
 
-def train(folder: Path, where: str) -> list[dict[str, np.ndarray]]:
+def train(folder: Path, *options: str) -> list[dict[str, np.ndarray]]:
     """Run scheduler, server and workers; returns what the workers left."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -84,7 +88,8 @@ def train(folder: Path, where: str) -> list[dict[str, np.ndarray]]:
         "DMLC_NUM_SERVER": "1",
         "DMLC_NUM_WORKER": str(WORKERS),
     }
-    command = [sys.executable, "-W", "ignore", "-m", "tests.networks.test_dist_sync", folder, where]
+    module = "tests.networks.test_dist_sync"
+    command = [sys.executable, "-W", "ignore", "-m", module, str(folder), *options]
     jobs = []
     try:
         for role in ("scheduler", "server", *["worker"] * WORKERS):
@@ -128,9 +133,10 @@ def expect() -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
     not mx.runtime.Features().is_enabled("DIST_KVSTORE"),
     reason="this MXNet was built without the distributed key-value store (USE_DIST_KVSTORE)",
 )
+@pytest.mark.parametrize("arrays", [pytest.param("mx.nd", marks=only_1), "mx.np"])
 @pytest.mark.parametrize("where", ["server", "worker"])
-def test_workers_train_one_network_with_statistics_of_their_own(where, tmp_path):
-    found = train(tmp_path, where)
+def test_workers_train_one_network_with_statistics_of_their_own(where, arrays, tmp_path):
+    found = train(tmp_path, where, arrays)
     parameters, running = expect()
     for own, statistics in zip(found, running):
         for name, expected in {**parameters, **statistics}.items():
@@ -146,4 +152,4 @@ def test_workers_train_one_network_with_statistics_of_their_own(where, tmp_path)
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]), on_server=sys.argv[2] == "server")
+    work(Path(sys.argv[1]), sys.argv[2] == "server", sys.argv[3])

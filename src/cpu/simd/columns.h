@@ -11,13 +11,13 @@
 #include "cpu/simd/vectors.h"
 #include "cpu/tuning.h"
 #include "norm/activation.h"
+#include "norm/merge_weight.h"
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
 /// Rows of a tile. Its sums are complete before they are merged into the statistics of the columns.
 constexpr std::int64_t kBlockRows = kAddsPerLane;
-constexpr std::int64_t kLineBytes = 64;
 
 /// The last tile of a row may be wider by less than a vector, so that no tile is narrower than one.
 constexpr std::int64_t kMostColumns = kTile + kDoubles;
@@ -117,8 +117,7 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
                 std::int64_t rows_before, double* mean, double* m2) {
   TileSums sums;
   double pivots[kMostColumns];
-  const auto n = static_cast<double>(rows);
-  const double share = 1 / n;
+  const double share = 1 / static_cast<double>(rows);
   const auto look = [&] {
     sum_rows<T>(
         rows, columns, &sums,
@@ -141,9 +140,10 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
     __builtin_memcpy(pivots, better, sizeof(pivots));
     look();
   }
+  const MergeWeight weight = MergeWeight::of(rows_before, rows);
   for (std::int64_t i = 0; i < columns; ++i) {
     const Deviations<double> d{pivots[i], sums.first[i], sums.second[i]};
-    merge(static_cast<double>(rows_before), mean + i, m2 + i, n, d.mean(share), d.m2(share));
+    weight.merge(d.mean(share), d.m2(share), mean + i, m2 + i);
   }
 }
 

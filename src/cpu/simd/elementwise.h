@@ -13,8 +13,9 @@ namespace {
 /// Writes out[0, length), where value(i) gives the vector that begins with out[i]. `length` is at
 /// least the size of a vector.
 ///
-/// The vectors at both ends may overlap with those between. They are computed before anything is
-/// written, because the output array may be an input too.
+/// The last vector may overlap the vector before. It is computed before anything is written,
+/// because the output array may be an input too. Only whole cache lines are streamed: a line that
+/// is partly streamed and partly stored takes many times as long.
 template <class T, class Value>
 GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how, const Value& value) {
   const auto made = [&](std::int64_t i) GLUON_SYNCBN_INLINED {
@@ -23,18 +24,19 @@ GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how, const
     return v;
   };
   const std::int64_t last = length - kReals<T>;
-  const Reals<T> at_begin = made(0);
   const Reals<T> at_end = made(last);
-  if (how == StoreMode::kStream) {
-    constexpr std::uintptr_t kSize = kReals<T> * sizeof(T);
-    const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(out) % kSize;
-    auto i = static_cast<std::int64_t>((kSize - past) / sizeof(T));
-    for (; i < last; i += kReals<T>) stream(out + i, value(i));
-  } else {
-    for (std::int64_t i = kReals<T>; i < last; i += kReals<T>) store(out + i, made(i));
+  std::int64_t i = 0;
+  constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
+  if (how == StoreMode::kStream && length >= 2 * kLine) {
+    const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(out));
+    const std::int64_t begin =
+        (kLineBytes - address % kLineBytes) % kLineBytes / static_cast<std::int64_t>(sizeof(T));
+    for (; i < begin; i += kReals<T>) store_first(out + i, value(i), smaller(begin - i, kReals<T>));
+    const std::int64_t end = begin + (length - begin) / kLine * kLine;
+    for (i = begin; i < end; i += kReals<T>) stream(out + i, value(i));
   }
-  store(out, at_begin);
-  store(out + last, at_end);
+  for (; i < last; i += kReals<T>) store(out + i, made(i));
+  if (i < length) store(out + last, at_end);
 }
 
 // Normalize and Differentiate compute outputs for one channel, or for a vector of columns.
@@ -67,16 +69,19 @@ struct NormalizeBy {
 
 template <class V, class Gate>
 struct Differentiate {
+  using Bits = decltype(V{} != V{});
   V center;
   V dy_factor;
   V x_factor;
+  Bits reads_x;  // 0 where x_factor is 0: a NaN or infinity in x would make a NaN of the product
   V constant;
   Gate gate;
 
   template <class... Output>
   GLUON_SYNCBN_INLINE V operator()(V dy, V x, Output... y) const {
     const V centered = gate.centered(x, center);
-    return dy_factor * gate(dy, centered, x, y...) + (x_factor * centered + constant);
+    return dy_factor * gate(dy, centered, x, y...) +
+           (x_factor * (V)((Bits)centered & reads_x) + constant);
   }
 };
 
@@ -88,8 +93,9 @@ struct DifferentiateBy {
 
   template <class Load>
   GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    const Reals<R> x_factor = load(p.x_factor);
     return Differentiate<Reals<R>, decltype(gates.at(load))>{
-        load(center), load(p.dy_factor), load(p.x_factor), load(p.constant), gates.at(load)};
+        load(center), load(p.dy_factor), x_factor, x_factor != 0, load(p.constant), gates.at(load)};
   }
 };
 

@@ -12,6 +12,7 @@
 #include "cpu/simd/vectors.h"
 #include "cpu/tuning.h"
 #include "norm/activation.h"
+#include "norm/merge_weight.h"
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 /// in case a bad pivot needs a second read.
 constexpr std::int64_t kBlock = kAddsPerLane * kChains * kDoubles;
 
-static_assert(kShortInner >= kReals<float>);  // A run must fill a vector.
+static_assert(Layout::kShortInner >= kReals<float>);  // A run must fill a vector.
 
 /// A part of one channel: runs of equal length at equal distances. Each run fills a vector or more.
 struct Block {
@@ -29,7 +30,7 @@ struct Block {
   std::int64_t runs;
   std::int64_t distance;
 
-  GLUON_SYNCBN_INLINE double count() const { return static_cast<double>(runs * length); }
+  GLUON_SYNCBN_INLINE std::int64_t count() const { return runs * length; }
 };
 
 /// Calls visit(block) for all blocks of a channel in a fixed order. A block has several short runs,
@@ -106,13 +107,13 @@ void run_moments(const T* x, const Layout& layout, Channels channels, double* me
     // The mean of the first vector is a near pivot, so the first block is rarely read twice.
     double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
     double m2 = 0;
-    double count = 0;
+    std::int64_t count = 0;
     for_each_block(layout, channel, [&](const Block& block) {
-      const double n = block.count();
+      const std::int64_t n = block.count();
       Deviations<double> d = deviations(x, block, mean);
-      const double share = 1 / n;
+      const double share = 1 / static_cast<double>(n);
       if (is_far(d, share)) d = deviations(x, block, d.mean(share));
-      merge(count, &mean, &m2, n, d.mean(share), d.m2(share));
+      MergeWeight::of(count, n).merge(d.mean(share), d.m2(share), &mean, &m2);
       count += n;
     });
     means[channel] = mean;

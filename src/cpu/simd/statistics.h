@@ -7,22 +7,6 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Merges b into a by Chan's update (see norm/moments.h), for one channel or a vector of columns.
-template <class V>
-GLUON_SYNCBN_INLINE void merge(double count_a, V* mean_a, V* m2_a, double count_b, V mean_b,
-                               V m2_b) {
-  // The weight 0 would not do: the square of delta may be infinite.
-  if (count_a == 0) {
-    *mean_a = mean_b;
-    *m2_a = m2_b;
-    return;
-  }
-  const double weight_b = count_b / (count_a + count_b);
-  const V delta = mean_b - *mean_a;
-  *mean_a += delta * weight_b;
-  *m2_a += m2_b + delta * delta * (weight_b * count_a);
-}
-
 /// The moments of n numbers, from the sums of their deviations d from a pivot.
 ///
 /// M2 is sum(d^2) - sum(d)^2 / n. If the pivot is within a standard deviation of the mean, this

@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::int64_t kBytes = GLUON_SYNCBN_VECTOR_BYTES;
 constexpr std::int64_t kDoubles = kBytes / 8;
+constexpr std::int64_t kLineBytes = 64;  // of the caches
 
 typedef double Doubles __attribute__((vector_size(kBytes)));
 typedef float Floats __attribute__((vector_size(kBytes)));
@@ -164,6 +165,14 @@ GLUON_SYNCBN_INLINE void end_of_stream(StoreMode how) {
 template <class E>
 GLUON_SYNCBN_INLINE void copy(const E* from, std::int64_t number, E* to) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(number) * sizeof(E));
+}
+
+/// Stores the first n lanes of a vector.
+template <class T>
+GLUON_SYNCBN_INLINE void store_first(T* to, Reals<T> v, std::int64_t n) {
+  T elements[kReals<T>];
+  store(elements, v);
+  copy(elements, n, to);
 }
 
 /// A copy of an array that is shorter than a vector, with zeros after it. Converts to null if the

@@ -30,13 +30,12 @@ struct Averages {
   double momentum;
   R* num_batches;  // batches averaged so far; null: `momentum` is used
 
-  /// The batch has `count` elements per channel.
-  GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean, double batch_variance,
-                                     std::int64_t count) const {
+  GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean,
+                                     double batch_variance) const {
     if (!mean) return;
     const double weight =
         num_batches ? momentum_of_average(static_cast<double>(*num_batches) + 1.0) : momentum;
-    move_averages(weight, batch_mean, batch_variance, count, &mean[c], &variance[c]);
+    move_averages(weight, batch_mean, batch_variance, &mean[c], &variance[c]);
   }
 };
 
@@ -73,7 +72,7 @@ struct ForwardMerge {
     statistics.mean[c] = mean;
     statistics.variance[c] = variance;
     statistics.inv_std[c] = inv_std;
-    averages.move(c, mean, variance, messages.count);
+    averages.move(c, mean, variance);
     const double scale = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv_std;
     const double shift = static_cast<double>(beta[c]) - rest_of<R>(mean) * scale;
     normalizations[c] = {{static_cast<R>(mean), static_cast<R>(scale), static_cast<R>(shift)}};
@@ -124,7 +123,7 @@ struct BackwardMerge {
   const R* gamma;  // null: 1
   const R* beta;   // given only in place
   double count;    // elements per channel on all devices
-  bool fix_gamma;
+  bool gamma_gradient_is_zero;
   ParameterGradient<R> gamma_gradient;
   ParameterGradient<R> beta_gradient;
   InvertibleCheck check;
@@ -137,7 +136,7 @@ struct BackwardMerge {
       first += own_first;
       second += own_second;
     });
-    gamma_gradient.put(c, fix_gamma ? 0.0 : own[channels + c] * inv_std[c]);
+    gamma_gradient.put(c, gamma_gradient_is_zero ? 0.0 : own[channels + c] * inv_std[c]);
     beta_gradient.put(c, own[c]);
     const double scale = gamma ? static_cast<double>(gamma[c]) : 1.0;
     const double dy_factor = scale * inv_std[c];

@@ -72,9 +72,10 @@ struct alignas(16) Gradient {
   R x_factor;
   R constant;
 
-  /// dx from {dy, x}.
+  /// dx from {dy, x}. If x_factor is 0, a NaN or infinity in x does not matter.
   GLUON_SYNCBN_HOST_DEVICE R of(const R* elements) const {
-    return dy_factor * elements[0] + (x_factor * (elements[1] - mean) + constant);
+    const R centered = x_factor == R(0) ? R(0) : elements[1] - mean;
+    return dy_factor * elements[0] + (x_factor * centered + constant);
   }
 };
 

@@ -29,7 +29,7 @@ void dispatch_alignment(const Layout& layout, const Visit& visit, const T* first
                         const Others*... others) {
   const int phase = phase_of(first);
   const bool alike = (... && (phase_of(others) == phase));
-  if (has_runs(layout)) {
+  if (layout.has_runs()) {
     if (alike) {
       visit(ChannelFirst::of(layout, kWidest<T>, phase), Constant<kWidest<T>>());
     } else {
@@ -41,8 +41,6 @@ void dispatch_alignment(const Layout& layout, const Visit& visit, const T* first
     visit(ChannelLast::of(layout, 1), Constant<1>());
   }
 }
-
-bool is_empty(const Layout& layout) { return layout.count() == 0 || layout.channels == 0; }
 
 template <class Result>
 Result* new_results(const Scratch& scratch, std::int64_t number) {
@@ -61,7 +59,7 @@ template <template <class> class Accumulator, class T, class... Others>
 void reduce(const Layout& layout, const double* statistic,
             const typename Accumulator<Real<T>>::Gate& gate, const Scratch& scratch,
             const Message& message, Stream* stream, const T* first, const Others*... others) {
-  if (is_empty(layout)) {
+  if (layout.is_empty()) {
     const std::size_t bytes = 2 * static_cast<std::size_t>(layout.channels) * sizeof(double);
     for (double* place : {message.first, message.copy}) {
       if (place && bytes > 0) stream->zero(place, bytes);
@@ -101,7 +99,7 @@ Output<T> output_of(WriteMode write, T* to) {
 template <class Source, class T, class... Others>
 void write_outputs(const Layout& layout, const Source& source, const Outputs<T>& outputs,
                    Stream* stream, const T* first, const Others*... others) {
-  if ((!outputs[0].to && !outputs[1].to) || is_empty(layout)) return;
+  if ((!outputs[0].to && !outputs[1].to) || layout.is_empty()) return;
   const auto or_first = [&](const Output<T>& output) { return output.to ? output.to : first; };
   dispatch_alignment(
       layout,

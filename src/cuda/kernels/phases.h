@@ -40,25 +40,25 @@ struct Gate {
 // memory of the GPU, and a kernel reads them once. As on the CPU (cpu/kernels.h), the order of sums
 // depends on the layout. It also depends on the place of an array within 16 bytes.
 
-/// Computes mean and M2 of every channel into `message`, by one kernel.
+/// Computes mean and M2 of every channel into `message`.
 template <class T>
 void moments(const T* x, const Layout& layout, const Scratch& scratch, const Message& message,
              Stream* stream);
 
-/// Merges the messages of `merge`, and then computes `y` if it is not null, by two kernels.
+/// Merges the messages of `merge`, and then computes `y` if it is not null.
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& merge,
                WriteMode write, T* y, Stream* stream, const Activated<T>& activated = {});
 
-/// Computes the sums of dz and of dz * (x - mean) of every channel into `message`, by one kernel.
-/// In place it does not read `x`.
+/// Computes the sums of dz and of dz * (x - mean) of every channel into `message`. In place it
+/// does not read `x`.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    const Scratch& scratch, const Message& message, Stream* stream,
                    const Gate<T>& gate = {});
 
-/// Merges the messages of `merge`, and then computes `dx` and `dshortcut` if they are not null, by
-/// two kernels. In place it does not read `x`, and there is no `dshortcut`.
+/// Merges the messages of `merge`, and then computes `dx` and `dshortcut` if they are not null.
+/// In place it does not read `x`, and there is no `dshortcut`.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardMerge<Real<T>>& merge, WriteMode write, T* dx,

@@ -9,7 +9,6 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
 
 /// The number of accesses of `vector` elements for each block, in an array of `total` elements.

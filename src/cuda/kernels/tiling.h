@@ -14,8 +14,6 @@
 
 namespace gluon_syncbn::cuda {
 
-inline bool has_runs(const Layout& layout) { return layout.inner >= kShortInner; }
-
 /// Says where a channel's partial results lie: a column's result lies at chunk * columns + column.
 /// In each row of the array, a channel has neighbouring columns.
 struct ResultPlaces {

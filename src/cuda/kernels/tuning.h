@@ -33,7 +33,4 @@ constexpr std::int64_t kLeastElements = 8;
 /// and MergeBlocks merges in double.
 constexpr std::int64_t kMostElements = 128;
 
-/// An array with fewer contiguous elements per channel uses the tiling ChannelLast.
-constexpr std::int64_t kShortInner = 16;
-
 }  // namespace gluon_syncbn::cuda

@@ -7,10 +7,34 @@ import sys
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
+import numpy as np
 import pytest
 
 from tests.distributed.workers.equality import check
-from tests.distributed.workers.job import init, report
+from tests.distributed.workers.job import close, contexts, init, report
+
+
+def regroup(rank: int) -> None:
+    """A layer goes on in sets that have the numbers of removed sets."""
+    data = np.random.default_rng(1).standard_normal((hvd.size(), 2, 3))
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, prefix="regrouped_")
+    layer.initialize(ctx=contexts(1))
+    for groups in ([[0, 1], [2, 3]], [[0, 2, 3], [1]], [[0, 1], [2, 3]]):
+        sets = [hvd.add_process_set(ranks) for ranks in groups]
+        mine = next(each for each in sets if each.included())
+        gluon_syncbn.init(mine)
+        layer.hybridize(static_alloc=True, static_shape=True)
+        for _ in range(2):
+            x = mx.nd.array(data[rank], ctx=contexts(1)[0])
+            with mx.autograd.record():
+                out = layer(x)
+            out.backward()
+            whole = data[mine.ranks].reshape(-1, 3)
+            expected = (data[rank] - whole.mean(0)) / np.sqrt(whole.var(0) + 1e-5)
+            close(f"among {mine.ranks}", out.asnumpy(), expected, 1e-6)
+        hvd.allreduce(mx.nd.ones((1,)), name="remove together").wait_to_read()
+        for each in sets:
+            hvd.remove_process_set(each)
 
 
 def main() -> None:
@@ -29,6 +53,9 @@ def main() -> None:
     # The two groups need not take the same number of steps.
     for _ in range(rank % 2):
         check(1, "hybridized", "float32", 0.0, mine)
+    for process_set in sets:
+        hvd.remove_process_set(process_set)
+    regroup(rank)
     # A process that ends shuts Horovod down for all.
     hvd.allreduce(mx.nd.ones((1,)), name="end together").wait_to_read()
     report(sys.argv[1], done=True)

@@ -22,13 +22,14 @@ cudaError_t& last_error();
 
 /// The device of the thread's context, or without a context the one last set by this runtime.
 int current_device();
-/// Sets it. Before CUDA 12, the first call that needs the context makes it the thread's.
+/// As cudaSetDevice. Before CUDA 12, the thread gets the context of the device only in the first
+/// call that needs one.
 cudaError_t set_current_device(int ordinal);
 
-/// What comes before the work of a call: it is counted, may fail, and gets what it needs.
+/// Begins a call: counts it, fails as a test has ordered, and makes what the call needs.
 cudaError_t enter(const char* name, Needs needs);
 
-/// One call of the runtime. Its error stays for cudaGetLastError.
+/// One call of the runtime. Keeps the error for cudaGetLastError.
 template <class Body>
 cudaError_t call(const char* name, Needs needs, const Body& body) {
   cudaError_t status = enter(name, needs);
@@ -37,7 +38,7 @@ cudaError_t call(const char* name, Needs needs, const Body& body) {
   return status;
 }
 
-/// Puts a kernel on a stream of the thread's device; on another stream it does not start.
+/// Puts a kernel on a stream. Fails if the stream is not of the current device.
 cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel);
 
 }  // namespace fake_cuda

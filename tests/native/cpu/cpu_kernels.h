@@ -41,7 +41,7 @@ inline std::vector<double> zeros(const Layout& layout) {
 template <class T>
 Moments moments(const T* x, const Layout& layout) {
   Moments result{layout.count(), zeros(layout), zeros(layout)};
-  ChannelParts(layout).for_each([&](Channels part) { moments(x, layout, part, &result); });
+  for_each_part({layout}, [&](Channels part) { moments(x, layout, part, &result); });
   return result;
 }
 
@@ -49,8 +49,9 @@ template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
                            const Gate<T>& gate = {}) {
   GradientSums result{zeros(layout), zeros(layout)};
-  ChannelParts(layout).for_each(
-      [&](Channels part) { gradient_sums(dy, x, layout, part, n.affine(), gate, &result); });
+  for_each_part({layout}, [&](Channels part) {
+    gradient_sums(dy, x, layout, part, n.affine(), gate, &result);
+  });
   return result;
 }
 
@@ -58,7 +59,7 @@ template <class T>
 void normalize(const T* x, const Layout& layout, const Numbers<T>& n, WriteMode write, T* y,
                const Activation& activation = {}, const T* shortcut = nullptr) {
   const StoreMode store = prepare_output(write, layout, y);
-  ChannelParts(layout).for_each_backwards([&](Channels part) {
+  for_each_part({layout}, [&](Channels part) {
     normalize(x, layout, part, n.affine(), activation, store, y, shortcut);
   });
 }
@@ -68,7 +69,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, const Numbers
                     const GradientSums* sums, double count, WriteMode write, T* dx,
                     const Gate<T>& gate = {}) {
   const StoreMode store = prepare_output(write, layout, dx);
-  ChannelParts(layout).for_each_backwards([&](Channels part) {
+  for_each_part({layout}, [&](Channels part) {
     input_gradient(dy, x, layout, part, n.affine(), gate, sums, count, store, dx);
   });
 }
@@ -77,8 +78,8 @@ template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
                        const Gate<T>& gate) {
   const StoreMode store = prepare_output(write, layout, dz);
-  ChannelParts(layout).for_each_backwards(
-      [&](Channels part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
+  for_each_part({layout},
+                [&](Channels part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
 }
 
 }  // namespace gluon_syncbn::cpu

@@ -46,30 +46,6 @@ TEST_CASE("parallel: every part is done once, however many threads there are") {
   }
 }
 
-TEST_CASE("parallel: ahead of others until told to stop, where a core is left to them") {
-  const Threads guard(2);
-  std::vector<std::int64_t> done;
-  const auto until = [&](std::int64_t last) {
-    return [&done, last](std::int64_t i) {
-      done.push_back(i);
-      return i < last;
-    };
-  };
-  for_ahead(5, until(2));
-  CHECK(done == std::vector<std::int64_t>{0, 1, 2});
-  for_ahead(2, until(9));
-  CHECK(done == std::vector<std::int64_t>{0, 1, 2, 0, 1});
-
-  done.clear();
-  for_ahead(1, [&](std::int64_t) {
-    for_ahead(3, until(9));  // as another device would: that would be all cores
-    return true;
-  });
-  set_num_threads(1);
-  for_ahead(3, until(9));
-  CHECK(done.empty());
-}
-
 TEST_CASE("parallel: no more threads compute at once than there are devices and threads") {
   const Threads guard(3);
   std::atomic<int> computing{0};

@@ -95,6 +95,7 @@ struct Shard {
   Backend::Data data;
   Backend::Saved saved;
   std::optional<double> momentum = 0.9;
+  double eps = kEps;
   bool wants_y = true;
   Activation activation;
   bool adds_itself = false;  ///< x is the shortcut as well
@@ -122,7 +123,7 @@ struct Shard {
     Backend::Forward work;
     work.data = data;
     work.x = on_device_x.data();
-    work.eps = kEps;
+    work.eps = eps;
     work.gamma = gamma.data();
     work.beta = beta.data();
     work.activation = activation;
@@ -157,7 +158,7 @@ struct Shard {
   void backward(Meeting* meeting, Finishes* finishes) { meet(meeting, backward_pass(finishes)); }
   void meet(Meeting* meeting, const std::shared_ptr<DevicePass>& pass) const {
     try {
-      meeting->sum(pass.get());
+      pass->sum();
     } catch (const std::exception& error) {
       meeting->fail(error.what());
       return pass->fail(error.what());

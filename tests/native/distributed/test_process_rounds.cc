@@ -33,9 +33,10 @@ SyncGroup::Options linked(const std::shared_ptr<ProcessGroup>& group) {
 
 /// One layer in one of several processes.
 struct Process {
+  Process(const std::shared_ptr<ProcessGroup>& group, std::size_t devices)
+      : meeting(std::make_shared<SyncGroup>("layer", devices, linked(group))) {}
   Process(const std::shared_ptr<Wire>& wire, int number, std::size_t devices)
-      : meeting(std::make_shared<SyncGroup>("layer", devices,
-                                            linked(std::make_shared<WiredGroup>(wire, number)))) {}
+      : Process(std::make_shared<WiredGroup>(wire, number), devices) {}
 
   /// Joins the next round of `device`.
   std::shared_ptr<Round> join(const Device& device = kA, const Signature& signature = kSignature) {
@@ -301,6 +302,25 @@ TEST_CASE_FIXTURE(TwoProcesses, "what differs between processes is named on all 
   }
   CHECK(contains(error_in(of_first), "forward: processes 0 and 1 differ: " + words));
   CHECK(contains(error_in(of_second), "forward: processes 0 and 1 differ: " + words));
+}
+
+TEST_CASE("a group that answers twice disturbs no round") {
+  struct Doubling : WiredGroup {
+    using WiredGroup::WiredGroup;
+    void gather(const std::string& name, Words message, OnGathered then) override {
+      WiredGroup::gather(name, std::move(message), [then](const Gathered& gathered) {
+        then(gathered);
+        then(gathered);
+      });
+    }
+  };
+  Process alone(std::make_shared<Doubling>(std::make_shared<Wire>(1), 0), 1);
+  for (std::uint32_t step = 0; step < 3; ++step) {
+    Inbox<Moments> inbox;
+    alone.enter(some_moments(step), inbox);
+    CHECK(same_bits(*inbox.wait().outcome.merged, some_moments(step)));
+    CHECK(inbox.calls().size() == 1);
+  }
 }
 
 TEST_CASE("a process that fails before its devices have met fails the others at once") {

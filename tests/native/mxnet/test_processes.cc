@@ -29,6 +29,12 @@ class Others {
     return others;
   }
 
+  /// From now on this process is one of `number`.
+  void become(int number) {
+    horovod::add_process_set({&allgather, kProcessSet, 0, number, "0, 1, ..."});
+    const std::lock_guard<std::mutex> lock(mutex_);
+    number_ = number;
+  }
   /// The next exchange ends with this error.
   void fail(const std::string& error) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -49,19 +55,20 @@ class Others {
     for (const auto& on_complete : held) fake_mxnet::complete(on_complete);
   }
 
-  /// As horovod_mxnet_allgather_async, for messages that are all of one length. Refuses roll
-  /// calls.
-  static int allgather(void** inputs, void** outputs, const char* name, int /*priority*/,
+  /// As horovod_mxnet_allgather_async, for messages that are all of one length.
+  static int allgather(void** inputs, void** outputs, const char* /*name*/, int /*priority*/,
                        int process_set, int number) {
-    if (std::string(name) == "SyncBatchNorm.roll-call") return -1;
     if (process_set != kProcessSet || number != 1) return -1;
     const NDArray input = *static_cast<NDArray*>(inputs[0]);
-    const auto* output = static_cast<NDArray*>(outputs[0]);  // Horovod keeps the handle itself
+    auto* output = static_cast<NDArray*>(outputs[0]);  // Horovod keeps the handle itself
+    const int processes = get().number();
+    *output =
+        NDArray({processes * static_cast<int>(input.size())}, mxnet::kInt64, output->context());
     fake_mxnet::Engine::get().push(
-        [input, output](const mxnet::OnComplete& on_complete) {
+        [input, output, processes](const mxnet::OnComplete& on_complete) {
           const auto* message = static_cast<const std::int64_t*>(input.data());
           auto* answer = static_cast<std::int64_t*>(output->data());
-          for (int i = 0; i < kProcesses; ++i) {
+          for (int i = 0; i < processes; ++i) {
             answer = std::copy(message, message + input.size(), answer);
           }
           get().answer(on_complete);
@@ -71,6 +78,10 @@ class Others {
   }
 
  private:
+  int number() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return number_;
+  }
   void answer(const mxnet::OnComplete& on_complete) {
     std::optional<std::string> error;
     {
@@ -84,6 +95,7 @@ class Others {
   }
 
   std::mutex mutex_;
+  int number_ = kProcesses;
   std::optional<std::string> error_;
   bool hold_ = false;
   std::vector<mxnet::OnComplete> held_;
@@ -91,9 +103,7 @@ class Others {
 
 class Processes : public Library {
  public:
-  Processes() {
-    horovod::add_process_set({&Others::allgather, kProcessSet, 0, kProcesses, "0, 1, 2"});
-  }
+  Processes() { Others::get().become(kProcesses); }
 
   /// Steps are those of one device with the batch of all.
   void check_steps() {
@@ -122,6 +132,37 @@ TEST_CASE_FIXTURE(Processes, "processes: an exchange that fails") {
   check_steps();
 }
 
+TEST_CASE_FIXTURE(Processes, "processes: Horovod is initialized again with other processes") {
+  layer.attributes.emplace_back("scope", "graph");
+  layer.expect_running_as_they_are();
+  const fake_mxnet::Node graph(layer.attributes);
+  std::vector<Call> kept(kTwo.size());
+  const auto forward = [&] {  // as a static graph does, by the operators that it keeps
+    for (std::size_t d = 0; d < kTwo.size(); ++d) {
+      const auto inputs = layer.inputs(static_cast<int>(d), x.arrays[d]);
+      if (!kept[d].op) kept[d].op = graph.create_operator(device(static_cast<int>(d)), inputs);
+      kept[d].inputs = inputs;
+      kept[d].out = NDArray(x.arrays[d].shape(), x.arrays[d].dtype(), x.arrays[d].context());
+      kept[d].op->forward(inputs, kept[d].out, true, true);
+    }
+  };
+  const auto backward = [&] {
+    for (std::size_t d = 0; d < kTwo.size(); ++d) kept[d].backward(x.arrays[d]);
+  };
+  for (const int processes : {kProcesses, 2, 4}) {
+    Others::get().become(processes);
+    forward();
+    backward();
+    layer.check_gradients(layer.check_outputs(x.values, kept), x.values, kept);
+    layer.check_running();
+  }
+  forward();
+  layer.check_outputs(x.values, kept);
+  Others::get().become(kProcesses);
+  backward();
+  check_error(kept[0].gradients[0], {"its forward pass has not met the other processes"});
+}
+
 TEST_CASE_FIXTURE(Processes, "processes: others that are late") {
   Others::get().hold();
   {
@@ -129,7 +170,7 @@ TEST_CASE_FIXTURE(Processes, "processes: others that are late") {
     const auto calls = layer.call(x.arrays);
     for (const Call& call : calls) {
       check_error(call.out, {"SyncBatchNorm 'bn'", "forward waited", "for the other processes",
-                             "process 0 of 3 (Horovod's ranks 0, 1, 2)"});
+                             "process 0 of 3 (Horovod's ranks 0, 1, ...)"});
     }
   }
   Others::get().let_go();

@@ -39,7 +39,7 @@ class NumbersPass : public DevicePass {
  public:
   NumbersPass(Part part, tests::Then<Part> then) : part_(std::move(part)), then_(std::move(then)) {}
 
-  void sum(const std::function<bool()>&) override {}
+  void sum() override {}
 
   void merge(const DevicePasses& passes, OnMerged then) override {
     then(merged(passes).packed(), "");

@@ -267,6 +267,38 @@ void check_not_finite(const Layout& layout, Kernels* kernels) {
   }
 }
 
+/// Checks dx of running statistics. It depends on the input by the slope of the activation alone,
+/// so inputs that are not finite do not spoil it.
+template <class T, class Kernels>
+void check_running_statistics(const Layout& layout, Kernels* kernels) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Activation& activation : kActivationsAndNone) {
+    CAPTURE(static_cast<int>(activation.type));
+    const bool is_plain = activation.type == ActType::kNone;
+    LayerCase<T> given(layout, activation, 3);  // gamma is above 0
+    given.of_batch = false;
+    for_each_by(&given, [&] {
+      for (const double value : {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()}) {
+        CAPTURE(value);
+        if (std::isnan(value) && !is_plain) continue;
+        const double slope = value > 0 || is_plain              ? 1
+                             : activation.type == ActType::kElu ? 0
+                                                                : activation.slope;
+        given.x.elements[20] = Type<T>::of(value);
+        given.y.elements[20] = Type<T>::of(static_cast<double>(activated(activation, value)));
+        for (const double dy : {0.5, 0.0}) {
+          given.dy.elements[20] = Type<T>::of(dy);
+          std::vector<T> dx(given.x.elements.size());
+          kernels->phases(given).input_gradient(WriteMode::kAssign, &dx);
+          const auto expected = static_cast<double>(given.factor(given.x.channel(20))) * dy * slope;
+          CHECK(static_cast<double>(Type<T>::value(dx[20])) ==
+                doctest::Approx(expected).epsilon(1e-3));
+        }
+      }
+    });
+  }
+}
+
 /// Checks inputs in place where ELU is flat, also by rounding, and inputs that are not finite.
 template <class T, class Kernels>
 void check_flat(const Layout& layout, Kernels* kernels) {
@@ -442,6 +474,7 @@ void test_not_finite() {
   Kernels kernels;
   for (const Layout& layout : {Layout{1, 1, 64}, Layout{64, 1, 1}}) {
     check_not_finite<T>(layout, &kernels);
+    check_running_statistics<T>(layout, &kernels);
     check_flat<T>(layout, &kernels);
   }
 }

@@ -105,7 +105,6 @@ class WiredGroup : public ProcessGroup {
   int id() const override { return 0; }
   int size() const override { return wire_->size(); }
   std::string describe() const override { return "process " + std::to_string(process_); }
-  int number() const override { return process_; }
   std::string missing(const std::string& name) const override {
     return "Missing: who has no " + name + ".";
   }

@@ -286,7 +286,7 @@ void time_phases(const Case& given, bool small) {
         DevicePasses passes;
         for (const auto& layer : layers) {
           passes.push_back(forward ? layer->forward(calls.make()) : layer->backward(calls.make()));
-          passes.back()->sum(nullptr);
+          passes.back()->sum();
         }
         lap();
         for (const auto& pass : passes) pass->finish({pass}, {});
@@ -323,7 +323,7 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
       Layer layer(static_cast<int>(rank), given);
       Calls calls;
       const auto pass = [&](Meeting* meeting, const std::shared_ptr<DevicePass>& own) {
-        meeting->sum(own.get());
+        own->sum();
         meeting->arrive(layer.device(), own);
         calls.wait(1);
       };

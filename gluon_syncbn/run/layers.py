@@ -1,0 +1,93 @@
+"""Replaces MXNet's layer, and with ``--convert`` every BatchNorm that the program makes."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon.nn.basic_layers import _BatchNorm
+
+from ..block import SyncBatchNorm, contexts_of
+from ..convert import synchronize
+from ..mxnet_versions import IS_2, PLAIN_NORMS, name_of
+from ..symbols.graph import number_devices
+from .first_calls import wrap_method
+from .summary import left_layers, made
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def replace(convert: bool, num_devices: int | None) -> None:
+    """Put SyncBatchNorm wherever MXNet's own can be imported from, and note the layers made."""
+    replace_in_mxnet(PLAIN_NORMS[1], SyncBatchNorm)
+    _after_init(SyncBatchNorm, lambda layer: made.append(name_of(layer)))
+    if convert:
+        _convert_new_layers(num_devices)
+    if not IS_2:
+        _number_devices_later()
+
+
+def replace_in_mxnet(theirs: Any, ours: Any) -> None:
+    """Put `ours` wherever a module of MXNet has `theirs`."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == "mxnet":
+            for name in [name for name, value in vars(module).items() if value is theirs]:
+                setattr(module, name, ours)
+
+
+def _convert_new_layers(num_devices: int | None) -> None:
+    """Make a SyncBatchNorm of each plain BatchNorm when it has been made."""
+
+    def convert(layer: Any) -> None:
+        if type(layer) is gluon.nn.BatchNorm:
+            # The layers of MXNet 2 have no names yet.
+            name = f"batchnorm{len(made)}" if IS_2 else layer.name
+            synchronize(layer, name, num_devices, None)
+            made.append(name)
+        elif not isinstance(layer, SyncBatchNorm):
+            left_layers[type(layer).__name__] += 1
+
+    _after_init(_BatchNorm, convert)
+
+
+def _after_init(block: type, then: Callable) -> None:
+    init = block.__init__  # type: ignore[misc]
+
+    @functools.wraps(init)
+    def init_and_then(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        then(self)
+
+    block.__init__ = init_and_then  # type: ignore[misc]
+
+
+def _number_devices_later() -> None:
+    """Complete networks that became symbols before their parameters had contexts."""
+    seen: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
+
+    def numbering(forward: Callable) -> Callable:
+        @functools.wraps(forward)
+        def number_and_forward(block: Any, *inputs: Any) -> Any:
+            arguments, symbol = block._cached_graph
+            original, number = seen.setdefault(block, (symbol, 0))
+            contexts = next(filter(None, map(contexts_of, block.params.values())), [])
+            if contexts and len(contexts) != number:  # programs move networks, too
+                seen[block] = original, len(contexts)
+                numbered = number_devices(original, len(contexts))
+                if numbered is not original:
+                    block._cached_graph = arguments, numbered
+                    block._clear_cached_op()
+            return forward(block, *inputs)
+
+        return number_and_forward
+
+    def number_of_module(module: Any) -> None:
+        module._symbol = number_devices(module._symbol, len(module._context))
+
+    wrap_method(gluon.SymbolBlock, "forward", numbering)
+    _after_init(mx.mod.Module, number_of_module)
