@@ -204,14 +204,14 @@ def main() -> None:
         folder = getattr(options, name)
         setattr(options, name, folder and folder.resolve())
     kept = BUILD / "rows.json"
-    table: dict[str, list[str]] = json.loads(kept.read_text()) if kept.exists() else {}
     for program, how, differs in rows(options):
-        date = datetime.date.today().isoformat()
-        table[f"{program} | {how}"] = [differs, date]
-        kept.write_text(json.dumps(table, indent=1))
         print(f"{program} | {how}: {differs}", file=sys.stderr)
+        # Reads it again, because another run may write to it at the same time.
+        table = json.loads(kept.read_text()) if kept.exists() else {}
+        table[f"{program} | {how}"] = [differs, datetime.date.today().isoformat()]
+        kept.write_text(json.dumps(table, indent=1))
     print("| program | how | what differs | date |\n| --- | --- | --- | --- |")
-    for case, (differs, date) in table.items():
+    for case, (differs, date) in sorted(json.loads(kept.read_text()).items()):
         print(f"| {case} | {differs} | {date} |")
 
 

@@ -19,6 +19,7 @@ MODES: dict[str, tuple[str, ...]] = {
     "run --convert": ("-m", "gluon_syncbn", "run", "--convert", "-m", "pytest"),
 }
 
+HERE = str(Path(__file__).parent)
 Outcomes = Dict[str, Tuple[str, str]]  # of each test: passed, failed, ..., and its message
 
 
@@ -68,7 +69,7 @@ def run_file(
         "MXNET_MODULE_SEED": "1",
         "MXNET_TEST_SEED": "1",
         "OTHERS_OUTCOMES": str(written),
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]]),
+        "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]),
     }
     pytest: tuple[str, ...] = ("-q", "-p", "outcomes", "-p", "no:cacheprovider", "-c", os.devnull)
     # The method ends the process, because a test that hangs in MXNet answers to nothing else.

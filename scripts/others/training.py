@@ -135,7 +135,6 @@ SYMBOLS: dict[str, Callable[[int], Any]] = {
     "insightface r50": partial(insightface, "fresnet", num_layers=18, net_output="E"),
     "insightface r50, v1": partial(insightface, "fresnet", num_layers=18, net_unit=1, net_se=1),
     "insightface MobileFaceNet": partial(insightface, "fmobilefacenet", net_output="GDC"),
-    "insightface VarGFaceNet": partial(insightface, "vargfacenet", net_multiplier=0.25),
     "MXNet example resnet": partial(classifier, "resnet", "flatten0", num_layers=18),
     "MXNet example resnext": partial(classifier, "resnext", "flatten0", num_layers=18, num_group=4),
     "MXNet example inception-bn": partial(classifier, "inception-bn", "ch_concat_5b_chconcat"),
