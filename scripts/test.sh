@@ -122,9 +122,10 @@ mxnet2() {
     printf '%s\n' "$wanted" >"$venv/installed"
   fi
   # Tests that ask for Module, GluonCV and the like skip themselves.
-  PYTHONPATH="$PWD" "$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile \
-    --max-worker-restart 0 tests/layer tests/machine/test_cpu_contexts.py \
-    tests/machine/test_cpu_workspaces.py tests/machine/test_diagnose.py::test_without_gpus \
+  # MXNET2_PACKAGES: scripts/others.sh puts the Python package of a fork there.
+  PYTHONPATH="$PWD${MXNET2_PACKAGES:+:$MXNET2_PACKAGES}" "$venv/bin/python" -m pytest \
+    --numprocesses 2 --dist loadfile --max-worker-restart 0 \
+    tests/layer tests/machine/test_cpu_{contexts,workspaces}.py tests/machine/test_diagnose.py::test_without_gpus \
     tests/networks/test_{dist_sync,model_zoo}.py \
     tests/export/test_{export,fold,deploy,command_line,onnx}.py \
     tests/scripts/test_examples.py::test_fcn_numpy "$@"
