@@ -79,7 +79,7 @@ def convert_sync_batchnorm(
     for layer in layers:
         if isinstance(layer, SyncBatchNorm):
             continue
-        difference = _difference_from_batchnorm(layer)
+        difference = difference_from_batchnorm(layer)
         if difference is None:
             synchronize(layer, names[layer], num_devices, sync_group_size)
             converted.append(layer.name)
@@ -100,7 +100,7 @@ def convert_sync_batchnorm(
     return net
 
 
-def _difference_from_batchnorm(layer: Any) -> str | None:
+def difference_from_batchnorm(layer: Any) -> str | None:
     """Say why `layer` cannot become a SyncBatchNorm, or return None if it can.
 
     Its instance attributes, hooks and parameters stay in any case, with all that was set on them.

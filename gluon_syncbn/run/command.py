@@ -24,7 +24,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--convert",
         action="store_true",
-        help="also make a SyncBatchNorm of each plain gluon.nn.BatchNorm, for scripts without an "
+        help="also make a SyncBatchNorm of each gluon.nn.BatchNorm, for scripts without an "
         "option for it",
     )
     parser.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from ..block import SyncBatchNorm, contexts_of
-from ..convert import synchronize
+from ..convert import difference_from_batchnorm, synchronize
 from ..mxnet_versions import IS_2, PLAIN_NORMS, name_of
 from ..symbols.graph import number_devices
 from .first_calls import wrap_method
@@ -41,18 +42,38 @@ def replace_in_mxnet(theirs: Any, ours: Any) -> None:
 
 
 def _convert_new_layers(num_devices: int | None) -> None:
-    """Make a SyncBatchNorm of each plain BatchNorm when it has been made."""
+    """Make a SyncBatchNorm of each BatchNorm that can be one, before its first call."""
+    new: weakref.WeakSet[Any] = weakref.WeakSet()
+    lock = threading.RLock()
 
     def convert(layer: Any) -> None:
-        if type(layer) is gluon.nn.BatchNorm:
-            # The layers of MXNet 2 have no names yet.
-            name = f"batchnorm{len(made)}" if IS_2 else layer.name
-            synchronize(layer, name, num_devices, None)
-            made.append(name)
-        elif not isinstance(layer, SyncBatchNorm):
+        if difference_from_batchnorm(layer) is not None:
             left_layers[type(layer).__name__] += 1
+            return
+        # The layers of MXNet 2 have no names yet.
+        name = f"batchnorm{len(made)}" if IS_2 else layer.name
+        synchronize(layer, name, num_devices, None)
+        made.append(name)
 
-    _after_init(_BatchNorm, convert)
+    def converting(call: Callable) -> Callable:
+        @functools.wraps(call)
+        def convert_and_call(block: Any, *args: Any, **kwargs: Any) -> Any:
+            if block in new:
+                with lock:
+                    if block in new:  # else another thread has converted it
+                        convert(block)
+                        new.discard(block)
+            return call(block, *args, **kwargs)
+
+        return convert_and_call
+
+    def note(layer: Any) -> None:
+        if not isinstance(layer, SyncBatchNorm):
+            new.add(layer)
+
+    # At the end of this constructor, those of subclasses have yet to change the layer.
+    _after_init(_BatchNorm, note)
+    wrap_method(gluon.Block, "__call__", converting)
 
 
 def _after_init(block: type, then: Callable) -> None:

@@ -112,8 +112,8 @@ def _own_attributes(theirs: dict[str, str], name: str | None, in_graph: bool) ->
         **kept,
         "op_type": OP_TYPE,
         "num_devices": theirs.get("ndev", "1"),
-        "key": theirs["key"] or layer,
-        # Copies of a graph share the key.
+        # Nodes of a graph need no key. It is for messages, and MXNet's may be a number.
+        "key": layer if in_graph else theirs["key"],
         "scope": "graph" if in_graph else "key",
         **({"version": ATTRIBUTES_VERSION} if in_graph else {}),
     }

@@ -33,8 +33,8 @@ def summarize(converts: bool) -> None:
             )
     for kind, number in left_layers.items():
         _say(
-            f"{_count(number, 'layer')} of {kind} stayed: --convert converts layers of the class "
-            "BatchNorm itself"
+            f"{_count(number, 'layer')} of {kind} stayed: --convert converts layers that compute "
+            "what BatchNorm computes"
         )
     for kind, number in left_operators.items():
         _say(

@@ -25,7 +25,7 @@ struct BackwardReads {
 
 /// The operator's attributes with the defaults of MXNet's BatchNorm.
 struct Attributes {
-  double eps = 1e-3F;  ///< MXNet's default is a float
+  double eps = 1e-3F;                    ///< MXNet's default is a float
   std::optional<double> momentum = 0.9;  ///< empty: the average over all batches
   bool fix_gamma = true;
   bool use_global_stats = false;
