@@ -66,10 +66,16 @@ class Matrix {
   std::int64_t slab_rows_;
 };
 
+/// Starts with the last parts, which the phase before may have left in the caches.
+template <class Visit>
+void parallel_backwards(std::int64_t number, const Visit& visit) {
+  parallel_for(number, [&](std::int64_t i) { visit(number - 1 - i); });
+}
+
 /// Calls visit(begin, extent) for all parts of a matrix.
 template <class Visit>
-void for_rows(const Matrix& matrix, const Visit& visit) {
-  parallel_for(matrix.number(), [&](std::int64_t i) { visit(matrix.begin(i), matrix[i]); });
+void for_rows_backwards(const Matrix& matrix, const Visit& visit) {
+  parallel_backwards(matrix.number(), [&](std::int64_t i) { visit(matrix.begin(i), matrix[i]); });
 }
 
 /// Asks the system for huge pages. The first write to each new page causes a page fault, which
@@ -292,7 +298,7 @@ void normalize(const T* x, const Layout& layout, Channels channels, const Affine
   const Matrix matrix(layout, kOutputColumns, kGrain);
   Arrays<Real<T>> arrays(channels, layout, &matrix);
   const auto of_z = arrays.of_z(n);
-  for_rows(matrix, [&](std::int64_t begin, Extent extent) {
+  for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
     kernels.column_normalize(x + begin, moved(shortcut, begin), extent, of_z, activation, store,
                              y + begin);
   });
@@ -336,7 +342,7 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, Channels chan
   Arrays<Real<T>> arrays(channels, layout, &matrix);
   const auto of_gate = arrays.of_gate(n, gate, x);
   const auto of_dx = input_gradient_arrays(n, x, sums, count, &arrays);
-  for_rows(matrix, [&](std::int64_t begin, Extent extent) {
+  for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
     kernels.column_input_gradient(dy + begin, moved(x, begin), moved(gate.y, begin), extent,
                                   of_gate, of_dx, gate.activation, store, dx + begin);
   });
@@ -361,7 +367,7 @@ void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, con
   }
   // One long run, because the channels do not matter.
   const std::int64_t number = layout.count() * layout.channels;
-  parallel_for(divide_up(number, kLeastGrain), [&](std::int64_t i) {
+  parallel_backwards(divide_up(number, kLeastGrain), [&](std::int64_t i) {
     compute(i * kLeastGrain, std::min(kLeastGrain, number - i * kLeastGrain));
   });
 }
