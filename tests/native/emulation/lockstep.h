@@ -14,7 +14,7 @@ namespace gluon_syncbn::tests {
 
 /// The order in which blocks run, and the threads of a block take a step. A GPU takes any: results
 /// may not differ.
-enum class Order {
+enum class Order : std::int64_t {
   kAscending,
   kDescending,
   kConcurrent,  ///< several blocks run at the same time
