@@ -39,8 +39,8 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   tests::Arguments<Body> arguments{body, tests::order_of_kernels()};
   static_assert(std::is_trivially_copyable_v<tests::Arguments<Body>>);
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
-  // The fake CUDA looks for addresses in all bytes, and old ones may be left between members. GCC 12
-  // leaves bytes after the last member as they are, so that `order` has none after it.
+  // The fake CUDA looks for addresses in all bytes, and old ones may be left between members. GCC
+  // 12 leaves bytes after the last member as they are, so that `order` has none after it.
   __builtin_clear_padding(&arguments);
 #endif
   const OnDevice on_device(stream->ordinal());
