@@ -112,7 +112,7 @@ def difference(plain: dict[str, Any], ours: dict[str, Any]) -> str:
     far = [
         f"{name} ({error:.0e})"
         for (name, error), float32 in zip(errors.items(), is_float32)
-        if not error < (1e-5 if float32 else 1e-7)
+        if not error < (1e-5 if float32 else 1e-6)
     ]
     return "nothing" if not far else f"{len(far)} of {len(errors)} arrays: " + ", ".join(far[:3])
 

@@ -13,6 +13,14 @@ from typing import Any
 NO_RESULT = "no result"  # the test started, and the process ended in it
 
 
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Leave out the tests that ran before another one ended the process."""
+    file = Path(os.environ["OTHERS_OUTCOMES"])
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    known = {json.loads(line)[0] for line in lines}
+    items[:] = [item for item in items if item.nodeid not in known]
+
+
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Write that a test has started."""
     _write(nodeid, NO_RESULT, "")

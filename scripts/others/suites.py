@@ -77,8 +77,7 @@ def run_file(
     outcomes: Outcomes = {}
     with written.with_suffix(".log").open("wb") as log:
         while True:
-            known = [option for test in outcomes for option in ("--deselect", test)]
-            command = [*MODES[mode], *pytest, *options, *known, file.name]
+            command = [*MODES[mode], *pytest, *options, file.name]
             status = run_python(command, file.parent, log, environment, timeout)
             before = len(outcomes)
             outcomes = read(written)
