@@ -10,6 +10,7 @@ from typing import Any
 
 ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 LiveArrays = ctypes.CFUNCTYPE(None, ArrayVisitor)
+FirstUse = ctypes.CFUNCTYPE(None)
 CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
 
 _TEXT = ctypes.c_char_p
@@ -27,7 +28,7 @@ _FUNCTIONS = {
     "leave_processes": (_TEXT,),
     "num_keys": (ctypes.c_size_t,),
     "operators_have_run": (ctypes.c_bool, _TEXT),
-    "register": (_TEXT, _TEXT, CpuContextCheck, LiveArrays),
+    "register": (_TEXT, _TEXT, CpuContextCheck, LiveArrays, FirstUse),
     "retire": (_TEXT,),
     "rounds": (_TEXT,),
     "set_timeout": (None, ctypes.c_double),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import mxnet as mx
 
 from . import cpu_contexts, executors, notebooks
-from .library import LIBRARY, CpuContextCheck, LiveArrays
+from .library import LIBRARY, CpuContextCheck, FirstUse, LiveArrays
 from .timeout import set_timeout_from_environment
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ def start() -> None:
     _register_operator()
     set_timeout_from_environment()
     notebooks.watch_cells()
-    executors.keep_modes()
 
 
 def _register_operator() -> None:
-    error = LIBRARY.register(mx.base._LIB._name.encode(), _check_cpu_contexts, _visit_live_arrays)
+    libmxnet = mx.base._LIB._name.encode()
+    error = LIBRARY.register(libmxnet, _check_cpu_contexts, _visit_live_arrays, _begin)
     if error is not None:
         raise ImportError(f"gluon_syncbn could not register its operator: {error}")
     # Python calls this handler before MXNet's own, because it is registered later.
@@ -43,6 +43,12 @@ def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
         problem = f"the settings for CPU contexts could not be checked: {error!r}"
     text = (problem or "").encode()[: size - 1]
     ctypes.memmove(message, text + b"\0", len(text) + 1)
+
+
+@FirstUse
+def _begin() -> None:
+    """Change what programs without the operator keep as it is."""
+    executors.keep_modes()
 
 
 @LiveArrays

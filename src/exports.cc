@@ -28,15 +28,16 @@
 
 using namespace gluon_syncbn;
 
-/// Registers the operator with the libmxnet that is loaded from the file `libmxnet`. Returns
-/// nullptr, or an error message.
+/// Registers the operator with the libmxnet that is loaded from the file `libmxnet`. Calls
+/// `first_use` with the first node. Returns nullptr, or an error message.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
                                                       mxnet::CpuContextCheck check,
-                                                      mxnet::LiveArrays live_arrays) {
+                                                      mxnet::LiveArrays live_arrays,
+                                                      op::FirstUse first_use) {
   return error_of([&] {
     mxnet::load_api(libmxnet);
     mxnet::set_cpu_context_check(check);
-    op::register_operator();
+    op::register_operator(first_use);
     mxnet::survive_forks(live_arrays);
   });
 }

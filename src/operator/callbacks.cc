@@ -1,6 +1,7 @@
 #include "operator/callbacks.h"
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -209,6 +210,17 @@ int create_operator(const char* context, int /*num_inputs*/, unsigned** /*shapes
   return kSuccess;
 }
 
+std::atomic<FirstUse> the_first_use{nullptr};
+std::atomic<bool> was_used{false};
+
+/// Changes what the operator needs to be different in MXNet. Programs without the operator keep
+/// MXNet as it is.
+void begin_at_first_use() {
+  if (was_used.exchange(true)) return;
+  accept_unknown_shapes();
+  if (const FirstUse first_use = the_first_use) first_use();
+}
+
 int do_nothing(void*) { return kSuccess; }
 
 int create_property(const char* /*op_type*/, int num_attributes, const char** names,
@@ -229,8 +241,7 @@ int create_property(const char* /*op_type*/, int num_attributes, const char** na
   static std::array<void*, 1> no_context{nullptr};
   *out = {static_cast<int>(only_deleter.size()), only_deleter.data(), no_context.data()};
 
-  // Programs without this operator keep MXNet as it is.
-  [[maybe_unused]] static const bool once = (mxnet::accept_unknown_shapes(), true);
+  begin_at_first_use();
   std::vector<std::pair<std::string, std::string>> attributes;
   for (int i = 0; i < num_attributes; ++i) attributes.emplace_back(names[i], values[i]);
   OwnedProperty::publish(std::make_shared<Property>(Attributes::parse(attributes)), callbacks, out);
@@ -239,7 +250,8 @@ int create_property(const char* /*op_type*/, int num_attributes, const char** na
 
 }  // namespace
 
-void register_operator() {
+void register_operator(FirstUse first_use) {
+  the_first_use = first_use;
   check(api().CustomOpRegister(kOpType, &create_property), "MXCustomOpRegister");
 }
 

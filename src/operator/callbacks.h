@@ -6,7 +6,10 @@ namespace gluon_syncbn::op {
 
 constexpr const char* kOpType = "SyncBatchNorm";
 
-/// Registers the operator with MXNet under kOpType.
-void register_operator();
+using FirstUse = void (*)();
+
+/// Registers the operator with MXNet under kOpType. Calls `first_use`, if there is one, with the
+/// first node.
+void register_operator(FirstUse first_use);
 
 }  // namespace gluon_syncbn::op

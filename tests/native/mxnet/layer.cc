@@ -14,7 +14,7 @@
 
 // library.cc
 extern "C" const char* gluon_syncbn_register(const char* libmxnet, void (*)(int, char*, int),
-                                             void (*)(void (*)(void*)));
+                                             void (*)(void (*)(void*)), void (*)());
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -50,7 +50,7 @@ Library::Library() {
   if (device(0).dev_type == mxnet::kGPUContext && cuda::device_count() == 0) {
     throw Error("skipped: GPUs: " + cuda::describe_devices());
   }
-  static const char* const error = gluon_syncbn_register(nullptr, nullptr, nullptr);
+  static const char* const error = gluon_syncbn_register(nullptr, nullptr, nullptr, nullptr);
   REQUIRE(error == nullptr);
 }
 
