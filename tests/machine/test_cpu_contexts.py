@@ -145,15 +145,20 @@ from tests.support.either_mxnet import nd
 
 x = nd.normal(shape=(5, 2, 3))  # steps, batch, channels
 for kind in ("LSTM", "GRU", "RNN"):
-    cell = getattr(gluon.rnn, f"{kind}Cell")(4)
+    cell = getattr(gluon.rnn, f"{kind}Cell")(4, input_size=3)
     layer = getattr(gluon.rnn, kind)(4, **({"activation": "tanh"} if kind == "RNN" else {}))
     both = gluon.rnn.LSTM(4, 2, bidirectional=True)
     for each in (layer, cell, both):
         each.initialize()
     cell.unroll(5, x, layout="TNC")
     layer(x)
-    for name in ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias"):
-        getattr(layer, f"l0_{name}").set_data(getattr(cell, name).data())
+    names = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")
+    if hasattr(layer, "rnn_param"):  # MXNet 2 has all in one vector
+        parts = [getattr(cell, name).data().asnumpy().ravel() for name in names]
+        layer.rnn_param.set_data(nd.array(np.concatenate(parts)))
+    else:
+        for name in names:
+            getattr(layer, f"l0_{name}").set_data(getattr(cell, name).data())
     x.attach_grad()
     gradients = []
     for call in (layer, lambda x: cell.unroll(5, x, layout="TNC", merge_outputs=True)[0], both):
