@@ -144,7 +144,7 @@ def test_passes_of_a_module_keep_their_mode(first):
         for _ in range(20):
             slow = mx.nd.dot(slow, slow) * 0
         # The passes are queued until this is known.
-        batch = mx.io.DataBatch([mx.nd.array(x) + slow[0, 0]])
+        batch = mx.io.DataBatch([mx.nd.array(x, ctx=mx.cpu()) + slow[0, 0]])
         outs = {}
         for is_train in (first, not first):
             module.forward(batch, is_train=is_train)
