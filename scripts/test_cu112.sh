@@ -107,7 +107,7 @@ printf '\ntest: MXNet %s for CUDA 11.2 on the fake CUDA\n' "$mxnet"
 # computes no convolutions, dense layers, sums over axes, casts to sparse arrays or MXNet's BatchNorm.
 # Tests that need them are left out, by the beginning of their names.
 left_out=(
-  tests/layer/test_operator.py::test_{mirrored_operators,module,sparse_arrays_are_refused}
+  tests/layer/test_operator.py::test_{mirrored_operators,module,passes_of_a_module,sparse_arrays_are_refused}
   tests/layer/test_cumulative_average.py::test_{exported,revert}
   tests/layer/test_activation.py::test_export
   tests/layer/test_activation.py::test_{options_of_the_layer,the_same_array,training_equals}
