@@ -53,13 +53,23 @@ void ProcessRounds::start_again(const std::shared_ptr<ProcessGroup>& group) {
   used_slots_ = 0;
 }
 
+namespace {
+
+/// An exchange that is under way lives until its merge or its answer is there. An answer that never
+/// comes must not keep it, and with it the layer.
+std::shared_ptr<Exchange> unowned(const std::shared_ptr<Exchange>& exchange) {
+  return {std::shared_ptr<void>(), exchange.get()};
+}
+
+}  // namespace
+
 // Messages of one name go in the order of the calls to queue(), however long the merges take.
 
 void ProcessRounds::queue(const std::string& name, const std::shared_ptr<Exchange>& exchange) {
   {
     const Lock lock(mutex_);
     auto& queue = queues_[name];
-    queue.push_back(exchange);
+    queue.push_back(queue.empty() ? unowned(exchange) : exchange);
     if (queue.size() > 1) return;
   }
   exchange->merge();
@@ -83,6 +93,7 @@ void ProcessRounds::start_next(const std::string& name) {
       return;
     }
     next = queue->second.front();
+    queue->second.front() = unowned(next);
   }
   next->merge();
 }

@@ -76,7 +76,8 @@ class ProcessRounds : public std::enable_shared_from_this<ProcessRounds> {
   std::shared_ptr<ProcessGroup> group_;
   std::uint64_t rounds_ = 0;
   std::uint64_t used_slots_ = 0;
-  // By the name of their messages, in the order of queue(). The first of each is under way.
+  // By the name of their messages, in the order of queue(). The first of each is under way, and not
+  // owned.
   std::map<std::string, std::deque<std::shared_ptr<Exchange>>> queues_;
 };
 
