@@ -177,6 +177,7 @@ def train_symbol(program: str, contexts: int) -> dict[str, Any]:
     scores = mx.sym.tanh(mx.sym.reshape(scores, shape=(BATCH // contexts, -1)))
     error = mx.sym.square(mx.sym.broadcast_sub(scores, mx.sym.var("label")))
     loss = mx.sym.MakeLoss(mx.sym.mean(error, axis=1))
+    images = batches(program)
     labels = mx.nd.full((STEPS * BATCH, 1), 0.3, dtype="float64")
     module = module_class(
         loss,
@@ -186,7 +187,7 @@ def train_symbol(program: str, contexts: int) -> dict[str, Any]:
     )
     mx.random.seed(5)
     module.fit(
-        mx.io.NDArrayIter(batches(program), labels, batch_size=BATCH, label_name="label"),
+        mx.io.NDArrayIter(images, labels, batch_size=BATCH, label_name="label"),
         eval_metric=mx.metric.Loss(),
         # Without it MXNet's Module reads auxiliary states too early.
         batch_end_callback=lambda _: mx.nd.waitall(),
@@ -197,7 +198,7 @@ def train_symbol(program: str, contexts: int) -> dict[str, Any]:
     )
     arguments, auxiliaries = module.get_params()
     written = {**arguments, **auxiliaries}
-    module.forward(mx.io.DataBatch([batches(program)[:BATCH]], [labels[:BATCH]]), is_train=False)
+    module.forward(mx.io.DataBatch([images[:BATCH]], [labels[:BATCH]]), is_train=False)
     for name in fixed_gammas(loss):
         written[name] = mx.nd.ones_like(written[name])
     return {**written, "loss in inference": module.get_outputs()[0]}
@@ -224,10 +225,8 @@ def train_block(program: str, contexts: int) -> dict[str, Any]:
     net.initialize(mx.init.Xavier(), force_reinit=True)
     net.cast("float64")
     net.apply(without_dropout)
-    if contexts > 1 and program.startswith("imgclsmob"):
-        # Its norms are of a subclass, which run --convert leaves.
-        importlib.import_module("gluon_syncbn").convert_sync_batchnorm(net)
-    net(batches(program)[:2])
+    images = batches(program)
+    net(images[:2])
     mx.nd.waitall()
     devices = [mx.cpu(i) for i in range(contexts)]
     net.collect_params().reset_ctx(devices)
@@ -236,7 +235,7 @@ def train_block(program: str, contexts: int) -> dict[str, Any]:
         net.collect_params(), "sgd", {k: v for k, v in OPTIMIZER.items() if k != "rescale_grad"}
     )
     for step in range(STEPS):
-        data = batches(program)[step * BATCH : (step + 1) * BATCH]
+        data = images[step * BATCH : (step + 1) * BATCH]
         with autograd.record():
             made = [net(x) for x in gluon.utils.split_and_load(data, devices)]
             outputs = [x[0] if isinstance(x, (tuple, list)) else x for x in made]
@@ -246,7 +245,7 @@ def train_block(program: str, contexts: int) -> dict[str, Any]:
         mx.nd.waitall()
     prefix = len(net.prefix)
     written = {name[prefix:]: p.data(devices[0]) for name, p in net.collect_params().items()}
-    output = net(batches(program)[:2])
+    output = net(images[:2])
     return {
         **written,
         "output in inference": output[0] if isinstance(output, (tuple, list)) else output,
