@@ -100,8 +100,8 @@ def time_layers(cases: list[Case], ratios: dict[str, tuple[str, ...]], quick: bo
     lines = []
     for case, times in zip(cases, found):
         shares = [ratio(times, *names) for names in ratios.values()]
-        lines.append([case.title, *map(times.get, methods), *shares])
-    return ["case", *(f"{TITLES[method]}, ms" for method in methods), *ratios], lines
+        lines.append([case.title, *shares, *map(times.get, methods)])
+    return ["case", *ratios, *(f"{TITLES[method]}, ms" for method in methods)], lines
 
 
 def run_op(options: argparse.Namespace) -> Table:
