@@ -12,6 +12,7 @@
 #include "common/write_mode.h"
 #include "norm/activation.h"
 #include "norm/moments.h"
+#include "norm/per_channel.h"
 
 namespace gluon_syncbn {
 
@@ -80,6 +81,12 @@ class Backend {
     void* variance = nullptr;
     std::optional<double> momentum;  ///< weight of the old values; empty: average over all batches
     void* num_batches = nullptr;     ///< batches averaged so far; null if there is a momentum
+
+    template <class P>
+    RunningAverages<P> averages() const {
+      return {static_cast<P*>(mean), static_cast<P*>(variance), momentum.value_or(0),
+              static_cast<P*>(num_batches)};
+    }
   };
   /// The results of a forward pass that its backward pass needs, besides arrays.
   struct Saved {
@@ -126,6 +133,17 @@ class Backend {
     const void* beta = nullptr;
     const void* y = nullptr;
     Gradients gradients;
+
+    /// Without elements the sum is 0, also where inv_std is infinite.
+    bool gamma_gradient_is_zero() const { return gradients.fix_gamma || data.layout.count() == 0; }
+    template <class P>
+    ParameterGradient<P> gamma_gradient() const {
+      return {static_cast<P*>(gradients.gamma), gradients.write_gamma};
+    }
+    template <class P>
+    ParameterGradient<P> beta_gradient() const {
+      return {static_cast<P*>(gradients.beta), gradients.write_beta};
+    }
   };
 
   virtual ~Backend() = default;

@@ -5,17 +5,17 @@
 #include "cpu/channel_math.h"
 #include "cpu/passes.h"
 
-namespace gluon_syncbn {
+namespace gluon_syncbn::cpu {
 namespace {
 
 class CpuBackend : public Backend {
  public:
   std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) override {
-    return cpu::forward_pass(work, std::move(call));
+    return forward_pass(work, std::move(call));
   }
 
   std::shared_ptr<DevicePass> backward(const Backward& work, std::shared_ptr<Call> call) override {
-    return cpu::backward_pass(work, std::move(call));
+    return backward_pass(work, std::move(call));
   }
 
   StatisticsPtr running_statistics(const Data& data, const void* running_mean,
@@ -32,10 +32,10 @@ class CpuBackend : public Backend {
 
 }  // namespace
 
-const std::shared_ptr<Backend>& cpu_backend() {
+const std::shared_ptr<Backend>& backend() {
   static const std::shared_ptr<Backend>& backend =
       *new std::shared_ptr<Backend>(std::make_shared<CpuBackend>());
   return backend;
 }
 
-}  // namespace gluon_syncbn
+}  // namespace gluon_syncbn::cpu

@@ -4,9 +4,9 @@
 
 #include "backend/backend.h"
 
-namespace gluon_syncbn {
+namespace gluon_syncbn::cpu {
 
 /// The backend of all CPU contexts.
-const std::shared_ptr<Backend>& cpu_backend();
+const std::shared_ptr<Backend>& backend();
 
-}  // namespace gluon_syncbn
+}  // namespace gluon_syncbn::cpu

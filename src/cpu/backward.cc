@@ -20,7 +20,7 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
         statistics_(HostStatistics::of(*work_.saved.statistics)),
         dy_(static_cast<const T*>(work_.dy)),
         x_(static_cast<const T*>(work_.x)),
-        normalization_(affine_of<T>(statistics_, work_.gamma, work_.beta)),
+        normalization_(channel_parameters<T>(statistics_, work_.gamma, work_.beta)),
         gate_{work_.activation, static_cast<const T*>(work_.y)},
         dx_(static_cast<T*>(work_.gradients.data)),
         dshortcut_(static_cast<T*>(work_.gradients.shortcut)),
@@ -46,16 +46,14 @@ class BackwardPass : public HostPass<GradientSums, GradientSums> {
                    static_cast<double>(work_.saved.count), store_, dx_);
   }
 
-  void write_channel_results() override {
-    write_parameter_gradients(work_.data, own(), statistics_, work_.gradients);
-  }
+  void write_channel_results() override { write_parameter_gradients(work_, own(), statistics_); }
 
   const Backend::Backward work_;
   const HostStatistics& statistics_;
   const T* const dy_;
   const T* const x_;
-  const Affine<T> normalization_;
-  const Gate<T> gate_;
+  const ChannelParameters<T> normalization_;
+  const DzInputs<T> gate_;
   T* const dx_;
   T* const dshortcut_;
   const StoreMode store_;

@@ -10,7 +10,7 @@
 #include "norm/moments.h"
 
 /// The computations of CPU contexts on numbers per channel.
-namespace gluon_syncbn {
+namespace gluon_syncbn::cpu {
 
 /// Running statistics are moments of one element per channel, with the running variance as m2.
 struct HostStatistics : Statistics, Moments {
@@ -34,7 +34,8 @@ void move_running_statistics(const Backend::Forward& work, const Moments& batch)
 /// The numbers of the normalization for data of T. `gamma` may be null. `beta` may be null if no
 /// kernel computes z.
 template <class T>
-cpu::Affine<T> affine_of(const HostStatistics& statistics, const void* gamma, const void* beta) {
+ChannelParameters<T> channel_parameters(const HostStatistics& statistics, const void* gamma,
+                                        const void* beta) {
   return {statistics.mean.data(), statistics.inv_std.data(), static_cast<const Real<T>*>(gamma),
           static_cast<const Real<T>*>(beta)};
 }
@@ -42,8 +43,7 @@ cpu::Affine<T> affine_of(const HostStatistics& statistics, const void* gamma, co
 /// Throws Error unless the input of every channel is recoverable from its output.
 void require_invertible(const Backend::Backward& pass);
 
-void write_parameter_gradients(const Backend::Data& data, const GradientSums& own,
-                               const HostStatistics& statistics,
-                               const Backend::Gradients& gradients);
+void write_parameter_gradients(const Backend::Backward& work, const GradientSums& own,
+                               const HostStatistics& statistics);
 
-}  // namespace gluon_syncbn
+}  // namespace gluon_syncbn::cpu

@@ -9,7 +9,6 @@
 #include "cpu/host_pass.h"
 #include "cpu/kernels.h"
 #include "cpu/passes.h"
-#include "norm/moving_average.h"
 
 namespace gluon_syncbn::cpu {
 namespace {
@@ -41,13 +40,13 @@ class ForwardPass : public HostPass<Moments, HostStatistics> {
 
   void write_outputs(Channels channels) override {
     if (!y_) return;
-    normalize(x_, layout(), channels, affine_of<T>(*merged(), work_.gamma, work_.beta),
+    normalize(x_, layout(), channels, channel_parameters<T>(*merged(), work_.gamma, work_.beta),
               work_.activation, store_, y_, shortcut_);
   }
 
   void write_channel_results() override {
     *work_.saved = {merged(), merged()->count};
-    if (moves_averages(merged()->count)) move_running_statistics(work_, *merged());
+    if (merged()->count > 0) move_running_statistics(work_, *merged());
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
@@ -66,7 +65,7 @@ void normalize_by(const Backend::Forward& work, const HostStatistics& statistics
   const auto store = prepare_output(work.write, layout, y);
   for_each_part({layout}, [&](Channels channels) {
     normalize(static_cast<const T*>(work.x), layout, channels,
-              affine_of<T>(statistics, work.gamma, work.beta), work.activation, store, y,
+              channel_parameters<T>(statistics, work.gamma, work.beta), work.activation, store, y,
               static_cast<const T*>(work.shortcut));
   });
 }

@@ -13,6 +13,7 @@
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"
 #include "cpu/tuning.h"
+#include "norm/per_channel.h"
 
 namespace gluon_syncbn::cpu {
 namespace {
@@ -126,16 +127,17 @@ class Arrays {
 
   /// The numbers of z = (x - center) * scale + shift. The shift corrects the rounded center.
   template <class T>
-  NormalizationArrays<R> of_z(const Affine<T>& n) {
+  NormalizationArrays<R> of_z(const ChannelParameters<T>& n) {
     return {make([&](std::size_t c) { return n.mean[c]; }),
             make([&](std::size_t c) { return n.scale(c); }), make([&](std::size_t c) {
-              return static_cast<double>(n.beta[c]) - rest_of<R>(n.mean[c]) * n.scale(c);
+              return shift_of<R>(n.mean[c], n.scale(c), static_cast<double>(n.beta[c]));
             })};
   }
   /// The numbers with which a kernel turns dy into dz, and computes x - center. `x` is null in
   /// place, where x - center = (z - shift) * scale.
   template <class T>
-  NormalizationArrays<R> of_gate(const Affine<T>& n, const Gate<T>& gate, const T* x) {
+  NormalizationArrays<R> of_gate(const ChannelParameters<T>& n, const DzInputs<T>& gate,
+                                 const T* x) {
     const bool looks_at_z = gate.activation.type != ActType::kNone && !gate.y;
     if (x && looks_at_z) return of_z(n);
     const R* center = make([&](std::size_t c) { return n.mean[c]; });
@@ -164,18 +166,19 @@ class Arrays {
 
 /// The numbers of dx. `x` is null in place, where x - center has no error of a rounded center.
 template <class R, class T>
-InputGradientArrays<R> input_gradient_arrays(const Affine<T>& n, const T* x,
+InputGradientArrays<R> input_gradient_arrays(const ChannelParameters<T>& n, const T* x,
                                              const GradientSums* sums, double count,
                                              Arrays<R>* arrays) {
-  const auto share = [&](std::size_t c) { return -n.scale(c) / count; };
-  const auto x_factor = [&](std::size_t c) {
-    return sums ? share(c) * sums->dy_centered[c] * n.inv_std[c] * n.inv_std[c] : 0;
+  const auto factors = [&](std::size_t c) {
+    return sums ? InputGradientFactors::of(sums->dy[c], sums->dy_centered[c], count, n.scale(c),
+                                           n.inv_std[c])
+                : InputGradientFactors{};
   };
-  return {arrays->make([&](std::size_t c) { return n.scale(c); }), arrays->make(x_factor),
+  return {arrays->make([&](std::size_t c) { return n.scale(c); }),
+          arrays->make([&](std::size_t c) { return factors(c).x_factor; }),
           arrays->make([&](std::size_t c) {
-            if (!sums) return 0.0;
-            const double constant = share(c) * sums->dy[c];
-            return x ? constant - rest_of<R>(n.mean[c]) * x_factor(c) : constant;
+            const InputGradientFactors of_dx = factors(c);
+            return x ? of_dx.constant_for<R>(n.mean[c]) : of_dx.constant;
           })};
 }
 
@@ -224,7 +227,7 @@ void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kern
 template <class T>
 void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
                               const Kernels<T>& kernels, const NormalizationArrays<double>& numbers,
-                              const Gate<T>& gate, GradientSums* result) {
+                              const DzInputs<T>& gate, GradientSums* result) {
   ColumnSums sums(matrix);
   parallel_for(matrix.number(), [&](std::int64_t i) {
     const std::int64_t begin = matrix.begin(i);
@@ -284,7 +287,7 @@ void moments(const T* x, const Layout& layout, Channels channels, Moments* resul
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, Channels channels, const Affine<T>& n,
+void normalize(const T* x, const Layout& layout, Channels channels, const ChannelParameters<T>& n,
                const Activation& activation, StoreMode store, T* y, const T* shortcut) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
@@ -306,7 +309,7 @@ void normalize(const T* x, const Layout& layout, Channels channels, const Affine
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
-                   const Affine<T>& n, const Gate<T>& gate, GradientSums* result) {
+                   const ChannelParameters<T>& n, const DzInputs<T>& gate, GradientSums* result) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (layout.has_runs()) {
@@ -325,8 +328,8 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels chann
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
-                    const Affine<T>& n, const Gate<T>& gate, const GradientSums* sums, double count,
-                    StoreMode store, T* dx) {
+                    const ChannelParameters<T>& n, const DzInputs<T>& gate,
+                    const GradientSums* sums, double count, StoreMode store, T* dx) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (layout.has_runs()) {
@@ -349,8 +352,8 @@ void input_gradient(const T* dy, const T* x, const Layout& layout, Channels chan
 }
 
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, const Gate<T>& gate,
-                       StoreMode store, T* dz) {
+void shortcut_gradient(const T* dy, const Layout& layout, Channels channels,
+                       const DzInputs<T>& gate, StoreMode store, T* dz) {
   if (layout.is_empty()) return;
   // Without an activation there is no y, and dz is dy. The kernel may then read any array as y.
   const T* y = gate.y ? gate.y : dy;
@@ -372,17 +375,18 @@ void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, con
   });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                                \
-  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                              \
-  template void moments<T>(const T*, const Layout&, Channels, Moments*);                           \
-  template void normalize<T>(const T*, const Layout&, Channels, const Affine<T>&,                  \
-                             const Activation&, StoreMode, T*, const T*);                          \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, Channels, const Affine<T>&,    \
-                                 const Gate<T>&, GradientSums*);                                   \
-  template void input_gradient<T>(const T*, const T*, const Layout&, Channels, const Affine<T>&,   \
-                                  const Gate<T>&, const GradientSums*, double, StoreMode, T*);     \
-  template void shortcut_gradient<T>(const T*, const Layout&, Channels, const Gate<T>&, StoreMode, \
-                                     T*);
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                               \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                             \
+  template void moments<T>(const T*, const Layout&, Channels, Moments*);                          \
+  template void normalize<T>(const T*, const Layout&, Channels, const ChannelParameters<T>&,      \
+                             const Activation&, StoreMode, T*, const T*);                         \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, Channels,                     \
+                                 const ChannelParameters<T>&, const DzInputs<T>&, GradientSums*); \
+  template void input_gradient<T>(const T*, const T*, const Layout&, Channels,                    \
+                                  const ChannelParameters<T>&, const DzInputs<T>&,                \
+                                  const GradientSums*, double, StoreMode, T*);                    \
+  template void shortcut_gradient<T>(const T*, const Layout&, Channels, const DzInputs<T>&,       \
+                                     StoreMode, T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 

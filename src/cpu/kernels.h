@@ -12,32 +12,30 @@
 #include "cpu/simd/isa.h"
 #include "norm/activation.h"
 #include "norm/moments.h"
+#include "norm/per_channel.h"
 
 namespace gluon_syncbn {
 
 /// The four phases of batch normalization on one device, for T in float, double and Half. Sums are
 /// computed in double, in an order that depends on the layout alone.
-///
-/// S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
-/// Internal Covariate Shift", 2015, algorithm 1 and section 3.
 namespace cpu {
 
 /// The numbers of z = (x - mean) * inv_std * gamma + beta, for all channels.
 template <class T>
-struct Affine {
+struct ChannelParameters {
   const double* mean;
   const double* inv_std;
   const Real<T>* gamma;  ///< null: 1
   const Real<T>* beta;   ///< may be null if no kernel computes z
 
   double scale(std::size_t c) const {
-    return gamma ? static_cast<double>(gamma[c]) * inv_std[c] : inv_std[c];
+    return scale_of(gamma, static_cast<std::int64_t>(c), inv_std[c]);
   }
 };
 
 /// How to compute dz, the gradient with respect to the argument of the activation, from dy.
 template <class T>
-struct Gate {
+struct DzInputs {
   Activation activation = {};
   /// The output. If it is null, dz is computed from z. In place, x is null and computed from y too.
   const T* y = nullptr;
@@ -60,26 +58,28 @@ void moments(const T* x, const Layout& layout, Channels channels, Moments* resul
 
 /// y = act(z), or act(z + shortcut).
 template <class T>
-void normalize(const T* x, const Layout& layout, Channels channels, const Affine<T>& normalization,
-               const Activation& activation, StoreMode store, T* y, const T* shortcut = nullptr);
+void normalize(const T* x, const Layout& layout, Channels channels,
+               const ChannelParameters<T>& normalization, const Activation& activation,
+               StoreMode store, T* y, const T* shortcut = nullptr);
 
 /// Writes the sums of dz of `channels` into `result`, which has zeros for all channels. `x` is null
 /// in place.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
-                   const Affine<T>& normalization, const Gate<T>& gate, GradientSums* result);
+                   const ChannelParameters<T>& normalization, const DzInputs<T>& gate,
+                   GradientSums* result);
 
 /// Writes dx. `sums` are the merged sums of all devices, whose channels have `count` elements. They
 /// are null if the running statistics were used.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
-                    const Affine<T>& normalization, const Gate<T>& gate, const GradientSums* sums,
-                    double count, StoreMode store, T* dx);
+                    const ChannelParameters<T>& normalization, const DzInputs<T>& gate,
+                    const GradientSums* sums, double count, StoreMode store, T* dx);
 
 /// Writes dz. The gate has an output or no activation.
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, Channels channels, const Gate<T>& gate,
-                       StoreMode store, T* dz);
+void shortcut_gradient(const T* dy, const Layout& layout, Channels channels,
+                       const DzInputs<T>& gate, StoreMode store, T* dz);
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

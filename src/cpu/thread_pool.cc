@@ -17,7 +17,7 @@
 #include "common/error.h"
 #include "cpu/tuning.h"
 
-namespace gluon_syncbn {
+namespace gluon_syncbn::cpu {
 namespace {
 
 int cores_of_process() {
@@ -210,4 +210,4 @@ int num_threads() { return Team::instance().limit(); }
 
 void set_num_threads(int number) { Team::instance().set_limit(number); }
 
-}  // namespace gluon_syncbn
+}  // namespace gluon_syncbn::cpu

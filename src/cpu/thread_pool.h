@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace gluon_syncbn {
+namespace gluon_syncbn::cpu {
 
 /// Calls task(i) for all i in [0, number), in rising order, on the calling thread and on helping
 /// threads. Helpers come only if there are many tasks and a core is free. The result of task(i)
@@ -20,4 +20,4 @@ int num_threads();
 /// For tests. A number below 1 means 1.
 void set_num_threads(int number);
 
-}  // namespace gluon_syncbn
+}  // namespace gluon_syncbn::cpu

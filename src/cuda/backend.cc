@@ -16,7 +16,6 @@
 #include "cuda/kernels/phases.h"
 #include "cuda/partial_statistics.h"
 #include "norm/invertible.h"
-#include "norm/moving_average.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -78,11 +77,7 @@ void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics&
     merge.channels = statistics.channels;
     merge.eps = work.eps;
     merge.statistics = statistics.arrays();
-    if (moves_running) {
-      const Backend::Running& running = work.running;
-      merge.averages = {static_cast<P*>(running.mean), static_cast<P*>(running.variance),
-                        running.momentum.value_or(0), static_cast<P*>(running.num_batches)};
-    }
+    if (moves_running) merge.averages = work.running.averages<P>();
     merge.gamma = static_cast<const P*>(work.gamma);
     merge.beta = static_cast<const P*>(work.beta);
     merge.normalizations = statistics.normalizations<P>();
@@ -252,8 +247,7 @@ class ForwardPass : public GpuPass {
     std::int64_t count = 0;
     for (const auto& each : all) count += each->count();
     *work_.saved = {statistics, count};
-    launch_forward(gpu(), work_, *statistics, messages(all, scratch_of(gpu())),
-                   moves_averages(count));
+    launch_forward(gpu(), work_, *statistics, messages(all, scratch_of(gpu())), count > 0);
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
@@ -306,12 +300,9 @@ class BackwardPass : public GpuPass {
       if (work_.inplace) {
         merge.check = {Invertible::of(work_.data.dtype, work_.activation), first_not_invertible()};
       }
-      // Without elements the sum is 0, also where inv_std is infinite.
-      merge.gamma_gradient_is_zero = gradients.fix_gamma || layout().count() == 0;
-      merge.gamma_gradient = {static_cast<P*>(gradients.gamma),
-                              gradients.write_gamma == WriteMode::kAdd};
-      merge.beta_gradient = {static_cast<P*>(gradients.beta),
-                             gradients.write_beta == WriteMode::kAdd};
+      merge.gamma_gradient_is_zero = work_.gamma_gradient_is_zero();
+      merge.gamma_gradient = work_.gamma_gradient<P>();
+      merge.beta_gradient = work_.beta_gradient<P>();
       cuda::input_gradient(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x),
                            layout(), merge, gradients.write_data, static_cast<T*>(gradients.data),
                            scratch, gpu()->stream(), gate<T>(), gradients.write_shortcut,

@@ -34,7 +34,7 @@ std::shared_ptr<Backend> gpu_backend(const Device& device, const std::string& la
 }  // namespace
 
 std::shared_ptr<Backend> backend_of(const Device& device, const std::string& layer) {
-  if (device.type == "cpu") return cpu_backend();
+  if (device.type == "cpu") return cpu::backend();
   if (device.type == "gpu") return gpu_backend(device, layer);
   throw Error(layer + ": called on " + device.name() +
               " where a context of type cpu or gpu is expected");

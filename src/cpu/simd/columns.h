@@ -128,7 +128,7 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
         [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED { fetch(x + row * width + i); });
   };
   const auto seen = [&](std::int64_t i) {
-    return Deviations<Doubles>{load(pivots + i), load(sums.first + i), load(sums.second + i)};
+    return PivotSums<Doubles>{load(pivots + i), load(sums.first + i), load(sums.second + i)};
   };
   choose_pivots(x, width, rows, mean, rows_before == 0, columns, pivots);
   look();
@@ -142,7 +142,7 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
   }
   const MergeWeight weight = MergeWeight::of(rows_before, rows);
   for (std::int64_t i = 0; i < columns; ++i) {
-    const Deviations<double> d{pivots[i], sums.first[i], sums.second[i]};
+    const PivotSums<double> d{pivots[i], sums.first[i], sums.second[i]};
     weight.merge(d.mean(share), d.m2(share), mean + i, m2 + i);
   }
 }

@@ -56,14 +56,14 @@ GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t chann
 }
 
 /// The sums of Terms::first and Terms::second over a block.
-struct Sums {
+struct TermSums {
   double first;
   double second;
 };
 
 /// Sums terms(i) over a block. `i` is the index of a vector's first element.
 template <class EachTerms>
-GLUON_SYNCBN_INLINE Sums sum_block(const Block& block, const EachTerms& terms) {
+GLUON_SYNCBN_INLINE TermSums sum_block(const Block& block, const EachTerms& terms) {
   Doubles first[kChains] = {};
   Doubles second[kChains] = {};
   const auto add = [&](const Terms& more, std::int64_t k) GLUON_SYNCBN_INLINED {
@@ -93,8 +93,8 @@ GLUON_SYNCBN_INLINE Sums sum_block(const Block& block, const EachTerms& terms) {
 }
 
 template <class T>
-GLUON_SYNCBN_INLINE Deviations<double> deviations(const T* x, const Block& block, double pivot) {
-  const Sums sums = sum_block(block, [&](std::int64_t i) GLUON_SYNCBN_INLINED {
+GLUON_SYNCBN_INLINE PivotSums<double> pivot_sums(const T* x, const Block& block, double pivot) {
+  const TermSums sums = sum_block(block, [&](std::int64_t i) GLUON_SYNCBN_INLINED {
     const Doubles d = load_wide(x + i) - pivot;
     return Terms{d, d * d};
   });
@@ -110,9 +110,9 @@ void run_moments(const T* x, const Layout& layout, Channels channels, double* me
     std::int64_t count = 0;
     for_each_block(layout, channel, [&](const Block& block) {
       const std::int64_t n = block.count();
-      Deviations<double> d = deviations(x, block, mean);
+      PivotSums<double> d = pivot_sums(x, block, mean);
       const double share = 1 / static_cast<double>(n);
-      if (is_far(d, share)) d = deviations(x, block, d.mean(share));
+      if (is_far(d, share)) d = pivot_sums(x, block, d.mean(share));
       MergeWeight::of(count, n).merge(d.mean(share), d.m2(share), &mean, &m2);
       count += n;
     });
@@ -134,7 +134,7 @@ void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout
       const GradientTerms<decltype(gates.at(of_channel))> terms{of_channel(p.center), gate};
       sum_dz[channel] = sum_dz_centered[channel] = 0;
       for_each_block(layout, channel, [&](const Block& block) {
-        const Sums more = sum_block(block, [&](std::int64_t i) GLUON_SYNCBN_INLINED {
+        const TermSums more = sum_block(block, [&](std::int64_t i) GLUON_SYNCBN_INLINED {
           const Terms t = (inputs + i).apply(terms, [](const T* from) GLUON_SYNCBN_INLINED {
             return load_wide(from);
           });

@@ -13,7 +13,7 @@ namespace {
 /// difference loses at most one bit, and is as exact as two passes. Otherwise (is_far) the caller
 /// reads the numbers again, with their mean as pivot.
 template <class V>
-struct Deviations {
+struct PivotSums {
   V pivot;
   V sum;
   V squares;
@@ -27,11 +27,11 @@ struct Deviations {
   }
 };
 
-GLUON_SYNCBN_INLINE bool is_far(const Deviations<double>& d, double share) {
+GLUON_SYNCBN_INLINE bool is_far(const PivotSums<double>& d, double share) {
   return 2 * d.correction(share) > d.squares;
 }
 
-GLUON_SYNCBN_INLINE bool is_far(const Deviations<Doubles>& d, double share) {
+GLUON_SYNCBN_INLINE bool is_far(const PivotSums<Doubles>& d, double share) {
   const Indices far = 2 * d.correction(share) > d.squares;
   std::int64_t any = 0;
   for (std::int64_t i = 0; i < kDoubles; ++i) any |= far[i];

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "cuda/kernels/body.h"
@@ -8,7 +7,7 @@
 #include "cuda/kernels/numbers.h"
 #include "norm/invertible.h"
 #include "norm/moments.h"
-#include "norm/moving_average.h"
+#include "norm/per_channel.h"
 
 // The work of PerChannel: a thread merges the messages of all devices for one channel. It also
 // stores the numbers for the outputs (sources.h), and statistics or parameter gradients.
@@ -20,23 +19,6 @@ struct StatisticsArrays {
   double* mean;
   double* variance;
   double* inv_std;
-};
-
-/// Moves the running statistics towards the statistics of a batch. R is the type of parameters.
-template <class R>
-struct Averages {
-  R* mean;  // null: the running statistics stay
-  R* variance;
-  double momentum;
-  R* num_batches;  // batches averaged so far; null: `momentum` is used
-
-  GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean,
-                                     double batch_variance) const {
-    if (!mean) return;
-    const double weight =
-        num_batches ? momentum_of_average(static_cast<double>(*num_batches) + 1.0) : momentum;
-    move_averages(weight, batch_mean, batch_variance, &mean[c], &variance[c]);
-  }
 };
 
 /// Merges the messages by the formulas of norm/moments.h, or takes the running statistics. Then
@@ -51,7 +33,7 @@ struct ForwardMerge {
   std::int64_t channels;
   double eps;
   StatisticsArrays statistics;
-  Averages<R> averages;
+  RunningAverages<R> averages;
   const R* gamma;  // null: 1
   const R* beta;
   StoredAffine<R>* normalizations;  // written
@@ -68,25 +50,14 @@ struct ForwardMerge {
       mean = static_cast<double>(running_mean[c]);
       variance = static_cast<double>(running_variance[c]);
     }
-    const double inv_std = 1.0 / std::sqrt(variance + eps);
+    const double inv_std = inv_std_of(variance, eps);
     statistics.mean[c] = mean;
     statistics.variance[c] = variance;
     statistics.inv_std[c] = inv_std;
     averages.move(c, mean, variance);
-    const double scale = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv_std;
-    const double shift = static_cast<double>(beta[c]) - rest_of<R>(mean) * scale;
+    const double scale = scale_of(gamma, c, inv_std);
+    const double shift = shift_of<R>(mean, scale, static_cast<double>(beta[c]));
     normalizations[c] = {{static_cast<R>(mean), static_cast<R>(scale), static_cast<R>(shift)}};
-  }
-};
-
-/// The gradient of a parameter.
-template <class R>
-struct ParameterGradient {
-  R* values;  // null: not wanted
-  bool add;
-
-  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t c, double value) const {
-    if (values) values[c] = static_cast<R>((add ? static_cast<double>(values[c]) : 0.0) + value);
   }
 };
 
@@ -109,8 +80,8 @@ struct InvertibleCheck {
   }
 };
 
-/// Merges the sums of all devices into the factors of dx. The gradients of gamma and beta come from
-/// this device alone, because the trainer later adds the gradients of all devices.
+/// Merges the sums of all devices into the factors of dx, and writes the gradients of gamma and
+/// beta from the sums of this device.
 template <class R>
 struct BackwardMerge {
   static constexpr const char* kName = "merge of gradient sums";
@@ -138,26 +109,22 @@ struct BackwardMerge {
     });
     gamma_gradient.put(c, gamma_gradient_is_zero ? 0.0 : own[channels + c] * inv_std[c]);
     beta_gradient.put(c, own[c]);
-    const double scale = gamma ? static_cast<double>(gamma[c]) : 1.0;
-    const double dy_factor = scale * inv_std[c];
+    const double scale = scale_of(gamma, c, inv_std[c]);
     double center = mean[c];
-    double x_factor = 0;
-    double constant = 0;
+    InputGradientFactors factors{};
+    if (messages.size > 0) {
+      factors = InputGradientFactors::of(first, second, count, scale, inv_std[c]);
+    }
     if (beta) {
       // In place the kernel knows z instead of x, so `center` and `x_factor` apply to z.
       center = static_cast<double>(beta[c]);
-      check.look(c, scale, center);
-      if (messages.size > 0) {
-        x_factor = -second * inv_std[c] * inv_std[c] / count;
-        constant = -first * dy_factor / count;
-      }
-    } else if (messages.size > 0) {
-      const double factor = dy_factor / count;
-      x_factor = -factor * second * inv_std[c] * inv_std[c];
-      constant = -factor * first - rest_of<R>(mean[c]) * x_factor;
+      check.look(c, gamma ? static_cast<double>(gamma[c]) : 1.0, center);
+      if (messages.size > 0) factors.x_factor /= scale;
+    } else {
+      factors.constant = factors.constant_for<R>(center);
     }
-    gradients[c] = {static_cast<R>(center), static_cast<R>(dy_factor), static_cast<R>(x_factor),
-                    static_cast<R>(constant)};
+    gradients[c] = {static_cast<R>(center), static_cast<R>(scale), static_cast<R>(factors.x_factor),
+                    static_cast<R>(factors.constant)};
   }
 };
 
@@ -167,9 +134,9 @@ template <class R>
 struct CountBatch {
   static constexpr const char* kName = "number of batches";
 
-  R* num_batches;
+  RunningAverages<R> averages;
 
-  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t) const { *num_batches += R(1); }
+  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t) const { averages.count_batch(); }
 };
 
 }  // namespace gluon_syncbn::cuda

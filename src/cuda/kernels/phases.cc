@@ -142,8 +142,8 @@ void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& me
                WriteMode write, T* y, Stream* stream, const Activated<T>& activated) {
   using R = Real<T>;
   launch(PerChannel<ForwardMerge<R>>{merge, merge.channels}, stream);
-  if (R* number = merge.averages.num_batches) {
-    launch(PerChannel<CountBatch<R>>{{number}, 1}, stream);
+  if (merge.averages.num_batches) {
+    launch(PerChannel<CountBatch<R>>{{merge.averages}, 1}, stream);
   }
   const Outputs<T> outputs{output_of(write, y)};
   const Normalization<R> plain{{merge.normalizations}};

@@ -29,7 +29,7 @@ struct Numbers {
   std::vector<Real<T>> beta;
   std::vector<Real<T>> gamma = {};  ///< none: 1
 
-  Affine<T> affine() const {
+  ChannelParameters<T> parameters() const {
     return {mean.data(), inv_std.data(), gamma.empty() ? nullptr : gamma.data(), beta.data()};
   }
 };
@@ -47,10 +47,10 @@ Moments moments(const T* x, const Layout& layout) {
 
 template <class T>
 GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
-                           const Gate<T>& gate = {}) {
+                           const DzInputs<T>& gate = {}) {
   GradientSums result{zeros(layout), zeros(layout)};
   for_each_part({layout}, [&](Channels part) {
-    gradient_sums(dy, x, layout, part, n.affine(), gate, &result);
+    gradient_sums(dy, x, layout, part, n.parameters(), gate, &result);
   });
   return result;
 }
@@ -60,23 +60,23 @@ void normalize(const T* x, const Layout& layout, const Numbers<T>& n, WriteMode 
                const Activation& activation = {}, const T* shortcut = nullptr) {
   const StoreMode store = prepare_output(write, layout, y);
   for_each_part({layout}, [&](Channels part) {
-    normalize(x, layout, part, n.affine(), activation, store, y, shortcut);
+    normalize(x, layout, part, n.parameters(), activation, store, y, shortcut);
   });
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
                     const GradientSums* sums, double count, WriteMode write, T* dx,
-                    const Gate<T>& gate = {}) {
+                    const DzInputs<T>& gate = {}) {
   const StoreMode store = prepare_output(write, layout, dx);
   for_each_part({layout}, [&](Channels part) {
-    input_gradient(dy, x, layout, part, n.affine(), gate, sums, count, store, dx);
+    input_gradient(dy, x, layout, part, n.parameters(), gate, sums, count, store, dx);
   });
 }
 
 template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
-                       const Gate<T>& gate) {
+                       const DzInputs<T>& gate) {
   const StoreMode store = prepare_output(write, layout, dz);
   for_each_part({layout},
                 [&](Channels part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
@@ -145,7 +145,7 @@ class CpuPhases {
     *output = out.elements();
   }
   const T* input() const { return given_.in_place() ? nullptr : x_.data(); }
-  cpu::Gate<T> gate() const {
+  cpu::DzInputs<T> gate() const {
     return {given_.activation, given_.by == By::kInput ? nullptr : y_.data()};
   }
 
@@ -191,12 +191,12 @@ class CpuKernels {
   }
   template <class Check>
   static void in_all_orders(const Check& check) {
-    const int before = num_threads();
+    const int before = cpu::num_threads();
     for (const int threads : {1, 2, 3, 7}) {
-      set_num_threads(threads);
+      cpu::set_num_threads(threads);
       check();
     }
-    set_num_threads(before);
+    cpu::set_num_threads(before);
   }
 
  private:

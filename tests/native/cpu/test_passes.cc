@@ -126,12 +126,12 @@ DevicePasses passes_of(Workers<T>* workers, const MakePass& make_pass) {
 
 template <class T>
 std::shared_ptr<DevicePass> make_forward(Worker<T>* w) {
-  return cpu_backend()->forward(w->forward(), w->call());
+  return cpu::backend()->forward(w->forward(), w->call());
 }
 
 template <class T>
 std::shared_ptr<DevicePass> make_backward(Worker<T>* w) {
-  return cpu_backend()->backward(w->backward(), w->call());
+  return cpu::backend()->backward(w->backward(), w->call());
 }
 
 /// Every device computes for itself, as if each were a process of its own.
@@ -275,13 +275,13 @@ TEST_CASE("passes: without y and gradients, the running statistics still move") 
     for (auto& w : workers) {
       auto work = w.forward();
       work.y = nullptr;
-      forward.push_back(cpu_backend()->forward(work, w.call()));
+      forward.push_back(cpu::backend()->forward(work, w.call()));
     }
     forward.front()->finish(forward, {});
     for (auto& w : workers) {
       auto work = w.backward();
       work.gradients = {};
-      backward.push_back(cpu_backend()->backward(work, w.call()));
+      backward.push_back(cpu::backend()->backward(work, w.call()));
     }
     backward.back()->finish(backward, {});
     for (std::size_t i = 0; i < workers.size(); ++i) {
@@ -326,7 +326,7 @@ TEST_CASE("passes: the running statistics of all devices have moved before a cal
             CHECK(workers[i].saved.count == expected[i].saved.count);
           }
         };
-        passes.push_back(cpu_backend()->forward(w.forward(), call));
+        passes.push_back(cpu::backend()->forward(w.forward(), call));
       }
       std::vector<PartialStatistics> processes;
       if (with_processes) {

@@ -18,8 +18,8 @@ namespace {
 /// Sets the number of threads for as long as it lives.
 class Threads {
  public:
-  explicit Threads(int number) : before_(num_threads()) { set_num_threads(number); }
-  ~Threads() { set_num_threads(before_); }
+  explicit Threads(int number) : before_(cpu::num_threads()) { cpu::set_num_threads(number); }
+  ~Threads() { cpu::set_num_threads(before_); }
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
 
@@ -29,7 +29,7 @@ class Threads {
 
 bool does_each_once(std::int64_t number) {
   std::vector<int> done(static_cast<std::size_t>(number));
-  parallel_for(number, [&](std::int64_t i) { ++done[static_cast<std::size_t>(i)]; });
+  cpu::parallel_for(number, [&](std::int64_t i) { ++done[static_cast<std::size_t>(i)]; });
   for (const int times : done) {
     if (times != 1) return false;
   }
@@ -41,7 +41,7 @@ bool does_each_once(std::int64_t number) {
 TEST_CASE("parallel: every part is done once, however many threads there are") {
   for (const int threads : {1, 2, 3, 8}) {
     const Threads guard(threads);
-    CHECK(num_threads() == threads);
+    CHECK(cpu::num_threads() == threads);
     for (const std::int64_t number : {0, 1, 2, 15, 16, 17, 1000}) CHECK(does_each_once(number));
   }
 }
@@ -50,7 +50,7 @@ TEST_CASE("parallel: no more threads compute at once than there are devices and 
   const Threads guard(3);
   std::atomic<int> computing{0};
   std::atomic<int> most{0};
-  parallel_for(500, [&](std::int64_t) {
+  cpu::parallel_for(500, [&](std::int64_t) {
     const int now = ++computing;
     int seen = most.load();
     while (seen < now && !most.compare_exchange_weak(seen, now)) {
@@ -104,7 +104,7 @@ TEST_CASE("parallel: what a part throws reaches the caller, whoever ran it") {
   for (int repeat = 0; repeat < 50; ++repeat) {
     for (const std::int64_t bad : {0, 50, 99}) {
       const auto run = [bad] {
-        parallel_for(100, [bad](std::int64_t i) {
+        cpu::parallel_for(100, [bad](std::int64_t i) {
           if (i == bad) throw std::runtime_error("part failed");
         });
       };
@@ -112,7 +112,7 @@ TEST_CASE("parallel: what a part throws reaches the caller, whoever ran it") {
     }
   }
   std::atomic<int> done{0};
-  parallel_for(100, [&](std::int64_t) { ++done; });
+  cpu::parallel_for(100, [&](std::int64_t) { ++done; });
   CHECK(done == 100);
 }
 

@@ -159,8 +159,8 @@ class GpuPhases {
     merge.inv_std = inv_std_.data();
     merge.gamma = gamma();
     merge.count = given_.kCount;
-    merge.gamma_gradient = {gamma_gradient_.data(), false};
-    merge.beta_gradient = {beta_gradient_.data(), true};
+    merge.gamma_gradient = {gamma_gradient_.data(), WriteMode::kAssign};
+    merge.beta_gradient = {beta_gradient_.data(), WriteMode::kAdd};
     return merge;
   }
 

@@ -111,7 +111,7 @@ struct Shard {
   /// Where memory of a GPU is memory of the host.
   void move_to_cpu() {
     device.type = "cpu";
-    backend = cpu_backend();
+    backend = cpu::backend();
   }
 
   std::shared_ptr<Call> call(Finishes* finishes) {

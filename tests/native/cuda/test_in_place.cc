@@ -62,7 +62,7 @@ std::string error_on_cpu(const Activation& activation, const std::vector<Real<T>
   pass.gamma = gamma.empty() ? nullptr : gamma.data();
   pass.beta = beta.data();
   try {
-    require_invertible(pass);
+    cpu::require_invertible(pass);
   } catch (const Error& error) {
     return error.what();
   }

@@ -9,7 +9,7 @@
 
 #include "fake_mxnet/resource.h"
 #include "mxnet/c_api.h"
-#include "mxnet/cpu_workspaces.h"
+#include "mxnet/repairs/cpu_workspaces.h"
 #include "support/refused_threads.h"
 
 namespace gluon_syncbn::tests {
