@@ -15,7 +15,14 @@ import mxnet as mx
 from . import processes
 from .activations import ACTIVATIONS, INVERTIBLE, WITH_ALPHA
 from .device_groups import find_problem
-from .mxnet_versions import NormBlock, add_parameter, current_graph, remove_parameter
+from .mxnet_versions import (
+    NormBlock,
+    add_parameter,
+    context_of,
+    current_graph,
+    custom_operator,
+    remove_parameter,
+)
 
 OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
@@ -374,32 +381,33 @@ class SyncBatchNorm(NormBlock):
         self._identity.forget_uses()
         return super()._get_graph(*args)
 
-    def _check_shortcut(self, found: Any, expected: Any) -> None:
-        if found != expected:
-            raise ValueError(
-                f"{self.name}: shortcut is on {found} where {expected} is expected, that of data"
-            )
-
-    def _call_operator(
+    def _forward(
         self,
-        custom: Any,
         traced: bool,
         x: Any,
-        parameters: list[Any],
         shortcut: Any,
-        states: list[Any],
+        *,
+        gamma: Any,
+        beta: Any,
+        running_mean: Any,
+        running_var: Any,
+        num_batches_tracked: Any = None,
     ) -> Any:
-        if shortcut is not None and self.inplace:
-            raise ValueError(
-                f"{self.name}: inplace=True and a shortcut exclude each other: the terms of a sum "
-                "are not recoverable from the output"
-            )
+        """Normalize `x`, add `shortcut` and activate; NormBlock calls it for both MXNets.
+
+        `traced` says whether MXNet builds a graph. The arguments may be symbols.
+        """
+        if shortcut is not None:
+            self._check_shortcut(x, shortcut)
         use = self._identity.next_use(self) if traced else None
-        return custom(
+        return custom_operator(traced)(
             x,
-            *parameters,
+            gamma,
+            beta,
             *([] if shortcut is None else [shortcut]),
-            *states,
+            running_mean,
+            running_var,
+            *([] if num_batches_tracked is None else [num_batches_tracked]),
             name="fwd",
             op_type=OP_TYPE,
             **self._attributes(check=not traced),
@@ -409,6 +417,20 @@ class SyncBatchNorm(NormBlock):
             scope="graph" if traced else "key",
             **({"version": ATTRIBUTES_VERSION} if traced else {}),
         )
+
+    def _check_shortcut(self, x: Any, shortcut: Any) -> None:
+        if self.inplace:
+            raise ValueError(
+                f"{self.name}: inplace=True and a shortcut exclude each other: the terms of a sum "
+                "are not recoverable from the output"
+            )
+        if isinstance(x, mx.sym.Symbol):
+            return
+        found, expected = context_of(shortcut), context_of(x)
+        if found != expected:
+            raise ValueError(
+                f"{self.name}: shortcut is on {found} where {expected} is expected, that of data"
+            )
 
     def _attributes(self, check: bool) -> dict[str, Any]:
         num_devices = self._devices_in_use(check)

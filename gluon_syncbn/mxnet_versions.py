@@ -122,6 +122,14 @@ def _current_graph_1(layer: gluon.Block) -> tuple[Any, str, bool]:
     return scope, graph, graph == layer.prefix
 
 
+def custom_operator(traced: bool) -> Any:
+    """Return MXNet's operator Custom for the arrays or symbols of this call."""
+    if IS_2:
+        return mx.nd.np._internal.Custom
+    module = mx.sym if traced else mx.nd
+    return module.np._internal.Custom if mx.util.is_np_array() else module.Custom
+
+
 def is_tracing() -> bool:
     """Whether MXNet 2 is building a graph on this thread."""
     return bool(mx._deferred_compute.is_deferred_compute())
@@ -164,21 +172,9 @@ class _NormBlock1(gluon.nn.BatchNorm):
         F: Any,  # noqa: N803
         x: Any,
         shortcut: Any = None,
-        *,
-        gamma: Any,
-        beta: Any,
-        running_mean: Any,
-        running_var: Any,
-        num_batches_tracked: Any = None,
+        **parameters: Any,
     ) -> Any:
-        """Normalize `x`, add `shortcut` and activate; see the class."""
-        custom = F.np._internal.Custom if mx.util.is_np_array() else F.Custom
-        states = [running_mean, running_var]
-        states += [] if num_batches_tracked is None else [num_batches_tracked]
-        traced = F is mx.sym
-        if shortcut is not None and not traced:
-            self._check_shortcut(shortcut.context, x.context)
-        return self._call_operator(custom, traced, x, [gamma, beta], shortcut, states)
+        return self._forward(F is mx.sym, x, shortcut, **parameters)
 
 
 class _NormBlock2(gluon.nn.BatchNorm):
@@ -225,21 +221,16 @@ class _NormBlock2(gluon.nn.BatchNorm):
             parameter.shape = channels
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
-        """Normalize `x`, add `shortcut` and activate; see the class."""
-        device = x.device
-        gamma, beta, *states = (each.data(device) for each in self._reg_params.values())
+        parameters = {name: each.data(x.device) for name, each in self._reg_params.items()}
         if self.gamma.grad_req == self.beta.grad_req == "null" and mx.autograd.is_recording():
             # MXNet records nothing if no gradient is wanted, and backward() would be an error. The
             # layers of the fork of MXNet 2 want one too.
             with mx.autograd.pause():
-                beta = beta.copy()
-            beta.attach_grad()
-        if shortcut is not None:
-            self._check_shortcut(shortcut.device, device)
-        custom = mx.nd.np._internal.Custom
-        return self._call_operator(custom, is_tracing(), x, [gamma, beta], shortcut, states)
+                parameters["beta"] = parameters["beta"].copy()
+            parameters["beta"].attach_grad()
+        return self._forward(is_tracing(), x, shortcut, **parameters)
 
 
-# A BatchNorm that leaves its call to ``_call_operator(custom, traced, x, parameters, shortcut,
-# states)``: with MXNet's operator Custom, and whether a graph is being built.
+# A BatchNorm that leaves its call to ``_forward(traced, x, shortcut, **parameters)``. `traced`
+# says whether MXNet builds a graph.
 NormBlock: Any = _NormBlock2 if IS_2 else _NormBlock1
