@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "mxnet/c_api.h"
-#include "mxnet/error_queue.h"
+#include "mxnet/repairs/error_queue.h"
 
 namespace gluon_syncbn::mxnet {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "mxnet/unknown_shapes.h"
+#include "mxnet/repairs/unknown_shapes.h"
 #include "operator/property.h"
 
 namespace gluon_syncbn::op {

@@ -5,7 +5,7 @@
 
 #include "common/error.h"
 #include "mxnet/dtype.h"
-#include "mxnet/error_queue.h"
+#include "mxnet/repairs/error_queue.h"
 
 namespace gluon_syncbn::op {
 

@@ -6,11 +6,11 @@
 #include "common/error.h"
 #include "common/list_text.h"
 #include "distributed/process_rounds.h"
-#include "mxnet/cpu_context_check.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
-#include "mxnet/openblas.h"
-#include "mxnet/unknown_shapes.h"
+#include "mxnet/repairs/cpu_context_check.h"
+#include "mxnet/repairs/openblas.h"
+#include "mxnet/repairs/unknown_shapes.h"
 #include "operator/backends.h"
 
 namespace gluon_syncbn::op {

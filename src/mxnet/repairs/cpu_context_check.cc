@@ -1,4 +1,4 @@
-#include "mxnet/cpu_context_check.h"
+#include "mxnet/repairs/cpu_context_check.h"
 
 #include <dlfcn.h>
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "common/error.h"
-#include "mxnet/mangled_names.h"
+#include "mxnet/repairs/mangled_names.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {

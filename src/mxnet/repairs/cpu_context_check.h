@@ -1,3 +1,11 @@
+// Fault: several settings of MXNet make CPU contexts wait for each other or return wrong numbers:
+//   oneDNN (the copy of a custom operator's input is gone before the operator reads it), and an
+//   engine that runs operations at once. MXNet reads them at its first operator.
+// Met by: an import of this package after an operator has run.
+// Without this file: wrong numbers, or a wait until the timeout. Python sets what can be set
+//   (gluon_syncbn/cpu_contexts.py).
+// Delete it when custom operators may read inputs in oneDNN's layouts.
+
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-#include "mxnet/cpu_workspaces.h"
+#include "mxnet/repairs/cpu_workspaces.h"
 
 #include <dlfcn.h>
 
@@ -7,9 +7,9 @@
 #include <string>
 
 #include "common/error.h"
-#include "mxnet/mangled_names.h"
-#include "mxnet/resource_managers.h"
-#include "mxnet/vtable.h"
+#include "mxnet/repairs/mangled_names.h"
+#include "mxnet/repairs/resource_managers.h"
+#include "mxnet/repairs/vtable.h"
 
 // Functions that replace functions of MXNet. Another copy of this library in the process recognizes
 // them by their exported names.

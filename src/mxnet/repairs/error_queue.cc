@@ -1,4 +1,4 @@
-#include "mxnet/error_queue.h"
+#include "mxnet/repairs/error_queue.h"
 
 #include <atomic>
 #include <chrono>
@@ -18,8 +18,7 @@ using Clock = std::chrono::steady_clock;
 // output then keeps its error.
 constexpr std::chrono::seconds kPatience{1};
 
-/// Works around a fault of MXNet: AddToGlobalExceptions (mxnet/src/engine/threaded_engine.h)
-/// searches and extends a std::vector of errors without a lock.
+/// AddToGlobalExceptions searches and extends a std::vector of errors.
 ///
 /// The queue lets only one operator at a time extend the vector. But operations that depend on a
 /// failed operation search the vector on other threads. They would read freed memory if the vector

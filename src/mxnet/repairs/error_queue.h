@@ -1,3 +1,11 @@
+// Fault: the list of all errors has no lock (AddToGlobalExceptions in
+//   mxnet/src/engine/threaded_engine.h). A custom operator that fails adds an error on a worker of
+//   its device, after the operation that its callback has pushed
+//   (mxnet/src/operator/custom/custom-inl.h).
+// Met by: a round that fails on several devices at the same time.
+// Without this file: the process can crash.
+// Delete it when AddToGlobalExceptions takes a lock.
+
 #pragma once
 
 #include <condition_variable>
@@ -11,12 +19,6 @@
 namespace gluon_syncbn::mxnet {
 
 /// Makes custom operators fail one after the other.
-///
-/// This works around a fault of MXNet: its list of all errors has no lock (AddToGlobalExceptions in
-/// mxnet/src/engine/threaded_engine.h). A custom operator that fails adds an error on a worker of
-/// its device, after the operation that its callback has pushed
-/// (mxnet/src/operator/custom/custom-inl.h). The process can crash if several operators
-/// fail at the same time, as the operators of a round do.
 class ErrorQueue {
  public:
   static ErrorQueue& instance();

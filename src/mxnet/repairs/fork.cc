@@ -1,4 +1,4 @@
-#include "mxnet/fork.h"
+#include "mxnet/repairs/fork.h"
 
 #include <pthread.h>
 
@@ -23,9 +23,7 @@ std::atomic<LiveArrays> the_live_arrays{nullptr};
 
 /// Keeps unread errors across a fork.
 ///
-/// This works around a fault of MXNet: WaitForAll, which its handler of forks calls, takes the
-/// errors from all arrays (mxnet/src/engine/threaded_engine.cc). The program could then read arrays
-/// that no operation has written. MXNet has no list of the arrays with errors. So
+/// MXNet has no list of the arrays with errors. So
 /// UnreadErrors visits all arrays that the program holds, and writes to each. After the fork it
 /// fails those that the engine did not let it write.
 class UnreadErrors {
@@ -116,11 +114,8 @@ void register_handlers() {
 
 }  // namespace
 
-// This works around two faults of MXNet (atfork_prepare in mxnet/src/initialize.cc). Before a fork,
-// MXNet ends the threads of custom operators and then waits for all operations. An operation that
-// calls a custom operator in between waits forever, or crashes. And an unread error is thrown
-// through the handler, which ends the process. MXNet registers its handlers first, so that `before`
-// runs before MXNet's handler and `after` runs after it.
+// MXNet registers its handlers first, so that `before` runs before MXNet's handler and `after` runs
+// after it.
 void survive_forks(LiveArrays live_arrays) {
   if (!the_live_arrays.exchange(live_arrays)) register_handlers();
 }

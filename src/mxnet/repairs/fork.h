@@ -1,3 +1,14 @@
+// Faults: before a fork, MXNet ends the threads of custom operators and then waits for all
+// operations
+//   (atfork_prepare in mxnet/src/initialize.cc). That wait takes the unread errors from all arrays
+//   (WaitForAll in mxnet/src/engine/threaded_engine.cc).
+// Met by: multiprocessing, or a DataLoader with workers, while operations are running.
+// Without this file: an operation that calls a custom operator in between waits forever, or
+// crashes.
+//   An unread error is thrown through the handler, which ends the process. The program could read
+//   arrays that no operation has written.
+// Delete it when MXNet waits first, and keeps the errors.
+
 #pragma once
 
 #include "mxnet/c_api.h"

@@ -1,4 +1,4 @@
-#include "mxnet/openblas.h"
+#include "mxnet/repairs/openblas.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -1,4 +1,4 @@
-#include "mxnet/resource_managers.h"
+#include "mxnet/repairs/resource_managers.h"
 
 #include <atomic>
 #include <exception>

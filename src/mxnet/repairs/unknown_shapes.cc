@@ -1,17 +1,13 @@
-#include "mxnet/unknown_shapes.h"
+#include "mxnet/repairs/unknown_shapes.h"
 
 #include <dlfcn.h>
 
 #include <cstddef>
 
 #include "mxnet/c_api.h"
-#include "mxnet/mangled_names.h"
+#include "mxnet/repairs/mangled_names.h"
 
-// An operator of MXNet can leave a shape unknown, and MXNet then asks it again when other operators
-// know more. The function that asks custom operators (mxnet/src/operator/custom/custom.cc) cannot
-// pass such an answer on: it makes a shape of every answer, and a shape made in this way has at
-// least 0 dimensions, which means a scalar. So this file wraps that function. Delete it when MXNet
-// accepts -1 dimensions there.
+// This file wraps MXNet's function that asks custom operators for shapes.
 
 namespace gluon_syncbn::mxnet {
 namespace {

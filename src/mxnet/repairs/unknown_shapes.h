@@ -1,3 +1,12 @@
+// Fault: a custom operator cannot leave a shape unknown until other operators know more. MXNet
+// makes
+//   a shape of every answer, and a shape made in this way has at least 0 dimensions, which means a
+//   scalar (InferShape in mxnet/src/operator/custom/custom.cc).
+// Met by: infer_shape_partial(), and symbols whose data gets its shape from an operator after the
+//   layer.
+// Without this file: an error, "the shape of data is not known".
+// Delete it when MXNet accepts -1 dimensions there.
+
 #pragma once
 
 #include "common/error.h"

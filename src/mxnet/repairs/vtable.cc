@@ -1,4 +1,4 @@
-#include "mxnet/vtable.h"
+#include "mxnet/repairs/vtable.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -1,3 +1,5 @@
+// A part of cpu_workspaces.
+
 #pragma once
 
 #include <cstddef>
