@@ -7,6 +7,7 @@
 //
 //   kName                      for messages
 //   Shared                     memory of a block
+//   kBlockThreads              threads of a block
 //   kSteps                     number of steps
 //   kResident                  one of kResidentBlocks
 //   step(step, block, thread, Shared*) const

@@ -37,6 +37,7 @@ struct Elementwise {
   Output<T> outputs[kOutputs];
 
   struct Shared {};
+  static constexpr int kBlockThreads = kThreads;
   static constexpr int kSteps = 1;
   static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated>;
 

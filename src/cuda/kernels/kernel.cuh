@@ -25,7 +25,7 @@ __device__ __forceinline__ void run_from(const Body& body, typename Body::Shared
 }
 
 template <class Body>
-__global__ void __launch_bounds__(kThreads, Body::kResident) run(const Body body) {
+__global__ void __launch_bounds__(Body::kBlockThreads, Body::kResident) run(const Body body) {
   __shared__ typename Body::Shared shared;
   run_from<0>(body, &shared);
 }
@@ -44,7 +44,7 @@ void launch(const Body& body, std::int64_t blocks, Stream* stream) {
   void (*const kernel)(Body) = run<Body>;
   const cudaError_t status =
       cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
-                       dim3(kThreads), arguments, 0, stream->handle());
+                       dim3(Body::kBlockThreads), arguments, 0, stream->handle());
   check(status, std::string("kernel '") + Body::kName + "'", stream->ordinal());
 }
 

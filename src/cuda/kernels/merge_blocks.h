@@ -23,55 +23,70 @@ struct MergeBlocks {
   Message message;
 
   // Two results of moments in float fill a sector of 32 bytes, the GPU's unit of reading.
-  static constexpr std::uint32_t kChannels = 2;
-  // Threads per channel. Each thread merges every kParts-th result.
-  static constexpr std::uint32_t kParts = kThreads / kChannels;
+  static constexpr std::uint32_t kLeastChannels = 2;
+  // A thread merges at most so many results of the step before.
+  static constexpr std::uint32_t kMerged = 8;
 
   struct Shared {
     InDouble parts[kThreads];
   };
-  static constexpr int kSteps = 2;
+  static constexpr int kBlockThreads = kThreads;
+  static constexpr int kSteps = 3;
   static constexpr int kResident = kResidentBlocks<double, false>;
 
-  std::int64_t blocks() const { return (channels + kChannels - 1) / kChannels; }
+  /// The number of threads per channel in the first step.
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t threads() const {
+    return places.number > kMerged ? kThreads / kLeastChannels : kMerged;
+  }
+  std::int64_t blocks() const {
+    const std::int64_t at_once = kThreads / threads();
+    return (channels + at_once - 1) / at_once;
+  }
 
   GLUON_SYNCBN_HOST_DEVICE void step(int step, std::uint32_t block, std::uint32_t thread,
                                      Shared* shared) const {
-    const std::uint32_t channel = block * kChannels + thread % kChannels;
-    if (channel >= channels) return;
+    const std::uint32_t at_once = kThreads / threads();
+    const std::uint32_t channel = block * at_once + thread % at_once;
+    const std::uint32_t parts = step == 0 ? threads() : step == 1 ? kMerged : 1;
+    if (channel >= channels || thread >= parts * at_once) return;
+    if (step == 1 && parts == threads()) return;  // The first step has left no more parts.
+    InDouble all{};
     if (step == 0) {
-      const std::uint32_t part = thread / kChannels;
-      const std::uint32_t number =
-          places.number > part ? (places.number - part + kParts - 1) / kParts : 0;
-      shared->parts[thread] = merge_all<Result>(
-          number, [&](std::uint32_t i) { return results[places.of(channel, part + i * kParts)]; });
-    } else if (thread < kChannels) {
-      const auto all = merge_all<InDouble>(
-          places.number < kParts ? places.number : kParts,
-          [&](std::uint32_t i) { return shared->parts[i * kChannels + thread]; });
+      merge<Result>(thread / at_once, parts, places.number, &all,
+                    [&](std::uint32_t i) { return results[places.of(channel, i)]; });
+    } else {
+      const std::uint32_t most = kMerged * parts;
+      merge<InDouble>(
+          thread / at_once, parts, places.number < most ? places.number : most, &all,
+          [&](std::uint32_t i) { return shared->parts[i * at_once + thread % at_once]; });
+    }
+    if (step < 2) {
+      shared->parts[thread] = all;  // No other thread reads this place in this step.
+    } else {
       message.put(channel,
                   Accumulator::finish(all, Accumulator::kNeedsStatistic ? statistic[channel] : 0));
     }
   }
 
  private:
-  /// Merges get(0), ..., get(number - 1) in this order. The loads of several results overlap.
+  /// Merges every `distance`-th of `number` results into `all`, from `first` on and in this order.
   template <class From, class Get>
-  GLUON_SYNCBN_HOST_DEVICE static InDouble merge_all(std::uint32_t number, const Get& get) {
-    // Registers hold this many results.
-    constexpr int kAtOnce = sizeof(From) > 16 ? 4 : 8;
-    InDouble all{};
-    for (std::uint32_t i = 0; i < number; i += kAtOnce) {
-      From results[kAtOnce];
+  GLUON_SYNCBN_HOST_DEVICE static void merge(std::uint32_t first, std::uint32_t distance,
+                                             std::uint32_t number, InDouble* all, const Get& get) {
+    // Registers hold this many results, whose loads overlap.
+    constexpr std::uint32_t kAtOnce = sizeof(From) > 16 ? 4 : 8;
+    for (std::uint32_t begin = first; begin < number; begin += kAtOnce * distance) {
+      From some[kAtOnce];
       GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) {
-        results[k] = {};
-        if (i + k < number) results[k] = get(i + k);
+      for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+        if (begin + i * distance < number) some[i] = get(begin + i * distance);
       }
+      // Many GPUs have few units for double. So it adds only results that exist.
       GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) all.add(results[k]);
+      for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+        if (begin + i * distance < number) all->add(some[i]);
+      }
     }
-    return all;
   }
 };
 

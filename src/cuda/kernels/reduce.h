@@ -38,6 +38,7 @@ struct Reduce {
     Result merged[kMerged];
   };
 
+  static constexpr int kBlockThreads = kThreads;
   static constexpr int kSteps = 3;
   static constexpr int kResident = kResidentBlocks<R, Gate::kIsActivated>;
 

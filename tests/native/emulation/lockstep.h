@@ -8,8 +8,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "cuda/kernels/tiling.h"
-
 namespace gluon_syncbn::tests {
 
 /// The order in which blocks run, and the threads of a block take a step. A GPU takes any: results
@@ -33,8 +31,8 @@ void run_block(const Body& body, std::int64_t block, bool descending) {
   const auto shared = std::make_unique<Shared>();
   std::memset(static_cast<void*>(shared.get()), 0xff, sizeof(Shared));  // no numbers
   for (int step = 0; step < Body::kSteps; ++step) {
-    for (int i = 0; i < cuda::kThreads; ++i) {
-      const int thread = descending ? cuda::kThreads - 1 - i : i;
+    for (int i = 0; i < Body::kBlockThreads; ++i) {
+      const int thread = descending ? Body::kBlockThreads - 1 - i : i;
       body.step(step, static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(thread),
                 shared.get());
     }
