@@ -232,15 +232,14 @@ struct Summation {
       second[n] = kApart ? second[n] + seconds[n] : seconds[n];
     }
   }
-  GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, int column) {
+  GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, std::uint32_t column) {
     R elements[1][kInputs];
     GLUON_SYNCBN_UNROLL
     for (int k = 0; k < kInputs; ++k) elements[0][k] = to_real(inputs[k][at]);
-    const int place = kNumber == 1 ? 0 : column;
     // The compiler knows every `n`, so the sums stay in registers.
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
-      if (n != place) continue;
+      if (kNumber > 1 && static_cast<std::uint32_t>(n) != column) continue;
       if constexpr (!Accumulator<R>::kNeedsStatistic) {
         if (count[n] == R(0)) center[n] = elements[0][0];
       }

@@ -31,6 +31,18 @@ GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {
   return *reinterpret_cast<const AlignedVector<T, N>*>(from);
 }
 
+/// Loads the first `size` of N neighbours.
+template <int N, class T>
+GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load_piece(const T* from, std::uint32_t size) {
+  if (size == N) return load<N>(from);
+  AlignedVector<T, N> pack{};
+  GLUON_SYNCBN_UNROLL
+  for (std::uint32_t i = 0; i < N; ++i) {
+    if (i < size) pack.at[i] = from[i];
+  }
+  return pack;
+}
+
 /// Replaces N neighbours by `values`, or adds these to them. No thread of this kernel reads the
 /// output, so the inputs keep their place in the GPU's cache.
 template <int N, class T>
@@ -51,6 +63,17 @@ GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
   }
 #endif
   *reinterpret_cast<AlignedVector<T, N>*>(to) = pack;
+}
+
+/// The same for the first `size` of N neighbours.
+template <int N, class T>
+GLUON_SYNCBN_HOST_DEVICE void store_piece(T* to, std::uint32_t size, const Real<T>* values,
+                                          bool add) {
+  if (size == N) return store<N>(to, values, add);
+  GLUON_SYNCBN_UNROLL
+  for (std::uint32_t i = 0; i < N; ++i) {
+    if (i < size) store<1>(to + i, &values[i], add);
+  }
 }
 
 }  // namespace gluon_syncbn::cuda

@@ -92,7 +92,7 @@ using Outputs = std::array<Output<T>, 2>;
 
 template <class T>
 Output<T> output_of(WriteMode write, T* to) {
-  return {to, write == WriteMode::kAdd ? to : nullptr};
+  return {to, write == WriteMode::kAdd};
 }
 
 /// Computes the output arrays that are not null from inputs of the same shape.

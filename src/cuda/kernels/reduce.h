@@ -77,7 +77,6 @@ struct Reduce {
       }
       auto walk = Walk<Tiling, kVector>::of(tiling, task);
       visit(tiling, &walk, &sum);
-      visit_rest(tiling, task, &sum);
     }
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kColumns; ++i) {

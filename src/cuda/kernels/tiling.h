@@ -149,14 +149,12 @@ struct ChannelLast {
 
   std::int64_t blocks() const { return std::int64_t{tiles.divisor} * chunks; }
 
-  /// The work of one thread: every rows_at_once()-th full row from `row` to `end`. The thread may
-  /// also take the last row, which is filled in part.
+  /// The work of one thread: every rows_at_once()-th row from `row` to `end`.
   struct Task {
     std::uint32_t column;  // the first column of the access
     std::uint32_t row;
     std::uint32_t end;
-    bool has_last;  // whether the thread takes the row that is filled in part
-    bool exists;    // whether the matrix has this column
+    bool exists;  // whether the matrix has this column
   };
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
@@ -164,12 +162,8 @@ struct ChannelLast {
     task.column = column<kVector>(block, place<kVector>(thread, 0));
     task.exists = task.column < columns;
     const std::uint32_t begin = chunk(block) * chunk_rows;
-    const std::uint32_t end = rows - begin < chunk_rows ? rows : begin + chunk_rows;
     task.row = begin + row<kVector>(thread);
-    task.end = end < full_rows ? end : full_rows;
-    // Of the threads with these columns, the thread whose turn it is takes the last row.
-    task.has_last = end > full_rows && task.exists &&
-                    (full_rows - begin) % rows_at_once<kVector>() == row<kVector>(thread);
+    task.end = rows - begin < chunk_rows ? rows : begin + chunk_rows;
     if (!task.exists) task.end = 0;
     return task;
   }

@@ -7,10 +7,11 @@
 
 // A walk finds the accesses of a thread, one after the other. It has
 //
-//   has(tiling, number)        whether at least `number` accesses are left
-//   next(tiling)               the elements of the next access that belong to the channel
-//   are_full(tiling)           whether all accesses are full; next_full(tiling) then returns
-//                              where the next access begins
+//   has_next()                 whether an access is left
+//   next(tiling)               the elements of the next access that belong to the channel; none
+//                              after the last access
+//   has_full(tiling, number)   whether so many accesses are left that are full for certain;
+//                              next_full(tiling) returns where the next one of them begins
 //
 // visit() gives the accesses to a visitor, which has
 //
@@ -20,11 +21,17 @@
 
 namespace gluon_syncbn::cuda {
 
-/// The elements of an access that belong to the channel: kVector if the access is full.
+/// The elements of an access that belong to the channel.
 struct Piece {
   std::int64_t begin;
-  std::int64_t end;
+  std::uint32_t size;  // kVector if the access is full
 };
+
+/// `left`, but at least 0 and at most kMost.
+template <int kMost>
+GLUON_SYNCBN_HOST_DEVICE std::uint32_t at_most(std::int64_t left) {
+  return left < 0 ? 0 : left < kMost ? static_cast<std::uint32_t>(left) : kMost;
+}
 
 template <class Tiling, int kVector>
 struct Walk;
@@ -42,24 +49,27 @@ struct Walk<ChannelFirst, kVector> {
     return {run * runs.run_distance + task.channel * runs.inner,
             task.first - run * runs.run_units.divisor, task.first, task.end};
   }
-  GLUON_SYNCBN_HOST_DEVICE static bool are_full(const ChannelFirst& runs) { return runs.is_even; }
-  GLUON_SYNCBN_HOST_DEVICE bool has(const ChannelFirst& runs, std::uint32_t number) const {
-    return next_unit + (number - 1) * runs.lanes < end;
+  GLUON_SYNCBN_HOST_DEVICE bool has_next() const { return next_unit < end; }
+  GLUON_SYNCBN_HOST_DEVICE bool has_full(const ChannelFirst& runs, std::uint32_t number) const {
+    return runs.is_even && next_unit + (number - 1) * runs.lanes < end;
   }
-
-  /// Needs are_full().
   GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelFirst& runs) {
     const std::int64_t begin = run_begin + std::int64_t{unit} * kVector;
     advance(runs);
     return begin;
   }
   GLUON_SYNCBN_HOST_DEVICE Piece next(const ChannelFirst& runs) {
-    // The first unit of the run begins `over` elements before the run.
-    const auto over = static_cast<std::uint32_t>(run_begin + runs.phase) % kVector;
-    const std::int64_t begin = run_begin + std::int64_t{unit} * kVector - over;
-    const std::int64_t run_end = run_begin + runs.inner;
-    const Piece piece{unit == 0 ? run_begin : begin,
-                      begin + kVector < run_end ? begin + kVector : run_end};
+    if (!has_next()) return {0, 0};
+    Piece piece{run_begin + std::int64_t{unit} * kVector, kVector};
+    if (!runs.is_even) {
+      // The first unit of the run begins `over` elements before the run. The last unit may be
+      // empty.
+      const auto over = static_cast<std::uint32_t>(run_begin + runs.phase) % kVector;
+      const std::uint32_t before = unit == 0 ? over : 0;
+      const std::int64_t left = runs.inner + over - std::int64_t{unit} * kVector;
+      piece.begin += before - std::int64_t{over};
+      piece.size = at_most<kVector>(left) - before;
+    }
     advance(runs);
     return piece;
   }
@@ -82,17 +92,17 @@ struct Walk<ChannelLast, kVector> {
 
   std::int64_t at;  // where the next access begins
   std::uint32_t row;
-  std::uint32_t end;  // of the full rows of the chunk
+  std::uint32_t end;
 
   GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelLast& matrix,
                                           const ChannelLast::Task& task) {
     return {task.row * std::int64_t{matrix.columns} + task.column, task.row, task.end};
   }
-  GLUON_SYNCBN_HOST_DEVICE static bool are_full(const ChannelLast&) { return true; }
-  GLUON_SYNCBN_HOST_DEVICE bool has(const ChannelLast&, std::uint32_t number) const {
-    return row + (number - 1) * kRows < end;
+  GLUON_SYNCBN_HOST_DEVICE bool has_next() const { return row < end; }
+  GLUON_SYNCBN_HOST_DEVICE bool has_full(const ChannelLast& matrix, std::uint32_t number) const {
+    const std::uint32_t last = row + (number - 1) * kRows;
+    return last < end && last < matrix.full_rows;
   }
-
   GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelLast& matrix) {
     const std::int64_t begin = at;
     row += kRows;
@@ -100,78 +110,45 @@ struct Walk<ChannelLast, kVector> {
     return begin;
   }
   GLUON_SYNCBN_HOST_DEVICE Piece next(const ChannelLast& matrix) {
+    if (!has_next()) return {0, 0};
     const std::int64_t begin = next_full(matrix);
-    return {begin, begin + kVector};
+    return {begin, at_most<kVector>(matrix.total - begin)};
   }
 };
 
-template <int kNumber, class Tiling, class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit_full(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk,
-                                         Visitor* visitor) {
-  std::int64_t begin[kNumber];
-  GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < kNumber; ++i) begin[i] = walk->next_full(tiling);
-  visitor->template full<kNumber>(begin);
-}
-
-/// Visits the next accesses. The elements of an access that is not full are visited one by one.
-template <int kNumber, class Tiling, class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit_pieces(const Tiling& tiling,
-                                           Walk<Tiling, Visitor::kVector>* walk, Visitor* visitor) {
-  Piece pieces[kNumber];
-  std::int64_t begin[kNumber];
-  bool all_full = true;
-  GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < kNumber; ++i) {
-    pieces[i] = walk->next(tiling);
-    begin[i] = pieces[i].begin;
-    all_full = all_full && pieces[i].end - pieces[i].begin == Visitor::kVector;
-  }
-  if (all_full) {
-    visitor->template full<kNumber>(begin);
-    return;
-  }
-  GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < kNumber; ++i) {
-    if (pieces[i].end - pieces[i].begin == Visitor::kVector) {
-      visitor->template full<1>(&begin[i]);
-    } else {
-      for (std::int64_t at = pieces[i].begin; at < pieces[i].end; ++at) visitor->one(at, 0);
-    }
-  }
-}
-
-/// Visits kTogether accesses at a time, then two, then one, so that loads overlap.
+/// Visits kTogether full accesses at a time, and the other ones two at a time, so that loads
+/// overlap. Visits the elements of an access that is not full one by one.
 template <class Tiling, class Visitor>
 GLUON_SYNCBN_HOST_DEVICE void visit(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk,
                                     Visitor* visitor) {
   constexpr int kTogether = Visitor::kTogether;
-  static_assert(kTogether == 2 || kTogether == 4);
-  if (Walk<Tiling, Visitor::kVector>::are_full(tiling)) {
-    GLUON_SYNCBN_NO_UNROLL
-    while (walk->has(tiling, kTogether)) visit_full<kTogether>(tiling, walk, visitor);
-    if (kTogether > 2 && walk->has(tiling, 2)) visit_full<2>(tiling, walk, visitor);
-    if (walk->has(tiling, 1)) visit_full<1>(tiling, walk, visitor);
-  } else {
-    GLUON_SYNCBN_NO_UNROLL
-    while (walk->has(tiling, kTogether)) visit_pieces<kTogether>(tiling, walk, visitor);
-    if (kTogether > 2 && walk->has(tiling, 2)) visit_pieces<2>(tiling, walk, visitor);
-    if (walk->has(tiling, 1)) visit_pieces<1>(tiling, walk, visitor);
+  constexpr int kVector = Visitor::kVector;
+  GLUON_SYNCBN_NO_UNROLL
+  while (walk->has_full(tiling, kTogether)) {
+    std::int64_t begin[kTogether];
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kTogether; ++i) begin[i] = walk->next_full(tiling);
+    visitor->template full<kTogether>(begin);
   }
-}
-
-/// Visits the elements of the last row if it is filled in part and the thread takes it.
-template <class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit_rest(const ChannelLast& matrix, const ChannelLast::Task& task,
-                                         Visitor* visitor) {
-  if (!task.has_last) return;
-  const std::int64_t begin = matrix.full_rows * std::int64_t{matrix.columns} + task.column;
-  for (int i = 0; i < Visitor::kVector && begin + i < matrix.total; ++i) {
-    visitor->one(begin + i, i);
+  GLUON_SYNCBN_NO_UNROLL
+  while (walk->has_next()) {
+    Piece pieces[] = {walk->next(tiling), walk->next(tiling)};
+    if (pieces[0].size == kVector && pieces[1].size == kVector) {
+      const std::int64_t begin[] = {pieces[0].begin, pieces[1].begin};
+      visitor->template full<2>(begin);
+    } else {
+      GLUON_SYNCBN_NO_UNROLL
+      for (int turn = 0; turn < 2; ++turn) {
+        if (pieces[0].size == kVector) {
+          visitor->template full<1>(&pieces[0].begin);
+        } else {
+          GLUON_SYNCBN_NO_UNROLL
+          for (std::uint32_t i = 0; i < pieces[0].size; ++i) visitor->one(pieces[0].begin + i, i);
+        }
+        pieces[0] = pieces[1];
+      }
+    }
   }
-}
-template <class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit_rest(const ChannelFirst&, const ChannelFirst::Task&, Visitor*) {
 }
 
 }  // namespace gluon_syncbn::cuda
