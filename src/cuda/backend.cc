@@ -87,6 +87,10 @@ void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics&
   });
 }
 
+/// **Every wait is for work that is launched already**, so that no round can wait for ever,
+/// whatever the order of rounds and however many streams share the hardware queues of a GPU.
+/// Streams wait for no other stream. Before it launches the merge, a thread waits for the sums of
+/// the peers, which they launched before they arrived; at last it waits for the outputs.
 class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> {
  public:
   GpuPass(Gpu* gpu, Layout layout, std::shared_ptr<Call> call)
@@ -123,12 +127,18 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     std::vector<GpuPartialStatisticsPtr> all;
+    std::optional<OnDevice> on_device;
+    bool would_wait = false;
     try {
+      on_device.emplace(gpu_->stream()->ordinal());
       if (processes.empty()) {
         all = all_of(passes);
         for (const auto& each : all) each->let_read(all);
       } else {
         all = {std::make_shared<GpuPartialStatistics>(gpu_, merged(processes))};
+      }
+      for (const auto& each : all) {
+        would_wait = would_wait || (each != own_ && !each->is_written());
       }
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
@@ -136,10 +146,18 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     }
     if (passes.size() == 1) return launch_rest(all);
     // The lock gives all GPUs one order of rounds, so shared running statistics stay equal.
-    const auto lock = lock_results();
+    auto lock = lock_results();
+    const auto post = [&all](GpuPass* pass) {
+      pass->gpu_->post([self = pass->shared_from_this(), all] { self->launch_rest(all); });
+    };
     for (const auto& pass : passes) {
-      of(pass).gpu_->post([self = of(pass).shared_from_this(), all] { self->launch_rest(all); });
+      if (pass.get() != this) post(&of(pass));
     }
+    // This GPU need not wait until its own thread wakes. But a thread of MXNet waits for no peer.
+    if (would_wait || !gpu_->take_turn()) return post(this);
+    if (lock) lock.unlock();
+    launch_rest(all);
+    gpu_->end_turn();
   }
 
   void fail(const std::string& error) final { complete_when_done(error); }
@@ -150,18 +168,15 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   std::size_t message_size() const { return 2 * static_cast<std::size_t>(layout_.channels); }
   const double* own() const { return own_->values(); }
 
-  /// Makes the stream wait for the statistics in `all`, and returns their addresses and counts.
-  /// `read_` keeps the statistics until the pass is done.
+  /// Returns the addresses and counts of the statistics in `all`. `read_` keeps the statistics
+  /// until the pass is done.
   Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, const Scratch& scratch) {
     if (all.size() > static_cast<std::size_t>(kMostDevices)) {
       throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
                   std::to_string(kMostDevices) + " GPU contexts can meet");
     }
     Messages messages{};
-    for (const auto& each : all) {
-      if (each != own_) each->keep_waiting(gpu_->stream());
-      messages.add(each->read_by(gpu_, scratch), each->count());
-    }
+    for (const auto& each : all) messages.add(each->read_by(gpu_, scratch), each->count());
     return messages;
   }
 
@@ -194,6 +209,9 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     read_ = all;
     try {
       on_device.emplace(gpu_->stream()->ordinal());
+      for (const auto& each : all) {
+        if (each != own_) each->wait();
+      }
       compute(all);
     } catch (const std::exception& caught) {
       error = caught.what();
@@ -205,9 +223,6 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     gpu_->when_done([self = shared_from_this(), error](const std::string& found) {
       // A fault in the arguments may be the consequence of a failed operation, so it comes last.
       std::string first = error.empty() ? found : error;
-      for (const auto& each : self->read_) {
-        if (first.empty() && each != self->own_) first = each->error();
-      }
       const std::string fault = self->fault();
       if (first.empty()) first = fault;
       // Frees the memory for the next pass. After fail(), `read_` is empty and `own_` stays: a
@@ -379,7 +394,6 @@ class CudaBackend : public Backend {
   void inference(const Forward& work, const StatisticsPtr& statistics,
                  std::shared_ptr<Call> call) override {
     const OnDevice on_device(gpu_->stream()->ordinal());
-    gpu_->require_no_capture();
     launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, false);
     gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });
   }

@@ -20,10 +20,29 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
+struct OfContext {
+  std::mutex mutex;
+  std::unique_ptr<Gpu> gpu;
+};
 struct Gpus {
   std::mutex mutex;
-  std::map<int, std::unique_ptr<Gpu>> of_contexts;
+  std::map<int, OfContext> of_contexts;
 };
+
+using Clock = std::chrono::steady_clock;
+// A thread that sleeps takes longer to wake than many kernels take to end.
+constexpr std::chrono::microseconds kWithoutSleep{100};
+
+/// Lets a part of a wait since `begin` pass. The calls that end the wait take locks, of the driver
+/// too, which the threads that launch kernels need meanwhile.
+void pause(Clock::time_point begin) {
+  const auto now = Clock::now();
+  if (now - begin > kWithoutSleep) {
+    constexpr Clock::duration kLongest = std::chrono::milliseconds(1);
+    return std::this_thread::sleep_for(std::min((now - begin) / 8, kLongest));
+  }
+  while (Clock::now() < now + std::chrono::microseconds(3)) std::this_thread::yield();
+}
 
 int ordinal_of(int index) {
   const int count = device_count();
@@ -43,22 +62,25 @@ bool peer_access_is_off() {
 
 }  // namespace
 
-void wait_until_reached(const Event& event) {
-  // A thread that sleeps takes longer to wake than many kernels take to end.
-  constexpr std::chrono::microseconds kWithoutSleep{100};
-  const auto end = std::chrono::steady_clock::now() + kWithoutSleep;
+bool wait_until_reached(const Event& event, double limit) {
+  const auto begin = Clock::now();
   while (!event.is_reached()) {
-    if (std::chrono::steady_clock::now() > end) return event.synchronize();
-    std::this_thread::yield();
+    const std::chrono::duration<double> waited = Clock::now() - begin;
+    if (limit > 0 && waited.count() > limit) return false;
+    pause(begin);
   }
+  return true;
 }
 
 Gpu& Gpu::of(int index) {
   Gpus& gpus = PerProcess<Gpus>::instance();
-  const std::lock_guard<std::mutex> lock(gpus.mutex);
-  auto& gpu = gpus.of_contexts[index];
-  if (!gpu) gpu = std::make_unique<Gpu>(index, ordinal_of(index));
-  return *gpu;
+  std::unique_lock<std::mutex> lock(gpus.mutex);
+  OfContext& context = gpus.of_contexts[index];
+  lock.unlock();
+  // To load all kernels takes long, so other contexts do not wait for it.
+  const std::lock_guard<std::mutex> lock_of_context(context.mutex);
+  if (!context.gpu) context.gpu = std::make_unique<Gpu>(index, ordinal_of(index));
+  return *context.gpu;
 }
 
 Gpu::Gpu(int index, int ordinal)
@@ -89,19 +111,11 @@ Gpu::~Gpu() {
   thread_.join();
 }
 
-void Gpu::require_no_capture() const {
-  if (!stream_.is_capturing()) return;
-  throw Error("gpu(" + std::to_string(index_) +
-              ") is being captured into a CUDA graph, which would repeat what holds for one step "
-              "only; keep the layer out of the graph");
-}
-
 std::shared_ptr<Event> Gpu::event() {
   return events_.take([this] { return std::make_unique<Event>(ordinal_); });
 }
 
 Gpu::MessageMemory Gpu::message(std::size_t doubles) {
-  require_no_capture();
   return {memory(doubles), messages_to_host_ ? host_memory(doubles) : Pool<Memory>::Lease(),
           event()};
 }
@@ -190,10 +204,31 @@ bool Gpu::reads_rightly(Gpu* owner) {
   return std::equal(numbers.begin(), numbers.end(), read);
 }
 
+void Gpu::wait_for(const Event& event) const {
+  const double limit = Watchdog::instance().timeout();
+  if (wait_until_reached(event, limit)) return;
+  std::ostringstream text;
+  text << "gpu(" << index_ << ") has not finished its sums in " << limit
+       << " s: a kernel before them does not end, or the GPU is lost";
+  throw Error(text.str());
+}
+
 void Gpu::post(std::function<void()> task) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
+  }
+  wake_.notify_one();
+}
+
+bool Gpu::take_turn() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return tasks_.empty() && !std::exchange(is_taken_, true);
+}
+void Gpu::end_turn() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_taken_ = false;
   }
   wake_.notify_one();
 }
@@ -210,7 +245,11 @@ void Gpu::when_done(Done done) {
   post([this, event = std::move(event), done = std::move(done)]() mutable {
     std::string error;
     try {
-      event ? wait_until_reached(*event) : stream_.synchronize();
+      if (event) {
+        wait_until_reached(*event);
+      } else {
+        stream_.synchronize();
+      }
     } catch (const std::exception& caught) {
       error = caught.what();
     }
@@ -233,8 +272,16 @@ void Gpu::run() {
     std::function<void()> task;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
+      const auto begin = Clock::now();
+      const auto has_turn = [this] { return !is_taken_ && (ends_ || !tasks_.empty()); };
+      while (!has_turn() && Clock::now() - begin < kWithoutSleep) {
+        lock.unlock();
+        pause(begin);
+        lock.lock();
+      }
+      wake_.wait(lock, has_turn);
       if (tasks_.empty()) return;
+      is_taken_ = true;
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
@@ -242,6 +289,7 @@ void Gpu::run() {
     std::optional<OnDevice> on_device;
     select(&on_device);
     task();
+    end_turn();
   }
 }
 

@@ -16,9 +16,10 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Blocks the calling thread until the work before `event` is done. The thread sleeps only if the
-/// work takes long. Throws the errors of Event::synchronize().
-void wait_until_reached(const Event& event);
+/// Blocks the calling thread until the work before `event` is done, or for `limit` seconds (0: no
+/// limit). Returns whether it is done. The thread sleeps only if the work takes long. Throws the
+/// error of that work.
+bool wait_until_reached(const Event& event, double limit = 0);
 
 /// The stream, the memory and the thread of this library on one GPU context.
 class Gpu {
@@ -65,11 +66,16 @@ class Gpu {
   /// Gives later messages of this GPU a second place.
   void write_messages_to_host() { messages_to_host_ = true; }
 
-  /// Throws Error if a CUDA graph records the work of the stream.
-  void require_no_capture() const;
+  /// Blocks the calling thread until the work of this GPU before `event` is done. Throws the error
+  /// of that work, or Error after the timeout of devices.
+  void wait_for(const Event& event) const;
 
   /// Queues `task`, which must not throw. The context's thread runs tasks in the order of calls.
   void post(std::function<void()> task);
+  /// Whether the calling thread may do now what it would post, because no task is queued or runs.
+  /// Then it must call end_turn(), and no task runs until then.
+  bool take_turn();
+  void end_turn();
   /// Calls `done` on the same thread after all work that is on the stream now, with the error of
   /// that work. Does not throw, and calls `done` in every case.
   void when_done(Done done);
@@ -90,8 +96,9 @@ class Gpu {
   Stream stream_;
   Memories memories_;
   Pool<Event> events_;
-  std::mutex mutex_;  // guards `ends_` and `tasks_`
+  std::mutex mutex_;  // guards the next three members
   bool ends_ = false;
+  bool is_taken_ = false;  // a task runs, or a thread has taken its turn
   std::deque<std::function<void()>> tasks_;
   std::condition_variable wake_;
   std::thread thread_;

@@ -34,18 +34,8 @@ const double* GpuPartialStatistics::read_by(Gpu* reader, const Scratch& scratch)
   return near;
 }
 
-std::string GpuPartialStatistics::error() const {
-  if (!message_.written) return "";
-  try {
-    message_.written->synchronize();
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 PartialStatistics GpuPartialStatistics::wait_for_copy() const {
-  wait_until_reached(*message_.written);
+  wait();
   return {count_, {copy(), copy() + doubles_}};
 }
 

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,9 +33,11 @@ class GpuPartialStatistics {
   /// Notes that the values are written after the work that is on the stream of the GPU now.
   void written() { message_.written->record(gpu_->stream()); }
 
-  /// Later work on `stream` starts after the values are written.
-  void keep_waiting(Stream* stream) const {
-    if (message_.written) stream->wait(*message_.written);
+  /// Whether wait() would return at once.
+  bool is_written() const { return !message_.written || message_.written->is_reached(); }
+  /// Blocks the calling thread until the values are written. Throws as Gpu::wait_for().
+  void wait() const {
+    if (message_.written) gpu_->wait_for(*message_.written);
   }
 
   /// Makes the second place if there is none, and gives one to later messages of this GPU. Must be
@@ -48,11 +49,6 @@ class GpuPartialStatistics {
   /// values(), or copy() without peer access. Copies statistics of the host to memory that
   /// `scratch` gives.
   const double* read_by(Gpu* reader, const Scratch& scratch) const;
-
-  /// Returns the error of the kernels that fill the values, or "". If these kernels fail, a peer
-  /// that has read the values learns of the error only here. To be called on the thread of a GPU
-  /// after its work.
-  std::string error() const;
 
   /// Waits for the copy on the host, and returns it. To be called on the thread of a GPU.
   PartialStatistics wait_for_copy() const;

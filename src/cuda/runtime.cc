@@ -106,9 +106,7 @@ bool enable_reading(int reader, int owner) {
 
 Event::Event(int ordinal) : ordinal_(ordinal) {
   const OnDevice on_device(ordinal);
-  // A thread that waits for the event sleeps instead of polling.
-  constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
-  check(cudaEventCreateWithFlags(&event_, kFlags), "cudaEventCreate", ordinal);
+  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate", ordinal);
 }
 Event::~Event() {
   release_on(ordinal_, [this] { return cudaEventDestroy(event_); });
@@ -127,11 +125,14 @@ bool Event::is_reached() const {
   check(status, "earlier work", ordinal_);
   return true;
 }
-void Event::synchronize() const { check(cudaEventSynchronize(event_), "earlier work", ordinal_); }
 
 Stream::Stream(int ordinal) : ordinal_(ordinal) {
   const OnDevice on_device(ordinal);
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", ordinal);
+  int least = 0;
+  int greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaStreamCreate", ordinal);
+  check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreate",
+        ordinal);
   // Before CUDA 12 the thread has no context until a call like cudaStreamCreate needs one.
   context_of(ordinal) = thread_context();
 }
@@ -142,17 +143,6 @@ Stream::~Stream() {
 void Stream::synchronize() {
   const OnDevice on_device(ordinal_);
   check(cudaStreamSynchronize(stream_), "earlier work", ordinal_);
-}
-bool Stream::is_capturing() const {
-  const OnDevice on_device(ordinal_);
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing", ordinal_);
-  return status != cudaStreamCaptureStatusNone;
-}
-
-void Stream::wait(const Event& event) {
-  const OnDevice on_device(ordinal_);
-  check(cudaStreamWaitEvent(stream_, event.handle(), 0), "cudaStreamWaitEvent", ordinal_);
 }
 void Stream::zero(void* begin, std::size_t bytes) {
   const OnDevice on_device(ordinal_);

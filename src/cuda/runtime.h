@@ -56,22 +56,17 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(Stream* stream);
-  // To be called on a thread that has selected any GPU. Both throw the error of the work before the
-  // point.
-  /// Whether the work before the point is done.
+  /// Whether the work before the point is done. Throws the error of that work. To be called on a
+  /// thread that has selected any GPU.
   bool is_reached() const;
-  /// Blocks the calling thread until the work before the point is done.
-  void synchronize() const;
-
-  CUevent_st* handle() const { return event_; }
 
  private:
   const int ordinal_;
   CUevent_st* event_ = nullptr;
 };
 
-/// A queue of work for one GPU, which waits for no other queue, not even MXNet's. Several threads
-/// may use it at a time.
+/// A queue of work for one GPU, which waits for no other queue, not even MXNet's. Its kernels come
+/// before waiting kernels of MXNet's streams. Several threads may use it at a time.
 class Stream {
  public:
   explicit Stream(int ordinal);
@@ -81,12 +76,8 @@ class Stream {
 
   int ordinal() const { return ordinal_; }
 
-  /// Later work starts after the work before `event`, which may belong to another GPU.
-  void wait(const Event& event);
   /// Blocks the calling thread until all work is done. Throws the error of that work.
   void synchronize();
-  /// Whether a CUDA graph records the work.
-  bool is_capturing() const;
   void zero(void* begin, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);
 

@@ -24,8 +24,9 @@ struct Table {
       {"MEMORY", &settings.memory},
       {"DELAY", &settings.delay},
       {"PEERS", &settings.peers},
+      {"QUEUES", &settings.queues},
+      {"LOST", &settings.lost},
       {"IGNORE_EVENT_SYNCHRONIZE", &settings.ignore_event_synchronize},
-      {"IGNORE_STREAM_WAIT", &settings.ignore_stream_wait},
       {"IGNORE_STREAM_SYNCHRONIZE", &settings.ignore_stream_synchronize},
   };
 

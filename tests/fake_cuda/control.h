@@ -24,10 +24,13 @@ struct Settings {
   /// 0: no peer access, 1: it works, 2: it is reported but reads what is no number, 3: it is
   /// reported but a kernel that reads there does not end before this setting changes
   Setting peers{1};
+  /// Streams of a device share so many hardware queues, by the order in which they are made.
+  Setting queues{8};
+  /// This device is lost: its streams stand still, without an error, until the setting changes.
+  Setting lost{-1};
 
   // Ways to be no CUDA at all, to see that tests notice.
   Setting ignore_event_synchronize{0};
-  Setting ignore_stream_wait{0};
   Setting ignore_stream_synchronize{0};
 };
 Settings& settings();

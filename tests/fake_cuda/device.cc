@@ -117,7 +117,9 @@ std::size_t Device::free_memory() {
 
 cudaStream_t Device::new_stream() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return *streams_.insert(new CUstream_st(this)).first;
+  const auto number = static_cast<std::size_t>(streams_so_far_++ % settings().queues);
+  while (hardware_.size() <= number) hardware_.emplace_back();
+  return *streams_.insert(new CUstream_st(this, &hardware_[number])).first;
 }
 void Device::remove_stream(cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -129,10 +131,7 @@ void Device::synchronize() {
   std::vector<PointPtr> points;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const cudaStream_t stream : streams_) {
-      // What is captured does not run.
-      if (!stream->is_capturing()) points.push_back(stream->point());
-    }
+    for (const cudaStream_t stream : streams_) points.push_back(stream->point());
   }
   for (const PointPtr& point : points) point->wait();
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <mutex>
 #include <set>
 
@@ -53,6 +54,8 @@ class Device {
   std::set<const void*> kernels_;
   std::size_t used_ = 0;
   std::set<cudaStream_t> streams_;
+  long streams_so_far_ = 0;
+  std::deque<HardwareQueue> hardware_;
 };
 
 /// Any device that settings could make exist.

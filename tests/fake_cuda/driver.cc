@@ -51,7 +51,6 @@ cudaError_t put(cudaStream_t stream, Work work) {
 
 cudaError_t synchronize(cudaStream_t stream) {
   Device* const device = device_of(stream);
-  if (stream->is_capturing()) return cudaErrorStreamCaptureUnsupported;
   stream->point()->wait();
   return device->error();
 }

@@ -25,8 +25,7 @@ void fakeCudaInject(const char* faults);
 /// since this was called last.
 long fakeCudaClearFaults();
 
-/// How often a call was made, or "spinning wait" (for an event without cudaEventBlockingSync).
-/// `device` -1: on all.
+/// How often a call was made. `device` -1: on all.
 long fakeCudaCount(const char* call, int device);
 
 /// How often the calling thread made a call.

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -36,6 +37,17 @@ using PointPtr = std::shared_ptr<Point>;
 struct Work {
   const char* kind = nullptr;
   std::function<void()> run;
+  bool is_queued = true;  ///< in the hardware queue
+  long turn = 0;          ///< there
+};
+
+/// A hardware queue begins operations in the order of the calls. Until one has begun, none behind
+/// it begins, whatever its stream: kernels of several streams run beside each other, but an
+/// operation that waits for an earlier one of its stream, or for an event, keeps all others
+/// waiting. The atomics order no memory, so that the thread sanitizer still sees races.
+struct HardwareQueue {
+  std::atomic<long> issued{0};
+  std::atomic<long> begun{0};
 };
 
 /// Whether the calling thread is that of a stream, where CUDA allows no calls.
@@ -46,7 +58,7 @@ bool in_stream_thread();
 /// A queue whose thread begins with the first operation. What is in it still runs when the stream
 /// is destroyed.
 struct CUstream_st {
-  explicit CUstream_st(fake_cuda::Device* device);
+  CUstream_st(fake_cuda::Device* device, fake_cuda::HardwareQueue* hardware);
   ~CUstream_st();
   CUstream_st(const CUstream_st&) = delete;
   CUstream_st& operator=(const CUstream_st&) = delete;
@@ -57,15 +69,13 @@ struct CUstream_st {
   /// A point behind all work so far.
   fake_cuda::PointPtr point();
 
-  /// What is put while the stream is captured does not run: nobody launches a graph.
-  void capture(bool captures);
-  bool is_capturing();
-
  private:
   struct Queue;
-  static void run(const std::shared_ptr<Queue>& queue, fake_cuda::Device* device, unsigned seed);
+  static void run(const std::shared_ptr<Queue>& queue, fake_cuda::Device* device,
+                  fake_cuda::HardwareQueue* hardware, unsigned seed);
 
   fake_cuda::Device* const device_;
+  fake_cuda::HardwareQueue* const hardware_;
   const unsigned seed_;
   const std::shared_ptr<Queue> queue_;
 };

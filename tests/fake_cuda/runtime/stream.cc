@@ -83,31 +83,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return call("cudaStreamWaitEvent", Needs::kContext, [=] {
     const PointPtr point = event->point();
-    if (!point || settings().ignore_stream_wait) return cudaSuccess;
+    if (!point) return cudaSuccess;
     return fake_cuda::put(stream, {nullptr, [point] { point->wait(); }});
-  });
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  return call("cudaStreamBeginCapture", Needs::kContext, [=] {
-    stream->capture(true);
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  return call("cudaStreamEndCapture", Needs::kContext, [=] {
-    if (!stream->is_capturing()) return cudaErrorStreamCaptureUnmatched;
-    stream->capture(false);
-    *graph = nullptr;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return call("cudaStreamIsCapturing", Needs::kContext, [=] {
-    *status = stream->is_capturing() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    return cudaSuccess;
   });
 }
 
@@ -140,9 +117,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call("cudaEventSynchronize", Needs::kContext, [=] {
     if (settings().ignore_event_synchronize) return cudaSuccess;
-    if (!(event->flags & cudaEventBlockingSync)) {
-      fake_cuda::count("spinning wait", event->device->ordinal());
-    }
     if (const PointPtr point = event->point()) point->wait();
     return event->device->error();
   });
