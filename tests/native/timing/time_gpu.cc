@@ -1,7 +1,8 @@
 // Times the GPU backend on one GPU: each phase of a pass by the GPU's clock, and whole rounds of 1
 // to 8 contexts by the host's. "time_gpu messages" times only rounds of 8 contexts with many
-// channels, whose messages lie on the host if MXNET_ENABLE_GPU_P2P=0. "time_gpu small" takes tiny
-// arrays and few rounds, to see that the program runs.
+// channels, whose messages lie on the host if MXNET_ENABLE_GPU_P2P=0. "time_gpu once" takes two
+// steps of one case, for a profiler. "time_gpu small" takes tiny arrays and few rounds, to see that
+// the program runs.
 
 #include <cuda_runtime_api.h>
 
@@ -263,10 +264,27 @@ class Stopwatch {
   const cuda::Memory from_{cuda::Memory::Place::kDevice, 0, bytes_};
 };
 
-/// Prints a row for each phase.
+using Layers = std::vector<std::unique_ptr<Layer>>;
+
+/// Launches a pass of each layer. With `by_layer`, each layer sums and finishes before the next
+/// one, as in training. Otherwise all layers sum first, and call `lap` before they finish.
+void launch_passes(const Layers& layers, bool forward, bool by_layer, Calls* calls,
+                   const Stopwatch::Call& lap) {
+  DevicePasses passes;
+  for (const auto& layer : layers) {
+    passes.push_back(forward ? layer->forward(calls->make()) : layer->backward(calls->make()));
+    passes.back()->sum();
+    if (by_layer) passes.back()->finish({passes.back()}, {});
+  }
+  if (by_layer) return;
+  lap();
+  for (const auto& pass : passes) pass->finish({pass}, {});
+}
+
+/// Prints a row for each phase, and for each direction layer by layer.
 void time_phases(const Case& given, bool small) {
-  // Several layers, so that none finds its arrays in the cache.
-  std::vector<std::unique_ptr<Layer>> layers;
+  // Several layers, so that no phase finds its arrays in the cache.
+  Layers layers;
   std::size_t bytes = 0;
   while (layers.size() < 2 || (!small && layers.size() < 16 && bytes < 64 << 20)) {
     layers.push_back(std::make_unique<Layer>(0, given));
@@ -274,40 +292,39 @@ void time_phases(const Case& given, bool small) {
   }
   Stopwatch stopwatch(small);
   Calls calls;
-  std::array<std::vector<double>, 5> times;  // of the phases and of copies
+  std::array<std::vector<double>, 7> times;  // of the phases, the directions and of copies
   const auto keep = [&](std::size_t first, const std::vector<double>& found) {
     for (std::size_t i = 0; i < found.size(); ++i) {
       times[first + i].push_back(found[i] / static_cast<double>(layers.size()));
     }
   };
   for (int repeat = 0; repeat < (small ? 1 : 9); ++repeat) {
-    for (const bool forward : {true, false}) {
-      const auto launch = [&](const auto& lap) {
-        DevicePasses passes;
-        for (const auto& layer : layers) {
-          passes.push_back(forward ? layer->forward(calls.make()) : layer->backward(calls.make()));
-          passes.back()->sum();
-        }
-        lap();
-        for (const auto& pass : passes) pass->finish({pass}, {});
-      };
-      keep(forward ? 0 : 2, stopwatch.time(launch, [&] { calls.wait(layers.size()); }));
+    for (const bool by_layer : {false, true}) {
+      for (const bool forward : {true, false}) {
+        const auto launch = [&](const auto& lap) {
+          launch_passes(layers, forward, by_layer, &calls, lap);
+        };
+        keep(by_layer ? (forward ? 4 : 5) : (forward ? 0 : 2),
+             stopwatch.time(launch, [&] { calls.wait(layers.size()); }));
+      }
     }
     const auto copy = [&](const auto&) {
       for (const auto& layer : layers) layer->copy(stopwatch.stream());
     };
-    keep(4, stopwatch.time(copy, [] {}));
+    keep(6, stopwatch.time(copy, [] {}));
   }
   const double kilobytes = static_cast<double>(layers.front()->bytes()) / 1e3;
-  const double copy_rate = 2 * kilobytes / quantile(times[4], 0.5);  // GB/s
-  constexpr const char* kPhases[] = {"moments", "normalization", "gradient sums", "input gradient"};
-  constexpr int kPasses[] = {1, 2, 2, 3};  // over the array, at least
-  for (std::size_t i = 0; i < 4; ++i) {
+  const double copy_rate = 2 * kilobytes / quantile(times[6], 0.5);  // GB/s
+  constexpr const char* kPhases[] = {"moments",        "normalization",    "gradient sums",
+                                     "input gradient", "forward by layer", "backward by layer"};
+  constexpr int kPasses[] = {1, 2, 2, 3, 3, 5};  // over the array, at least
+  for (std::size_t i = 0; i < 6; ++i) {
     const double median = quantile(times[i], 0.5);
     const double rate = kPasses[i] * kilobytes / median;
-    std::printf("| %s | %s | %.1f (%.1f..%.1f) | %.0f | %.2f |%s\n", given.name().c_str(),
-                kPhases[i], median, quantile(times[i], 0.25), quantile(times[i], 0.75), rate,
-                rate / copy_rate, stopwatch.is_exact() ? "" : " with launching");
+    std::printf("| %s | %zu | %s | %.1f (%.1f..%.1f) | %.0f | %.2f |%s\n", given.name().c_str(),
+                layers.size(), kPhases[i], median, quantile(times[i], 0.25),
+                quantile(times[i], 0.75), rate, rate / copy_rate,
+                stopwatch.is_exact() ? "" : " with launching");
   }
 }
 
@@ -345,12 +362,24 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
   }
 }
 
+/// Two steps of a layer.
+void run_once() {
+  Layers layers;
+  layers.push_back(
+      std::make_unique<Layer>(0, Case{16, 256, 60, DType::kFloat32, false, ActType::kRelu}));
+  Calls calls;
+  for (const bool forward : {true, false, true, false}) {
+    launch_passes(layers, forward, true, &calls, {});
+    calls.wait(1);
+  }
+}
+
 void run(bool small, bool messages) {
   setenv("CUDA_VISIBLE_DEVICES", "0", 0);
   setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1);
   if (messages) return time_rounds({2, 2048, 8}, {8}, 500);
-  std::printf("%s\n\n| case | phase | us (quartiles) | GB/s | of a copy's |\n%s\n",
-              cuda::describe_devices().c_str(), "| --- | --- | --- | --- | --- |");
+  std::printf("%s\n\n| case | arrays | phase | us (quartiles) | GB/s | of a copy's |\n%s\n",
+              cuda::describe_devices().c_str(), "| --- | --- | --- | --- | --- | --- |");
   for (Case given : cases()) {
     if (small) {
       given.channels = 3;
@@ -368,7 +397,12 @@ void run(bool small, bool messages) {
 int main(int count, char** words) {
   try {
     const std::string what = count == 2 ? words[1] : "";
-    gluon_syncbn::tests::run(what == "small", what == "messages");
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a program that is ended leaves its rows
+    if (what == "once") {
+      gluon_syncbn::tests::run_once();
+    } else {
+      gluon_syncbn::tests::run(what == "small", what == "messages");
+    }
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "time_gpu: %s\n", error.what());
