@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.processes import run_python
 
-from .training import count_wrong
+from .faults import count_wrong
 
-PROGRAM = "from tests.cu112.training import *; print('wrong:', count_wrong(20))"
+PROGRAM = "from tests.cu112.faults import *; print('wrong:', count_wrong(20))"
 SLOW = {"FAKE_CUDA_DELAY": "2000"}
 
 

@@ -9,9 +9,9 @@ import pytest
 from gluon_syncbn.library import LIBRARY
 from mxnet import autograd, gluon
 
-from tests.layer.test_modes import Branches
 from tests.support.either_mxnet import nd
-from tests.support.layers import Options, check, make_batch
+from tests.support.networks import Branches
+from tests.support.step import MODES, check, make_case
 
 GPUS = mx.context.num_gpus()
 BUILT = not LIBRARY.gpu_build().startswith("not built")
@@ -32,9 +32,9 @@ def gpus() -> list[mx.Context]:
     [((5, 3, 7, 7), 1), ((5, 9, 9, 65), -1), ((5, 64, 60, 60), 1), ((5, 17), 1), ((5, 4, 6, 3), 2)],
 )
 def test_two_gpus_are_one_device_on_the_whole_batch(dtype, shape, axis):
-    batch = make_batch(np.random.default_rng(1), shape, (2, 3), axis, dtype, mean=100.0)
+    case = make_case(np.random.default_rng(1), shape, (2, 3), dtype, mean=100.0, axis=axis)
     tolerance = 1e-12 if dtype == "float64" else 2e-5
-    check(batch, Options(device="gpu"), tolerance, 1e-3 if dtype == "float16" else tolerance)
+    check(case, gpus()[:2], tolerance, 1e-3 if dtype == "float16" else tolerance)
 
 
 def train(net, ctx, steps: int, dtype: str = "float32") -> list[float]:
@@ -55,13 +55,10 @@ def train(net, ctx, steps: int, dtype: str = "float32") -> list[float]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(
-    "mode", [None, {}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
-)
+@pytest.mark.parametrize("mode", MODES)
 def test_branches_train(mode, dtype):
     net = Branches(gluon_syncbn.SyncBatchNorm)
-    if mode is not None:
-        net.hybridize(**mode)
+    net.hybridize(**MODES[mode])
     losses = train(net, gpus(), 5, dtype)
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]

@@ -12,7 +12,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
-from tests.support.whole_batch import norm_layers
+from tests.support.networks import norm_layers
 
 
 class Nested(HybridBlock):

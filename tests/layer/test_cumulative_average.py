@@ -10,8 +10,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
+from tests.support.step import MODES
 
 CHANNELS = 3
 LIKE_BATCH_NORM = {"gamma", "beta", "running_mean", "running_var"}

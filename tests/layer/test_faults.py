@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import DEVICE, contexts
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import nd, only_1
+from tests.support.step import MODES
 
 CAUSES = (
     "DataLoader should have last_batch='discard'",
@@ -281,10 +281,21 @@ def test_devices_that_fail_at_the_same_time():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"momentum": None}, {"activation": "leaky_relu"}, {"inplace": True}], ids=str
+    "options",
+    [
+        {},
+        {"momentum": None},
+        {"activation": "leaky_relu"},
+        {"inplace": True},
+        # Where 1 / sqrt(variance + epsilon) is infinite.
+        {"epsilon": 0, "running_variance_initializer": "zeros"},
+        {"epsilon": 0, "running_variance_initializer": "zeros", "use_global_stats": True},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_batch_without_elements_moves_no_average(number, options):
+    variance = 0 if "epsilon" in options else 1
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, **options)
     layer.initialize(ctx=contexts(number))
     with mx.util.np_shape(True):
@@ -296,7 +307,7 @@ def test_a_batch_without_elements_moves_no_average(number, options):
         mx.nd.waitall()
     for parameter, expected in (
         (layer.running_mean, 0),
-        (layer.running_var, 1),
+        (layer.running_var, variance),
         (getattr(layer, "num_batches_tracked", None), 0),
     ):
         for array in parameter.list_data() if parameter else ():

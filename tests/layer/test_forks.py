@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.layer.test_life import LAYER
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import only_1
 from tests.support.processes import run_python
+from tests.support.step import MODES
 
 # A round waits forever where nothing ends it.
 NO_TIMEOUT = {"GLUON_SYNCBN_TIMEOUT": "0"}

@@ -10,86 +10,61 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import nd, reset_ctx
-from tests.support.oracle import batch_norm, relative_error
+from tests.support.step import (
+    MODES,
+    Case,
+    Step,
+    compare,
+    expect,
+    make_case,
+    make_layer,
+    set_values,
+    train_step,
+)
 
 CHANNELS = 3
 # Neither from 0 on nor in order: position in this list is what counts.
 ELSEWHERE = [mx.Context(DEVICE, i) for i in (5, 2, 0, 7)]
 
 
-def make_layer(ctx, mode: str = "imperative", **options) -> gluon_syncbn.SyncBatchNorm:
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, **options)
-    layer.initialize(ctx=ctx)
-    rng = np.random.default_rng(5)
-    for parameter in (layer.gamma, layer.beta, layer.running_mean, layer.running_var):
-        parameter.set_data(nd.array(0.5 + rng.random(CHANNELS)))
-    layer.hybridize(**MODES[mode])
-    return layer
-
-
-def make_shards(sizes, seed: int = 0) -> list[np.ndarray]:
+def draw(sizes=(1, 2, 3, 2)) -> Case:
     """Shards whose distributions differ, so that groups do."""
-    rng = np.random.default_rng(seed)
-    return [
-        (rng.standard_normal((n, CHANNELS, 4)) * (1 + i) + i).astype("float32")
-        for i, n in enumerate(sizes)
-    ]
+    case = make_case(np.random.default_rng(0), (sum(sizes), CHANNELS, 4), sizes)
+    for device in range(len(sizes)):
+        samples = case.x[case.bounds(device)]
+        samples[:] = samples * (1 + device) + device
+    return case
 
 
-def step(layer, ctx, shards, gradients) -> tuple[list, list]:
-    """Outputs and gradients of the input, by device. The last device is called first."""
-    xs = [nd.array(shard, ctx=c) for shard, c in zip(shards, ctx)]
-    for x in xs:
-        x.attach_grad()
-    with autograd.record():
-        outs = [layer(x) for x in reversed(xs)][::-1]
-    autograd.backward(outs, [nd.array(g, ctx=c) for g, c in zip(gradients, ctx)])
-    return [out.asnumpy() for out in outs], [x.grad.asnumpy() for x in xs]
-
-
-def check_groups(layer, ctx, size: int, sizes=(1, 2, 3, 2)) -> None:
+def check_groups(layer, ctx, size: int, sizes=(1, 2, 3, 2)) -> Step:
     """A step equals that of one oracle for each group, on the whole batch of the group."""
-    shards, gradients = make_shards(sizes), make_shards(sizes, seed=1)
-    parameters = (layer.gamma, layer.beta, layer.running_mean, layer.running_var)
-    before = [[array.asnumpy() for array in p.list_data()] for p in parameters]
-    outs, dxs = step(layer, ctx, shards, gradients)
+    case = draw(sizes)
+    set_values(layer, case)
+    found = train_step(layer, case, ctx)
     for first in range(0, len(ctx), size):
         members = slice(first, first + size)
-        x, dy = np.concatenate(shards[members]), np.concatenate(gradients[members])
-        expected = batch_norm(x, dy, *(values[first] for values in before))
-        assert relative_error(np.concatenate(outs[members]), expected.out) < 1e-5
-        assert relative_error(np.concatenate(dxs[members]), expected.dx) < 1e-5
-        for parameter, total in ((layer.gamma, expected.dgamma), (layer.beta, expected.dbeta)):
-            parts = [grad.asnumpy() for grad in parameter.list_grad()[members]]
-            assert relative_error(np.sum(parts, axis=0), total) < 1e-5
-        for parameter, value in (
-            (layer.running_mean, expected.running_mean),
-            (layer.running_var, expected.running_var),
-        ):
-            arrays = [array.asnumpy() for array in parameter.list_data()[members]]
-            assert relative_error(arrays[0], value) < 1e-6
-            assert len({array.tobytes() for array in arrays}) == 1
+        compare(found.of(members), expect(case.of(members)), 1e-5)
+    return found
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_each_group_is_one_device_on_its_part_of_the_batch(mode, size):
-    layer = make_layer(contexts(4), mode, sync_group_size=size)
+    layer = make_layer(draw(), contexts(4), mode, sync_group_size=size)
     for _ in range(3):
         check_groups(layer, contexts(4), size)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_groups_follow_the_list_of_contexts(mode):
-    layer = make_layer(ELSEWHERE, mode, sync_group_size=2)
+    layer = make_layer(draw(), ELSEWHERE, mode, sync_group_size=2)
     check_groups(layer, ELSEWHERE, 2)
     check_groups(layer, ELSEWHERE, 2)
 
 
 def test_moved_to_other_contexts():
-    layer = make_layer(ELSEWHERE, "hybridized", sync_group_size=2)
+    layer = make_layer(draw(), ELSEWHERE, "hybridized", sync_group_size=2)
     check_groups(layer, ELSEWHERE, 2)
     reset_ctx(layer, contexts(6))
     with autograd.record():
@@ -102,14 +77,14 @@ def test_moved_to_other_contexts():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_missing_device_fails_its_group_alone(mode):
-    layer = make_layer(contexts(4), mode, sync_group_size=2)
+    layer = make_layer(draw(), contexts(4), mode, sync_group_size=2)
     gluon_syncbn.set_timeout(0.3)
-    shards = make_shards((2, 2, 2, 2))
+    case = draw()
     with autograd.record():
-        outs = [layer(nd.array(shards[i], ctx=mx.Context(DEVICE, i))) for i in (0, 1, 2)]
-    whole = np.concatenate(shards[:2])
-    expected = batch_norm(whole, whole, *[p.data().asnumpy() for p in layer._reg_params.values()])
-    assert relative_error(np.concatenate([out.asnumpy() for out in outs[:2]]), expected.out) < 1e-5
+        outs = [layer(nd.array(case.x[case.bounds(i)], ctx=contexts(4)[i])) for i in (0, 1, 2)]
+    expected = expect(case.of(slice(2)))["out"]
+    found = np.concatenate([out.asnumpy() for out in outs[:2]])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(mx.base.MXNetError) as error:
         outs[2].wait_to_read()
     message = str(error.value)
@@ -122,10 +97,9 @@ def test_a_missing_device_fails_its_group_alone(mode):
 
 
 def test_check_in_sync_tells_groups_from_faults():
-    layer = make_layer(contexts(4), sync_group_size=2)
+    layer = make_layer(draw(), contexts(4), sync_group_size=2)
     assert gluon_syncbn.check_in_sync(layer) == {}
-    shards = make_shards((1, 2, 3, 2))
-    step(layer, contexts(4), shards, shards)
+    train_step(layer, draw(), contexts(4))
     differences = gluon_syncbn.check_in_sync(layer)
     assert set(differences) == {layer.running_mean.name, layer.running_var.name}
     for text in differences.values():
@@ -143,24 +117,20 @@ def test_exported_groups(tmp_path):
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS, sync_group_size=2))
     net.initialize(ctx=ELSEWHERE)
     net.hybridize()
-    shards = make_shards((1, 2, 3, 2))
-    step(net, ELSEWHERE, shards, shards)
+    train_step(net, draw(), ELSEWHERE)
     path = str(tmp_path / "net")
     net.export(path)
     files = (f"{path}-symbol.json", ["data"], f"{path}-0000.params")
     again = gluon.SymbolBlock.imports(*files, ctx=ELSEWHERE)
     for _ in range(2):
-        outs, _ = step(again, ELSEWHERE, shards, shards)
-        expected, _ = step(net, ELSEWHERE, shards, shards)
-        for mine, theirs in zip(outs, expected):
-            np.testing.assert_array_equal(mine, theirs)
+        expected = train_step(net, draw(), ELSEWHERE)["out"]
+        np.testing.assert_array_equal(train_step(again, draw(), ELSEWHERE)["out"], expected)
     moved = contexts(6)[2:]
     there = gluon_syncbn.convert_sync_batchnorm(gluon.SymbolBlock.imports(*files, ctx=moved))
-    for mine, theirs in zip(step(there, moved, shards, shards)[0], expected):
-        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(train_step(there, draw(), moved)["out"], expected)
 
     elsewhere = gluon.SymbolBlock.imports(*files, ctx=mx.Context(DEVICE, 6))
-    x = nd.array(shards[0], ctx=mx.Context(DEVICE, 6))
+    x = nd.ones((2, CHANNELS, 4), ctx=mx.Context(DEVICE, 6))
     assert np.isfinite(elsewhere(x).asnumpy()).all()
     with autograd.record():
         out = elsewhere(x)
@@ -192,7 +162,7 @@ def test_a_size_must_divide_the_number_of_devices():
     message = r"syncbatchnorm\d+: sync_group_size=3 should divide num_devices=4"
     with pytest.raises(ValueError, match=message):
         gluon_syncbn.SyncBatchNorm(num_devices=4, sync_group_size=3)
-    layer = make_layer(contexts(4), sync_group_size=3)
+    layer = make_layer(draw(), contexts(4), sync_group_size=3)
     with pytest.raises(ValueError, match=message), autograd.record():
         layer(nd.ones((2, CHANNELS)))
     with pytest.raises(ValueError, match="sync_group_size=3 should divide num_devices=2"):

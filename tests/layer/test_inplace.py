@@ -1,4 +1,4 @@
-"""A layer that works in place gives what it gives otherwise, without keeping its input."""
+"""What a layer that works in place refuses. test_parity.py has its numbers."""
 
 from __future__ import annotations
 
@@ -6,87 +6,19 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given
 from mxnet import autograd
-from mxnet.gluon import nn
 
-from tests.conftest import contexts, examples
-from tests.layer.test_activation import require_same_training
-from tests.layer.test_modes import MODES
-from tests.layer.test_parity import steps
-from tests.support.either_mxnet import HybridBlock, nd, only_1
-from tests.support.layers import Batch, Options, avoid_kinks, check, make_batch, run
-
-# Arguments of the layer.
-INVERTIBLE = {
-    "none": {},
-    "leaky": {"activation": "leaky_relu"},
-    "leaky 3": {"activation": "leaky_relu", "alpha": 3},
-    "elu": {"activation": "elu"},
-    "elu 0.5": {"activation": "elu", "alpha": 0.5},
-}
-
-
-def keep_gamma_from_zero(batch: Batch) -> None:
-    sign = np.where(batch.gamma < 0, -1, 1)
-    batch.gamma = (sign * np.maximum(np.abs(batch.gamma), 0.5)).astype(batch.gamma.dtype)
-
-
-@examples(300)
-@given(step=steps(inplace=True))
-def test_any_step_matches_the_oracle(step):
-    batch, options, dtype = step
-    keep_gamma_from_zero(batch)
-    if options.act_type is not None:
-        avoid_kinks(batch, options)
-    # The rounding of the output is in all gradients, and grows by |beta / gamma|.
-    check(batch, options, {"float32": 3e-5, "float64": 1e-11, "float16": 3e-2}[dtype])
-
-
-class Chain(HybridBlock):
-    """Two convolutions and norms; the input of the first norm is read by others too."""
-
-    def __init__(self, kind: str, inplace: bool) -> None:
-        super().__init__()
-        options = {**INVERTIBLE[kind], "inplace": inplace}
-        with self.name_scope():
-            self.first = nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=3)
-            self.norm1 = gluon_syncbn.SyncBatchNorm(in_channels=4, **options)
-            self.second = nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=4)
-            self.norm2 = gluon_syncbn.SyncBatchNorm(in_channels=4, **options)
-
-    def hybrid_forward(self, F, x):
-        x = self.first(x)
-        return self.norm2(self.second(self.norm1(x))) * F.tanh(x)
-
-
-@pytest.mark.parametrize("kind", INVERTIBLE)
-@pytest.mark.parametrize("mode", MODES)
-def test_training_equals_that_not_in_place(kind, mode):
-    """In double precision, on uneven shards, with what a checkpoint holds meaning the same."""
-    require_same_training(Chain(kind, inplace=False), Chain(kind, inplace=True), mode)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("act_type", [None, "leaky", "elu"])
-def test_the_output_has_the_same_bits(dtype, act_type):
-    batch = make_batch(np.random.default_rng(1), (6, 5, 33), (2, 4), dtype=dtype)
-    keep_gamma_from_zero(batch)
-    outs = [run(batch, Options(act_type=act_type, inplace=i)).out for i in (False, True)]
-    assert outs[0].tobytes() == outs[1].tobytes()
+from tests.conftest import contexts
+from tests.support.either_mxnet import nd, only_1
 
 
 @pytest.mark.parametrize(
     ("dtype", "gamma", "beta", "works"),
     [
         ("float32", 0, 0, False),
-        ("float32", 1e-20, 0, True),  # a small output has all its digits
         ("float32", -3e-4, 1, True),
         ("float32", 2e-4, 1, False),
-        ("float16", 0.03, 1, True),
         ("float16", 0.02, -1, False),
-        ("float16", 1e-6, 0, False),
-        ("float64", 1e-6, 1, True),
         ("float64", -1e-9, 1, False),
     ],
 )

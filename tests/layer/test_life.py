@@ -15,9 +15,11 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
-from tests.layer.test_modes import MODES, Shared, Training
+from tests.layer.test_modes import on_one, training
 from tests.support.either_mxnet import nd, only_1, reset_ctx
+from tests.support.networks import Shared, make_batch
 from tests.support.processes import run_python
+from tests.support.step import MODES, compare
 
 LAYER = f"""
 import sys
@@ -112,26 +114,23 @@ def test_checkpoints_of_networks(tmp_path):
 
 
 def test_two_networks_in_two_threads():
-    expected = []
-    for _ in range(2):
-        one = Training(Shared, 2, "hybridized", gluon_syncbn.SyncBatchNorm)
-        expected.append([one.step() for _ in range(5)])
-    results: dict[int, list[float]] = {}
+    case = make_batch(2)
+    values, expected = on_one(Shared, case, 5, gluon_syncbn.SyncBatchNorm)
+    found = {}
 
     def train(number: int) -> None:
         if IS_2:  # which has an interface per thread
             mx.npx.set_np()
-        # Built here: the order of random numbers is all that threads would share.
-        results[number] = [trainings[number].step() for _ in range(5)]
+        net = Shared(gluon_syncbn.SyncBatchNorm)
+        found[number] = training(net, contexts(2), case, "hybridized", values)(5)
 
-    trainings = [Training(Shared, 2, "hybridized", gluon_syncbn.SyncBatchNorm) for _ in range(2)]
     threads = [threading.Thread(target=train, args=(i,)) for i in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for number in range(2):
-        assert results[number] == pytest.approx(expected[number], rel=1e-5)
+        compare(found[number], expected, 1e-9)
 
 
 @only_1  # GluonCV

@@ -12,9 +12,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import HybridBlock, numpy_interface, only_1
-from tests.support.oracle import batch_norm
+from tests.support.step import MODES, check, make_case
 
 SHAPE = (7, 3, 4, 5)
 
@@ -38,49 +37,17 @@ def shards(values: np.ndarray, ctx: list[mx.Context]) -> list[mx.np.ndarray]:
         {"axis": -1},
         {"activation": "relu"},
         {"activation": "elu", "alpha": 0.5, "inplace": True},
-        {"shortcut": True},
     ],
     ids=str,
 )
-def test_layer(mode, options):
+@pytest.mark.parametrize("shortcut", [False, True])
+def test_layer(mode, options, shortcut):
     """Shards of 4 and 3 images against the whole batch."""
-    ctx = contexts(2)
-    options, shortcut = dict(options), options.get("shortcut", False)
-    options.pop("shortcut", None)
-    layer = gluon_syncbn.SyncBatchNorm(**options)
-    layer.initialize(ctx=ctx)
-    layer.hybridize(**MODES[mode])
-    rng = np.random.default_rng(0)
-    x, dy, added = (rng.normal(1, 2, SHAPE).astype("float32") for _ in range(3))
-    xs, dys, others = (shards(values, ctx) for values in (x, dy, added))
-    for part in xs:
-        part.attach_grad()
-    with autograd.record():
-        outs = [layer(*pair) if shortcut else layer(pair[0]) for pair in zip(xs, others)]
-    autograd.backward(outs, dys)
-    channels = SHAPE[options.get("axis", 1)]
-    expected = batch_norm(
-        x,
-        dy,
-        np.ones(channels),
-        np.zeros(channels),
-        np.zeros(channels),
-        np.ones(channels),
-        axis=options.get("axis", 1),
-        momentum=0.9 if options.get("momentum", 0.9) else 0,
-        shortcut=added if shortcut else 0.0,
-        act_type=options.get("activation"),
-        slope=options.get("alpha", 0.0),
-    )
-    assert all(type(out) is mx.np.ndarray for out in outs)
-    for found, wanted in (
-        (np.concatenate([out.asnumpy() for out in outs]), expected.out),
-        (np.concatenate([part.grad.asnumpy() for part in xs]), expected.dx),
-        (sum(grad.asnumpy() for grad in layer.gamma.list_grad()), expected.dgamma),
-        (layer.running_mean.data(ctx[1]).asnumpy(), expected.running_mean),
-        (layer.running_var.data(ctx[1]).asnumpy(), expected.running_var),
-    ):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    if shortcut and options.get("inplace"):
+        return
+    case = make_case(np.random.default_rng(0), SHAPE, (4, 3), mean=1, **options)
+    case.shortcut = case.dy[::-1].copy() if shortcut else None
+    check(case, contexts(2), 1e-4, mode=mode)
 
 
 class Residual(HybridBlock):

@@ -12,8 +12,8 @@ from gluon_syncbn.mxnet_versions import IS_2
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import only_1
-from tests.support.layers import make_batch
-from tests.support.oracle import batch_norm, relative_error
+from tests.support.oracle import relative_error
+from tests.support.step import expect, make_case
 
 
 def test_defaults_are_those_of_batch_norm():
@@ -53,7 +53,7 @@ def test_symbol_names_its_parameters_like_batch_norm():
 @only_1
 @pytest.mark.parametrize("shards", [(4, 4), (2, 2, 2, 2)])
 def test_module_over_several_contexts(shards):
-    batch = make_batch(np.random.default_rng(1), (sum(shards), 3, 5, 5), shards)
+    batch = make_case(np.random.default_rng(1), (sum(shards), 3, 5, 5), shards)
     bn = mx.sym.Custom(
         mx.sym.var("data"),
         op_type="SyncBatchNorm",
@@ -80,15 +80,13 @@ def test_module_over_several_contexts(shards):
     module.backward()
     module.update()  # tells Module that get_params() has to ask the devices
 
-    expected = batch_norm(
-        batch.x, batch.dy, batch.gamma, batch.beta, batch.running_mean, batch.running_var
-    )
+    expected = expect(batch)
     out = module.get_outputs()[0].asnumpy()
-    assert relative_error(out, expected.out * batch.dy) < 1e-5
-    assert relative_error(module.get_input_grads()[0].asnumpy(), expected.dx) < 1e-5
+    assert relative_error(out, expected["out"] * batch.dy) < 1e-5
+    assert relative_error(module.get_input_grads()[0].asnumpy(), expected["dx"]) < 1e-5
     _, auxiliary = module.get_params()
-    assert relative_error(auxiliary["bn_moving_mean"].asnumpy(), expected.running_mean) < 1e-5
-    assert relative_error(auxiliary["bn_moving_var"].asnumpy(), expected.running_var) < 1e-5
+    for name, state in (("running_mean", "bn_moving_mean"), ("running_var", "bn_moving_var")):
+        assert relative_error(auxiliary[state].asnumpy(), expected.running[name][0]) < 1e-5
 
 
 @only_1

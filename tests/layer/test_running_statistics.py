@@ -24,8 +24,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts, examples
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
+from tests.support.step import MODES
 
 CHANNELS = 2
 MOMENTUM = 0.9

@@ -15,9 +15,9 @@ from gluon_syncbn.library import LIBRARY
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import nd
 from tests.support.processes import run_python
+from tests.support.step import MODES
 
 MOST_GROWTH = {"rss_mib": 1.0, "threads": 0, "files": 0, "keys": 0}
 # Processes count the layers of each name, and no name is forgotten: block.py, _Identity.

@@ -13,9 +13,9 @@ from gluon_syncbn.library import library_path
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import nd
 from tests.support.processes import run_python
+from tests.support.step import MODES
 
 
 def dropout_net(layers: int, contexts: list[mx.Context], mode: str) -> nn.HybridSequential:

@@ -20,8 +20,9 @@ from mxnet.gluon import contrib, nn
 
 from tests.conftest import contexts
 from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
+from tests.support.networks import load, make_images, norm_layers, randomize
 from tests.support.processes import ROOT
-from tests.support.whole_batch import Step, compare, load, norm_layers, randomize, train_step
+from tests.support.step import Step, compare, train_step
 
 DEVICES = 2
 
@@ -42,15 +43,22 @@ class OneDevice:
     def step(self, frozen: bool) -> Step:
         if frozen not in self._steps:
             net = self.network.build(self.network.plain, 1)
+            batch = make_images(self.network.size, 1, self.network.loss)
             if self.values:
-                load(net, 1, self.values)
+                load(net, contexts(1), self.values)
             else:
-                self.values = randomize(net, self.network.size, self.network.loss)
+                self.values = randomize(net, batch)
             if frozen:
                 freeze_bn(net)
             net.hybridize()
-            self._steps[frozen] = train_step(net, 1, self.network.size, self.network.loss)
+            self._steps[frozen] = train_step(net, batch, contexts(1))
         return self._steps[frozen]
+
+    def require_same(self, net: Any, frozen: bool = False) -> None:
+        """Require that a network on several devices, which has been loaded, takes the same step."""
+        batch = make_images(self.network.size, DEVICES, self.network.loss)
+        found = train_step(net, batch, contexts(DEVICES))
+        compare(found, self.step(frozen), self.network.tolerance, out=1e-8, running=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +87,11 @@ def every(way: str) -> Any:
     )
 
 
-def train_and_compare(network: Network, net: Any, one_device: OneDevice, frozen: bool) -> None:
-    expected = one_device.step(frozen)
-    load(net, DEVICES, one_device.values)
+def train_and_compare(net: Any, one_device: OneDevice, frozen: bool) -> None:
+    one_device.step(frozen)
+    load(net, contexts(DEVICES), one_device.values)
     net.hybridize()
-    ours = train_step(net, DEVICES, network.size, network.loss)
-    compare(ours, expected, network.tolerance)
+    one_device.require_same(net, frozen)
 
 
 def converted(network: Network) -> Any:
@@ -97,7 +104,7 @@ def converted(network: Network) -> Any:
 def test_norm_layer(network, one_device, outcomes):
     net = network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
     assert {type(layer) for layer in norm_layers(net)} <= {gluon_syncbn.SyncBatchNorm}
-    train_and_compare(network, net, one_device, frozen=False)
+    train_and_compare(net, one_device, frozen=False)
     outcomes[network.name, "norm_layer"] = HYBRIDIZED
 
 
@@ -105,14 +112,14 @@ def test_unsynchronized_layers_go_elsewhere():
     """So the comparisons can fail."""
     network = next(network for network in NETWORKS if network.family == "FastSCNN")
     with pytest.raises(AssertionError):
-        train_and_compare(network, network.build(nn.BatchNorm, DEVICES), OneDevice(network), False)
+        train_and_compare(network.build(nn.BatchNorm, DEVICES), OneDevice(network), False)
 
 
 @every("convert")
 def test_convert(network, one_device, outcomes):
     net = converted(network)
     assert {type(layer) for layer in norm_layers(net)} == {gluon_syncbn.SyncBatchNorm}
-    train_and_compare(network, net, one_device, frozen=False)
+    train_and_compare(net, one_device, frozen=False)
     outcomes[network.name, "convert"] = HYBRIDIZED
 
 
@@ -120,8 +127,8 @@ def test_convert(network, one_device, outcomes):
 def test_freeze_bn(network, one_device, outcomes):
     net = converted(network)
     freeze_bn(net)
-    train_and_compare(network, net, one_device, frozen=True)
-    for name, value in one_device.step(frozen=True).running.items():
+    train_and_compare(net, one_device, frozen=True)
+    for name, (value,) in one_device.step(frozen=True).running.items():
         np.testing.assert_array_equal(value, one_device.values[name], err_msg=name)
     outcomes[network.name, "freeze_bn"] = HYBRIDIZED
 

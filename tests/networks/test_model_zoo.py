@@ -14,9 +14,9 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
 from tests.conftest import contexts
-from tests.layer.test_modes import MODES
 from tests.support.either_mxnet import nd
-from tests.support.whole_batch import compare, load, randomize, train_step, weighted_loss
+from tests.support.networks import load, make_images, randomize
+from tests.support.step import MODES, compare, train_step
 
 SIZE = 32
 
@@ -31,14 +31,14 @@ def network(name: str) -> gluon.HybridBlock:
     ("name", "mode"), [*(("resnet18_v1", mode) for mode in MODES), ("resnet50_v1", "static_alloc")]
 )
 def test_two_contexts_equal_one_with_batchnorm(name, mode):
-    one = network(name)
-    values = randomize(one, SIZE, weighted_loss)
-    load(one, 1, values)
-    expected = train_step(one, 1, SIZE, weighted_loss)
+    one, batch = network(name), make_images(SIZE, 1)
+    values = randomize(one, batch)
+    expected = train_step(one, batch, contexts(1))
     many = gluon_syncbn.convert_sync_batchnorm(network(name))
-    load(many, 2, values)
+    load(many, contexts(2), values)
     many.hybridize(**MODES[mode])
-    compare(train_step(many, 2, SIZE, weighted_loss), expected, tolerance=1e-6)
+    found = train_step(many, make_images(SIZE, 2), contexts(2))
+    compare(found, expected, 1e-6, out=1e-8, running=1e-6)
     assert not gluon_syncbn.check_in_sync(many)
     gluon_syncbn.revert_sync_batchnorm(many)
     assert not any(isinstance(each, gluon_syncbn.SyncBatchNorm) for each in many.features)

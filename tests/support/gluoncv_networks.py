@@ -26,7 +26,7 @@ from gluoncv.nn.dropblock import set_drop_prob
 from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
-from tests.support.whole_batch import Loss, outputs_of, weighted_loss
+from tests.support.networks import outputs_of, weighted_loss
 
 CLASSES = 3
 
@@ -41,6 +41,7 @@ BY_DEFAULT = {
 }
 
 Make = Callable[[Any, dict, list], Any]
+Loss = Callable[[Any, mx.nd.NDArray, int], mx.nd.NDArray]
 
 
 @dataclass(frozen=True)

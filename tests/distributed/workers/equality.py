@@ -10,63 +10,32 @@ import horovod.mxnet as hvd
 import mxnet as mx
 import numpy as np
 
-from tests.distributed.workers.job import agree, bounds, checksum, close, contexts, init, report
-from tests.support.oracle import batch_norm
+from tests.distributed.workers.job import agree, checksum, close, contexts, init, report, shares
+from tests.support.step import after, compare, expect, make_case, make_layer, train_step
 
-MODES: dict[str, Any] = {
-    "imperative": {"active": False},
-    "hybridized": {},
-    "static_alloc": {"static_alloc": True},
-}
 TOLERANCES = {"float64": 1e-11, "float32": 2e-6, "float16": 2e-3}
 
 
 def check(number: int, mode: str, dtype: str, mean: float, process_set: Any = None) -> None:
     group = process_set or hvd.global_process_set
-    rank, size = group.rank(), group.size()
-    what = f"{number} contexts, {mode}, {dtype}, mean {mean:g}: "
-    mine, total = bounds(rank, size, number)
-    rng = np.random.default_rng(number)
-    x = (rng.standard_normal((total, 5, 4, 3)) + mean).astype(dtype)
-    dy = rng.standard_normal(x.shape).astype(dtype)
-    ctx = contexts(number)
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=5, process_set=process_set)
-    layer.initialize(ctx=ctx)
-    layer.cast(dtype)
-    gamma = (1 + rng.random(5)).astype(layer.gamma.dtype)
-    layer.gamma.set_data(mx.nd.array(gamma, dtype=gamma.dtype))
-    layer.hybridize(**MODES[mode])
-    old = np.zeros(5), np.ones(5)
+    what = f"{number} contexts, {mode}, {dtype}, mean {mean:g}"
+    sizes = tuple(size for rank in range(group.size()) for size in shares(rank, number))
+    case = make_case(np.random.default_rng(number), (sum(sizes), 5, 4, 3), sizes, dtype, mean)
+    ctx, first = contexts(number), group.rank() * number
+    layer = make_layer(case, ctx, mode, process_set=process_set)
+    mine = slice(case.bounds(first).start, case.bounds(first + number - 1).stop)
     for step in range(3):
-        expected = batch_norm(x, dy, gamma, np.zeros(5), *old)
-        old = expected.running_mean, expected.running_var
-        xs = [mx.nd.array(x[part], ctx=c, dtype=dtype) for part, c in zip(mine, ctx)]
-        dys = [mx.nd.array(dy[part], ctx=c, dtype=dtype) for part, c in zip(mine, ctx)]
-        for array in xs:
-            array.attach_grad()
-        with mx.autograd.record():
-            outs = [layer(array) for array in xs]
-        mx.autograd.backward(outs, dys)
-        tolerance = TOLERANCES[dtype]
-        scale = float(np.abs(dy).max() * expected.largest_scale)
-        for out, array, part in zip(outs, xs, mine):
-            dx = array.grad.asnumpy()
-            close(f"{what}output {step}", out.asnumpy(), expected.out[part], tolerance, 1)
-            close(f"{what}gradient {step}", dx, expected.dx[part], tolerance, scale)
-    fine = 1e-11 if dtype == "float64" else 2e-6
-    for name, whole in (("gamma", expected.dgamma), ("beta", expected.dbeta)):
-        local = sum(g.astype("float64").asnumpy() for g in getattr(layer, name).list_grad())
-        every = hvd.allreduce(
-            mx.nd.array(local, dtype="float64"),
-            op=hvd.Sum,
-            name=f"{what}{name}",
-            **({"process_set": process_set} if process_set else {}),
-        )
-        close(f"{what}{name}", every.asnumpy(), whole, fine, 10)
-    for context in ctx:
-        close(f"{what}mean", layer.running_mean.data(context).asnumpy(), old[0], fine)
-        close(f"{what}variance", layer.running_var.data(context).asnumpy(), old[1], fine)
-    agree(f"{what}running statistics", checksum(layer), process_set)
+        found, expected = train_step(layer, case, ctx, first), expect(case)
+        for name, parts in found.gradients.items():
+            local = mx.nd.array(sum(each.astype("float64") for each in parts), dtype="float64")
+            sets = {"process_set": process_set} if process_set else {}
+            every = hvd.allreduce(local, op=hvd.Sum, name=f"{what}, {name} {step}", **sets)
+            found.gradients[name] = [every.asnumpy()]
+        expected.batch = {name: [whole[mine]] for name, (whole,) in expected.batch.items()}
+        fine = 1e-11 if dtype == "float64" else 2e-6
+        compare(found, expected, fine, TOLERANCES[dtype], fine)
+        case = after(case, expected)
+    agree(f"{what}, running statistics", checksum(layer), process_set)
 
 
 def main() -> None:
@@ -75,7 +44,7 @@ def main() -> None:
     gluon_syncbn.init()
     cases = 0
     for number in (1, 2):
-        for mode in MODES:
+        for mode in ("imperative", "hybridized", "static_alloc"):
             for dtype, mean in (("float32", 0.0), ("float32", 1e4), ("float16", 2.0)):
                 if mode != "imperative" and mean == 1e4:
                     continue

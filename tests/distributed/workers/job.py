@@ -30,17 +30,6 @@ def shares(rank: int, number: int) -> list[int]:
     return [1 + (rank * number + device) * 2 % 3 for device in range(number)]
 
 
-def bounds(rank: int, size: int, number: int) -> tuple[list[slice], int]:
-    """Where the samples of this process's devices are in the whole batch, and its size."""
-    every = [shares(r, number) for r in range(size)]
-    start = sum(map(sum, every[:rank]))
-    parts = []
-    for share in every[rank]:
-        parts.append(slice(start, start + share))
-        start += share
-    return parts, sum(map(sum, every))
-
-
 def checksum(net: Any) -> dict[str, int]:
     """Of the bits of every running statistic on every context, under names free of prefixes."""
     found = {}

@@ -9,10 +9,12 @@ from typing import Any
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
-from tests.distributed.workers.job import agree, bounds, close, contexts, init, report, values
+from tests.distributed.workers.job import agree, close, contexts, init, report, shares, values
+from tests.support.networks import Parabola
+from tests.support.step import Case, run
 
 CHANNELS = 5
 STEPS = 5
@@ -23,18 +25,11 @@ def build(norm: type, ctx: list[mx.Context]) -> Any:
     net = nn.HybridSequential()
     for _ in range(3):
         net.add(norm(in_channels=CHANNELS, epsilon=1e-2))
-        net.add(nn.HybridLambda(lambda F, x: F.square(x) - x))
+        net.add(Parabola())
     net.initialize(ctx=ctx)
     net.cast("float64")
     net.hybridize()
     return net
-
-
-def step(net: Any, trainer: Any, xs: list[mx.nd.NDArray], size: float) -> None:
-    with autograd.record():
-        outs = [net(x) for x in xs]
-    autograd.backward(outs, [2 * out for out in outs])  # as the sum of squares would
-    trainer.step(size)
 
 
 def statistics(rank: int, size: int, ctx: list[mx.Context]) -> None:
@@ -73,13 +68,15 @@ def main() -> None:
         alone.initialize(force_reinit=True, ctx=[mx.cpu()])
         trainer = gluon_syncbn.DistributedTrainer(net.collect_params(), "sgd", OPTIONS)
         whole = gluon.Trainer(alone.collect_params(), "sgd", OPTIONS)
-        mine, total = bounds(rank, size, number)
+        sizes = tuple(samples for each in range(size) for samples in shares(each, number))
+        total = sum(sizes)
         rng = np.random.default_rng(number)
         for _ in range(STEPS):
-            x = rng.standard_normal((total, CHANNELS, 4, 3))
-            shards = [mx.nd.array(x[part], ctx=c, dtype="float64") for part, c in zip(mine, ctx)]
-            step(net, trainer, shards, total / size)
-            step(alone, whole, [mx.nd.array(x, dtype="float64")], total)
+            x, dy = (rng.standard_normal((total, CHANNELS, 4, 3)) for _ in range(2))
+            run(net, Case(x, sizes, dy), ctx, rank * number)
+            trainer.step(total / size)
+            run(alone, Case(x, (total,), dy), [mx.cpu()])
+            whole.step(total)
         ours = values(net)
         agree("parameters", {name: zlib.crc32(value.tobytes()) for name, value in ours.items()})
         for name, value in values(alone).items():
