@@ -109,13 +109,11 @@ printf '\ntest: MXNet %s for CUDA 11.2 on the fake CUDA\n' "$mxnet"
 left_out=(
   tests/layer/test_operator.py::test_{mirrored_operators,module,passes_of_a_module,sparse_arrays_are_refused}
   tests/layer/test_cumulative_average.py::test_{exported,revert}
-  tests/layer/test_activation.py::test_export
-  tests/layer/test_activation.py::test_{options_of_the_layer,the_same_array,training_equals}
-  tests/layer/test_inplace.py::test_training_equals
+  tests/layer/test_activation.py::test_{export,the_same_array}
   tests/gpu/test_gpu.py::test_{branches_train,soak}
 )
 "$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 "$@" \
-  tests/cu112 tests/layer/test_{parity,faults,groups,operator,block}.py \
+  tests/cu112 tests/layer/test_{parity,modes,faults,groups,operator,block}.py \
   tests/layer/test_{cumulative_average,activation,inplace}.py \
   tests/layer/test_life.py::test_exit_{does_not_hide_errors,with_a_round_pending} \
   tests/layer/test_mixed_precision.py::test_amp_with_its_default_lists \

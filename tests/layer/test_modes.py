@@ -23,7 +23,7 @@ def training(net, ctx, case: Case, mode: str, values: dict | None = None) -> fun
     net.cast("float64")
     load(net, ctx, randomize(net, case) if values is None else values)
     net.hybridize(**MODES[mode])
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05, "momentum": 0.9})
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-3, "momentum": 0.9})
     return functools.partial(train, net, case, ctx, trainer)
 
 
