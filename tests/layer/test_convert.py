@@ -43,6 +43,13 @@ def train(net, ctx) -> np.ndarray:
     return np.concatenate([out.asnumpy() for out in outs])
 
 
+def expect(**options) -> np.ndarray:
+    """What one BatchNorm gives on one device."""
+    one = nn.BatchNorm(in_channels=4, **options)
+    one.initialize(ctx=contexts(1))
+    return train(one, contexts(1))
+
+
 @pytest.mark.parametrize("hybridize", [False, True])
 @pytest.mark.parametrize("initialized", [False, True])
 def test_convert_and_revert(hybridize, initialized):
@@ -143,9 +150,8 @@ def test_subclasses_that_compute_batchnorm(kind):
     assert not calls, "nobody has called the layer"
     assert type(net) is gluon_syncbn.SyncBatchNorm
     net.initialize(ctx=contexts(2))
-    one = nn.BatchNorm(**{"epsilon" if k == "eps" else k: options[k] for k in ("eps", "momentum")})
-    one.initialize(ctx=contexts(1))
-    np.testing.assert_allclose(train(net, contexts(2)), train(one, contexts(1)), atol=1e-5)
+    expected = expect(epsilon=options["eps"], momentum=options["momentum"])
+    np.testing.assert_allclose(train(net, contexts(2)), expected, atol=1e-5)
     gluon_syncbn.revert_sync_batchnorm(net)
     assert type(net) is kind
 
@@ -153,18 +159,6 @@ def test_subclasses_that_compute_batchnorm(kind):
 def test_subclasses_under_the_numpy_interface():
     with mx.util.np_shape(True), mx.util.np_array(True):
         assert type(gluon_syncbn.convert_sync_batchnorm(Renamed())) is gluon_syncbn.SyncBatchNorm
-
-
-@only_1
-@pytest.mark.parametrize("kind", [Scaled, OfItsOwn, Swapped, FrozenInTraining, OnArrays, Resets])
-def test_other_subclasses_are_left_and_named(kind):
-    net = nn.HybridSequential()
-    net.add(kind(), nn.BatchNorm())
-    why = "has methods of its own: reset" if kind is Resets else "does not compute what BatchNorm"
-    with pytest.warns(UserWarning, match=f"left as it is: {kind.__name__} {why}") as caught:
-        gluon_syncbn.convert_sync_batchnorm(net)
-    assert [str(warning.message).split(" is left")[0] for warning in caught] == [name_of(net[0])]
-    assert [type(layer) for layer in net] == [kind, gluon_syncbn.SyncBatchNorm]
 
 
 class Halved(nn.BatchNorm):
@@ -193,22 +187,34 @@ class WithPlaces(nn.BatchNorm):
     __slots__ = ("_place",)
 
 
+OTHER_NUMBERS = (Scaled, OfItsOwn, Swapped, FrozenInTraining, OnArrays)
+OWN_METHODS = {
+    Halved: "__call__",
+    WithoutHooks: "__getattribute__",
+    Older: "__getattr__",
+    OfOneGraph: "_clear_cached_op",
+    WithPlaces: "__slots__",
+    Resets: "reset",
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("kind", "why"),
     [
-        (Halved, "__call__"),
-        (WithoutHooks, "__getattribute__"),
-        (Older, "__getattr__"),
-        (OfOneGraph, "_clear_cached_op"),
-        (WithPlaces, "__slots__"),
-        (Resets, "reset"),
+        *(
+            pytest.param(kind, "does not compute what BatchNorm", marks=only_1)
+            for kind in OTHER_NUMBERS
+        ),
+        *((kind, f"has methods of its own: {name}") for kind, name in OWN_METHODS.items()),
     ],
 )
-def test_subclasses_with_methods_of_their_own_are_left_and_named(kind, name):
-    net = kind()
-    with pytest.warns(UserWarning, match=f"{kind.__name__} has methods of its own: {name}"):
+def test_other_subclasses_are_left_and_named(kind, why):
+    net = nn.HybridSequential()
+    net.add(kind(), nn.BatchNorm())
+    with pytest.warns(UserWarning, match=f"left as it is: {kind.__name__} {why}") as caught:
         gluon_syncbn.convert_sync_batchnorm(net)
-    assert type(net) is kind
+    assert [str(warning.message).split(" is left")[0] for warning in caught] == [name_of(net[0])]
+    assert [type(layer) for layer in net] == [kind, gluon_syncbn.SyncBatchNorm]
 
 
 def replace_function(layer, name: str) -> None:
@@ -321,6 +327,26 @@ def test_parameters_keep_their_settings(make, initialized_first):
     assert np.abs(one[0].gamma.data().asnumpy() - 1).max() > 0.1
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"activation": "elu"}, "activation='elu' has no counterpart in BatchNorm"),
+        ({"momentum": None}, "momentum=None.* has no counterpart in BatchNorm"),
+    ],
+)
+def test_what_batchnorm_cannot_be(options, problem):
+    net = nn.HybridSequential()
+    net.add(gluon_syncbn.SyncBatchNorm(), gluon_syncbn.SyncBatchNorm(**options))
+    with pytest.raises(ValueError, match=rf"syncbatchnorm\d+: {problem}"):
+        gluon_syncbn.revert_sync_batchnorm(net)
+    assert {type(layer) for layer in net} == {gluon_syncbn.SyncBatchNorm}, "nothing has changed"
+    if "momentum" in options:
+        net[1].momentum = 0.9
+        gluon_syncbn.revert_sync_batchnorm(net)
+        assert {type(layer) for layer in net} == {nn.BatchNorm}
+        assert "num_batches_tracked" not in net[1]._collect_params_with_prefix()
+
+
 def test_a_subclass_of_ours_is_not_reverted():
     kind = type("Own", (gluon_syncbn.SyncBatchNorm,), {})
     assert type(gluon_syncbn.revert_sync_batchnorm(kind())) is kind
@@ -386,10 +412,7 @@ def test_a_part_of_a_network_that_has_run(mode):
     for each in (net, other):
         each.hybridize(**mode)
         train(each, contexts(2))
-    graph = other._cached_op
-    one = nn.BatchNorm(in_channels=4)
-    one.initialize(ctx=contexts(1))
-    expected = np.maximum(train(one, contexts(1)), 0)
+    graph, expected = other._cached_op, np.maximum(expect(), 0)
     gluon_syncbn.convert_sync_batchnorm(net[0])
     np.testing.assert_allclose(train(net, contexts(2)), expected, atol=1e-5)
     assert other._cached_op is graph, "networks without these layers keep their graphs"
@@ -429,10 +452,7 @@ def test_other_contexts(kind, number, tmp_path):
         gluon_syncbn.convert_sync_batchnorm(net)
     elif kind != "imperative":
         net.hybridize()
-    one = nn.BatchNorm(in_channels=4)
-    one.initialize(ctx=contexts(1))
-    expected = np.maximum(train(one, contexts(1)), 0)
-    np.testing.assert_allclose(train(net, moved), expected, atol=1e-5)
+    np.testing.assert_allclose(train(net, moved), np.maximum(expect(), 0), atol=1e-5)
     assert len(old) == 2
 
 
@@ -442,7 +462,4 @@ def test_an_imported_network_converted_before_it_is_moved(tmp_path):
     net = gluon.SymbolBlock.imports(*files, ctx=contexts(1))
     gluon_syncbn.convert_sync_batchnorm(net, num_devices=3)
     reset_ctx(net, contexts(3))
-    one = nn.BatchNorm(in_channels=4)
-    one.initialize(ctx=contexts(1))
-    expected = np.maximum(train(one, contexts(1)), 0)
-    np.testing.assert_allclose(train(net, contexts(3)), expected, atol=1e-5)
+    np.testing.assert_allclose(train(net, contexts(3)), np.maximum(expect(), 0), atol=1e-5)

@@ -1,4 +1,4 @@
-"""Under npx.set_np() the layer and its networks do what they do with mx.nd arrays."""
+"""Under npx.set_np() networks do what they do with mx.nd arrays. test_parity.py has the layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, numpy_interface, only_1
-from tests.support.step import MODES, check, make_case
+from tests.support.step import MODES
 
 SHAPE = (7, 3, 4, 5)
 
@@ -26,28 +26,6 @@ def _numpy_interface() -> Iterator[None]:
 
 def shards(values: np.ndarray, ctx: list[mx.Context]) -> list[mx.np.ndarray]:
     return gluon.utils.split_and_load(mx.np.array(values), ctx, even_split=False)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"momentum": None},
-        {"axis": -1},
-        {"activation": "relu"},
-        {"activation": "elu", "alpha": 0.5, "inplace": True},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("shortcut", [False, True])
-def test_layer(mode, options, shortcut):
-    """Shards of 4 and 3 images against the whole batch."""
-    if shortcut and options.get("inplace"):
-        return
-    case = make_case(np.random.default_rng(0), SHAPE, (4, 3), mean=1, **options)
-    case.shortcut = case.dy[::-1].copy() if shortcut else None
-    check(case, contexts(2), 1e-4, mode=mode)
 
 
 class Residual(HybridBlock):

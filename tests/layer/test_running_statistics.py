@@ -200,29 +200,6 @@ def mode(request) -> str:
     return request.param
 
 
-@only_1
-def test_one_network_fused_for_training_and_once_more_for_inference(mode):
-    family, rng = new_family(mode), np.random.default_rng(1)
-    for _ in range(3):
-        for _ in range(3):
-            x = batch(rng)
-            train(family.callables["fused again"], x)
-            family.train("fused again", x)
-        for shard in shards(batch(rng)):
-            family.callables["fused"](shard).wait_to_read()
-        family.check()
-
-
-@pytest.mark.parametrize("paused", ["features", "net"])
-def test_inference_inside_the_loop_over_shards(paused, mode):
-    family, rng = new_family(mode), np.random.default_rng(2)
-    for _ in range(4):
-        x = batch(rng)
-        train(family.net, x, before=family.callables[paused])
-        family.train("net", x)
-        family.check()
-
-
 @pytest.mark.parametrize("in_one_parent", [False, pytest.param(True, marks=only_1)])
 def test_two_imports_of_one_file(in_one_parent, mode, tmp_path):
     source, rng = new_family(mode), np.random.default_rng(3)
@@ -352,7 +329,7 @@ def run_program(mode: str, program: list, folder: Path) -> None:
         each.check()
 
 
-@examples(5)
+@examples(10)
 @given(program=st.lists(ACTIONS, min_size=3, max_size=12))
 @pytest.mark.parametrize("mode", MODES)
 def test_any_program(mode, tmp_path_factory, program):
