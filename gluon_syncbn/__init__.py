@@ -12,16 +12,13 @@ try:
     except OSError:
         _nvidia_libraries.load()
         import mxnet as _mxnet
-except (ImportError, OSError, AttributeError) as error:  # with NumPy 1.24: no numpy.bool
+except (ImportError, OSError, AttributeError) as error:
+    from .diagnose.report import explain as _explain
     from .diagnose.report import without_mxnet as _without_mxnet
 
-    _reason = (
-        f"gluon_syncbn needs Apache MXNet 1.9.1 or 2, which could not be imported: {error}. "
-        "Install it together with gluon_syncbn, in one call, so that pip picks a NumPy that MXNet "
-        "can use: pip install 'gluon_syncbn[cpu]', 'gluon_syncbn[cu112]' or 'gluon_syncbn[mxnet2]'."
-    )
     _explained = isinstance(error, _nvidia_libraries.LibraryError)
-    raise _without_mxnet(error if _explained else ImportError(_reason)) from error
+    _told = error if _explained else ImportError(_explain(error))
+    raise _without_mxnet(_told) from error
 
 from .mxnet_versions import is_supported as _is_supported
 

@@ -17,6 +17,7 @@ MODULES = (
     "block",
     "cpu_contexts",
     "device_groups",
+    "diagnose/report",
     "library",
     "mxnet_versions",
     "notebooks",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from gluon_syncbn.diagnose import report as diagnosis
 from gluon_syncbn.diagnose import self_test
@@ -142,6 +143,47 @@ def test_no_facts_and_no_traceback_for_other_commands(tmp_path):
     program = "import sys; sys.argv = ['train.py', 'diagnose']; import gluon_syncbn"
     traceback = run_python(program, status=1, PYTHONPATH=str(tmp_path)).stderr
     assert traceback.rstrip().splitlines()[-1].startswith("ImportError: gluon_syncbn needs")
+
+
+ADDS = (
+    "This command adds MXNet 1.9.1, and a NumPy for it, to the installed package: "
+    "pip install 'gluon_syncbn[cpu]' (or cu112, or mxnet2)"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "python", "text"),
+    [
+        (
+            ImportError("No module named 'mxnet'"),
+            (3, 11),
+            "gluon_syncbn needs Apache MXNet 1.9.1 or 2, which could not be imported: No module "
+            f"named 'mxnet'. {ADDS}",
+        ),
+        (
+            ImportError("No module named 'mxnet'"),
+            (3, 12),
+            "gluon_syncbn needs Apache MXNet 1.9.1 or 2, which could not be imported: No module "
+            "named 'mxnet'. This is Python 3.12, and the packages of MXNet on PyPI work with "
+            "Python 3.8 to 3.11: install gluon_syncbn for such a Python",
+        ),
+        (
+            AttributeError("module 'numpy' has no attribute 'bool'.\n`np.bool` was a ..."),
+            (3, 11),
+            f"NumPy {np.__version__} is installed, and MXNet 1.9.1 needs one below 1.24. {ADDS}",
+        ),
+        (
+            AttributeError("`np.PZERO` was removed in the NumPy 2.0 release. Use `0.0` instead."),
+            (3, 12),
+            f"NumPy {np.__version__} is installed, and MXNet 1.9.1 needs one below 1.24. This "
+            "is Python 3.12, and the packages of MXNet on PyPI work with Python 3.8 to 3.11: "
+            "install gluon_syncbn for such a Python",
+        ),
+    ],
+)
+def test_why_mxnet_cannot_be_imported(error, python, text, monkeypatch):
+    monkeypatch.setattr(diagnosis.sys, "version_info", python)
+    assert diagnosis.explain(error) == text
 
 
 def test_settings_of_the_user_that_fail(monkeypatch):

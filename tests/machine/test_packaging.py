@@ -12,6 +12,7 @@ import gluon_syncbn.__main__ as command_line
 import pytest
 from gluon_syncbn.diagnose import self_test
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from setuptools import find_packages
 
 from tests.support.processes import ROOT, run_python
@@ -45,16 +46,26 @@ def test_no_module_has_the_name_of_something_public():
 
 
 @pytest.mark.parametrize("extra", ["cpu", "mxnet2", "cu112", "cu112-toolkit"])
-def test_later_pythons_get_no_old_packages(project, extra):
+def test_a_python_that_has_no_mxnet_is_an_error_of_the_extra(project, extra):
     """MXNet's packages and their NumPy end at Python 3.11; the library itself does not."""
     wanted = [Requirement(text) for text in project["optional-dependencies"][extra]]
-    names = ("numpy", "mxnet")
-    assert {each.name.split("-")[0] for each in wanted} >= {*names}
-    for requirement in wanted:
-        if requirement.name.startswith(names):
-            assert requirement.marker is not None, requirement
-            assert requirement.marker.evaluate({"python_version": "3.11"})
-            assert not requirement.marker.evaluate({"python_version": "3.12"})
+
+    def asked_for(python: str) -> dict[str, str]:
+        return {
+            each.name.split("-")[0]: str(each.specifier)
+            for each in wanted
+            if not each.name.startswith("nvidia")
+            and (each.marker is None or each.marker.evaluate({"python_version": python}))
+        }
+
+    for python in ("3.8", "3.11"):
+        assert asked_for(python) == {
+            "mxnet": "==2.0.0b1" if extra == "mxnet2" else "==1.9.1",
+            "numpy": "<1.24",
+        }
+    assert asked_for("3.12") == {"mxnet": "==0+needs.python.3.8.to.3.11"}
+    assert "3.12.1" in SpecifierSet(project["requires-python"])
+    assert "3.13.0" not in SpecifierSet(project["requires-python"])
 
 
 def test_the_console_script_is_the_command_line(project, monkeypatch, capsys):
