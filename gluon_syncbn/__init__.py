@@ -14,11 +14,18 @@ try:
         import mxnet as _mxnet
 except (ImportError, OSError, AttributeError) as error:
     from .diagnose.report import explain as _explain
-    from .diagnose.report import without_mxnet as _without_mxnet
+    from .diagnose.report import failed_import as _failed_import
 
     _explained = isinstance(error, _nvidia_libraries.LibraryError)
     _told = error if _explained else ImportError(_explain(error))
-    raise _without_mxnet(_told) from error
+    raise _failed_import(_told) from error
+
+try:
+    from . import library as _library  # noqa: F401
+except (ImportError, OSError) as error:
+    from .diagnose.report import failed_import as _failed_import
+
+    raise _failed_import(error) from None
 
 from .mxnet_versions import is_supported as _is_supported
 

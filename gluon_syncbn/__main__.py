@@ -1,4 +1,4 @@
-"""Command line: ``python -m gluon_syncbn``."""
+"""Command line: ``gluon-syncbn`` or ``python -m gluon_syncbn``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .run import command
 from .symbols import onnx
 from .symbols.exporting import PlainFiles
 
+_COMMAND = "gluon-syncbn"
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return the exit status."""
@@ -20,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("warning: convert is now called export; the old name will go", file=sys.stderr)
         arguments = ["export", *arguments[1:]]
     parser = argparse.ArgumentParser(
-        prog="python -m gluon_syncbn",
+        prog=_COMMAND if Path(sys.argv[0]).name == _COMMAND else "python -m gluon_syncbn",
         description="Synchronized batch normalization for Apache MXNet.",
     )
     parser.add_argument("--version", action="version", version=f"gluon_syncbn {__version__}")

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ._version import __version__
+
 ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 LiveArrays = ctypes.CFUNCTYPE(None, ArrayVisitor)
 FirstUse = ctypes.CFUNCTYPE(None)
@@ -59,12 +61,25 @@ def _load() -> SimpleNamespace:
             "build and install it with: pip install ."
         )
     library, functions = ctypes.CDLL(str(path)), SimpleNamespace()
+    _require_version(library, path)
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, f"gluon_syncbn_{name}")
         function.restype, function.argtypes = result, arguments
         function.errcheck = _decoded
         setattr(functions, name, function)
     return functions
+
+
+def _require_version(library: ctypes.CDLL, path: Path) -> None:
+    build_info = library.gluon_syncbn_build_info  # which every version has
+    build_info.restype = _TEXT
+    version = build_info().decode().partition(",")[0]
+    if version != __version__:
+        raise ImportError(
+            f"{path} is the native library of gluon_syncbn {version}, but the Python files beside "
+            f"it are of {__version__}: install both again from one source, with pip install "
+            "--force-reinstall --no-deps . in a clone, or the name of a wheel for the dot"
+        )
 
 
 def _decoded(value: Any, *_: object) -> Any:

@@ -1,4 +1,4 @@
-"""The report of ``python -m gluon_syncbn diagnose``, also if MXNet cannot be imported."""
+"""The report of ``python -m gluon_syncbn diagnose``, also if the import fails."""
 
 from __future__ import annotations
 
@@ -99,17 +99,17 @@ def explain(error: Exception) -> str:
     )
 
 
-def without_mxnet(error: Exception) -> BaseException:
+def failed_import(error: Exception) -> BaseException:
     """Return `error`, or on the command line an exit without a traceback, after the facts."""
     if sys.argv[0] != "-m" and Path(sys.argv[0]).name != "gluon-syncbn":
         return error
     if sys.argv[1:2] == ["diagnose"]:
-        for name, value in _facts_without_mxnet():
+        for name, value in _facts_without_import():
             print(f"{name:<36}{value}", flush=True)
     return SystemExit(f"error: {error}")
 
 
-def _facts_without_mxnet() -> Iterator[tuple[str, str]]:
+def _facts_without_import() -> Iterator[tuple[str, str]]:
     yield "gluon_syncbn", f"{__version__} ({_PACKAGE})"
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     yield "system", platform.platform()

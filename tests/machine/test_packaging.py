@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gluon_syncbn
@@ -15,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from setuptools import find_packages
 
+from tests.docs.test_snippets import links
 from tests.support.processes import ROOT, run_python
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later have it")
@@ -68,6 +72,11 @@ def test_a_python_that_has_no_mxnet_is_an_error_of_the_extra(project, extra):
     assert "3.13.0" not in SpecifierSet(project["requires-python"])
 
 
+def test_the_source_archive_has_what_the_readme_links_to():
+    packed = (ROOT / "MANIFEST.in").read_text().split()
+    assert {re.split("[/#]", link)[0] for link in links(ROOT / "README.md")} <= {*packed, ""}
+
+
 def test_the_console_script_is_the_command_line(project, monkeypatch, capsys):
     module, _, function = project["scripts"]["gluon-syncbn"].partition(":")
     main = getattr(importlib.import_module(module), function)
@@ -76,6 +85,36 @@ def test_the_console_script_is_the_command_line(project, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         main()
     assert capsys.readouterr().out.startswith("gluon_syncbn ")
+
+
+SETUP = """
+import runpy, sys, types
+class FailedLiveProcessError(Exception): pass
+def setup(**_): raise FailedLiveProcessError("CMake configuration failed")
+sys.modules["setuptools"] = types.SimpleNamespace(setup=setup)
+sys.modules["setuptools.command.bdist_wheel"] = types.SimpleNamespace(bdist_wheel=object)
+sys.modules["scikit_build_core"] = types.ModuleType("scikit_build_core")
+sys.modules["scikit_build_core.errors"] = types.SimpleNamespace(
+    FailedLiveProcessError=FailedLiveProcessError
+)
+runpy.run_path("setup.py")
+"""
+
+
+@pytest.mark.parametrize(
+    ("compilers", "last_line"),
+    [
+        ([], "error: gluon_syncbn needs a C++ compiler, and there is none here. Install g++ "),
+        (["c++"], "error: CMake configuration failed: the lines above with 'CMake Error' or "),
+    ],
+)
+def test_a_failed_build_ends_with_the_reason(tmp_path, compilers, last_line):
+    for name in compilers:
+        (tmp_path / name).touch(0o755)
+    program = f"import os; os.environ.pop('CXX', None); os.environ['PATH'] = {str(tmp_path)!r}"
+    said = run_python(program + SETUP, status=1).stderr
+    assert said.splitlines()[-1].startswith(last_line)
+    assert "Traceback" not in said
 
 
 def test_sources_without_the_library_say_so(tmp_path):
@@ -88,6 +127,43 @@ def test_sources_without_the_library_say_so(tmp_path):
     (tmp_path / "CMakeLists.txt").touch()
     said = run_python(program, status=1, GLUON_SYNCBN_LIBRARY="").stderr
     assert f"{tmp_path} has the sources of gluon_syncbn without the native library" in said
+
+
+def build_of(version: str, folder: Path) -> str:
+    """Build a library that says that it is of this version, and has nothing else."""
+    source = folder / "library.c"
+    source.write_text(
+        f'const char* gluon_syncbn_build_info(void) {{ return "{version}, C++17, compiler 12"; }}'
+    )
+    library = folder / "libgluon_syncbn.so"
+    subprocess.run(["cc", "-shared", "-o", str(library), str(source)], check=True)
+    return str(library)
+
+
+def test_a_library_of_another_version_is_an_error(tmp_path):
+    library = build_of("0.1.9", tmp_path)
+    said = run_python("import gluon_syncbn", status=1, GLUON_SYNCBN_LIBRARY=library).stderr
+    assert said.splitlines()[-1] == (
+        f"ImportError: {library} is the native library of gluon_syncbn 0.1.9, but the Python files "
+        f"beside it are of {gluon_syncbn.__version__}: install both again from one source, with "
+        "pip install --force-reinstall --no-deps . in a clone, or the name of a wheel for the dot"
+    )
+    diagnose = "import sys; sys.argv = ['-m', 'diagnose']; import gluon_syncbn"
+    ended = run_python(diagnose, status=1, GLUON_SYNCBN_LIBRARY=library)
+    assert f"gluon_syncbn                        {gluon_syncbn.__version__} (" in ended.stdout
+    assert "GPU backend                         unknown: " in ended.stdout
+    assert ended.stderr.startswith(f"error: {library} is the native library of gluon_syncbn 0.1.9")
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [("/bin/gluon-syncbn", "gluon-syncbn"), ("__main__.py", "python -m gluon_syncbn")],
+)
+def test_usage_says_how_the_command_was_called(called, name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [called, "export"])
+    with pytest.raises(SystemExit, match="2"):
+        command_line.main()
+    assert capsys.readouterr().err.startswith(f"usage: {name} export ")
 
 
 def test_the_self_test_ignores_sources_in_the_current_folder(tmp_path, monkeypatch):
