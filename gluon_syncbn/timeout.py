@@ -10,13 +10,13 @@ import mxnet as mx
 from .library import LIBRARY
 
 
-# The default and the tenth are in src/common/watchdog.h.
+# The default and the time of the warning are in src/common/watchdog.h.
 def set_timeout(seconds: float) -> None:
     """Set how long a device waits for the others.
 
-    After a tenth of this time, a warning names the missing devices. At the end, every waiting
-    device gets an ``MXNetError`` with the layer, the round, the devices that came, the missing ones
-    and the usual causes. The next step works.
+    After 10 s, or a tenth of a shorter time, a warning names the missing devices. At the end, every
+    waiting device gets an ``MXNetError`` with the layer, the round, the devices that came, the
+    missing ones and the likely causes. The next step works.
 
     Parameters
     ----------

@@ -48,8 +48,7 @@ def say_rounds() -> bool:
     layers: dict[tuple[str, str], list[str]] = {}
     for line in LIBRARY.rounds().splitlines():
         layer, rounds, devices = line.split("\t")
-        # Without the token of the key: SyncBatchNorm 'batchnorm0_0a1b...'.
-        name = re.sub(r"^SyncBatchNorm '(.*?)(_[0-9a-f]{32}(@[0-9,]+)?)?'", r"\1", layer)
+        name = re.sub(r"^SyncBatchNorm '(.*?)'", r"\1", layer)
         layers.setdefault((rounds, devices), []).append(name)
     for (rounds, devices), names in layers.items():
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")

@@ -107,6 +107,10 @@ void Watchdog::observe(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+Waiting::Seconds Watchdog::remind_after(double share, Waiting::Seconds timeout) {
+  return std::min(timeout * share, Waiting::Seconds(kLatestReminder));
+}
+
 void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit) {
   using Late = std::vector<std::pair<std::shared_ptr<Waiting>, Waiting::Seconds>>;
   Late early;
@@ -120,7 +124,7 @@ void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limi
     if (!waiting) continue;
     if (waited >= limit) {
       expired.emplace_back(std::move(waiting), waited);
-    } else if (!entry.reminded && waited >= limit * waiting->remind_after()) {
+    } else if (!entry.reminded && waited >= remind_after(waiting->remind_after(), limit)) {
       entry.reminded = true;
       early.emplace_back(std::move(waiting), waited);
     } else {

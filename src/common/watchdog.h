@@ -15,6 +15,7 @@ namespace gluon_syncbn {
 
 inline constexpr double kDefaultTimeout = 300;  // seconds
 inline constexpr double kRemindAfter = 0.1;     // of the timeout
+inline constexpr double kLatestReminder = 10;   // seconds
 
 /// Says why the watchdog ends waits before the timeout, for Waiting::interrupt().
 struct Interruption {
@@ -28,7 +29,7 @@ class Waiting {
   using Seconds = std::chrono::duration<double>;
 
   virtual ~Waiting() = default;
-  /// The watchdog calls remind() after this share of the timeout.
+  /// The watchdog calls remind() after this share of the timeout, at the latest after 10 s.
   virtual double remind_after() const { return kRemindAfter; }
   /// Called at most once for each watch().
   virtual void remind(Seconds waited, Seconds limit) = 0;
@@ -62,6 +63,8 @@ class Watchdog {
   /// Fails every Waiting, now and from now on. Called at the end of a process, which would
   /// otherwise wait for devices that the program no longer calls.
   void retire();
+  /// The time until the reminder of a Waiting that asks for it after this share of the timeout.
+  static Waiting::Seconds remind_after(double share, Waiting::Seconds timeout);
   static constexpr const char* kRetired = "the process ends before all devices have come";
 
  private:

@@ -218,7 +218,7 @@ void ProcessRound::take_slot(const std::vector<ProcessMessage>& messages) {
 std::string ProcessRound::describe(Direction direction) const {
   const Lock lock(layer_->mutex_);
   return "All devices of this process came; it is " + group_->describe(name(direction)) +
-         " Usual causes: a process has ended, or waits for something else; a process got no data "
+         "\nUsual causes: a process has ended, or waits for something else; a process got no data "
          "this step; a branch that calls the layer was taken on some processes only; the "
          "networks of the processes differ, or were made in another order.";
 }

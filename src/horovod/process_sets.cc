@@ -55,8 +55,9 @@ class HorovodGroup : public ProcessGroup {
     return "process " + std::to_string(set_.rank) + " of " + std::to_string(set_.size) +
            " (Horovod's ranks " + set_.ranks +
            "). Missing: at least one of the other processes. Each process that waits warns on its "
-           "standard error after a tenth of the timeout; a missing process does not, or names "
-           "another layer. Over MPI, process 0 prints Horovod's list of missing ranks for " +
+           "standard error after 10 s (a tenth of a shorter timeout); a missing process does not, "
+           "or "
+           "names another layer. Over MPI, process 0 prints Horovod's list of missing ranks for " +
            full_name(name) + " after HOROVOD_STALL_CHECK_TIME_SECONDS (60 by default).";
   }
 

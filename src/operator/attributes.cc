@@ -36,6 +36,17 @@ std::string shown(const std::string& text) {
   return text.size() > kMaxShownLength ? result + "..." : result;
 }
 
+/// Returns the name of a Gluon layer, whose key is its name, "_", a token of 32 hexadecimal digits,
+/// and sometimes "@" and devices. Every other key is a name.
+std::string name_of(const std::string& key) {
+  constexpr std::size_t kTokenLength = 32;
+  const std::size_t end = std::min(key.rfind('@'), key.size());
+  if (end <= kTokenLength + 1) return key;
+  const std::size_t begin = end - kTokenLength;
+  const auto other = std::min(key.find_first_not_of("0123456789abcdef", begin), key.size());
+  return key[begin - 1] == '_' && other >= end ? key.substr(0, begin - 1) : key;
+}
+
 [[noreturn]] void reject(const std::string& layer, const std::string& name,
                          const std::string& value, const std::string& expected) {
   throw Error(layer + ": attribute " + name + "='" + shown(value) + "' should be " + expected);
@@ -239,7 +250,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
   return attributes;
 }
 
-std::string Attributes::layer() const { return "SyncBatchNorm '" + shown(key) + "'"; }
+std::string Attributes::layer() const { return "SyncBatchNorm '" + shown(name_of(key)) + "'"; }
 
 std::optional<DeviceGroup> Attributes::group_of(int device_id) const {
   return gluon_syncbn::group_of(device_id, device_ids, group_size());

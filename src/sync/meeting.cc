@@ -1,5 +1,6 @@
 #include "sync/meeting.h"
 
+#include <tuple>
 #include <utility>
 
 #include "common/enforce.h"
@@ -13,7 +14,8 @@ namespace {
 struct Counts {
   std::atomic<bool> are_wanted{false};
   std::mutex mutex;
-  std::map<std::pair<std::string, std::string>, std::uint64_t> rounds;  // by layer and devices
+  /// By layer, devices and key. Layers with one name have their own keys.
+  std::map<std::tuple<std::string, std::string, std::string>, std::uint64_t> rounds;
 };
 
 const char* text_of(Direction direction) {
@@ -152,7 +154,7 @@ void Meeting::count() const {
   const auto group = group_.lock();
   if (!group) return;
   const std::lock_guard<std::mutex> lock(counts.mutex);
-  ++counts.rounds[{group->layer(), device_list(passes_)}];
+  ++counts.rounds[{group->layer(), device_list(passes_), group->options().key}];
 }
 
 DevicePasses Meeting::passes() const {
@@ -195,7 +197,9 @@ std::string counted_rounds() {
   const std::lock_guard<std::mutex> lock(counts.mutex);
   std::string text;
   for (const auto& [met, number] : counts.rounds) {
-    text += met.first + "\t" + std::to_string(number) + "\t" + met.second + "\n";
+    const auto& layer = std::get<0>(met);
+    const auto& devices = std::get<1>(met);
+    text += layer + "\t" + std::to_string(number) + "\t" + devices + "\n";
   }
   return text;
 }

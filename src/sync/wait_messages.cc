@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -12,27 +13,23 @@
 namespace gluon_syncbn {
 namespace {
 
-// Why a device may be missing, in the words of MXNet's users in Python.
-constexpr const char* kForwardCauses =
-    "Usual causes: a device got no data this step (if a last batch has fewer images than there "
-    "are devices, the DataLoader should have last_batch='discard'); num_devices is larger than "
-    "the number of devices in use; a branch that calls the layer was taken on some devices only, "
-    "or more often on one than on another; the step before was broken off between two devices "
-    "(after that, call gluon_syncbn.drop_step()); ";
-constexpr const char* kBackwardCauses =
-    "Usual causes: backward was called for some devices only (give the losses of all "
-    "devices to autograd.backward, or call backward() of each); the output of the layer "
-    "does not reach the loss on a device; ";
-constexpr const char* kCausesOfBoth =
-    "the loop waits for one device (asnumpy, asscalar, wait_to_read, waitall, or a new DataLoader, "
-    "which calls waitall) before it has called the others; an operation that failed before on a "
-    "missing device, whose error the program has not "
-    "read (mx.nd.waitall() reads all); an exception in the thread of a missing device, which "
-    "GluonCV's "
-    "DataParallelModel(sync=True) keeps to itself (call the network once before the threads); or "
-    "devices reach several networks in different orders (reach them in one order; if that "
-    "is impossible, MXNET_CPU_TEMP_COPY=16 or MXNET_GPU_TEMP_COPY=16, and for backward "
-    "MXNET_EXEC_BULK_EXEC_TRAIN=0).";
+// The likeliest causes of a case, in the words of MXNet's users in Python. The page has all causes.
+constexpr const char* kNeverCalled =
+    "the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, or a new "
+    "DataLoader, which calls waitall) before it has called the others; or num_devices is larger "
+    "than the number of devices in use";
+constexpr const char* kOneCallBehind =
+    "a missing device got no data this step (if a last batch has fewer images than there are "
+    "devices, the DataLoader should have last_batch='discard'); or an exception or an interrupt "
+    "ended a step between two devices (after that, call gluon_syncbn.drop_step())";
+constexpr const char* kMoreCallsBehind =
+    "a branch that calls the layer was taken on some devices only, or more often on one than on "
+    "another; or later steps use fewer devices than the first";
+constexpr const char* kNoBackward =
+    "backward was called for some devices only (give the losses of all devices to "
+    "autograd.backward, or call backward() of each); or the output of the layer does not reach "
+    "the loss on a device";
+constexpr const char* kAllCauses = "All causes: docs/troubleshooting.md, 'A device does not come'.";
 
 std::string counted(std::uint64_t number, const std::string& thing) {
   return std::to_string(number) + " " + thing + (number == 1 ? "" : "s");
@@ -115,24 +112,47 @@ std::string elsewhere(const SyncGroup& group) {
     if (waiting.empty()) continue;
     text += "Under the same key, devices wait with num_devices=" +
             std::to_string(other->num_devices()) + ": " + waiting +
-            "; all devices should give the same number. ";
+            "; all devices should give the same number.\n";
   }
   return text;
 }
 
-/// Says in whole sentences which devices or processes are missing, and the usual causes.
+const char* likely_causes(const SyncGroup& group, const SyncGroup::Calls& calls,
+                          const std::set<Device>& present) {
+  if (calls.members.size() < group.num_devices()) return kNeverCalled;
+  std::uint64_t most = 0;
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (const auto& [device, member] : calls.members) {
+    if (present.count(device)) {
+      most = std::max(most, member.forwards);
+    } else {
+      least = std::min(least, member.forwards);
+    }
+  }
+  return most > least && most - least > 1 ? kMoreCallsBehind : kOneCallBehind;
+}
+
+/// Says in whole sentences which devices or processes are missing, and the likeliest causes. Each
+/// subject has its own line.
 std::string describe(const SyncGroup& group, const Wait& wait) {
   if (wait.processes) return wait.processes->describe(wait.direction);
   const bool is_forward = wait.direction == Direction::kForward;
   const SyncGroup::Calls calls = group.calls();
   std::string text = "Came: " + came(calls, wait.present, is_forward) +
-                     ". Missing: " + missing(group, calls, wait.present, is_forward) + ". ";
-  if (!is_forward) return text + kBackwardCauses + kCausesOfBoth;
-  if (const auto devices = inferring(calls, wait.present); !devices.empty()) {
-    text += "Called in inference mode, without autograd.record() or train_mode: " + devices +
-            "; all devices should train, or none. ";
+                     ". Missing: " + missing(group, calls, wait.present, is_forward) + ".\n";
+  std::string known;
+  if (is_forward) {
+    if (const auto devices = inferring(calls, wait.present); !devices.empty()) {
+      known = "Called in inference mode, without autograd.record() or train_mode: " + devices +
+              "; all devices should train, or none.\n";
+    }
+    known += elsewhere(group);
   }
-  return text + elsewhere(group) + kForwardCauses + kCausesOfBoth;
+  if (known.empty()) {
+    known = std::string("Likely: ") +
+            (is_forward ? likely_causes(group, calls, wait.present) : kNoBackward) + ".\n";
+  }
+  return text + known + kAllCauses;
 }
 
 std::string awaited(const SyncGroup& group, const Wait& wait) {
@@ -147,7 +167,8 @@ std::string reminder(const SyncGroup& group, const Wait& wait, Waiting::Seconds 
   std::ostringstream message;
   message << "warning: " << wait.meeting << " has waited " << waited.count() << " s for "
           << awaited(group, wait) << " and fails at " << limit.count()
-          << " s (gluon_syncbn.set_timeout). " << describe(group, wait);
+          << " s (gluon_syncbn.set_timeout).\n"
+          << describe(group, wait);
   return message.str();
 }
 
@@ -157,7 +178,7 @@ std::string timeout_error(const SyncGroup& group, const Wait& wait, Waiting::Sec
   if (!wait.processes) {
     message << " (" << group.options().option << "=" << group.num_devices() << ")";
   }
-  message << ". " << describe(group, wait);
+  message << ".\n" << describe(group, wait);
   return message.str();
 }
 

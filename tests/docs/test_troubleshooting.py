@@ -100,6 +100,7 @@ def cpp_messages() -> Iterator[str]:
 
 # Continuations of messages whose beginning is on the page.
 CONTINUED = (
+    "All causes",
     "Usual causes",
     "a finite number, 0 or greater",
     "a number from 0 to 1",

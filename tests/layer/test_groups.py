@@ -89,7 +89,7 @@ def test_a_missing_device_fails_its_group_alone(mode):
         outs[2].wait_to_read()
     message = str(error.value)
     assert "group 1 of 2 (device ids 2, 3) round 0 forward waited" in message
-    assert f"for all of 2 devices (sync_group_size=2). Came: {DEVICE}(2)" in message
+    assert f"for all of 2 devices (sync_group_size=2).\nCame: {DEVICE}(2)" in message
     del outs
     gluon_syncbn.set_timeout(60)
     for _ in range(2):

@@ -42,7 +42,7 @@ def test_a_small_gamma(dtype, gamma, beta, works, number):
     if works:
         step()
         return
-    message = r"SyncBatchNorm 'small_\w+'.* channel 1 has gamma .* and beta .* should be above"
+    message = r"SyncBatchNorm 'small'.* channel 1 has gamma .* and beta .* should be above"
     with pytest.raises(mx.base.MXNetError, match=message):
         step()
     assert np.isfinite(layer(arrays[0]).asnumpy()).all(), "inference needs no inverse"

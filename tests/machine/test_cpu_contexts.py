@@ -66,7 +66,7 @@ def error_of_step(gradient):
     except mx.base.MXNetError as error:
         return str(error)
 message = error_of_step(nd.ones((2, 3), dtype="float64"))
-assert layer.prefix in message and "float64 of shape (2, 3) but the output is" in message, message
+assert layer.name in message and "float64 of shape (2, 3) but the output is" in message, message
 assert error_of_step(nd.ones((2, 3))) is None
 assert (layer.beta.grad().asnumpy() == 2).all()
 """

@@ -97,6 +97,14 @@ TEST_CASE("watchdog: what waits is interrupted once the other threads have nothi
   CHECK(!told_while_busy);
 }
 
+TEST_CASE(
+    "watchdog: the reminder comes after a tenth of the timeout, and after 10 s at the latest") {
+  using Seconds = Waiting::Seconds;
+  CHECK(Watchdog::remind_after(0.1, Seconds(50)) == Seconds(5));
+  CHECK(Watchdog::remind_after(0.1, Seconds(300)) == Seconds(10));
+  CHECK(Watchdog::remind_after(0.1, Seconds(86400)) == Seconds(10));
+}
+
 TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog out") {
   struct Brief : Waiting {
     explicit Brief(std::promise<void>* ended_in) : ended(ended_in) {}

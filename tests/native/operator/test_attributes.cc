@@ -186,6 +186,19 @@ TEST_CASE("attributes: what came and what was expected is named") {
   CHECK(error_of({{"key", std::string(2000, 'k')}}).size() < 400);
 }
 
+TEST_CASE("attributes: messages name a Gluon layer without the token of its key") {
+  const std::string token = "0123456789abcdef0123456789abcdef";
+  const auto name = [](const std::string& key) {
+    return Attributes::parse({{"key", key}}).layer();
+  };
+  CHECK(name("net_batchnorm0_" + token) == "SyncBatchNorm 'net_batchnorm0'");
+  CHECK(name("net_batchnorm0_" + token + "@2,3") == "SyncBatchNorm 'net_batchnorm0'");
+  CHECK(name("net_batchnorm0_" + token + "@") == "SyncBatchNorm 'net_batchnorm0'");
+  const std::string others[] = {token, "_" + token, "bn_" + token.substr(1), "bn_x" + token,
+                                "bn@0"};
+  for (const std::string& key : others) CHECK(name(key) == "SyncBatchNorm '" + key + "'");
+}
+
 TEST_CASE("attributes: momentum is a number, or None for the average over all batches") {
   CHECK(Attributes::parse({}).momentum == 0.9);
   CHECK(Attributes::parse({{"momentum", "0"}}).momentum == 0.0);

@@ -123,7 +123,7 @@ TEST_CASE("watchdog: it warns once before a meeting fails, and tells of the time
   CHECK(text.find("gluon_syncbn: warning: layer 'a' round 7 forward has waited ") == 0);
   CHECK(contains(text, "for all of 3 devices and fails at 0.5 s"));
   CHECK(contains(text, "Came: cpu(4) (8 training forwards)."));
-  CHECK(text.find('\n') == text.size() - 1);
+  CHECK(text.find("warning") == text.rfind("warning"));
 }
 
 TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {

@@ -111,7 +111,7 @@ TEST_CASE("sync group: devices that never came are named if all that should come
     const Wait wait{"meeting", Direction::kForward, {{"gpu", 2}}, nullptr};
     const auto text = timeout_error(*group, wait, Waiting::Seconds(1));
     const auto begin = text.find("Missing: ") + std::string("Missing: ").size();
-    return text.substr(begin, text.find(". ", begin) - begin);
+    return text.substr(begin, text.find(".\n", begin) - begin);
   };
   CHECK(missing(3, {3, 2, 0}) ==
         "gpu(0) (never called in training), gpu(3) (never called in training)");
@@ -119,6 +119,45 @@ TEST_CASE("sync group: devices that never came are named if all that should come
   // A graph that was loaded on other devices than it was made for.
   CHECK(missing(3, {4, 5, 6}) == "2 devices never called in training");
   CHECK(missing(4, {0, 2, 3}) == "3 devices never called in training");
+}
+
+TEST_CASE("sync group: an error ends with the two likeliest causes of its case") {
+  const auto last_lines = [](const SyncGroup& group, Direction direction, const Device& present) {
+    const Wait wait{"meeting", direction, {present}, nullptr};
+    const auto text = timeout_error(group, wait, Waiting::Seconds(1));
+    return text.substr(text.find('\n', text.find('\n') + 1) + 1);
+  };
+  const std::string rest = "\nAll causes: docs/troubleshooting.md, 'A device does not come'.";
+  const auto group = std::make_shared<SyncGroup>("layer", 2);
+  group->join(kA);
+  CHECK(last_lines(*group, Direction::kForward, kA) ==
+        "Likely: the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, "
+        "or a new DataLoader, which calls waitall) before it has called the others; or num_devices "
+        "is larger than the number of devices in use." +
+            rest);
+  CHECK(last_lines(*group, Direction::kBackward, kA) ==
+        "Likely: backward was called for some devices only (give the losses of all devices to "
+        "autograd.backward, or call backward() of each); or the output of the layer does not reach "
+        "the loss on a device." +
+            rest);
+  group->join(kB);
+  group->join(kA);
+  CHECK(last_lines(*group, Direction::kForward, kA) ==
+        "Likely: a missing device got no data this step (if a last batch has fewer images than "
+        "there are devices, the DataLoader should have last_batch='discard'); or an exception or "
+        "an interrupt ended a step between two devices (after that, call "
+        "gluon_syncbn.drop_step())." +
+            rest);
+  group->join(kA);
+  CHECK(last_lines(*group, Direction::kForward, kA) ==
+        "Likely: a branch that calls the layer was taken on some devices only, or more often on "
+        "one than on another; or later steps use fewer devices than the first." +
+            rest);
+  group->saw_inference(kB);
+  CHECK(last_lines(*group, Direction::kForward, kA) ==
+        "Called in inference mode, without autograd.record() or train_mode: cpu(1); all devices "
+        "should train, or none." +
+            rest);
 }
 
 TEST_CASE("sync group: a device that stayed away for long is brought up to date at once") {
