@@ -147,17 +147,19 @@ class SyncBatchNorm(NormBlock):
     inplace : bool, default False
         Keep the output for backward instead of the input. The activation must be invertible (None,
         or 'leaky_relu' or 'elu' with an `alpha` above 0). A shortcut is an error.
-    **kwargs
-        ``prefix`` and ``params`` of every Gluon block of MXNet 1.9.1. With MXNet 2, whose blocks
-        have neither, ``prefix`` names the layer in messages and for other processes.
+    prefix : str, optional
+        As of every Gluon block of MXNet 1.9.1. With MXNet 2, whose blocks have none, it names the
+        layer in messages and for other processes.
+    params : ParameterDict, optional
+        As of every Gluon block of MXNet 1.9.1. With MXNet 2 it is an error.
 
     Raises
     ------
     ValueError
         If an argument is not as above, `sync_group_size` does not divide `num_devices`, or Horovod
         does not know `process_set`. At the call, if `num_devices` is not the number of contexts of
-        the parameters, or `sync_group_size` is combined with other processes. Also if `shortcut` is
-        on another context, or combined with `inplace`.
+        the parameters (inference on one context is allowed), or `sync_group_size` is combined with
+        other processes. Also if `shortcut` is on another context, or combined with `inplace`.
     ImportError, RuntimeError
         If `process_set` is given and Horovod is missing or not initialized.
     mxnet.base.MXNetError
@@ -212,7 +214,8 @@ class SyncBatchNorm(NormBlock):
         activation: str | None = None,
         alpha: float | None = None,
         inplace: bool = False,
-        **kwargs: Any,
+        prefix: str | None = None,
+        params: Any = None,
     ) -> None:
         counts_channels = _is_whole(in_channels, least=0)
         super().__init__(
@@ -227,7 +230,8 @@ class SyncBatchNorm(NormBlock):
             running_mean_initializer=running_mean_initializer,
             running_variance_initializer=running_variance_initializer,
             in_channels=int(in_channels) if counts_channels else 0,
-            **kwargs,
+            prefix=prefix,
+            **({} if params is None else {"params": params}),  # MXNet 2 has none
         )
         self._require(counts_channels, "in_channels", in_channels, "a whole number of at least 0")
         self._require(_is_whole(axis), "axis", axis, "a whole number")
@@ -480,8 +484,10 @@ class SyncBatchNorm(NormBlock):
         contexts = contexts_of(self.running_mean)
         if self.num_devices is None:
             return None if contexts is None else len(contexts)
-        synchronizes = mx.autograd.is_training() and not self._kwargs["use_global_stats"]
-        if check and synchronizes and contexts and len(contexts) != self.num_devices:
+        # A network that was trained on several devices is often served on one.
+        fits = not contexts or len(contexts) == self.num_devices
+        served = not mx.autograd.is_training() and len(contexts or ()) == 1
+        if check and not (fits or served or self._kwargs["use_global_stats"]):
             raise ValueError(
                 f"{self.name}: num_devices={self.num_devices}, but the parameters live on "
                 f"{len(contexts)} contexts: {', '.join(map(str, contexts))}"

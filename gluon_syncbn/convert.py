@@ -37,7 +37,8 @@ def convert_sync_batchnorm(
     parameters, so references, trainers and checkpoints stay valid. The logger ``gluon_syncbn``
     lists them. What the program has set on them stays: hooks, attributes, and the settings of
     parameters. Norms that compute something else, layers with methods or parameters of their own,
-    and SymbolBlocks with BatchNorm nodes stay as they are, and a warning names each.
+    and SymbolBlocks with BatchNorm nodes stay as they are, and a warning names each. Another one
+    says that a network has no norms.
 
     In a SymbolBlock, such as an imported network, SyncBatchNorm nodes then synchronize
     `num_devices`, by default the current contexts of its parameters. All hybridized networks that
@@ -85,17 +86,19 @@ def convert_sync_batchnorm(
             converted.append(layer.name)
         else:
             _warn_of_left(layer, f"{type(layer).__name__} {difference}")
-    for block in blocks_of(net):
-        if isinstance(block, gluon.SymbolBlock):
-            meet_on_contexts(block, num_devices, sync_group_size)
-            kinds = [node["op"] for node in Graph(block._cached_graph[1]).nodes]
-            number = kinds.count("BatchNorm") + kinds.count("_contrib_SyncBatchNorm")
-            if number:
-                _warn_of_left(
-                    block,
-                    f"a SymbolBlock has no layers, and this one has {number} BatchNorm nodes. "
-                    "Convert the network before it becomes a symbol, or make it with SyncBatchNorm",
-                )
+    symbols = [block for block in blocks_of(net) if isinstance(block, gluon.SymbolBlock)]
+    if not layers and not symbols:
+        warnings.warn(f"{name_of(net)} has no BatchNorm to convert", UserWarning, stacklevel=2)
+    for block in symbols:
+        meet_on_contexts(block, num_devices, sync_group_size)
+        kinds = [node["op"] for node in Graph(block._cached_graph[1]).nodes]
+        number = kinds.count("BatchNorm") + kinds.count("_contrib_SyncBatchNorm")
+        if number:
+            _warn_of_left(
+                block,
+                f"a SymbolBlock has no layers, and this one has {number} BatchNorm nodes. "
+                "Convert the network before it becomes a symbol, or make it with SyncBatchNorm",
+            )
     _finish("converted to SyncBatchNorm", net, converted)
     return net
 

@@ -14,7 +14,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.support.either_mxnet import nd
+from tests.support.either_mxnet import nd, only_1
 from tests.support.step import compare, make_case, set_values, train_step
 
 
@@ -23,7 +23,7 @@ def test_accepts_everything_that_mxnets_layer_accepts():
     ours = inspect.signature(gluon_syncbn.SyncBatchNorm.__init__).parameters
     names = list(theirs)
     assert list(ours)[: len(names) - 1] == names[:-1], "same order, up to **kwargs"
-    for name in names:
+    for name in names[:-1]:
         assert ours[name].default == theirs[name].default
     options = {"num_devices": 2, "momentum": 0.8, "center": False, "scale": False}
     layer = gluon_syncbn.SyncBatchNorm(prefix="bn_", **options)
@@ -33,6 +33,20 @@ def test_accepts_everything_that_mxnets_layer_accepts():
     assert layer.prefix == "bn_"
     assert "momentum=0.8" in repr(layer)
     assert "num_devices=2" in repr(layer)
+
+
+def test_a_misspelt_argument_is_an_error_for_type_checkers_too():
+    parameters = inspect.signature(gluon_syncbn.SyncBatchNorm).parameters.values()
+    assert not any(each.kind is each.VAR_KEYWORD for each in parameters)
+    with pytest.raises(TypeError, match="momentun"):
+        gluon_syncbn.SyncBatchNorm(momentun=0.9)
+
+
+@only_1
+def test_prefix_and_params_are_those_of_blocks():
+    first = gluon_syncbn.SyncBatchNorm(in_channels=3, prefix="shared_")
+    second = gluon_syncbn.SyncBatchNorm(in_channels=3, prefix="other_", params=first.params)
+    assert second.gamma is first.gamma
 
 
 @pytest.mark.parametrize("train", [False, True])

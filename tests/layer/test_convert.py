@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
@@ -34,6 +36,18 @@ class Nested(HybridBlock):
         for layer in self.listed:
             x = layer(x)
         return x
+
+
+def test_a_network_without_norms_is_a_warning():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2))
+    with pytest.warns(UserWarning, match=f"^{name_of(net)} has no BatchNorm to convert$"):
+        gluon_syncbn.convert_sync_batchnorm(net)
+    net.add(nn.BatchNorm())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            gluon_syncbn.convert_sync_batchnorm(net)
 
 
 def train(net, ctx) -> np.ndarray:

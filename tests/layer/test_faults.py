@@ -13,6 +13,7 @@ from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import nd, only_1
 from tests.support.step import MODES
 
+
 def make_layer(mode: str = "imperative", number: int = 2) -> gluon_syncbn.SyncBatchNorm:
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=contexts(number))
@@ -313,6 +314,11 @@ def test_more_devices_than_num_devices():
     layer.initialize(ctx=contexts(3))
     with pytest.raises(ValueError, match="num_devices=2, but the parameters live on 3 contexts"):
         train(layer, [0])
+    with pytest.raises(ValueError, match="num_devices=2, but the parameters live on 3 contexts"):
+        layer(nd.ones((2, 3), ctx=contexts(1)[0]))
+    served = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=2)
+    served.initialize(ctx=contexts(1))
+    assert served(nd.ones((2, 3), ctx=contexts(1)[0])).shape == (2, 3)
     layer.hybridize()
     outs = train(layer, [0, 1])
     mx.nd.waitall()
