@@ -485,9 +485,9 @@ class SyncBatchNorm(NormBlock):
         if self.num_devices is None:
             return None if contexts is None else len(contexts)
         # A network that was trained on several devices is often served on one.
-        fits = not contexts or len(contexts) == self.num_devices
-        served = not mx.autograd.is_training() and len(contexts or ()) == 1
-        if check and not (fits or served or self._kwargs["use_global_stats"]):
+        served = not mx.autograd.is_training() and contexts is not None and len(contexts) == 1
+        check = check and not served and not self._kwargs["use_global_stats"]
+        if check and contexts and len(contexts) != self.num_devices:
             raise ValueError(
                 f"{self.name}: num_devices={self.num_devices}, but the parameters live on "
                 f"{len(contexts)} contexts: {', '.join(map(str, contexts))}"
