@@ -1,4 +1,4 @@
-"""How long a device waits for the others, and the end of a step that was broken off."""
+"""How long a device waits for the others, and the end of a step that was interrupted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def set_timeout_from_environment() -> None:
 
 
 def drop_step() -> None:
-    """Forget a step that was broken off, so that the next one is whole.
+    """Forget a step that was interrupted, so that the next one is whole.
 
     A stopped cell of a notebook, or a caught exception, may end a step between the calls of two
     devices. The first device then waits for the second, and would meet its call of the next step.
