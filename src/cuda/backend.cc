@@ -82,7 +82,7 @@ void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics&
     merge.beta = static_cast<const P*>(work.beta);
     merge.normalizations = statistics.normalizations<P>();
     cuda::normalize(static_cast<const T*>(work.x), work.data.layout, merge, work.write,
-                    static_cast<T*>(work.y), gpu->stream(),
+                    static_cast<T*>(work.y), scratch_of(gpu), gpu->stream(),
                     {work.activation, static_cast<const T*>(work.shortcut)});
   });
 }

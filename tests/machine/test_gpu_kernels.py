@@ -22,7 +22,6 @@ from tests.support.processes import ROOT
 NVCC = os.environ.get("GLUON_SYNCBN_CUDA") != "OFF" and shutil.which(
     os.environ.get("CUDACXX", "nvcc")
 )
-WIDE = {"float": "fLi4E", "double": "dLi2E", "half": "HalfELi8E"}  # in names of kernels
 ACCESS = re.compile(r"^\s*(?:@\S+ )?(ld|st)(?!\.param|\.shared)(?:\.\w+?)*?(?:\.v(\d))?\.\w(\d+)\s")
 
 
@@ -51,23 +50,22 @@ def folder():
     return target
 
 
-@pytest.fixture(scope="module", params=WIDE)
+@pytest.fixture(scope="module", params=["float", "double", "half"])
 def compiled(request, folder):
-    """The type of elements, and the PTX of each of its kernels that take 16 bytes at a time."""
+    """The type of elements, and the PTX of each of its kernels."""
     element = request.param
     (ptx,) = folder.rglob(f"{element}.ptx")
-    kernels = re.findall(
-        r"^\.visible \.entry (\w+)(.*?)^}", ptx.read_text(), re.DOTALL | re.MULTILINE
+    kernels = dict(
+        re.findall(r"^\.visible \.entry (\w+)(.*?)^}", ptx.read_text(), re.DOTALL | re.MULTILINE)
     )
-    wide = {name: body for name, body in kernels if WIDE[element] in name}
-    assert len(wide) == 24
-    return element, wide
+    assert len(kernels) == 24
+    return element, kernels
 
 
-def test_wide_kernels_have_several_loads_of_16_bytes_under_way(compiled):
-    element, wide = compiled
-    for name, body in wide.items():
-        assert any(
+def test_sums_have_several_loads_of_16_bytes_under_way(compiled):
+    element, kernels = compiled
+    for name, body in kernels.items():
+        assert "Elementwise" in name or any(
             is_fast(piece, in_double=element == "double")
             for piece in re.split(r"^\$L\w+:|\bbra\b.*", body, flags=re.MULTILINE)
         ), f"{name}: no piece without a branch has two loads of 16 bytes and no narrower access"
@@ -94,25 +92,35 @@ def test_kernels_wait_for_no_more_than_they_need(compiled):
 
 
 @pytest.fixture(scope="module")
-def machine_code(folder, tmp_path_factory):
-    """The instructions of each kernel of floats that writes 16 bytes at a time, for sm_80."""
-    (ptx,) = folder.rglob("float.ptx")
-    cubin = tmp_path_factory.mktemp("cubin") / "float.cubin"
+def machine_code(folder, compiled, tmp_path_factory):
+    """The instructions of each kernel, for sm_80."""
+    (ptx,) = folder.rglob(f"{compiled[0]}.ptx")
+    cubin = tmp_path_factory.mktemp("cubin") / "kernels.cubin"
     subprocess.run([NVCC, "-arch=sm_80", "-cubin", "-o", str(cubin), str(ptx)], check=True)
-    wide = {
+    kernels = {
         name: list(struct.iter_unpack("<QQ", code))
         for name, code in sections(cubin.read_bytes())
-        if name.startswith(".text.") and "Elementwise" in name and WIDE["float"] in name
+        if name.startswith(".text.")
     }
-    assert len(wide) == 14
-    return wide
+    assert len(kernels) == 24
+    return kernels
 
 
 def test_loads_of_inputs_do_not_wait_for_each_other(machine_code):
-    """ptxas decides on that: PTX has all loads first."""
+    """ptxas decides on that. A kernel begins with two loads of each input, and so does its loop."""
     for name, instructions in machine_code.items():
-        loads = 6 if "ByOutput" in name else 4
-        assert "L" * loads + "u" * loads in loads_and_uses(instructions), name
+        if "Elementwise" not in name:
+            continue
+        inputs = 3 if "ByOutput" in name else 2 if "Gradient" in name or "Lb1E" in name else 1
+        order = loads_and_uses(instructions)
+        assert order.startswith("L" * 2 * inputs), (name, order)
+        assert order.rstrip("u").endswith("L" * 2 * inputs), (name, order)
+
+
+def test_kernels_are_short(machine_code):
+    """Instruction caches hold few thousand instructions of 16 bytes. Once there were 9,000."""
+    for name, instructions in machine_code.items():
+        assert len(instructions) < 2400, name
 
 
 def sections(elf: bytes):

@@ -168,12 +168,12 @@ struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
 };
 
 /// Sums the elements that a thread visits (visit.h). An access has one channel, or one per element.
-template <class T, int kVectorIn, template <class> class Accumulator, int kNumber>
+template <class T, template <class> class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;
   using Gate = typename Accumulator<R>::Gate;
   static constexpr int kInputs = Accumulator<R>::kInputs;
-  static constexpr int kVector = kVectorIn;
+  static constexpr int kVector = kWidest<T>;
   static constexpr int kTogether = kAccessesTogether<kInputs>;
 
   const T* const* inputs;
@@ -192,11 +192,11 @@ struct Summation {
 
   template <int N>
   GLUON_SYNCBN_HOST_DEVICE void full(const std::int64_t* at) {
-    AlignedVector<T, kVector> packs[N][kInputs];
+    Pack<T> packs[N][kInputs];
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
       GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kInputs; ++k) packs[i][k] = load<kVector>(inputs[k] + at[i]);
+      for (int k = 0; k < kInputs; ++k) packs[i][k] = load(inputs[k] + at[i]);
     }
     if constexpr (!Accumulator<R>::kNeedsStatistic) {
       if (count[0] == R(0)) set_pivots<N>(packs);
@@ -216,7 +216,7 @@ struct Summation {
       GLUON_SYNCBN_UNROLL
       for (int j = 0; j < kVector; ++j) {
         GLUON_SYNCBN_UNROLL
-        for (int k = 0; k < kInputs; ++k) elements[j][k] = to_real(packs[i][k].at[j]);
+        for (int k = 0; k < kInputs; ++k) elements[j][k] = to_real(packs[i][k].get(j));
       }
       gate->template apply<kVector, kNumber>(channels, center, elements);
       GLUON_SYNCBN_UNROLL
@@ -257,14 +257,14 @@ struct Summation {
   /// Sets each pivot to the mean of the first access or rows. An outlier as the pivot would make M2
   /// cancel. An outlier that moves the mean of so few elements makes M2 large as well.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const AlignedVector<T, kVector> (*packs)[kInputs]) {
+  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const Pack<T> (*packs)[kInputs]) {
     constexpr int kRows = kNumber == 1 ? 1 : N;
     constexpr int kSamples = kRows * kVector / kNumber;
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
       // The differences from a sample make the mean exact if all elements are equal.
       const auto element = [&](int i) {
-        return to_real(kNumber == 1 ? packs[0][0].at[i % kVector] : packs[i % N][0].at[n]);
+        return to_real(kNumber == 1 ? packs[0][0].get(i % kVector) : packs[i % N][0].get(n));
       };
       const R sample = element(0);
       R sum = element(kSamples - 1) - sample;

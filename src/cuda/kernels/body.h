@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "cuda/kernels/numbers.h"
 #include "cuda/kernels/tuning.h"
 
@@ -26,53 +28,44 @@
 
 namespace gluon_syncbn::cuda {
 
-template <int N, class T>
-GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load(const T* from) {
-  return *reinterpret_cast<const AlignedVector<T, N>*>(from);
+/// Loads an access.
+template <class T>
+GLUON_SYNCBN_HOST_DEVICE Pack<T> load(const T* from) {
+  return *reinterpret_cast<const Pack<T>*>(from);
 }
-
-/// Loads the first `size` of N neighbours.
-template <int N, class T>
-GLUON_SYNCBN_HOST_DEVICE AlignedVector<T, N> load_piece(const T* from, std::uint32_t size) {
-  if (size == N) return load<N>(from);
-  AlignedVector<T, N> pack{};
+/// Loads the first `size` elements of an access.
+template <class T>
+GLUON_SYNCBN_HOST_DEVICE Pack<T> load(const T* from, std::uint32_t size) {
+  if (size == kWidest<T>) return load(from);
+  Pack<T> pack{};
   GLUON_SYNCBN_UNROLL
-  for (std::uint32_t i = 0; i < N; ++i) {
-    if (i < size) pack.at[i] = from[i];
+  for (int i = 0; i < kWidest<T>; ++i) {
+    if (static_cast<std::uint32_t>(i) < size) pack.set(i, from[i]);
   }
   return pack;
 }
 
-/// Replaces N neighbours by `values`, or adds these to them. No thread of this kernel reads the
-/// output, so the inputs keep their place in the GPU's cache.
-template <int N, class T>
-GLUON_SYNCBN_HOST_DEVICE void store(T* to, const Real<T>* values, bool add) {
-  AlignedVector<T, N> pack;
-  if (add) {
-    pack = load<N>(static_cast<const T*>(to));
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) pack.at[i] = from_real<T>(to_real(pack.at[i]) + values[i]);
-  } else {
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) pack.at[i] = from_real<T>(values[i]);
+/// Replaces the first `size` elements of an access by `values`, or adds these to them. No thread of
+/// this kernel reads the output, so the inputs keep their place in the GPU's cache.
+template <class T>
+GLUON_SYNCBN_HOST_DEVICE void store(T* to, std::uint32_t size, const Real<T>* values, bool add) {
+  const Pack<T> old = add ? load(to, size) : Pack<T>{};
+  Pack<T> pack{};
+  GLUON_SYNCBN_UNROLL
+  for (int i = 0; i < kWidest<T>; ++i) {
+    pack.set(i, from_real<T>(add ? to_real(old.get(i)) + values[i] : values[i]));
   }
+  if (size == kWidest<T>) {
 #ifdef __CUDA_ARCH__
-  if constexpr (sizeof pack == 16) {
     __stcs(reinterpret_cast<float4*>(to), *reinterpret_cast<const float4*>(&pack));
+#else
+    *reinterpret_cast<Pack<T>*>(to) = pack;
+#endif
     return;
   }
-#endif
-  *reinterpret_cast<AlignedVector<T, N>*>(to) = pack;
-}
-
-/// The same for the first `size` of N neighbours.
-template <int N, class T>
-GLUON_SYNCBN_HOST_DEVICE void store_piece(T* to, std::uint32_t size, const Real<T>* values,
-                                          bool add) {
-  if (size == N) return store<N>(to, values, add);
   GLUON_SYNCBN_UNROLL
-  for (std::uint32_t i = 0; i < N; ++i) {
-    if (i < size) store<1>(to + i, &values[i], add);
+  for (int i = 0; i < kWidest<T>; ++i) {
+    if (static_cast<std::uint32_t>(i) < size) to[i] = pack.get(i);
   }
 }
 

@@ -20,13 +20,14 @@ struct Output {
 ///
 /// The first blocks take the end of the arrays, because the sums have read the end last. The GPU's
 /// cache still holds it.
-template <class Tiling, class T, int kVector, class Source>
+template <class Tiling, class T, class Source>
 struct Elementwise {
   static constexpr const char* kName = Source::kName;
   using R = Real<T>;
   using Values = typename Source::Values;
   static constexpr int kInputs = Source::kInputs;
   static constexpr int kOutputs = Source::kOutputs;
+  static constexpr int kVector = kWidest<T>;
   Tiling tiling;
   std::uint32_t last_block;
   const T* inputs[kInputs];
@@ -36,7 +37,7 @@ struct Elementwise {
   struct Shared {};
   static constexpr int kBlockThreads = kThreads;
   static constexpr int kSteps = 1;
-  static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated> - (kOutputs - 1);
+  static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated>;
 
   GLUON_SYNCBN_HOST_DEVICE void step(int, std::uint32_t block, std::uint32_t thread,
                                      Shared*) const {
@@ -67,7 +68,7 @@ struct Elementwise {
   /// so that these overlap as well.
   struct Accesses {
     Piece pieces[kTogether];
-    AlignedVector<T, kVector> packs[kTogether][kInputs];
+    Pack<T> packs[kTogether][kInputs];
   };
   /// Returns whether there were any.
   GLUON_SYNCBN_HOST_DEVICE bool load_next(Walk<Tiling, kVector>* walk, Accesses* accesses) const {
@@ -78,21 +79,21 @@ struct Elementwise {
       accesses->pieces[i] = piece;
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) {
-        accesses->packs[i][k] = load_piece<kVector>(inputs[k] + piece.begin, piece.size);
+        accesses->packs[i][k] = load(inputs[k] + piece.begin, piece.size);
       }
     }
     return has_some;
   }
 
   /// Computes the outputs of an access.
-  GLUON_SYNCBN_HOST_DEVICE void write(const Piece& piece, const AlignedVector<T, kVector>* packs,
+  GLUON_SYNCBN_HOST_DEVICE void write(const Piece& piece, const Pack<T>* packs,
                                       const Values* values) const {
     if (piece.size == 0) return;
     R elements[kVector][kInputs];
     GLUON_SYNCBN_UNROLL
     for (int j = 0; j < kVector; ++j) {
       GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kInputs; ++k) elements[j][k] = to_real(packs[k].at[j]);
+      for (int k = 0; k < kInputs; ++k) elements[j][k] = to_real(packs[k].get(j));
     }
     R results[kOutputs][kVector];
     source.template outputs<kVector, kNumber>(values, elements, results);
@@ -101,7 +102,7 @@ struct Elementwise {
       const Output<T>& output = outputs[k];
       // A kernel with one output runs only if the output is wanted.
       if (kOutputs > 1 && !output.to) continue;
-      store_piece<kVector>(output.to + piece.begin, piece.size, results[k], output.add);
+      store(output.to + piece.begin, piece.size, results[k], output.add);
     }
   }
 };

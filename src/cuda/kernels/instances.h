@@ -10,29 +10,23 @@
 // The list of all kernels. The user of a macro defines VISIT(...).
 
 /// Kernels for data of T.
-#define GLUON_SYNCBN_CUDA_DATA_BODIES(VISIT, T) \
-  GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(GLUON_SYNCBN_CUDA_DATA_BODIES_IN, VISIT, T)
+#define GLUON_SYNCBN_CUDA_DATA_BODIES(VISIT, T)            \
+  GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, ChannelFirst, T) \
+  GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, ChannelLast, T)
 
-/// With the widest accesses, and one by one for arrays that are not aligned alike.
-#define GLUON_SYNCBN_CUDA_IN_ALL_TILINGS(BODIES, VISIT, T) \
-  BODIES(VISIT, ChannelFirst, T, kWidest<T>)               \
-  BODIES(VISIT, ChannelLast, T, kWidest<T>)                \
-  BODIES(VISIT, ChannelFirst, T, 1)                        \
-  BODIES(VISIT, ChannelLast, T, 1)
-
-#define GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, Tiling, T, V)              \
-  VISIT(Reduce<Tiling, T, V, Deviations>)                                  \
-  VISIT(Reduce<Tiling, T, V, Products>)                                    \
-  VISIT(Elementwise<Tiling, T, V, Normalization<Real<T>>>)                 \
-  VISIT(Elementwise<Tiling, T, V, InputGradient<Real<T>>>)                 \
-  VISIT(Reduce<Tiling, T, V, ProductsByInput>)                             \
-  VISIT(Reduce<Tiling, T, V, ProductsByOutput>)                            \
-  VISIT(Reduce<Tiling, T, V, ProductsInPlace>)                             \
-  VISIT(Elementwise<Tiling, T, V, ActivatedNormalization<Real<T>, false>>) \
-  VISIT(Elementwise<Tiling, T, V, ActivatedNormalization<Real<T>, true>>)  \
-  VISIT(Elementwise<Tiling, T, V, InputGradientByInput<Real<T>>>)          \
-  VISIT(Elementwise<Tiling, T, V, InputGradientByOutput<Real<T>>>)         \
-  VISIT(Elementwise<Tiling, T, V, InputGradientInPlace<Real<T>>>)
+#define GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, Tiling, T)              \
+  VISIT(Reduce<Tiling, T, Deviations>)                                  \
+  VISIT(Reduce<Tiling, T, Products>)                                    \
+  VISIT(Elementwise<Tiling, T, Normalization<Real<T>>>)                 \
+  VISIT(Elementwise<Tiling, T, InputGradient<Real<T>>>)                 \
+  VISIT(Reduce<Tiling, T, ProductsByInput>)                             \
+  VISIT(Reduce<Tiling, T, ProductsByOutput>)                            \
+  VISIT(Reduce<Tiling, T, ProductsInPlace>)                             \
+  VISIT(Elementwise<Tiling, T, ActivatedNormalization<Real<T>, false>>) \
+  VISIT(Elementwise<Tiling, T, ActivatedNormalization<Real<T>, true>>)  \
+  VISIT(Elementwise<Tiling, T, InputGradientByInput<Real<T>>>)          \
+  VISIT(Elementwise<Tiling, T, InputGradientByOutput<Real<T>>>)         \
+  VISIT(Elementwise<Tiling, T, InputGradientInPlace<Real<T>>>)
 
 /// Kernels of channels.
 #define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT)      \

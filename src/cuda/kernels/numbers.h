@@ -37,15 +37,34 @@ GLUON_SYNCBN_HOST_DEVICE inline Half from_real<Half>(float value) {
 #endif
 }
 
-/// Neighbours in memory that one access moves.
-template <class T, int N>
-struct alignas(sizeof(T) * N) AlignedVector {
-  T at[N];
-};
-
-/// The elements of the widest access, which has 16 bytes.
+/// The number of elements of an access, which has 16 bytes.
 template <class T>
 constexpr int kWidest = 16 / static_cast<int>(sizeof(T));
+
+/// The elements of an access in registers.
+template <class T>
+struct alignas(16) Pack {
+  T elements[kWidest<T>];
+
+  GLUON_SYNCBN_HOST_DEVICE T get(int i) const { return elements[i]; }
+  GLUON_SYNCBN_HOST_DEVICE void set(int i, T element) { elements[i] = element; }
+};
+/// Has words. Otherwise the compiler moves each element to a register of its own as soon as it is
+/// loaded, and so waits for one load before the next one.
+template <>
+struct alignas(16) [[gnu::may_alias]] Pack<Half> {
+  std::uint32_t words[4];
+
+  GLUON_SYNCBN_HOST_DEVICE Half get(int i) const {
+    Half half;
+    half.bits = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
+    return half;
+  }
+  GLUON_SYNCBN_HOST_DEVICE void set(int i, Half element) {
+    words[i / 2] &= 0xffff0000u >> (i % 2 * 16);
+    words[i / 2] |= std::uint32_t{element.bits} << (i % 2 * 16);
+  }
+};
 
 /// Per channel: y = (x - mean) * scale + shift.
 template <class R>

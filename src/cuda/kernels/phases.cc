@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <iterator>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "common/dtype.h"
 #include "cuda/kernels/instances.h"
@@ -12,35 +14,6 @@
 
 namespace gluon_syncbn::cuda {
 namespace {
-
-template <int kNumber>
-using Constant = std::integral_constant<int, kNumber>;
-
-/// The number of elements from the last multiple of 16 bytes to the array.
-template <class T>
-int phase_of(const T* array) {
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(array) % 16 / sizeof(T));
-}
-
-/// Calls visit(tiling, Constant<elements of an access>()) with the tiling for arrays at these
-/// addresses.
-template <class T, class Visit, class... Others>
-void dispatch_alignment(const Layout& layout, const Visit& visit, const T* first,
-                        const Others*... others) {
-  const int phase = phase_of(first);
-  const bool alike = (... && (phase_of(others) == phase));
-  if (layout.has_runs()) {
-    if (alike) {
-      visit(ChannelFirst::of(layout, kWidest<T>, phase), Constant<kWidest<T>>());
-    } else {
-      visit(ChannelFirst::of(layout, 1, 0), Constant<1>());
-    }
-  } else if (alike && phase == 0) {
-    visit(ChannelLast::of(layout, kWidest<T>), Constant<kWidest<T>>());
-  } else {
-    visit(ChannelLast::of(layout, 1), Constant<1>());
-  }
-}
 
 template <class Result>
 Result* new_results(const Scratch& scratch, std::int64_t number) {
@@ -54,6 +27,57 @@ void launch(const Body& body, Stream* stream) {
   launch(body, body.blocks(), stream);
 }
 
+/// Makes arrays lie alike within 16 bytes, and at a multiple of 16 bytes for ChannelLast. All
+/// arrays that MXNet allocates do, but a slice may not: the kernels get a copy of it.
+template <class T>
+class AlignedArrays {
+ public:
+  AlignedArrays(const Layout& layout, const Scratch& scratch, Stream* stream, const T* first)
+      : layout_(layout),
+        scratch_(scratch),
+        stream_(stream),
+        bytes_(static_cast<std::size_t>(layout.channels * layout.count()) * sizeof(T)),
+        is_matrix_(ChannelLast::suits(layout, kWidest<T>)),
+        phase_(is_matrix_ ? 0 : phase_of(first)) {}
+
+  const T* input(const T* array) { return phase_of(array) == phase_ ? array : copy(array); }
+  Output<T> output(const Output<T>& wanted) {
+    if (!wanted.to || phase_of(wanted.to) == phase_) return wanted;
+    T* const near = wanted.add ? copy(wanted.to) : place();
+    copies_.emplace_back(wanted.to, near);
+    return {near, wanted.add};
+  }
+  /// Calls launch(tiling).
+  template <class Launch>
+  void launch_with_tiling(bool for_sums, const Launch& launch) const {
+    if (is_matrix_) {
+      launch(ChannelLast::of(layout_, kWidest<T>));
+    } else {
+      launch(ChannelFirst::of(layout_, kWidest<T>, phase_, for_sums));
+    }
+    for (const auto& [to, from] : copies_) stream_->copy(to, from, bytes_);
+  }
+
+ private:
+  static int phase_of(const T* array) {
+    return static_cast<int>(reinterpret_cast<std::uintptr_t>(array) % 16 / sizeof(T));
+  }
+  T* place() { return reinterpret_cast<T*>(scratch_(bytes_ / sizeof(double) + 3)) + phase_; }
+  T* copy(const T* array) {
+    T* const near = place();
+    stream_->copy(near, array, bytes_);
+    return near;
+  }
+
+  const Layout& layout_;
+  const Scratch& scratch_;
+  Stream* const stream_;
+  const std::size_t bytes_;
+  const bool is_matrix_;
+  const int phase_;  // the number of elements from the last multiple of 16 bytes to each array
+  std::vector<std::pair<T*, T*>> copies_;
+};
+
 /// Computes the sums of `Accumulator` of all channels into `message`.
 template <template <class> class Accumulator, class T, class... Others>
 void reduce(const Layout& layout, const double* statistic,
@@ -66,25 +90,23 @@ void reduce(const Layout& layout, const double* statistic,
     }
     return;
   }
-  dispatch_alignment(
-      layout,
-      [&](const auto& tiling, auto vector) {
-        using Tiling = std::decay_t<decltype(tiling)>;
-        using Sums = Reduce<Tiling, T, decltype(vector)::value, Accumulator>;
-        using Result = typename Sums::Result;
-        const ResultPlaces places = tiling.results();
-        Result* results = places.number == 1
-                              ? nullptr
-                              : new_results<Result>(scratch, places.number * layout.channels);
-        const Sums sums{tiling, {first, others...}, statistic, gate, places.columns, results,
-                        message};
-        launch(sums, tiling.blocks(), stream);
-        if (!results) return;
-        using OfResults = typename Accumulator<Real<T>>::OfResults;
-        launch(MergeBlocks<OfResults>{results, places, layout.channels, statistic, message},
-               stream);
-      },
-      first, others...);
+  AlignedArrays<T> arrays(layout, scratch, stream, first);
+  const std::array<const T*, 1 + sizeof...(Others)> inputs{arrays.input(first),
+                                                           arrays.input(others)...};
+  arrays.launch_with_tiling(true, [&](const auto& tiling) {
+    using Sums = Reduce<std::decay_t<decltype(tiling)>, T, Accumulator>;
+    using Result = typename Sums::Result;
+    const ResultPlaces places = tiling.results();
+    Result* results = places.number == 1
+                          ? nullptr
+                          : new_results<Result>(scratch, places.number * layout.channels);
+    Sums sums{tiling, {}, statistic, gate, places.columns, results, message};
+    std::copy(inputs.begin(), inputs.end(), sums.inputs);
+    launch(sums, tiling.blocks(), stream);
+    if (!results) return;
+    using OfResults = typename Accumulator<Real<T>>::OfResults;
+    launch(MergeBlocks<OfResults>{results, places, layout.channels, statistic, message}, stream);
+  });
 }
 
 template <class T>
@@ -98,20 +120,21 @@ Output<T> output_of(WriteMode write, T* to) {
 /// Computes the output arrays that are not null from inputs of the same shape.
 template <class Source, class T, class... Others>
 void write_outputs(const Layout& layout, const Source& source, const Outputs<T>& outputs,
-                   Stream* stream, const T* first, const Others*... others) {
+                   const Scratch& scratch, Stream* stream, const T* first,
+                   const Others*... others) {
   if ((!outputs[0].to && !outputs[1].to) || layout.is_empty()) return;
-  const auto or_first = [&](const Output<T>& output) { return output.to ? output.to : first; };
-  dispatch_alignment(
-      layout,
-      [&](const auto& tiling, auto vector) {
-        using Tiling = std::decay_t<decltype(tiling)>;
-        const std::int64_t blocks = tiling.blocks();
-        Elementwise<Tiling, T, decltype(vector)::value, Source> body{
-            tiling, static_cast<std::uint32_t>(blocks - 1), {first, others...}, source, {}};
-        std::copy_n(outputs.begin(), Source::kOutputs, body.outputs);
-        launch(body, blocks, stream);
-      },
-      first, others..., or_first(outputs[0]), or_first(outputs[1]));
+  AlignedArrays<T> arrays(layout, scratch, stream, first);
+  const std::array<const T*, 1 + sizeof...(Others)> inputs{arrays.input(first),
+                                                           arrays.input(others)...};
+  const Outputs<T> aligned{arrays.output(outputs[0]), arrays.output(outputs[1])};
+  arrays.launch_with_tiling(false, [&](const auto& tiling) {
+    const std::int64_t blocks = tiling.blocks();
+    Elementwise<std::decay_t<decltype(tiling)>, T, Source> body{
+        tiling, static_cast<std::uint32_t>(blocks - 1), {}, source, {}};
+    std::copy(inputs.begin(), inputs.end(), body.inputs);
+    std::copy_n(aligned.begin(), Source::kOutputs, body.outputs);
+    launch(body, blocks, stream);
+  });
 }
 
 template <class T>
@@ -139,7 +162,8 @@ void moments(const T* x, const Layout& layout, const Scratch& scratch, const Mes
 
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& merge,
-               WriteMode write, T* y, Stream* stream, const Activated<T>& activated) {
+               WriteMode write, T* y, const Scratch& scratch, Stream* stream,
+               const Activated<T>& activated) {
   using R = Real<T>;
   launch(PerChannel<ForwardMerge<R>>{merge, merge.channels}, stream);
   if (merge.averages.num_batches) {
@@ -149,12 +173,13 @@ void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& me
   const Normalization<R> plain{{merge.normalizations}};
   const Activator<R> activator(activated.activation);
   if (activated.shortcut) {
-    write_outputs(layout, ActivatedNormalization<R, true>{plain, activator}, outputs, stream, x,
-                  activated.shortcut);
+    write_outputs(layout, ActivatedNormalization<R, true>{plain, activator}, outputs, scratch,
+                  stream, x, activated.shortcut);
   } else if (activated.activation.type != ActType::kNone) {
-    write_outputs(layout, ActivatedNormalization<R, false>{plain, activator}, outputs, stream, x);
+    write_outputs(layout, ActivatedNormalization<R, false>{plain, activator}, outputs, scratch,
+                  stream, x);
   } else {
-    write_outputs(layout, plain, outputs, stream, x);
+    write_outputs(layout, plain, outputs, scratch, stream, x);
   }
 }
 
@@ -192,24 +217,24 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
   const Activator<R> activator(gate.activation);
   const bool is_plain = gate.activation.type == ActType::kNone;
   if (gate.inplace) {
-    write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place(gate)}, outputs, stream, dy,
-                  gate.y);
+    write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place(gate)}, outputs, scratch,
+                  stream, dy, gate.y);
   } else if (dshortcut || gate.y) {
     // Without an activation the slope is 1 on both sides of 0, so any array may stand for y.
-    write_outputs(layout, InputGradientByOutput<R>{plain, {{}, activator}}, outputs, stream, dy, x,
-                  is_plain ? dy : gate.y);
+    write_outputs(layout, InputGradientByOutput<R>{plain, {{}, activator}}, outputs, scratch,
+                  stream, dy, x, is_plain ? dy : gate.y);
   } else if (is_plain) {
-    write_outputs(layout, plain, outputs, stream, dy, x);
+    write_outputs(layout, plain, outputs, scratch, stream, dy, x);
   } else {
     write_outputs(layout, InputGradientByInput<R>{plain, {activator, gate.normalizations}}, outputs,
-                  stream, dy, x);
+                  scratch, stream, dy, x);
   }
 }
 
 #define GLUON_SYNCBN_INSTANTIATE(T)                                                                \
   template void moments<T>(const T*, const Layout&, const Scratch&, const Message&, Stream*);      \
   template void normalize<T>(const T*, const Layout&, const ForwardMerge<Real<T>>&, WriteMode, T*, \
-                             Stream*, const Activated<T>&);                                        \
+                             const Scratch&, Stream*, const Activated<T>&);                        \
   template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, const Scratch&, \
                                  const Message&, Stream*, const Gate<T>&);                         \
   template void input_gradient<T>(const T*, const T*, const Layout&,                               \

@@ -38,7 +38,8 @@ struct Gate {
 
 // The four phases of batch normalization on one GPU, for T in float, double and Half. Arrays lie in
 // memory of the GPU, and a kernel reads them once. As on the CPU (cpu/kernels.h), the order of sums
-// depends on the layout. It also depends on the place of an array within 16 bytes.
+// depends on the layout. It also depends on the place of an array within 16 bytes. Kernels get
+// copies of arrays that do not lie alike within 16 bytes.
 
 /// Computes mean and M2 of every channel into `message`.
 template <class T>
@@ -48,7 +49,8 @@ void moments(const T* x, const Layout& layout, const Scratch& scratch, const Mes
 /// Merges the messages of `merge`, and then computes `y` if it is not null.
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& merge,
-               WriteMode write, T* y, Stream* stream, const Activated<T>& activated = {});
+               WriteMode write, T* y, const Scratch& scratch, Stream* stream,
+               const Activated<T>& activated = {});
 
 /// Computes the sums of dz and of dz * (x - mean) of every channel into `message`. In place it
 /// does not read `x`.

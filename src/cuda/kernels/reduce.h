@@ -11,13 +11,14 @@ namespace gluon_syncbn::cuda {
 
 /// Sums every channel as `Accumulator` defines. If a channel has several columns or blocks, each
 /// leaves a partial result for MergeBlocks.
-template <class Tiling, class T, int kVector, template <class> class Accumulator>
+template <class Tiling, class T, template <class> class Accumulator>
 struct Reduce {
   static constexpr const char* kName = Accumulator<Real<T>>::kName;
   using R = Real<T>;
   using Result = typename Accumulator<R>::Result;
   using Gate = typename Accumulator<R>::Gate;
   static constexpr int kInputs = Accumulator<R>::kInputs;
+  static constexpr int kVector = kWidest<T>;
   /// The number of columns that a thread sums.
   static constexpr int kColumns = Tiling::template kChannels<kVector>;
 
@@ -32,10 +33,10 @@ struct Reduce {
   // A thread merges this many results at once, so that their loads overlap.
   static constexpr std::uint32_t kAtOnce = 8;
   static constexpr std::uint32_t kMerged = kThreads * kColumns / kAtOnce;
-  static_assert(kThreads % (kAtOnce * ChannelLast::kLanes<1>) == 0);  // Groups of rows are whole.
+  static_assert(kThreads % (kAtOnce * ChannelLast::kLanes) == 0);  // Groups of rows are whole.
   struct Shared {
-    Result of_threads[kThreads * kColumns];  // row by row; tiling.h orders the places of a row
-    Result merged[kMerged];
+    // Row by row; tiling.h orders the places of a row. The next step leaves its results here, too.
+    Result results[kThreads * kColumns];
   };
 
   static constexpr int kBlockThreads = kThreads;
@@ -46,23 +47,24 @@ struct Reduce {
                                      Shared* shared) const {
     const std::uint32_t width = tiling.template tile_columns<kVector>();
     if (step == 0) {
-      Result* row = &shared->of_threads[tiling.template row<kVector>(thread) * width];
+      Result* row = &shared->results[tiling.row(thread) * width];
       sum(block, thread, row);
     } else if (step == 1) {
       // Each thread merges kAtOnce rows of one column, because kMerged is a multiple of the width.
-      // The rows are kMerged results apart, so neighbouring threads read neighbouring memory.
+      // The rows are kMerged results apart, so neighbouring threads read neighbouring memory, and
+      // no other thread reads the place that a thread writes.
       if (thread < kMerged) {
-        shared->merged[thread] = merge_some(&shared->of_threads[thread], kMerged, kAtOnce);
+        shared->results[thread] = merge_some(&shared->results[thread], kMerged, kAtOnce);
       }
     } else if (thread < width) {
-      const std::uint32_t rows = tiling.template rows_at_once<kVector>() / kAtOnce;
-      leave(block, thread, merge_rows(&shared->merged[thread], width, rows));
+      const std::uint32_t rows = tiling.rows_at_once() / kAtOnce;
+      leave(block, thread, merge_rows(&shared->results[thread], width, rows));
     }
   }
 
  private:
   GLUON_SYNCBN_HOST_DEVICE void sum(std::uint32_t block, std::uint32_t thread, Result* row) const {
-    Summation<T, kVector, Accumulator, kColumns> sum;
+    Summation<T, Accumulator, kColumns> sum;
     sum.inputs = inputs;
     sum.gate = &gate;
     sum.clear();
@@ -80,7 +82,7 @@ struct Reduce {
     }
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kColumns; ++i) {
-      row[tiling.template place<kVector>(thread, static_cast<std::uint32_t>(i))] = sum.result(i);
+      row[tiling.place(thread, static_cast<std::uint32_t>(i))] = sum.result(i);
     }
   }
 

@@ -29,7 +29,7 @@ std::uint32_t index(std::int64_t value, const Layout& layout) {
 
 }  // namespace
 
-ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase) {
+ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase, bool for_sums) {
   ChannelFirst runs{};
   runs.inner = layout.inner;
   runs.run_distance = layout.channels * layout.inner;
@@ -50,7 +50,7 @@ ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase) {
   // Merging chunks takes time. So a channel has several chunks only if a block has one channel. One
   // block per channel must also make too few blocks or too large ones.
   std::int64_t wanted = chunk_of(layout.channels * layout.count(), vector);
-  if (layout.channels >= kEnoughBlocks) {
+  if (for_sums && layout.channels >= kEnoughBlocks) {
     wanted = std::max(wanted, std::min(4 * wanted, kThreads * kMostElements / vector));
   }
   const std::int64_t chunks = runs.lanes == kThreads ? divide_up(units, wanted) : 1;
@@ -62,7 +62,7 @@ ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase) {
 }
 
 ChannelLast ChannelLast::of(const Layout& layout, int vector) {
-  const std::int64_t lanes = vector == 1 ? kLanes<1> : kLanes<2>;
+  const std::int64_t lanes = kLanes;
   const std::int64_t rows_at_once = kThreads / lanes;
   const std::int64_t width = layout.channels * layout.inner;
 
@@ -91,6 +91,13 @@ ChannelLast ChannelLast::of(const Layout& layout, int vector) {
   matrix.chunk_rows = index(chunk_rows, layout);
   matrix.chunks = index(divide_up(rows, chunk_rows), layout);
   return matrix;
+}
+
+bool ChannelLast::suits(const Layout& layout, int vector) {
+  if (layout.has_runs()) return false;
+  // A folded matrix of few rows leaves most threads of a block idle.
+  const ChannelLast matrix = of(layout, vector);
+  return matrix.fold == 1 || matrix.full_rows >= 4;
 }
 
 }  // namespace gluon_syncbn::cuda

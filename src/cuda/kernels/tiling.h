@@ -54,7 +54,8 @@ struct ChannelFirst {
 
   static constexpr int kLeastLanes = 16;
 
-  static ChannelFirst of(const Layout& layout, int vector, int phase);
+  /// Without `for_sums` it need not care for the merges that several chunks of a channel need.
+  static ChannelFirst of(const Layout& layout, int vector, int phase, bool for_sums);
 
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channels_at_once() const {
     return std::uint32_t{kThreads} >> lane_shift;
@@ -75,10 +76,10 @@ struct ChannelFirst {
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
     Task task;
-    task.channel = column<kVector>(block, place<kVector>(thread, 0));
+    task.channel = column<kVector>(block, place(thread, 0));
     task.exists = task.channel < channels;
     const std::uint32_t begin = chunk(block) * chunk_units;
-    task.first = begin + row<kVector>(thread);
+    task.first = begin + row(thread);
     task.end = units - begin < chunk_units ? units : begin + chunk_units;
     if (!task.exists) task.end = 0;
     return task;
@@ -94,20 +95,15 @@ struct ChannelFirst {
 
   // The next functions arrange the threads of a block in rows. A row has a place for each column in
   // shared memory (reduce.h). column() turns a place into a column, here a channel.
-  template <int>
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t rows_at_once() const {
-    return lanes;
-  }
+  GLUON_SYNCBN_HOST_DEVICE std::uint32_t rows_at_once() const { return lanes; }
   template <int>
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t tile_columns() const {
     return channels_at_once();
   }
-  template <int>
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t row(std::uint32_t thread) const {
     return thread & (lanes - 1);
   }
   /// The place of the i-th column of a thread.
-  template <int>
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t place(std::uint32_t thread, std::uint32_t) const {
     return thread >> lane_shift;
   }
@@ -142,10 +138,11 @@ struct ChannelLast {
   FastDivisor tiles;
 
   static ChannelLast of(const Layout& layout, int vector);
+  /// Whether this tiling suits an array better than ChannelFirst.
+  static bool suits(const Layout& layout, int vector);
 
-  /// The number of threads in a row. Together they read 64 bytes if each reads 16.
-  template <int kVector>
-  static constexpr std::uint32_t kLanes = kVector == 1 ? 16 : 4;
+  /// The number of threads in a row. Together they read 64 bytes.
+  static constexpr std::uint32_t kLanes = 4;
 
   std::int64_t blocks() const { return std::int64_t{tiles.divisor} * chunks; }
 
@@ -159,10 +156,10 @@ struct ChannelLast {
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
     Task task;
-    task.column = column<kVector>(block, place<kVector>(thread, 0));
+    task.column = column<kVector>(block, place(thread, 0));
     task.exists = task.column < columns;
     const std::uint32_t begin = chunk(block) * chunk_rows;
-    task.row = begin + row<kVector>(thread);
+    task.row = begin + row(thread);
     task.end = rows - begin < chunk_rows ? rows : begin + chunk_rows;
     if (!task.exists) task.end = 0;
     return task;
@@ -183,26 +180,23 @@ struct ChannelLast {
 
   // As in ChannelFirst. The places of a row begin with the first column of every thread. The second
   // columns follow, and so on. So neighbouring threads use neighbouring memory.
-  template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE static constexpr std::uint32_t rows_at_once() {
-    return kThreads / kLanes<kVector>;
+    return kThreads / kLanes;
   }
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE static constexpr std::uint32_t tile_columns() {
-    return kLanes<kVector> * kVector;
+    return kLanes * kVector;
   }
-  template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE static std::uint32_t row(std::uint32_t thread) {
-    return thread / kLanes<kVector>;
+    return thread / kLanes;
   }
-  template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE static std::uint32_t place(std::uint32_t thread, std::uint32_t i) {
-    return i * kLanes<kVector> + thread % kLanes<kVector>;
+    return i * kLanes + thread % kLanes;
   }
   template <int kVector>
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t column(std::uint32_t block, std::uint32_t place) const {
-    return tiles.remainder(block) * tile_columns<kVector>() + place % kLanes<kVector> * kVector +
-           place / kLanes<kVector>;
+    return tiles.remainder(block) * tile_columns<kVector>() + place % kLanes * kVector +
+           place / kLanes;
   }
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t chunk(std::uint32_t block) const {
     return tiles.quotient(block);

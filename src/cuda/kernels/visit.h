@@ -88,7 +88,7 @@ struct Walk<ChannelFirst, kVector> {
 
 template <int kVector>
 struct Walk<ChannelLast, kVector> {
-  static constexpr std::uint32_t kRows = ChannelLast::rows_at_once<kVector>();
+  static constexpr std::uint32_t kRows = ChannelLast::rows_at_once();
 
   std::int64_t at;  // where the next access begins
   std::uint32_t row;

@@ -71,8 +71,8 @@ class GpuPhases {
   void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) {
     const DeviceArray<T> input(stream_, given_.x.elements, offset_), output(stream_, *y, offset_);
     const DeviceArray<T> shortcut(stream_, given_.y.elements, other_offset_);
-    cuda::normalize(input.data(), given_.layout, forward_merge(), write, output.data(), stream_,
-                    {given_.activation, adds_shortcut ? shortcut.data() : nullptr});
+    cuda::normalize(input.data(), given_.layout, forward_merge(), write, output.data(), scratch_,
+                    stream_, {given_.activation, adds_shortcut ? shortcut.data() : nullptr});
     *y = output.download();
   }
   std::vector<double> gradient_sums() {

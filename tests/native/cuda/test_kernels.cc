@@ -44,7 +44,7 @@ TEST_CASE("cuda phases: means whose squares no double can hold") {
     const DeviceArray<cuda::StoredAffine<double>> normalizations(
         kernels.stream(), std::vector<cuda::StoredAffine<double>>(2));
     merge.normalizations = normalizations.data();
-    cuda::normalize<double>(nullptr, {4, 2, 1}, merge, WriteMode::kAssign, nullptr,
+    cuda::normalize<double>(nullptr, {4, 2, 1}, merge, WriteMode::kAssign, nullptr, {},
                             kernels.stream());
     const std::vector<double> found = statistics.download();
     CHECK(found[0] == -3e200);
