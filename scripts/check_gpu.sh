@@ -1,34 +1,47 @@
 #!/usr/bin/env bash
-# Checks and times the GPU backend on a machine with a GPU, in 9 minutes. Needs no MXNet.
+# Checks and times the GPU backend on a machine with a GPU. Needs no MXNet.
 #
-#   scripts/check_gpu.sh [FOLDER]
+#   scripts/check_gpu.sh [--first | --rest] [FOLDER]
 #
-# FOLDER (default: runs/check-gpu) gets results.md, with a line for each check and all times, and
-# log.txt, with all output. A check that fails, hangs or lacks its program stops no other one. What
-# matters most comes first. The status is 0 if nothing failed. CONTRIBUTING.md says what has to be
-# installed.
+# FOLDER (default: runs/check-gpu) gets results.md, with a line for each check and all figures, as
+# soon as each check ends, and log.txt, with all output. A check that fails, hangs or lacks its
+# program stops no other one. What matters most comes first. The status is 0 if nothing failed.
 #
-# For a machine without a network, carry doctest's header there (DOCTEST). Or build the programs
-# elsewhere, with BUILD_FOR, and carry build/gpu there (BINARIES).
+#   --first  only the tests and times, in 5 minutes
+#   --rest   only the profiler and compute-sanitizer, in 9 minutes; adds to the results of --first
+#
+# For a machine without nvcc or without doctest, build the programs elsewhere, with BUILD_FOR, and
+# carry build/gpu there (BINARIES).
 #
 # Environment:
-#   CUDACXX, DOCTEST  nvcc, and the folder of doctest/doctest.h, if CMake does not find them
+#   CUDACXX, DOCTEST  nvcc, and the folder of doctest/doctest.h, if they are not found. Without
+#                     doctest no tests are built, only the programs that time the GPU.
 #   PYTHON            a Python that has PyTorch, to time its kernels beside ours (default: python3)
-#   BUILD_FOR         builds for this compute capability (such as 9.0) in build/gpu, and ends
+#   BUILD_FOR         builds for these compute capabilities (such as "8.0 9.0") in build/gpu, and ends
 #   BINARIES          folder with programs that were built before (default: builds in build/gpu)
-#   MINUTES           limit for everything (default: 9)
+#   MINUTES           limit for everything (default: 9, with --first 5)
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+part=all
+minutes=9
+case "${1:-}" in
+  --first) part=first minutes=5 ;;
+  --rest) part=rest ;;
+esac
+if [[ $part != all ]]; then shift; fi
 out="${1:-runs/check-gpu}"
 python="${PYTHON:-python3}"
 binaries="${BINARIES:-build/gpu}"
-end=$((SECONDS + ${MINUTES:-9} * 60))
+end=$((SECONDS + ${MINUTES:-$minutes} * 60))
 mkdir -p "$out" "$binaries"
 log="$out/log.txt"
 results="$out/results.md"
-: >"$log"
-: >"$results"
+current="$out/output.txt" # of the check that runs
+if [[ $part != rest ]]; then
+  : >"$log"
+  : >"$results"
+fi
 PATH+=":${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/compute-sanitizer"
 
 say() { printf '%s\n' "$*" | tee -a "$results"; }
@@ -36,6 +49,7 @@ say() { printf '%s\n' "$*" | tee -a "$results"; }
 # What checks print to prove that they did nothing.
 idle='skipped: GPUs: |test cases: +0 '
 failed=0
+running=
 
 # Ends what the last check has left: a tool may start its program in a session of its own. All that a
 # check starts inherits CHECK_GPU.
@@ -45,7 +59,14 @@ end_children() {
   # shellcheck disable=SC2086  # one word for each process
   [[ -z "$found" ]] || kill -KILL $found 2>/dev/null
 }
-trap end_children EXIT
+leave() {
+  end_children
+  if [[ -n "$running" ]]; then say "- $running: FAILED: interrupted
+
+$(tr -d '\0' <"$current")"; fi
+}
+trap leave EXIT
+trap 'exit 143' TERM INT HUP
 
 # check NAME SECONDS COMMAND...: runs it within its time, with its output in the log and in $output.
 check() {
@@ -59,11 +80,14 @@ check() {
     result="not run: no time left"
   else
     printf '\n== %s: %s\n' "$name" "$*" >>"$log"
-    # Not through a pipe, which a child that is left would keep open.
-    CHECK_GPU="$$" timeout --kill-after 5 "$limit" "$@" >"$out/output.txt" 2>&1 </dev/null
+    running="$name"
+    # Not through a pipe, which a child that is left would keep open. A signal ends "wait" at once.
+    CHECK_GPU="$$" timeout --kill-after 5 "$limit" "$@" >"$current" 2>&1 </dev/null &
+    wait "$!"
     status=$?
+    running=
     end_children
-    output="$(tr -d '\0' <"$out/output.txt")"
+    output="$(tr -d '\0' <"$current")"
     printf '%s\n' "$output" >>"$log"
     if ((status == 124 || status == 137)); then
       result="FAILED: not done in $limit s"
@@ -74,67 +98,103 @@ check() {
     fi
   fi
   if [[ "$result" == FAILED* ]]; then failed=1; fi
-  say "| $name | $result | $((SECONDS - begin)) s |"
+  say "- $name: $result ($((SECONDS - begin)) s)"
   [[ "$result" == passed ]]
 }
 
-# build CAPABILITY: the programs, with nvcc.
-build() {
-  check "configured" 60 cmake -S . -B "$binaries" -DCMAKE_CUDA_COMPILER="$(command -v "$nvcc")" \
-    -DCMAKE_BUILD_TYPE=Release -DGLUON_SYNCBN_CUDA=ON -DGLUON_SYNCBN_BUILD_TESTS=ON \
-    -DGLUON_SYNCBN_CUDA_ARCHITECTURES="${1//./}-real" \
-    ${DOCTEST:+"-DDOCTEST_INCLUDE_DIR=$DOCTEST"} &&
-    check "built" "$2" cmake --build "$binaries" --parallel "$(nproc)" \
-      --target cuda_tests time_gpu mxnet_tests_on_gpus
+# figures NAME SECONDS COMMAND...: a check whose output belongs to the results, also if it fails.
+figures() {
+  check "$@"
+  local status=$?
+  if [[ -n "$output" ]]; then say "
+$output
+"; fi
+  return "$status"
 }
 
-say "| check | result | time |"
-say "| --- | --- | --- |"
+# build SECONDS CAPABILITY...: the programs, with nvcc.
+build() {
+  local limit="$1" objects=build/gpu-objects folder doctest='' program
+  local programs=(time_gpu probe_gpu) options=() architectures
+  shift
+  for folder in ${DOCTEST+"$DOCTEST"} ${DOCTEST-/usr/include /usr/local/include}; do
+    if [[ -f "$folder/doctest/doctest.h" ]]; then doctest="$folder"; fi
+  done
+  if [[ -n "$doctest" ]]; then
+    programs+=(cuda_tests mxnet_tests_on_gpus)
+    options=(-DGLUON_SYNCBN_BUILD_TESTS=ON "-DDOCTEST_INCLUDE_DIR=$doctest")
+  else
+    say "- tests: not built: no doctest/doctest.h (Debian: doctest-dev)"
+    options=(-DGLUON_SYNCBN_BUILD_TESTS=OFF)
+  fi
+  architectures="$(printf '%s-real;' "${@//./}")"
+  check "configured" "$limit" cmake -S . -B "$objects" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_CUDA_COMPILER="$(command -v "$nvcc")" -DGLUON_SYNCBN_CUDA=ON \
+    -DGLUON_SYNCBN_CUDA_ARCHITECTURES="${architectures%;}" -DGLUON_SYNCBN_BUILD_TIMES=ON \
+    -DCMAKE_EXE_LINKER_FLAGS="-s -static-libstdc++ -static-libgcc" "${options[@]}" &&
+    check "built" "$limit" cmake --build "$objects" --parallel "$(nproc)" \
+      --target "${programs[@]}" || return
+  rm -rf "$binaries"
+  mkdir -p "$binaries"
+  for program in "${programs[@]}"; do cp "$objects/$program" "$binaries"; done
+  say "- $binaries: $(du -sm "$binaries" | cut -f 1) MB for compute capability $*"
+}
+
 nvcc="${CUDACXX:-nvcc}"
 if [[ -n "${BUILD_FOR:-}" ]]; then
-  build "$BUILD_FOR" 540
+  end=$((SECONDS + 24 * 3600))
+  read -ra capabilities <<<"$BUILD_FOR"
+  build $((end - SECONDS)) "${capabilities[@]}"
   exit
 fi
+
+if [[ $part != rest ]]; then
+  say "One GPU cannot show: reads between GPUs and NVLink, MXNet's memory pool and streams, NCCL, a GPU
+that is lost.
+"
+fi
 facts=name,driver_version,compute_cap,clocks.sm,clocks.max.sm,clocks.mem,pstate,temperature.gpu
-check "GPU" 20 nvidia-smi "--query-gpu=$facts" --format=csv
-gpu="$output"
-capability="$(grep -oE '[0-9]+\.[0-9]+, [0-9]+ MHz' <<<"$gpu" | head -n 1 | cut -d , -f 1)"
-check "nvcc" 20 "$nvcc" --version
-gpu+=$'\n'"$(tail -n 2 <<<"$output")"
-if [[ -z "${BINARIES:-}" ]]; then build "$capability" 240; fi
+figures "GPU" 20 nvidia-smi "--query-gpu=$facts" --format=csv
+capability="$(grep -oE '[0-9]+\.[0-9]+, [0-9]+ MHz' <<<"$output" | head -n 1 | cut -d , -f 1)"
+if [[ -z "${BINARIES:-}" && $part != rest ]]; then
+  figures "nvcc" 20 "$nvcc" --version && build 300 "${capability:-9.0}"
+fi
+check "libraries of the programs" 20 bash -c '! ldd "$@" 2>&1 | grep "not found"' ldd "$binaries"/*
 
 export GLUON_SYNCBN_SHARE_GPUS=1 GLUON_SYNCBN_TEST_DEVICE=gpu
-check "kernels and backend" 90 "$binaries/cuda_tests"
-check "library on a fake MXNet" 60 "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end
-check "times" 60 "$binaries/time_gpu"
-times="$output"
-check "times of messages on the GPU" 20 "$binaries/time_gpu" messages
-times+=$'\n\nMessages on the GPU:'"$output"
-check "times of messages on the host" 20 env MXNET_ENABLE_GPU_P2P=0 "$binaries/time_gpu" messages
-times+=$'\n\nMessages on the host:'"$output"
-torch=
-if timeout 30 "$python" -c 'import torch' 2>>"$log"; then
-  check "PyTorch" 60 "$python" scripts/time_torch.py "$log"
-  torch="$output"
-else
-  say "| PyTorch | not run: no torch for $python | 0 s |"
+if [[ $part != rest ]]; then
+  check "kernels and backend" 90 "$binaries/cuda_tests"
+  check "library on a fake MXNet" 60 "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end
+  figures "times" 90 "$binaries/time_gpu"
+  figures "times of messages on the GPU" 20 "$binaries/time_gpu" messages
+  figures "times of messages on the host" 20 env MXNET_ENABLE_GPU_P2P=0 "$binaries/time_gpu" messages
+  figures "times of calls" 30 "$binaries/probe_gpu"
+  if timeout 30 "$python" -c 'import torch' 2>>"$log"; then
+    figures "PyTorch" 60 "$python" scripts/time_torch.py "$log"
+  else
+    say "- PyTorch: not run: no torch for $python"
+  fi
 fi
+if [[ $part != first ]]; then
+  # Time, bandwidth, hits of L2, stalls for want of instructions, occupancy. Kernels find the cache as
+  # the kernels before have left it.
+  metrics=gpu__time_duration.sum,launch__registers_per_thread,dram__bytes.sum.per_second
+  metrics+=,dram__throughput.avg.pct_of_peak_sustained_elapsed,lts__t_sector_hit_rate.pct
+  metrics+=,smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio
+  metrics+=,sm__warps_active.avg.pct_of_peak_sustained_active
+  figures "profile of kernels" 60 ncu --launch-skip 4 --launch-count 8 --replay-mode application \
+    --cache-control none --metrics "$metrics" "$binaries/time_gpu" once
 
-# The last checks look for corrupted memory, on small arrays, because the tools are slow. They take
-# all dtypes, activations, shortcuts and in place, in layouts that several blocks merge. The tools
-# share the time that is left.
-export GLUON_SYNCBN_TEST_ELEMENTS=2000
-tools=(memcheck racecheck synccheck initcheck)
-for i in "${!tools[@]}"; do
-  check "${tools[i]}" "$(((end - SECONDS) / (${#tools[@]} - i)))" \
-    compute-sanitizer "--tool=${tools[i]}" --error-exitcode=9 --report-api-errors=no \
-    "$binaries/cuda_tests" --minimal \
-    "--test-case=cuda activations: *outputs*,cuda activations: grad*,cuda in place*"
-done
-say "
-$gpu
-
-$times
-
-$torch"
+  # The tools look for corrupted memory, on small arrays, because they are slow. They take all
+  # dtypes, activations, shortcuts and in place, in layouts that several blocks merge. The tools
+  # share the time that is left.
+  export GLUON_SYNCBN_TEST_ELEMENTS=2000
+  tools=(memcheck racecheck synccheck initcheck)
+  for i in "${!tools[@]}"; do
+    check "${tools[i]}" "$(((end - SECONDS) / (${#tools[@]} - i)))" \
+      compute-sanitizer "--tool=${tools[i]}" --error-exitcode=9 --report-api-errors=no \
+      "$binaries/cuda_tests" --minimal \
+      "--test-case=cuda activations: *outputs*,cuda activations: grad*,cuda in place*"
+  done
+fi
 exit "$failed"
