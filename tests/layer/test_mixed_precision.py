@@ -11,13 +11,13 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_syncbn.mxnet_versions import add_parameter
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.support.either_mxnet import HybridBlock, nd, only_1
-from tests.support.oracle import batch_norm, relative_error
+from tests.support.either_mxnet import HybridBlock, only_1
 from tests.support.processes import run_python
+from tests.support.step import make_case, train
 
 PREPARE = """
 import gluon_syncbn, mxnet as mx, numpy as np
@@ -157,34 +157,13 @@ def test_cast_network_trains_with_multi_precision():
     net.initialize(ctx=contexts(2))
     net.cast("float16")
     net.hybridize()
+    before = net[0].weight.data(contexts(1)[0]).asnumpy()
     options = {"learning_rate": 0.05, "momentum": 0.9, "multi_precision": True}
     trainer = gluon.Trainer(net.collect_params(), "sgd", options)
-    rng = np.random.default_rng(0)
-    x = rng.normal(5, 2, (5, 3, 6, 6)).astype("float16")
-    wanted = np.maximum(x.astype("float32") - 4, 0).astype("float16")
-    mean, var, losses = np.zeros(3), np.ones(3), []
-    for _ in range(10):
-        weight = net[0].weight.data(contexts(1)[0]).asnumpy()
-        gamma, beta = (p.data(contexts(1)[0]).asnumpy() for p in (net[1].gamma, net[1].beta))
-        with autograd.record():
-            parts = []
-            for part in (slice(0, 2), slice(2, 5)):
-                ctx = contexts(2)[len(parts)]
-                out = net(nd.array(x[part], ctx=ctx, dtype="float16"))
-                assert out.dtype == np.float16
-                target = nd.array(wanted[part], ctx=ctx, dtype="float16")
-                parts.append(((out - target).astype("float32") ** 2).sum())
-        autograd.backward(parts)
-        trainer.step(x.size)
-        losses.append(sum(part.asnumpy().item() for part in parts))
-        inputs = x * weight  # float16, as in the network
-        expected = batch_norm(inputs, np.zeros_like(inputs), gamma, beta, mean, var)
-        mean, var = expected.running_mean, expected.running_var
-    assert losses[-1] < 0.7 * losses[0]
-    for mine, theirs in ((net[1].running_mean, mean), (net[1].running_var, var)):
-        for array in mine.list_data():
-            assert array.dtype == np.float32
-            assert relative_error(array.asnumpy(), theirs) < 1e-5
+    case = make_case(np.random.default_rng(0), (5, 3, 6, 6), (2, 3), "float16", mean=5)
+    found = train(net, case, contexts(2), trainer, 3)
+    assert {out.dtype for out in found.batch["out"]} == {np.dtype("float16")}
+    assert (net[0].weight.data(contexts(1)[0]).asnumpy() != before).any()
     for name, parameter in net.collect_params().items():
         expected = "float16" if "weight" in name else "float32"
         assert np.dtype(parameter.dtype).name == expected, name

@@ -63,7 +63,7 @@ def cases(draw: st.DrawFn, inplace: bool):
     return case
 
 
-# Whether arrays are of mx.np. MXNet 2 has no others, and the fake CUDA computes only those of mx.nd.
+# Whether arrays are of mx.np: MXNet 2 has no others, and the fake CUDA has none of them.
 NUMPY = st.booleans() if not IS_2 and DEVICE == "cpu" else st.just(IS_2)
 
 
