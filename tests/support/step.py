@@ -184,18 +184,16 @@ def named(net: Any) -> dict[str, Any]:
 def train_step(net: Any, case: Case, ctx: list[mx.Context], first: int = 0) -> Step:
     """Run one forward and backward pass on these contexts."""
     parameters = named(net)
-    for parameter in parameters.values():
-        for gradient in (
-            parameter.list_grad() if case.before and parameter.grad_req != "null" else ()
-        ):
-            gradient[:] = case.before
+    trained = {name: p for name, p in parameters.items() if p.grad_req != "null"}
+    for gradient in (each for p in trained.values() for each in p.list_grad() if case.before):
+        gradient[:] = case.before
     arrays = run(net, case, ctx, first)
     step = Step(_outputs(case, arrays), batch_axis=case.batch_axis)
     for name in ("x", "shortcut") if case.dy is not None else ():
         if arrays[name] and arrays[name][0].grad is not None:
             step.batch[f"d{name}"] = [each.grad.asnumpy() for each in arrays[name]]
     for name, parameter in parameters.items():
-        if parameter.grad_req != "null":
+        if name in trained:
             step.gradients[name] = [each.asnumpy() for each in parameter.list_grad()]
         elif name not in ("gamma", "beta"):
             step.running[name] = [each.asnumpy() for each in parameter.list_data()]
@@ -244,40 +242,31 @@ def expect(case: Case) -> Step:
         act_type=ACT_TYPES[activation],
         slope=alpha,
     )
-    # The gradient of an input is a difference of terms of this size, which may cancel.
-    largest = np.abs(case.dy).max(initial=0.0) * max(1.0, alpha)
-    found = {
-        "dx": whole.dx,
-        "dshortcut": whole.dshortcut,
-        "gamma": whole.dgamma,
-        "beta": whole.dbeta,
-    }
-    sizes = {
-        "dx": largest * whole.largest_scale,
-        "dshortcut": largest,
-        "gamma": largest,
-        "beta": largest,
-    }
-    devices = {"gamma": len(case.shards), "beta": len(case.shards)}
-    for name in found:
-        if case.grad_req.get(name[1:] if name[0] == "d" else name) == "add":
-            found[name] = found[name] + case.before * devices.get(name, 1)
-            sizes[name] += abs(case.before)
-    nothing = {
-        f"d{name}" if name in ("x", "shortcut") else name
-        for name, r in case.grad_req.items()
-        if r == "null"
-    }
-    if case.shortcut is None:
-        nothing.add("dshortcut")
-    batch = {"out": [whole.out], "dx": [found["dx"]], "dshortcut": [found["dshortcut"]]}
-    return Step(
-        {name: arrays for name, arrays in batch.items() if name not in nothing},
-        {name: [found[name]] for name in devices if name not in nothing},
-        {"running_mean": [whole.running_mean], "running_var": [whole.running_var]},
-        sizes,
-        case.batch_axis,
+    step = Step(
+        {"out": [whole.out]},
+        running={"running_mean": [whole.running_mean], "running_var": [whole.running_var]},
+        batch_axis=case.batch_axis,
     )
+    largest = np.abs(case.dy).max(initial=0.0) * max(1.0, alpha)
+    gradients = {
+        # A difference of terms of this size, which may cancel.
+        "x": (whole.dx, largest * whole.largest_scale),
+        "shortcut": (whole.dshortcut, largest),
+        "gamma": (whole.dgamma, largest),
+        "beta": (whole.dbeta, largest),
+    }
+    for name, (gradient, size) in gradients.items():
+        request = case.grad_req.get(name, "write")
+        before = case.before if request == "add" else 0.0
+        if request == "null" or (name == "shortcut" and case.shortcut is None):
+            continue
+        if name in ("x", "shortcut"):
+            step.batch[f"d{name}"] = [gradient + before]
+            step.sizes[f"d{name}"] = size + before
+        else:
+            step.gradients[name] = [gradient + before * len(case.shards)]
+            step.sizes[name] = size + before
+    return step
 
 
 def compare(
