@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,6 @@ def contexts(number: int) -> list[mx.Context]:
 def shares(rank: int, number: int) -> list[int]:
     """Samples on each device of a process: different from device to device, never none."""
     return [1 + (rank * number + device) * 2 % 3 for device in range(number)]
-
-
-def checksum(net: Any) -> dict[str, int]:
-    """Of the bits of every running statistic on every context, under names free of prefixes."""
-    found = {}
-    for i, (name, parameter) in enumerate(sorted(net.collect_params(".*running.*").items())):
-        for context in parameter.list_ctx():
-            found[f"{i} {name} {context}"] = zlib.crc32(parameter.data(context).asnumpy().tobytes())
-    return found
 
 
 def values(net: Any) -> dict[str, np.ndarray]:
