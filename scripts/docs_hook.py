@@ -1,16 +1,29 @@
-"""A hook of MkDocs: links within the page of the API, and an anchor for every message."""
+"""Hooks of MkDocs: the version, links on the page of the API, anchors."""
 
 from __future__ import annotations
 
 import html
 import re
+import runpy
+from pathlib import Path
 from typing import Any
+
+VERSION = Path(__file__).parent.parent / "gluon_syncbn" / "_version.py"
+
+
+def on_config(config: Any) -> Any:
+    """Name the version in the header of all pages."""
+    version = runpy.run_path(str(VERSION))["__version__"]
+    config.site_name = f"{config.site_name} {version}"
+    return config
 
 
 def on_page_content(text: str, page: Any, **_: Any) -> str:
-    """Change the HTML of two pages."""
+    """Change the HTML of some pages."""
     if page.file.src_uri == "api.md":
         return _with_links(text)
+    if page.file.src_uri.startswith("measurements/"):
+        return re.sub(r"<table>.*?</table>", _ratios_first, text, flags=re.DOTALL)
     if page.file.src_uri == "troubleshooting.md":
         return re.sub(r"<tr>(\s*<td>.*?<code>(.*?)</code>)", _with_anchor, text)
     return text
@@ -20,7 +33,21 @@ def _with_links(text: str) -> str:
     """Replace the reStructuredText in docstrings by links and numbers."""
     link = r'<a href="#gluon_syncbn.\1"><code>\1</code></a>'
     text = re.sub(r":(?:class|func):<code>gluon_syncbn\.([\w.]+)</code>", link, text)
-    return text.replace("]_", "]").replace(".. [", "[")
+    # Markdown takes the underscores of "[1]_, [2]_" for emphasis.
+    text = re.sub(r"(\[\d\])(?:</?em>|_)", r"\1", text)
+    return text.replace(".. [", "[")
+
+
+def _ratios_first(table: re.Match[str]) -> str:
+    """Put the columns of ratios after the first one. A wide table hides its last columns."""
+    titles, *rows = re.findall(r"<tr>(.*?)</tr>", table[0], flags=re.DOTALL)
+    is_ratio = [" / " in title for title in re.findall(r"<th.*?</th>", titles, flags=re.DOTALL)]
+    order = sorted(range(len(is_ratio)), key=lambda column: column > 0 and not is_ratio[column])
+    text = table[0]
+    for row in (titles, *rows):
+        cells = re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.DOTALL)
+        text = text.replace(row, "\n".join(cells[column] for column in order), 1)
+    return text
 
 
 def _with_anchor(row: re.Match[str]) -> str:
