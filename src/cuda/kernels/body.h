@@ -45,16 +45,19 @@ GLUON_SYNCBN_HOST_DEVICE Pack<T> load(const T* from, std::uint32_t size) {
   return pack;
 }
 
-/// Replaces the first `size` elements of an access by `values`, or adds these to them. No thread of
-/// this kernel reads the output, so the inputs keep their place in the GPU's cache.
+/// Replaces the first `size` elements of an access by `values`, or adds these to them. Overwrites
+/// `values`. No thread of this kernel reads the output, so the inputs keep their place in the GPU's
+/// cache.
 template <class T>
-GLUON_SYNCBN_HOST_DEVICE void store(T* to, std::uint32_t size, const Real<T>* values, bool add) {
-  const Pack<T> old = add ? load(to, size) : Pack<T>{};
+GLUON_SYNCBN_HOST_DEVICE void store(T* to, std::uint32_t size, Real<T>* values, bool add) {
+  if (add) {
+    const Pack<T> old = load(static_cast<const T*>(to), size);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < kWidest<T>; ++i) values[i] += to_real(old.get(i));
+  }
   Pack<T> pack{};
   GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < kWidest<T>; ++i) {
-    pack.set(i, from_real<T>(add ? to_real(old.get(i)) + values[i] : values[i]));
-  }
+  for (int i = 0; i < kWidest<T>; ++i) pack.set(i, from_real<T>(values[i]));
   if (size == kWidest<T>) {
 #ifdef __CUDA_ARCH__
     __stcs(reinterpret_cast<float4*>(to), *reinterpret_cast<const float4*>(&pack));

@@ -28,6 +28,7 @@ struct Elementwise {
   static constexpr int kInputs = Source::kInputs;
   static constexpr int kOutputs = Source::kOutputs;
   static constexpr int kVector = kWidest<T>;
+
   Tiling tiling;
   std::uint32_t last_block;
   const T* inputs[kInputs];

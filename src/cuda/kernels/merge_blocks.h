@@ -24,7 +24,7 @@ struct MergeBlocks {
 
   // Two results of moments in float fill a sector of 32 bytes, the GPU's unit of reading.
   static constexpr std::uint32_t kLeastChannels = 2;
-  // A thread merges at most so many results of the step before.
+  // After the first step, a thread merges at most so many results of the step before.
   static constexpr std::uint32_t kMerged = 8;
 
   struct Shared {
@@ -36,7 +36,7 @@ struct MergeBlocks {
 
   /// The number of threads per channel in the first step.
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t threads() const {
-    return places.number > kMerged ? kThreads / kLeastChannels : kMerged;
+    return places.number > kMerged * kMerged ? kThreads / kLeastChannels : kMerged;
   }
   std::int64_t blocks() const {
     const std::int64_t at_once = kThreads / threads();
