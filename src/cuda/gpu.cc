@@ -135,73 +135,42 @@ bool Gpu::reads(Gpu* owner) {
 }
 
 Gpu::Reading Gpu::try_reading(Gpu* owner) {
-  // A std::future would not do: its timed waits need a newer libstdc++ than wheels may ask for.
-  struct Trial {
-    std::mutex mutex;
-    std::condition_variable ended;
-    std::optional<Reading> found;
-    std::string error;
+  if (!enable_reading(ordinal_, owner->ordinal_)) return Reading::kFails;
+  // The check has a stream of its own. If the kernel hangs, the streams of the contexts go on.
+  struct Check {
+    Stream stream;
+    Event end;
+    std::unique_ptr<Memory> there;
+    Pool<Memory>::Lease here;
   };
-  const auto trial = std::make_shared<Trial>();
-  const auto run = [this, owner, trial] {
-    auto found = Reading::kFails;
-    std::string error;
-    try {
-      if (enable_reading(ordinal_, owner->ordinal_)) found = read_once(owner);
-    } catch (const std::exception& caught) {
-      error = caught.what();
-    }
-    const std::lock_guard<std::mutex> lock(trial->mutex);
-    trial->found = found;
-    trial->error = error;
-    trial->ended.notify_one();
-  };
-  try {
-    // The trial has a thread of its own, because CUDA or the kernel may never return.
-    std::thread(run).detach();
-  } catch (const std::system_error& error) {
-    throw Error("the thread that tries peer access of gpu(" + std::to_string(index_) +
-                ") could not be started: " + error.what());
-  }
-  std::unique_lock<std::mutex> lock(trial->mutex);
-  const auto has_ended = [&] { return trial->found.has_value(); };
-  const std::chrono::duration<double> limit(Watchdog::instance().timeout());
-  if (limit.count() == 0) {
-    trial->ended.wait(lock, has_ended);
-  } else if (!trial->ended.wait_for(lock, limit, has_ended)) {
+  std::vector<double> numbers(1024);
+  std::iota(numbers.begin(), numbers.end(), 1 + owner->ordinal_);
+  const std::size_t bytes = numbers.size() * sizeof(double);
+  const std::shared_ptr<Check> check(new Check{
+      Stream(ordinal_), Event(ordinal_), owner->memories_.allocate(Memory::Place::kDevice, bytes),
+      host_memory(numbers.size())});
+  Stream writing(owner->ordinal_);
+  writing.copy(check->there->data(), numbers.data(), bytes);
+  writing.synchronize();
+  auto* read = static_cast<double*>(check->here->data());
+  std::fill_n(read, numbers.size(), 0.0);
+  const PerChannel<ReadNumbers> body{{static_cast<const double*>(check->there->data()), read},
+                                     static_cast<std::int64_t>(numbers.size())};
+  const OnDevice on_device(ordinal_);
+  launch(body, body.blocks(), &check->stream);
+  check->end.record(&check->stream);
+  if (!wait_until_reached(check->end, Watchdog::instance().timeout())) {
+    // To free its memory would wait for the kernel.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hanging_checks_.push_back(check);
     return Reading::kHangs;
   }
-  if (!trial->error.empty()) throw Error(trial->error);
-  return *trial->found;
-}
-
-Gpu::Reading Gpu::read_once(Gpu* owner) {
-  if (reads_rightly(owner)) return Reading::kWorks;
+  if (std::equal(numbers.begin(), numbers.end(), read)) return Reading::kWorks;
   report("warning: gpu(" + std::to_string(index_) +
          ") reads wrong numbers from the memory of gpu(" + std::to_string(owner->index_) +
          "), though CUDA reports peer access. This library reads them from memory of the host "
          "now; set MXNET_ENABLE_GPU_P2P=0 for MXNet");
   return Reading::kFails;
-}
-
-bool Gpu::reads_rightly(Gpu* owner) {
-  // The check has streams of its own. If the kernel hangs, the streams of the contexts go on.
-  Stream reading(ordinal_);
-  Stream writing(owner->ordinal_);
-  std::vector<double> numbers(1024);
-  std::iota(numbers.begin(), numbers.end(), 1 + owner->ordinal_);
-  const auto there =
-      owner->memories_.allocate(Memory::Place::kDevice, numbers.size() * sizeof(double));
-  writing.copy(there->data(), numbers.data(), numbers.size() * sizeof(double));
-  writing.synchronize();
-  const auto here = host_memory(numbers.size());
-  auto* read = static_cast<double*>(here->data());
-  std::fill_n(read, numbers.size(), 0.0);
-  const PerChannel<ReadNumbers> body{{static_cast<const double*>(there->data()), read},
-                                     static_cast<std::int64_t>(numbers.size())};
-  launch(body, body.blocks(), &reading);
-  reading.synchronize();
-  return std::equal(numbers.begin(), numbers.end(), read);
 }
 
 void Gpu::wait_for(const Event& event) const {

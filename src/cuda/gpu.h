@@ -83,8 +83,6 @@ class Gpu {
  private:
   enum class Reading : char { kNotTried, kWorks, kFails, kHangs };
   Reading try_reading(Gpu* owner);
-  Reading read_once(Gpu* owner);
-  bool reads_rightly(Gpu* owner);
   std::shared_ptr<Event> event();
   void run();
 
@@ -96,7 +94,8 @@ class Gpu {
   Stream stream_;
   Memories memories_;
   Pool<Event> events_;
-  std::mutex mutex_;  // guards the next three members
+  std::mutex mutex_;  // guards the next four members
+  std::vector<std::shared_ptr<void>> hanging_checks_;  // of peer access, whose kernels do not end
   bool ends_ = false;
   bool is_taken_ = false;  // a task runs, or a thread has taken its turn
   std::deque<std::function<void()>> tasks_;

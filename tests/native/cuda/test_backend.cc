@@ -271,7 +271,12 @@ TEST_CASE("cuda backend: the last device launches its outputs itself if it need 
     if (busy != Busy::kPeer) become_idle(0);
     become_idle(1);
     if (busy == Busy::kOwnThread) {
-      cuda::Gpu::of(1).post([released = release.get_future().share()] { released.wait(); });
+      std::promise<void> runs;
+      cuda::Gpu::of(1).post([&runs, released = release.get_future().share()] {
+        runs.set_value();
+        released.wait();
+      });
+      runs.get_future().wait();
     }
     CHECK(forward(1, &finishes) == (busy == Busy::kNobody ? 3 : 1));
     release.set_value();
