@@ -18,17 +18,17 @@ from tests.support.networks import Branches, Residual, Shared, load, make_batch,
 from tests.support.step import MODES, Case, Step, compare, train
 
 
-def training(net, ctx, case: Case, mode: str, values: dict | None = None) -> functools.partial:
-    """Steps of a network with a trainer; the values are random if there are none."""
+def training(net, ctx, case: Case, mode: str, values: dict) -> functools.partial:
+    """Return a function that runs steps of a network with a trainer, from these values."""
     net.cast("float64")
-    load(net, ctx, randomize(net, case) if values is None else values)
+    load(net, ctx, values)
     net.hybridize(**MODES[mode])
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-3, "momentum": 0.9})
     return functools.partial(train, net, case, ctx, trainer)
 
 
 def on_one(kind, case: Case, steps: int, norm=nn.BatchNorm) -> tuple[dict, Step]:
-    """The random values of a network, and the end of training on one device with the whole batch.
+    """Return random values, and the end of training from them on one device with the whole batch.
 
     It is a CPU also where the others have GPUs: BatchNorm of cuDNN divides running variances by
     n - 1.
@@ -38,9 +38,12 @@ def on_one(kind, case: Case, steps: int, norm=nn.BatchNorm) -> tuple[dict, Step]
     return values, training(net, [mx.cpu()], case, "imperative", values)(steps)
 
 
-def require_same_training(kind, number: int, mode: str = "imperative", steps: int = 5) -> None:
-    case = make_batch(number)
-    values, expected = on_one(kind, case, steps, gluon_syncbn.SyncBatchNorm)
+def require_same_training(
+    kind, number: int, mode: str = "imperative", steps: int = 5, alone=None, call=None
+) -> None:
+    """Several devices end where one with the whole batch does, whose network may be `alone`."""
+    case = dataclasses.replace(make_batch(number), call=call)
+    values, expected = on_one(alone or kind, case, steps, gluon_syncbn.SyncBatchNorm)
     net = kind(gluon_syncbn.SyncBatchNorm)
     found = training(net, contexts(number), case, mode, values)(steps)
     compare(found, expected, 1e-9)
@@ -80,20 +83,13 @@ def test_five_branches_on_four_contexts(mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_activations_and_a_shortcut_in_the_norm(mode):
     """One norm works in place, and others read its input too."""
-    case = make_batch(3)
-    values, expected = on_one(Residual, case, 5, gluon_syncbn.SyncBatchNorm)
-    net = Residual(gluon_syncbn.SyncBatchNorm, fused=True)
-    compare(training(net, contexts(3), case, mode, values)(5), expected, 1e-9)
+    require_same_training(functools.partial(Residual, fused=True), 3, mode, alone=Residual)
 
 
 @pytest.mark.parametrize("mode", ["imperative", "hybridized", "static_alloc"])
 def test_a_network_called_twice_before_backward(mode):
     """All devices begin with the same call, but the second may get ahead of it."""
-    case = make_batch(3)
-    case.call = lambda net, x, _: net(x) + net(x * 3) * 2
-    values, expected = on_one(Shared, case, 10, gluon_syncbn.SyncBatchNorm)
-    net = Shared(gluon_syncbn.SyncBatchNorm)
-    compare(training(net, contexts(3), case, mode, values)(10), expected, 1e-7)
+    require_same_training(Shared, 3, mode, steps=10, call=lambda net, x, _: net(x) + net(x * 3) * 2)
 
 
 @pytest.mark.parametrize("mode", MODES)
