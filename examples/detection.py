@@ -125,12 +125,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", default="generated", help="folder with VOC2007 and VOC2012")
     parser.add_argument("--devices", type=int, default=2, help="number of devices (2)")
     parser.add_argument("--gpus", action="store_true", help="GPU contexts, not CPU contexts")
-    parser.add_argument("--images-per-device", type=int, default=2, help="(2)")
-    parser.add_argument("--epochs", type=int, default=20, help="(20)")
+    parser.add_argument("--images-per-device", type=int, default=2, help="images of a step (2)")
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the images (20)")
     parser.add_argument("--lr", type=float, default=2e-3, help="learning rate (0.002)")
     parser.add_argument("--side", type=int, default=96, help="side of an image (96)")
     parser.add_argument("--workers", type=int, default=0, help="processes that load data (0)")
-    parser.add_argument("--out", type=Path, default=Path("runs/detection"), help="for files")
+    parser.add_argument("--out", type=Path, default=Path("runs/detection"), help="folder for files")
     return parser.parse_args()
 
 

@@ -93,7 +93,8 @@ def draw_predictions(path: Path, images: Any, labels: Any, predicted: Any) -> No
     photos = (images.transpose(0, 2, 3, 1) * 50 + 100).clip(0, 255).astype(np.uint8)
     rows = [photos, *(palette[each.astype(np.uint8)] for each in (labels, predicted))]
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.concatenate([np.concatenate(list(row), axis=1) for row in rows])).save(path)
+    picture = np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
+    Image.fromarray(picture.repeat(2, 0).repeat(2, 1)).save(path)  # each pixel as four
     print(f"images, labels and predictions: {path}")
 
 
@@ -102,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=2, help="number of devices (2)")
     parser.add_argument("--gpus", action="store_true", help="GPU contexts, not CPU contexts")
-    parser.add_argument("--images-per-device", type=int, default=2, help="(2)")
+    parser.add_argument("--images-per-device", type=int, default=2, help="images of a step (2)")
     parser.add_argument("--steps", type=int, default=60, help="training steps (60)")
     parser.add_argument("--lr", type=float, default=0.05, help="learning rate (0.05)")
     parser.add_argument("--side", type=int, default=64, help="side of an image (64)")

@@ -7,6 +7,7 @@ normalize with the statistics of the whole batch.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import gluon_syncbn
 import horovod.mxnet as hvd
@@ -58,7 +59,8 @@ def main() -> None:
     means = hvd.allgather(mx.nd.array(own[None]), name="means").asnumpy()
     in_sync = not differences and all(each.tobytes() == means[0].tobytes() for each in means)
     if hvd.rank() == 0:
-        net.save_parameters(options.out)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        net.save_parameters(str(options.out))
         print(f"processes and contexts in sync: {in_sync}; saved: {options.out}")
 
 
@@ -76,9 +78,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=2, help="CPU contexts of each process (2)")
     parser.add_argument("--gpus", action="store_true", help="one GPU per process, by local rank")
-    parser.add_argument("--images-per-device", type=int, default=4, help="(4)")
+    parser.add_argument("--images-per-device", type=int, default=4, help="images of a step (4)")
     parser.add_argument("--steps", type=int, default=50, help="training steps (50)")
-    parser.add_argument("--out", default="processes.params", help="file of parameters")
+    parser.add_argument("--out", type=Path, default=Path("runs/processes.params"), help="file")
     return parser.parse_args()
 
 

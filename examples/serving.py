@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gluon_syncbn
 import mxnet as mx
@@ -63,7 +64,7 @@ def main() -> None:
     command = ["-m", "gluon_syncbn", "export", "net-symbol.json", "net-0000.params", "net-onnx"]
     command += ["--fold", "--onnx", "net.onnx", "--input-shape", ",".join(map(str, shape))]
     interpreter = [sys.executable, "-W", "ignore"]
-    subprocess.run([*interpreter, *command], cwd=options.out, check=True, capture_output=True)
+    run([*interpreter, *command], cwd=options.out)
 
     servers = {
         "BatchNorm": (MXNET_SERVER, prefix),
@@ -105,7 +106,14 @@ def serve(program: str, file: str, data: Path, answer: Path) -> str:
     command = [sys.executable, "-W", "ignore", "-c", program, file, str(data), str(answer)]
     # The import of gluon_syncbn has switched oneDNN off for itself and its children.
     environment = {name: value for name, value in os.environ.items() if "MKLDNN" not in name}
-    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return run(command, env=environment)
+
+
+def run(command: list[str], **settings: Any) -> str:
+    """Run a command and return what it prints. If it fails, end with its error."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+    if result.returncode:
+        sys.exit(result.stderr)
     return result.stdout.strip()
 
 
@@ -121,7 +129,7 @@ def draw_scores(path: Path, scores: dict[str, np.ndarray]) -> None:
     axis.set_xticks(np.arange(values.size) + 0.4 - width / 2, range(values.size))
     axis.legend()
     figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=120)
     print(f"scores: {path}")
 
 
@@ -129,7 +137,7 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", type=int, default=64, help="side of an image (64)")
-    parser.add_argument("--out", type=Path, default=Path("runs/serving"), help="for files")
+    parser.add_argument("--out", type=Path, default=Path("runs/serving"), help="folder for files")
     return parser.parse_args()
 
 

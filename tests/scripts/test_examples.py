@@ -45,11 +45,14 @@ def test_examples_are_short_and_listed():
 def test_segmentation(tmp_path):
     sizes = ("--crop-size", "32", "--images-per-device", "12", "--epochs", "1")
     said = run("segmentation.py", *sizes, "--out", str(tmp_path), folder=tmp_path)
-    (loss,) = map(float, re.findall(r"loss ([\d.]+) on 2 devices", said))
+    (loss,) = map(float, re.findall(r"epoch 0: loss ([\d.]+) on 2 devices", said))
     assert 0 < loss < 10  # from random weights, log(21) = 3
-    assert "mIoU 0." in said
-    for name in ("segmentation.png", "net.params"):
+    assert "best: mIoU 0." in said
+    for name in ("segmentation.png", "net.params", "last.params", "last.states"):
         assert (tmp_path / name).stat().st_size > 0
+    sizes = (*sizes[:-1], "2", "--resume")
+    again = run("segmentation.py", *sizes, "--out", str(tmp_path), folder=tmp_path)
+    assert re.findall(r"epoch (\d)", again) == ["1"]
 
 
 def test_detection(tmp_path):
