@@ -173,7 +173,7 @@ def test_half_precision_is_refused(exported, capsys):
 
 @pytest.mark.parametrize(("kind", "fold"), [("elu 0.5", []), ("leaky 0.3", ["--fold"])])
 def test_activations_and_shortcuts(exported, kind, fold):
-    folder, x, expected = exported(Residual(True, kind), (2, 3, 5, 5))
+    folder, x, expected = exported(Residual(kind), (2, 3, 5, 5))
     file = folder / "net.onnx"
     assert export(folder, *fold, "--onnx", str(file), "--input-shape", "2,3,5,5") == 0
     np.testing.assert_allclose(answers(file, x)[0], expected[0], rtol=1e-4, atol=1e-4)
