@@ -19,11 +19,9 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_content(text: str, page: Any, **_: Any) -> str:
-    """Change the HTML of some pages."""
+    """Change the HTML of two pages."""
     if page.file.src_uri == "api.md":
         return _with_links(text)
-    if page.file.src_uri.startswith("measurements/"):
-        return re.sub(r"<table>.*?</table>", _ratios_first, text, flags=re.DOTALL)
     if page.file.src_uri == "troubleshooting.md":
         return re.sub(r"<tr>(\s*<td>.*?<code>(.*?)</code>)", _with_anchor, text)
     return text
@@ -36,18 +34,6 @@ def _with_links(text: str) -> str:
     # Markdown takes the underscores of "[1]_, [2]_" for emphasis.
     text = re.sub(r"(\[\d\])(?:</?em>|_)", r"\1", text)
     return text.replace(".. [", "[")
-
-
-def _ratios_first(table: re.Match[str]) -> str:
-    """Put the columns of ratios after the first one. A wide table hides its last columns."""
-    titles, *rows = re.findall(r"<tr>(.*?)</tr>", table[0], flags=re.DOTALL)
-    is_ratio = [" / " in title for title in re.findall(r"<th.*?</th>", titles, flags=re.DOTALL)]
-    order = sorted(range(len(is_ratio)), key=lambda column: column > 0 and not is_ratio[column])
-    text = table[0]
-    for row in (titles, *rows):
-        cells = re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.DOTALL)
-        text = text.replace(row, "\n".join(cells[column] for column in order), 1)
-    return text
 
 
 def _with_anchor(row: re.Match[str]) -> str:
