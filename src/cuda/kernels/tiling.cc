@@ -93,11 +93,4 @@ ChannelLast ChannelLast::of(const Layout& layout, int vector) {
   return matrix;
 }
 
-bool ChannelLast::suits(const Layout& layout, int vector) {
-  if (layout.has_runs()) return false;
-  // A folded matrix of few rows leaves most threads of a block idle.
-  const ChannelLast matrix = of(layout, vector);
-  return matrix.fold == 1 || matrix.full_rows >= 4;
-}
-
 }  // namespace gluon_syncbn::cuda

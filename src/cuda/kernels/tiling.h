@@ -138,8 +138,6 @@ struct ChannelLast {
   FastDivisor tiles;
 
   static ChannelLast of(const Layout& layout, int vector);
-  /// Whether this tiling suits an array better than ChannelFirst.
-  static bool suits(const Layout& layout, int vector);
 
   /// The number of threads in a row. Together they read 64 bytes.
   static constexpr std::uint32_t kLanes = 4;
