@@ -353,7 +353,7 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
     CHECK(contains(error, "layer round " + std::to_string(step) + " forward waited 0.1"));
     CHECK(contains(error,
                    "s for the other processes. All devices of this process came; it is process 0. "
-                   "Missing: who has no layer.forward. Usual causes: "));
+                   "Missing: who has no layer.forward.\nUsual causes: "));
   }
   CHECK(wire->names().size() == 1);  // the second message waits in line behind the first
   wire->put(1, "layer.forward", {}, [](const ProcessGroup::Gathered&) {});  // too late
