@@ -205,7 +205,7 @@ void CustomOp::push(std::size_t callback, std::vector<NDArray> arrays,
 }
 
 void CustomOp::forward(const std::vector<NDArray>& inputs, const NDArray& output, bool is_train,
-                       bool in_static_graph) {
+                       bool in_static_graph, mxnet::OpReq request) {
   std::vector<NDArray> arrays;
   std::vector<VariablePtr> reads;
   std::vector<VariablePtr> writes{output.variable()};
@@ -215,7 +215,7 @@ void CustomOp::forward(const std::vector<NDArray>& inputs, const NDArray& output
     arrays.push_back(inputs[i].alias());
     (is_written ? writes : reads).push_back(inputs[i].variable());
   }
-  push(operator_at::kForward, std::move(arrays), {mxnet::kWrite}, is_train, std::move(reads),
+  push(operator_at::kForward, std::move(arrays), {request}, is_train, std::move(reads),
        std::move(writes));
 }
 

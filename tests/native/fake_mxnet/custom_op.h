@@ -30,7 +30,7 @@ class CustomOp : public std::enable_shared_from_this<CustomOp> {
   /// Both return before it is done. `inputs` are the arguments and the auxiliary states; in a
   /// static graph MXNet puts no order between two operators with the same of these.
   void forward(const std::vector<NDArray>& inputs, const NDArray& output, bool is_train,
-               bool in_static_graph);
+               bool in_static_graph, mxnet::OpReq request = mxnet::kWrite);
   /// `gradients` are those of the arguments.
   void backward(const NDArray& output_gradient, const std::vector<NDArray>& inputs,
                 const std::vector<NDArray>& gradients, const std::vector<mxnet::OpReq>& requests);

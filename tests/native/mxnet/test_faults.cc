@@ -78,6 +78,18 @@ TEST_CASE_FIXTURE(Library, "faults: devices fail one after the other") {
   CHECK(fake_mxnet::Engine::get().most_failing_at_once() == 1);
 }
 
+TEST_CASE_FIXTURE(Library, "faults: a device that cannot begin fails its peer at once") {
+  const Layer layer("bn", 3, 2, {}, {{"inplace", "True"}});
+  const Batch x(kTwo, 1);
+  const Call peer = layer.call(0, x.arrays[0]);
+  const auto inputs = layer.inputs(1, x.arrays[1]);
+  const NDArray out(x.arrays[1].shape(), x.arrays[1].dtype(), x.arrays[1].context());
+  const auto op = fake_mxnet::Node(layer.attributes).create_operator(device(1), inputs);
+  op->forward(inputs, out, true, false, mxnet::kAdd);
+  check_error(out, {"inplace=True cannot add"});
+  check_error(peer.out, {"failed on " + name_of(1), "inplace=True cannot add"});
+}
+
 TEST_CASE_FIXTURE(Library, "faults: an input that is late holds nobody up for good") {
   Layer layer("bn", 3, 2);
   const Batch x(kTwo, 1);
