@@ -59,6 +59,8 @@ def _symbols(theirs: Callable, numpy: bool) -> Callable:
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
         symbol = theirs(*args, **kwargs)
+        if _stays(symbol.list_attr()):
+            return symbol
         attributes = _own_attributes(symbol.list_attr(), symbol.name, in_graph=True)
         made.append(symbol.name)
         # MXNet has applied the managers of names and attributes already. What it wrote into the
@@ -84,6 +86,8 @@ def _arrays(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable:
         # MXNet checks the attributes.
         attributes = {key: value for key, value in given.items() if value is not _Null}
         checked = make_symbol(name="checked", **attributes).list_attr()
+        if _stays(checked):
+            return theirs(*args, **kwargs)
         custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
         return custom(
             *[array for array in inputs if array is not None],
@@ -95,14 +99,16 @@ def _arrays(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable:
     return call
 
 
+def _stays(theirs: dict[str, str]) -> bool:
+    """Whether the operator of MXNet stays and is counted, because it returns statistics too."""
+    stays = theirs.get("output_mean_var") in ("True", "true", "1")
+    left_operators[_THEIRS] += stays
+    return stays
+
+
 def _own_attributes(theirs: dict[str, str], name: str | None, in_graph: bool) -> dict[str, Any]:
     """Translate the attributes of MXNet's operator."""
     layer = name or theirs["key"]
-    if theirs.get("output_mean_var") in ("True", "true", "1"):
-        raise ValueError(
-            f"SyncBatchNorm {layer}: output_mean_var=True is not supported; the operator of "
-            "gluon_syncbn returns the normalized data only"
-        )
     kept = {
         key: value
         for key, value in theirs.items()
@@ -127,13 +133,10 @@ def _loading(theirs: Callable) -> Callable:
         symbol = theirs(*args, **kwargs)
         graph = Graph(symbol)
         left_operators.update(node["op"] for node in graph.nodes if node["op"] == "BatchNorm")
-        found = [node for node in graph.nodes if node["op"] == _THEIRS]
+        theirs_in_it = [node for node in graph.nodes if node["op"] == _THEIRS]
+        found = [node for node in theirs_in_it if not _stays(node["attrs"])]
         for node in found:
-            try:
-                attributes = _own_attributes(node["attrs"], node["name"], in_graph=True)
-            except ValueError:
-                left_operators[_THEIRS] += 1
-                continue
+            attributes = _own_attributes(node["attrs"], node["name"], in_graph=True)
             made.append(node["name"])
             node["op"], node["attrs"] = "Custom", {k: str(v) for k, v in attributes.items()}
         return graph.to_symbol() if found else symbol

@@ -555,10 +555,12 @@ layer = mx.gluon.contrib.nn.SyncBatchNorm(num_devices=1)
 layer.initialize()
 with mx.autograd.record():
     layer(mx.nd.ones((2, 3)))
-try:
-    mx.sym.contrib.SyncBatchNorm(mx.sym.var("data"), name="bn", key="bn", output_mean_var=True)
-except ValueError as error:
-    print(error)
+bn = mx.sym.contrib.SyncBatchNorm(mx.sym.var("data"), name="bn", key="bn", output_mean_var=True)
+print(bn.list_outputs())
+arrays = [mx.nd.array(each) for each in ([[1, 2], [3, 6]], [1, 1], [0, 0], [0, 0], [1, 1])]
+with mx.autograd.record():
+    outputs = mx.nd.contrib.SyncBatchNorm(*arrays, key="nd", output_mean_var=True)
+print(outputs[1].asnumpy(), outputs[2].asnumpy())
 """
 
 
@@ -566,13 +568,12 @@ except ValueError as error:
 def test_layers_that_never_synchronize_are_a_warning(tmp_path):
     (tmp_path / "program.py").write_text(UNUSED)
     result = python(tmp_path, *RUN, "program.py")
-    assert result.stdout == (
-        "SyncBatchNorm bn: output_mean_var=True is not supported; the operator of gluon_syncbn "
-        "returns the normalized data only\n"
-    )
+    assert result.stdout == "['bn_output', 'bn_mean', 'bn_var']\n[2. 4.] [1. 4.]\n"
     assert result.stderr == (
         "gluon_syncbn: warning: nothing was synchronized, although the program made 1 "
         "SyncBatchNorm: none was trained on several devices\n"
+        "gluon_syncbn: 2 operators _contrib_SyncBatchNorm stayed: of operators, SyncBatchNorm "
+        "without output_mean_var is replaced\n"
     )
 
 
