@@ -130,13 +130,14 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
     std::optional<OnDevice> on_device;
     bool would_wait = false;
     try {
-      on_device.emplace(gpu_->stream()->ordinal());
       if (processes.empty()) {
         all = all_of(passes);
         for (const auto& each : all) each->let_read(all);
       } else {
         all = {std::make_shared<GpuPartialStatistics>(gpu_, merged(processes))};
       }
+      // Now, because memory that goes back to MXNet's pool can leave the thread on another GPU.
+      on_device.emplace(gpu_->stream()->ordinal());
       for (const auto& each : all) {
         would_wait = would_wait || (each != own_ && !each->is_written());
       }

@@ -117,7 +117,13 @@ void Event::record(Stream* stream) {
   check(cudaEventRecord(event_, stream->handle()), "cudaEventRecord", ordinal_);
 }
 bool Event::is_reached() const {
-  const cudaError_t status = cudaEventQuery(event_);
+  cudaError_t status = cudaEventQuery(event_);
+  const bool is_error = status != cudaSuccess && status != cudaErrorNotReady;
+  if (is_error && thread_context() != context_of(ordinal_)) {
+    // It may be an error of the selected GPU.
+    const OnDevice on_device(ordinal_);
+    status = cudaEventQuery(event_);
+  }
   if (status == cudaErrorNotReady) {
     cudaGetLastError();
     return false;

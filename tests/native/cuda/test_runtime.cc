@@ -466,6 +466,19 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
   }
 }
 
+TEST_CASE("cuda runtime: an error of the selected GPU is not that of an event on another one") {
+  const FreshGpus fresh;
+  cuda::Stream stream(kGpu);
+  cuda::Event event(kGpu);
+  event.record(&stream);
+  stream.synchronize();
+  const cuda::Stream other(kOther);
+  const cuda::OnDevice on_other(kOther);
+  const Faults broken("cudaEventQuery@" + std::to_string(kOther) + "=719");
+  CHECK(event.is_reached());
+  CHECK(event.is_reached());
+}
+
 TEST_CASE("cuda runtime: what cannot be released leaves no error") {
   const FreshGpus fresh;
   fakeCudaInject("cudaFree@10;cudaFreeHost@10;cudaStreamDestroy@10");

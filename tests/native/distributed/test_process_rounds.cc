@@ -352,7 +352,7 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
     CHECK(error == error_in(of_b));
     CHECK(contains(error, "layer round " + std::to_string(step) + " forward waited 0.1"));
     CHECK(contains(error,
-                   "s for the other processes. All devices of this process came; it is process 0. "
+                   "s for the other processes.\nAll devices of this process came; it is process 0. "
                    "Missing: who has no layer.forward.\nUsual causes: "));
   }
   CHECK(wire->names().size() == 1);  // the second message waits in line behind the first
