@@ -12,7 +12,6 @@ import mxnet as mx
 
 from . import cpu_contexts, executors, notebooks
 from .library import LIBRARY, CpuContextCheck, FirstUse, LiveArrays
-from .symbols.exporting import hint_at_export
 from .timeout import set_timeout_from_environment
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
 def _begin() -> None:
     """Change what programs without the operator keep as it is."""
     executors.keep_modes()
-    hint_at_export()
 
 
 @LiveArrays

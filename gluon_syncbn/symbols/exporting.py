@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import warnings
 from pathlib import Path
-from typing import Any
 
 import mxnet as mx
 from mxnet import gluon
 
 from ..activations import BY_TYPE, DEFAULT_SLOPE
 from ..block import SHARED_ATTRIBUTES
-from ..mxnet_versions import load_symbol, name_of
+from ..mxnet_versions import load_symbol
 from .folding import Arrays, FoldReport, fold_batchnorm
 from .graph import SHORTCUT, Graph, last_line
 
 _logger = logging.getLogger(__name__)
-
-_exporting: list[gluon.HybridBlock] = []  # by export(), whose files need no hint
 
 # Inputs of BatchNorm. SyncBatchNorm with momentum=None also has the count of batches.
 _NUM_INPUTS = 5
@@ -73,28 +68,6 @@ def _make_plain(graph: Graph, index: int) -> None:
     graph.nodes[index] = graph.nodes.pop()
 
 
-def hint_at_export() -> None:
-    """Let the first ``net.export`` of a network with the layer name the function beside it."""
-    plain = gluon.HybridBlock.export
-    hinted = False
-
-    @functools.wraps(plain)
-    def export_and_hint(net: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal hinted
-        written = plain(net, *args, **kwargs)
-        if not hinted and not _exporting and Graph(net._cached_graph[1]).norms():
-            hinted = True
-            warnings.warn(
-                f"the files of {name_of(net)} need gluon_syncbn to load; gluon_syncbn.export(net, "
-                "path) writes files that MXNet loads without it",
-                UserWarning,
-                stacklevel=2,
-            )
-        return written
-
-    gluon.HybridBlock.export = export_and_hint
-
-
 def export(
     net: gluon.HybridBlock, path: str | Path, epoch: int = 0, fold: bool = False
 ) -> tuple[str, str]:
@@ -126,11 +99,7 @@ def export(
     RuntimeError
         If `net` has not been hybridized and called.
     """
-    _exporting.append(net)
-    try:
-        net.export(str(path), epoch)
-    finally:
-        _exporting.pop()
+    net.export(str(path), epoch)
     symbol_file, params_file = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
     PlainFiles(symbol_file, params_file, fold).write(symbol_file, params_file)
     return symbol_file, params_file

@@ -22,31 +22,6 @@ def test_two_imports_do_not_meet(tmp_path):
     run_python(program, str(tmp_path / "net"), GLUON_SYNCBN_TIMEOUT="60", **copies)
 
 
-def test_the_first_export_with_the_layer_names_the_other_way(tmp_path):
-    program = """
-import sys, warnings
-import gluon_syncbn
-from tests.export.test_export import nd, nn
-def warnings_of(norm, export):
-    net = nn.HybridSequential()
-    net.add(norm)
-    net.initialize()
-    net.hybridize()
-    net(nd.ones((1, 3, 8, 8)))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        export(net)(sys.argv[1])
-    return [str(warning.message) for warning in caught if "gluon_syncbn" in str(warning.message)]
-ours = gluon_syncbn.SyncBatchNorm
-assert not warnings_of(ours(), lambda net: lambda path: gluon_syncbn.export(net, path))
-assert not warnings_of(nn.BatchNorm(), lambda net: net.export)
-(hint,) = warnings_of(ours(), lambda net: net.export)
-assert "gluon_syncbn.export(net, path) writes files that MXNet loads without" in hint
-assert not warnings_of(ours(), lambda net: net.export)
-"""
-    run_python(program, str(tmp_path / "net"))
-
-
 def check_two_imports(path: str) -> None:
     """All have the same keys; calls are interleaved so that any mix-up changes the numbers."""
     ctx = contexts(2)
