@@ -56,7 +56,7 @@ run("os.environ['GLUON_SYNCBN_NOTEBOOK'] = '0'")
 run("gluon_syncbn.set_timeout(0.3)")
 run({BREAK_OFF + "raise KeyboardInterrupt"!r})
 expect_error = shell.user_ns["expect_error"]
-expect_error(shell.user_ns["y0"].asnumpy, "forward waited", "gluon_syncbn.drop_step()")
+expect_error(shell.user_ns["y0"].asnumpy, "forward waited", "All causes: docs/troubleshooting.md")
 """
     run_python(NOTEBOOK + program)
 
