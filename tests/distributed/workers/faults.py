@@ -31,7 +31,7 @@ def error_of(call: Callable[[], Any], pending: bool = False) -> str:
     try:
         call()
     except mx.base.MXNetError as error:
-        return str(error).split("\n")[-1]
+        return str(error)
     finally:
         if not pending:
             with contextlib.suppress(mx.base.MXNetError):
