@@ -17,7 +17,7 @@ from mxnet.base import _Null
 
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES
 from ..mxnet_versions import is_tracing
-from ..symbols.graph import Graph
+from ..symbols.graph import Graph, is_true
 from .layers import replace_in_mxnet
 from .summary import left_operators, made
 
@@ -59,7 +59,7 @@ def _symbols(theirs: Callable, numpy: bool) -> Callable:
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
         symbol = theirs(*args, **kwargs)
-        if _stays(symbol.list_attr()):
+        if _leave(symbol.list_attr()):
             return symbol
         attributes = _own_attributes(symbol.list_attr(), symbol.name, in_graph=True)
         made.append(symbol.name)
@@ -86,7 +86,7 @@ def _arrays(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable:
         # MXNet checks the attributes.
         attributes = {key: value for key, value in given.items() if value is not _Null}
         checked = make_symbol(name="checked", **attributes).list_attr()
-        if _stays(checked):
+        if _leave(checked):
             return theirs(*args, **kwargs)
         custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
         return custom(
@@ -99,10 +99,11 @@ def _arrays(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable:
     return call
 
 
-def _stays(theirs: dict[str, str]) -> bool:
-    """Whether the operator of MXNet stays and is counted, because it returns statistics too."""
-    stays = theirs.get("output_mean_var") in ("True", "true", "1")
-    left_operators[_THEIRS] += stays
+def _leave(theirs: dict[str, str]) -> bool:
+    """Count MXNet's operator if it stays, because it returns statistics too; return whether."""
+    stays = is_true(theirs.get("output_mean_var"))
+    if stays:
+        left_operators[_THEIRS] += 1
     return stays
 
 
@@ -133,8 +134,9 @@ def _loading(theirs: Callable) -> Callable:
         symbol = theirs(*args, **kwargs)
         graph = Graph(symbol)
         left_operators.update(node["op"] for node in graph.nodes if node["op"] == "BatchNorm")
-        theirs_in_it = [node for node in graph.nodes if node["op"] == _THEIRS]
-        found = [node for node in theirs_in_it if not _stays(node["attrs"])]
+        found = [
+            node for node in graph.nodes if node["op"] == _THEIRS and not _leave(node["attrs"])
+        ]
         for node in found:
             attributes = _own_attributes(node["attrs"], node["name"], in_graph=True)
             made.append(node["name"])

@@ -36,7 +36,7 @@ def summarize(converts: bool) -> None:
             f"{_count(number, 'layer')} of {kind} stayed: --convert converts layers that compute "
             "what BatchNorm computes"
         )
-    for kind, number in (+left_operators).items():
+    for kind, number in left_operators.items():
         _say(
             f"{_count(number, 'operator')} {kind} stayed: of operators, SyncBatchNorm without "
             "output_mean_var is replaced"

@@ -54,6 +54,11 @@ def number_devices(symbol: mx.sym.Symbol, number: int) -> mx.sym.Symbol:
     return graph.to_symbol() if incomplete else symbol
 
 
+def is_true(attribute: str | None) -> bool:
+    """Whether an attribute of a node says True, in one of MXNet's spellings."""
+    return attribute in ("True", "true", "1")
+
+
 class Graph:
     """A symbol's JSON. Nodes keep their index until `to_symbol` sorts and renumbers them."""
 
@@ -70,7 +75,7 @@ class Graph:
 
     def flag(self, index: int, name: str, default: str = "False") -> bool:
         """Return an attribute of a node that is True or False."""
-        return self.attribute(index, name, default) in ("True", "true", "1")
+        return is_true(self.attribute(index, name, default))
 
     def norms(self) -> list[int]:
         """List the nodes that are this package's operator."""

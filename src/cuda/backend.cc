@@ -87,8 +87,8 @@ void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics&
   });
 }
 
-/// **Every wait is for work that is launched already**, so that no round can wait for ever,
-/// whatever the order of rounds and however many streams share the hardware queues of a GPU.
+/// **Every wait is for work that is launched already.** So no round can wait forever, in any order
+/// of rounds and with any number of streams on the hardware queues of a GPU.
 /// Streams wait for no other stream. Before it launches the merge, a thread waits for the sums of
 /// the peers, which they launched before they arrived; at last it waits for the outputs.
 class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> {

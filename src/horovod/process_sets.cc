@@ -56,8 +56,8 @@ class HorovodGroup : public ProcessGroup {
            " (Horovod's ranks " + set_.ranks +
            "). Missing: at least one of the other processes. Each process that waits warns on its "
            "standard error after 10 s (a tenth of a shorter timeout); a missing process does not, "
-           "or "
-           "names another layer. Over MPI, process 0 prints Horovod's list of missing ranks for " +
+           "or names another layer. Over MPI, process 0 prints Horovod's list of missing ranks "
+           "for " +
            full_name(name) + " after HOROVOD_STALL_CHECK_TIME_SECONDS (60 by default).";
   }
 
