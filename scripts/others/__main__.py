@@ -23,6 +23,8 @@ BUILD = REPOSITORY / "build/others"
 FOLDERS = ("mxnet", "gluoncv", "simpledet", "mxnext", "fork", "insightface", "resnest", "imgclsmob")
 
 MXNET_LEFT_OUT = ("test_predictor", "test_tvm_op")  # need libraries that the wheel has not
+# Its amp.init() asks for an operator that the library of 2.0.0b1 has not.
+FORK_LEFT_OUT = "tests/layer/test_mixed_precision.py::test_amp"
 GLUONCV_TESTS = (
     ("unittests/test_nn.py", ()),
     ("model_zoo/test_model_zoo.py", ("-k", "bn or yolo")),
@@ -136,6 +138,7 @@ def fork(options: argparse.Namespace) -> Iterator[Row]:
     }
     with (package / "log").open("wb") as log:
         command = ["bash", str(REPOSITORY / "scripts/test.sh"), "--mxnet2", "-q", "-p", "outcomes"]
+        command += ["--deselect", FORK_LEFT_OUT]
         subprocess.run(
             command,
             check=False,
