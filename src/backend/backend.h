@@ -75,7 +75,8 @@ class Backend {
     DType dtype = DType::kFloat32;
     Layout layout;
   };
-  /// The running statistics, which a training pass moves towards the statistics of its batch.
+  /// The running statistics, which a training pass moves towards the statistics of its batch. An
+  /// inference pass needs no momentum.
   struct Running {
     void* mean = nullptr;  ///< null: the running statistics stay
     void* variance = nullptr;
@@ -154,12 +155,9 @@ class Backend {
   virtual std::shared_ptr<DevicePass> backward(const Backward& work,
                                                std::shared_ptr<Call> call) = 0;
 
-  /// Statistics for inference() and a backward pass after it.
-  virtual StatisticsPtr running_statistics(const Data& data, const void* running_mean,
-                                           const void* running_variance, double eps) = 0;
-  /// Runs a forward pass with running statistics. Completes the call, or throws Error instead.
-  virtual void inference(const Forward& work, const StatisticsPtr& statistics,
-                         std::shared_ptr<Call> call) = 0;
+  /// Runs a forward pass that normalizes by the running statistics. Completes the call, or throws
+  /// Error instead.
+  virtual void inference(const Forward& work, std::shared_ptr<Call> call) = 0;
 };
 
 }  // namespace gluon_syncbn

@@ -7,10 +7,7 @@ namespace gluon_syncbn {
 std::optional<std::string> Signature::difference(const Signature& other) const {
   std::ostringstream text;
   text.precision(17);
-  if (context != other.context) {
-    text << "contexts " << context << " and " << other.context
-         << ", which cannot meet: use CPU contexts alone, or GPU contexts alone";
-  } else if (channels != other.channels) {
+  if (channels != other.channels) {
     text << "channels " << channels << " and " << other.channels;
   } else if (dtype != other.dtype) {
     text << "dtype " << dtype << " and " << other.dtype;

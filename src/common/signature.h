@@ -6,13 +6,12 @@
 
 namespace gluon_syncbn {
 
-/// The values on which all devices of a round must agree. Processes compare all but `context`.
+/// The values on which all devices and processes of a round must agree.
 struct Signature {
   std::int64_t channels = 0;
   std::string dtype;
   double eps = 0;
   std::optional<double> momentum;  ///< empty: average over all batches
-  std::string context = "cpu";     ///< the type of the device
 
   /// Returns the first difference, such as "channels 3 and 4", or nothing if there is none.
   std::optional<std::string> difference(const Signature& other) const;

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "cpu/channel_math.h"
 #include "cpu/passes.h"
 
 namespace gluon_syncbn::cpu {
@@ -18,14 +17,8 @@ class CpuBackend : public Backend {
     return backward_pass(work, std::move(call));
   }
 
-  StatisticsPtr running_statistics(const Data& data, const void* running_mean,
-                                   const void* running_variance, double eps) override {
-    return running_statistics_on_host(data, running_mean, running_variance, eps);
-  }
-
-  void inference(const Forward& work, const StatisticsPtr& statistics,
-                 std::shared_ptr<Call> call) override {
-    cpu::inference(work, *statistics);
+  void inference(const Forward& work, std::shared_ptr<Call> call) override {
+    cpu::inference(work);
     call->complete("");
   }
 };

@@ -37,15 +37,14 @@ void HostStatistics::set_inv_std(std::size_t channel, double eps) {
   inv_std[channel] = inv_std_of(variance(channel), eps);
 }
 
-StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
-                                         const void* running_variance, double eps) {
-  return with_parameter_type(data, [&](auto parameter) {
+std::shared_ptr<HostStatistics> running_statistics_on_host(const Backend::Forward& work) {
+  return with_parameter_type(work.data, [&](auto parameter) {
     using P = decltype(parameter);
-    auto statistics = std::make_shared<HostStatistics>(1, data.layout.channels);
+    auto statistics = std::make_shared<HostStatistics>(1, work.data.layout.channels);
     for (std::size_t c = 0; c < statistics->mean.size(); ++c) {
-      statistics->mean[c] = number<P>(running_mean, c);
-      statistics->m2[c] = number<P>(running_variance, c);
-      statistics->set_inv_std(c, eps);
+      statistics->mean[c] = number<P>(work.running.mean, c);
+      statistics->m2[c] = number<P>(work.running.variance, c);
+      statistics->set_inv_std(c, work.eps);
     }
     return statistics;
   });

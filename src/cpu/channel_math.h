@@ -26,8 +26,7 @@ struct HostStatistics : Statistics, Moments {
   }
 };
 
-StatisticsPtr running_statistics_on_host(const Backend::Data& data, const void* running_mean,
-                                         const void* running_variance, double eps);
+std::shared_ptr<HostStatistics> running_statistics_on_host(const Backend::Forward& work);
 /// Moves the running statistics of `work` towards the statistics of its batch.
 void move_running_statistics(const Backend::Forward& work, const Moments& batch);
 

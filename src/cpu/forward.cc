@@ -78,11 +78,12 @@ std::shared_ptr<DevicePass> forward_pass(const Backend::Forward& work, std::shar
   });
 }
 
-void inference(const Backend::Forward& work, const Statistics& statistics) {
+void inference(const Backend::Forward& work) {
+  const auto statistics = running_statistics_on_host(work);
+  *work.saved = {statistics, 0};
   if (!work.y) return;
-  dispatch(work.data.dtype, [&](auto types) {
-    normalize_by<typename decltype(types)::Data>(work, HostStatistics::of(statistics));
-  });
+  dispatch(work.data.dtype,
+           [&](auto types) { normalize_by<typename decltype(types)::Data>(work, *statistics); });
 }
 
 }  // namespace gluon_syncbn::cpu

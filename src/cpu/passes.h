@@ -12,6 +12,6 @@ std::shared_ptr<DevicePass> forward_pass(const Backend::Forward& work, std::shar
 std::shared_ptr<DevicePass> backward_pass(const Backend::Backward& work,
                                           std::shared_ptr<Call> call);
 
-void inference(const Backend::Forward& work, const Statistics& statistics);
+void inference(const Backend::Forward& work);
 
 }  // namespace gluon_syncbn::cpu

@@ -34,9 +34,6 @@ struct GpuStatistics : Statistics {
   std::int64_t channels;
   std::size_t normalization_size;
   Pool<Memory>::Lease memory;
-  // The arrays given to running_statistics(); null after training.
-  const void* running_mean = nullptr;
-  const void* running_variance = nullptr;
 
   StatisticsArrays arrays() const {
     auto* begin = static_cast<double*>(memory->data()) +
@@ -63,17 +60,20 @@ Scratch scratch_of(Gpu* gpu) {
   };
 }
 
-/// Launches the merge, which computes `statistics`, and the outputs. Without `messages` it takes
-/// the running statistics. With `moves_running` it updates the running statistics of `work`.
+/// Launches the merge, which computes `statistics`, and the outputs. If `messages` is null, it
+/// takes the running statistics of `work`. With `moves_running` it updates them.
 void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics& statistics,
-                    const Messages& messages, bool moves_running) {
+                    const Messages* messages, bool moves_running) {
   dispatch(work.data.dtype, [&](auto types) {
     using T = typename decltype(types)::Data;
     using P = typename decltype(types)::Parameter;
     ForwardMerge<P> merge{};
-    merge.messages = messages;
-    merge.running_mean = static_cast<const P*>(statistics.running_mean);
-    merge.running_variance = static_cast<const P*>(statistics.running_variance);
+    if (messages) {
+      merge.messages = *messages;
+    } else {
+      merge.running_mean = static_cast<const P*>(work.running.mean);
+      merge.running_variance = static_cast<const P*>(work.running.variance);
+    }
     merge.channels = statistics.channels;
     merge.eps = work.eps;
     merge.statistics = statistics.arrays();
@@ -263,7 +263,9 @@ class ForwardPass : public GpuPass {
     std::int64_t count = 0;
     for (const auto& each : all) count += each->count();
     *work_.saved = {statistics, count};
-    launch_forward(gpu(), work_, *statistics, messages(all, scratch_of(gpu())), count > 0);
+    const Scratch scratch = scratch_of(gpu());
+    const Messages messages = this->messages(all, scratch);
+    launch_forward(gpu(), work_, *statistics, &messages, count > 0);
   }
 
   std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
@@ -384,18 +386,11 @@ class CudaBackend : public Backend {
     return std::make_shared<BackwardPass>(gpu_, work, std::move(call));
   }
 
-  StatisticsPtr running_statistics(const Data& data, const void* running_mean,
-                                   const void* running_variance, double) override {
-    const auto statistics = std::make_shared<GpuStatistics>(gpu_, data);
-    statistics->running_mean = running_mean;
-    statistics->running_variance = running_variance;
-    return statistics;
-  }
-
-  void inference(const Forward& work, const StatisticsPtr& statistics,
-                 std::shared_ptr<Call> call) override {
+  void inference(const Forward& work, std::shared_ptr<Call> call) override {
     const OnDevice on_device(gpu_->stream()->ordinal());
-    launch_forward(gpu_, work, GpuStatistics::of(*statistics), {}, false);
+    const auto statistics = std::make_shared<GpuStatistics>(gpu_, work.data);
+    *work.saved = {statistics, 0};
+    launch_forward(gpu_, work, *statistics, nullptr, false);
     gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });
   }
 

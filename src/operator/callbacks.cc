@@ -88,9 +88,10 @@ int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
   const Positions positions = positions_of(state);
   if (!is_number_of_all(num_tensors, positions)) return kFailure;
   // On entry the auxiliary states follow the arguments; on return the output stands between them.
-  std::vector<std::optional<Shape>> given(positions.arguments() + positions.states());
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    if (ndims[i] >= 0) given[i].emplace(shapes[i], shapes[i] + ndims[i]);
+  std::vector<std::optional<Shape>> given(static_cast<std::size_t>(num_tensors));
+  for (std::size_t i = 0; i + 1 < given.size(); ++i) {
+    if (ndims[i] < 0) continue;
+    given[i < positions.arguments() ? i : i + 1].emplace(shapes[i], shapes[i] + ndims[i]);
   }
   thread_local Property::Shapes inferred;
   inferred = OwnedProperty::get(state).infer_shapes(given);

@@ -42,8 +42,9 @@ class ForwardCall : public EngineCall {
 
   void complete(const std::string& error) override {
     if (!error.empty()) op_->forward_error_ = error;
-    if (training_began_ && error.empty()) {
-      save();
+    if (error.empty()) {
+      op_->saved_ = saved_;
+      op_->round_ = round_;
     } else if (training_began_) {
       training_failed(error);
     }
@@ -87,12 +88,10 @@ class ForwardCall : public EngineCall {
     if (op_->group_ && !op_->attributes_.use_global_stats) {
       op_->group_->saw_inference(op_->device_);
     }
-    const auto statistics =
-        op_->backend_->running_statistics(data_of(array(at_[kData])), data(at_[kMovingMean]),
-                                          data(at_[kMovingVar]), op_->attributes_.eps);
-    saved_ = {statistics, 0};
-    save();
-    op_->backend_->inference(work(), statistics, shared_from_this());
+    Backend::Forward work = this->work();
+    work.running.mean = data(at_[kMovingMean]);
+    work.running.variance = data(at_[kMovingVar]);
+    op_->backend_->inference(work, shared_from_this());
   }
 
   void require_group() const {
@@ -106,7 +105,7 @@ class ForwardCall : public EngineCall {
   Signature signature() const {
     const NDArray& x = array(at_[kData]);
     return {data_of(x).layout.channels, dtype_name(x.dtype()), op_->attributes_.eps,
-            op_->attributes_.momentum, op_->device_.type};
+            op_->attributes_.momentum};
   }
 
   std::shared_ptr<DevicePass> begin() {
@@ -115,13 +114,12 @@ class ForwardCall : public EngineCall {
       work.running = {data(at_[kMovingMean]), data(at_[kMovingVar]), op_->attributes_.momentum,
                       op_->attributes_.momentum ? nullptr : data(at_[kNumBatches])};
     }
-    work.saved = &saved_;
     auto pass = op_->backend_->forward(work, shared_from_this());
     training_began_ = true;
     return pass;
   }
 
-  Backend::Forward work() const {
+  Backend::Forward work() {
     const Attributes& attributes = op_->attributes_;
     Backend::Forward work;
     work.data = data_of(array(at_[kData]));
@@ -136,12 +134,8 @@ class ForwardCall : public EngineCall {
       throw Error("inplace=True cannot add to what its output holds: backward reads the output");
     }
     work.y = request_ == kNull ? nullptr : data(at_.out());
+    work.saved = &saved_;
     return work;
-  }
-
-  void save() {
-    op_->saved_ = saved_;
-    op_->round_ = round_;
   }
 
   void training_failed(const std::string& error) {

@@ -17,8 +17,8 @@ Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend
 
 bool Operator::begin_training() {
   const auto original = original_.lock();
-  if (!original || !original->awaits_backward_.exchange(false)) {
-    awaits_backward_ = true;
+  if (!original || !original->may_be_repeated_.exchange(false)) {
+    may_be_repeated_ = true;
     return false;
   }
   // MXNet calls backward for this operator instead.

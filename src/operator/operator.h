@@ -30,7 +30,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   /// `requests` has an OpReq for each argument.
   void backward(std::vector<mxnet::NDArray> arrays, const int* requests);
 
-  /// Says which operator this one repeats, if it runs while `original` awaits its backward pass.
+  /// Says which operator this one repeats, if it runs before the backward pass of `original`.
   void may_repeat(const std::shared_ptr<Operator>& original) { original_ = original; }
 
  private:
@@ -50,7 +50,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   std::optional<SyncGroup::Ticket> ticket_;  ///< of the call that made this operator, until it runs
   bool ran_before_ = false;                  ///< has begun a training forward
   std::weak_ptr<Operator> original_;         ///< empty if operators are not mirrored
-  std::atomic<bool> awaits_backward_{false};
+  std::atomic<bool> may_be_repeated_{false};  ///< runs before its backward pass
   // Of the last forward pass; empty if it failed, but for its error.
   std::optional<Backend::Saved> saved_;
   std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized

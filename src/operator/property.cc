@@ -77,6 +77,7 @@ Property::Shapes Property::infer_shapes(const std::vector<std::optional<Shape>>&
   }
   Shapes shapes{data, {data[attributes_.axis_of(data.size())]}};
   const auto positions = this->positions();
+  const auto forward = positions.forward();
   const auto require_per_channel = [&](const char* name, const std::optional<Shape>& parameter) {
     if (!parameter || (!parameter->empty() && parameter->front() <= 0)) return;
     if (shapes.parameter.front() < 0 && parameter->size() == 1) shapes.parameter = *parameter;
@@ -87,19 +88,18 @@ Property::Shapes Property::infer_shapes(const std::vector<std::optional<Shape>>&
                   std::to_string(attributes_.axis));
     }
   };
-  const auto state = [&](AuxiliaryState which) { return given[positions.arguments() + which]; };
   for (const Argument which : {kGamma, kBeta}) {
     require_per_channel(kArgumentNames[which], given[which]);
   }
   for (const AuxiliaryState which : {kMovingMean, kMovingVar}) {
-    require_per_channel(kStateNames[which], state(which));
+    require_per_channel(kStateNames[which], given[forward[which]]);
   }
   if (positions.has(kShortcut) && !is_compatible(given[kShortcut], data)) {
     throw Error(layer + ": shortcut has shape " + to_string(*given[kShortcut]) + " where " +
                 to_string(data) + " is expected, that of data");
   }
   if (!attributes_.momentum) {
-    const std::optional<Shape> count = state(kNumBatches);
+    const std::optional<Shape>& count = given[forward[kNumBatches]];
     if (!is_compatible(count, shapes.count)) {
       throw Error(layer + ": num_batches_tracked has shape " + to_string(*count) +
                   " where (1,) is expected");

@@ -31,9 +31,9 @@ class Property {
 
   BackwardReads backward_reads() const { return attributes_.backward_reads(); }
 
-  /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments and
-  /// the auxiliary states; nullopt if even the number of dimensions is not known. Throws
-  /// mxnet::UnknownShapes if that of the data is not.
+  /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments, the
+  /// output and the auxiliary states; nullopt if even the number of dimensions is not known. That
+  /// of the output is not read. Throws mxnet::UnknownShapes if that of the data is nullopt.
   Shapes infer_shapes(const std::vector<std::optional<Shape>>& given) const;
 
   struct DTypes {

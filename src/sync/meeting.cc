@@ -113,11 +113,11 @@ bool Meeting::has_met() {
 }
 
 void Meeting::fail(const std::string& error) {
-  end_with(name_ + ": " + error, std::nullopt, [] {});
+  end_with(name_ + ": " + error, EndsIf::kNotDone, [] {});
 }
 
 void Meeting::interrupt(const Interruption& interruption) {
-  end_with(name_ + ": " + interruption.reason, false, [&] {
+  end_with(name_ + ": " + interruption.reason, EndsIf::kComing, [&] {
     const auto group = group_.lock();
     if (!group || direction_ == Direction::kBackward) return;
     if (interruption.calls_may_come) {
@@ -136,7 +136,8 @@ void Meeting::give_up(Seconds waited) {
   const auto group = group_.lock();
   if (!group) return;
   const Wait wait = this->wait();
-  end_with(timeout_error(*group, wait, waited), wait.processes != nullptr, [&] {
+  const EndsIf ends_if = wait.processes ? EndsIf::kAllHaveCome : EndsIf::kComing;
+  end_with(timeout_error(*group, wait, waited), ends_if, [&] {
     if (direction_ == Direction::kForward && !wait.processes) group->timed_out();
   });
 }
@@ -169,14 +170,14 @@ DevicePasses Meeting::take_passes() {
   return passes;
 }
 
-/// Has no effect if `have_come` is given and no longer says whether all devices of this process
-/// have come: the reason of the error is gone.
+/// Has no effect in other states than `ends_if`: the reason of the error is gone.
 template <class BeforePassesFail>
-void Meeting::end_with(const std::string& error, std::optional<bool> have_come,
+void Meeting::end_with(const std::string& error, EndsIf ends_if,
                        const BeforePassesFail& before_passes_fail) {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool are_coming = state_ == State::kComing;
-  if (error_ || state_ == State::kDone || have_come == are_coming) return;
+  if (error_ || state_ == State::kDone) return;
+  if (ends_if != EndsIf::kNotDone && are_coming != (ends_if == EndsIf::kComing)) return;
   error_ = error;
   const bool others_wait = processes_ && are_coming;
   if (others_wait) state_ = State::kQueued;

@@ -71,8 +71,10 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
   void count() const;
   DevicePasses passes() const;
   DevicePasses take_passes();
+  /// In which states an error ends the meeting.
+  enum class EndsIf { kNotDone, kComing, kAllHaveCome };
   template <class BeforePassesFail>
-  void end_with(const std::string& error, std::optional<bool> have_come,
+  void end_with(const std::string& error, EndsIf ends_if,
                 const BeforePassesFail& before_passes_fail);
 
   // Weak, because open rounds of the group own meetings. Operators keep the group while a pass

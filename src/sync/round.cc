@@ -24,10 +24,14 @@ void Round::agree(const Device& device, const Signature& signature) {
       signature_ = {device, signature};
       if (processes_) processes_->agree(signature);
     }
-    const auto difference = signature_->second.difference(signature);
+    const auto& [first, expected] = *signature_;
+    auto difference = expected.difference(signature);
+    if (first.type != device.type) {
+      difference = "contexts " + first.type + " and " + device.type +
+                   ", which cannot meet: use CPU contexts alone, or GPU contexts alone";
+    }
     if (!difference) return;
-    error =
-        "devices " + signature_->first.name() + " and " + device.name() + " differ: " + *difference;
+    error = "devices " + first.name() + " and " + device.name() + " differ: " + *difference;
   }
   fail(error);
   throw Error(forward_->name() + ": " + error);

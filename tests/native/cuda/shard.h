@@ -223,8 +223,8 @@ class Layer {
     const Shard& shard = *shards[number];
     auto round = groups_[number]->join(shard.device);
     if (!wire) return round;
-    round->agree(shard.device, {shard.data.layout.channels, "float32", Shard::kEps, shard.momentum,
-                                shard.device.type});
+    round->agree(shard.device,
+                 {shard.data.layout.channels, "float32", Shard::kEps, shard.momentum});
     return round;
   }
 

@@ -303,9 +303,16 @@ TEST_CASE("signature: the first value that differs is named") {
   CHECK(contains(difference({8, "float32", 1e-3, 0.9}), "eps 1"));
   CHECK(contains(difference({8, "float32", 1e-5, 0.99}), "momentum 0.9"));
   CHECK(contains(difference({8, "float32", 1e-5, std::nullopt}), " and None"));
-  CHECK(contains(difference({8, "float32", 1e-5, 0.9, "gpu"}),
-                 "contexts cpu and gpu, which cannot meet"));
   CHECK(difference({9, "float16", 1e-3, 0.99}) == "channels 8 and 9");
+}
+
+TEST_CASE("sync group: a CPU context and a GPU context cannot meet") {
+  const auto round = named("kinds", 2)->join(kA, SyncGroup::kJustMade);
+  round->agree(kA, kSignature);
+  CHECK_THROWS_WITH_AS(round->agree({"gpu", 1}, kSignature),
+                       "layer round 0 forward: devices cpu(0) and gpu(1) differ: contexts cpu and "
+                       "gpu, which cannot meet: use CPU contexts alone, or GPU contexts alone",
+                       Error);
 }
 
 TEST_CASE("named sync groups: who names the same key and number of devices shares a group") {
