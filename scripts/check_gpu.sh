@@ -194,7 +194,7 @@ if [[ $part != first ]]; then
     check "${tools[i]}" "$(((end - SECONDS) / (${#tools[@]} - i)))" \
       compute-sanitizer "--tool=${tools[i]}" --error-exitcode=9 --report-api-errors=no \
       "$binaries/cuda_tests" --minimal \
-      "--test-case=cuda activations: *outputs*,cuda activations: grad*,cuda in place*"
+      "--test-case=cuda kernels: *outputs*,cuda kernels: grad*,passes: in place*"
   done
 fi
 exit "$failed"

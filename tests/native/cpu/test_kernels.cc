@@ -24,56 +24,19 @@ cpu::Numbers<T> numbers_of(const Layout& layout) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("kernels: moments", Kernels, GLUON_SYNCBN_CPU_KERNELS) {
-  test_moments<Kernels>();
-}
+GLUON_SYNCBN_KERNEL_TESTS("kernels", GLUON_SYNCBN_CPU_KERNELS)
 
 TEST_CASE_TEMPLATE("kernels: far outliers first, and a mean that moves", Kernels,
                    GLUON_SYNCBN_CPU_KERNELS) {
-  test_outliers<Kernels>();
-}
-
-TEST_CASE_TEMPLATE("kernels: means whose squares no double can hold", Kernels,
-                   GLUON_SYNCBN_CPU_KERNELS) {
-  test_huge_means<Kernels>();
-}
-
-TEST_CASE_TEMPLATE("kernels: outputs, with a shortcut and without", Kernels,
-                   GLUON_SYNCBN_CPU_KERNELS) {
-  test_outputs<Kernels>();
-}
-
-TEST_CASE_TEMPLATE("kernels: gradients and their sums", Kernels, GLUON_SYNCBN_CPU_KERNELS) {
-  test_gradients<Kernels>();
-}
-
-TEST_CASE_TEMPLATE("kernels: small outputs keep their digits", Kernels, GLUON_SYNCBN_CPU_KERNELS) {
-  test_small_outputs<Kernels>();
-}
-
-TEST_CASE_TEMPLATE("kernels: at 0 the slope is that from below", Kernels,
-                   GLUON_SYNCBN_CPU_KERNELS) {
-  test_kinks<Kernels>();
-}
-
-TEST_CASE_TEMPLATE("kernels: what is not finite, and where ELU is flat", Kernels,
-                   GLUON_SYNCBN_CPU_KERNELS) {
-  test_not_finite<Kernels>();
-}
-
-TEST_CASE_TEMPLATE("kernels: NaN and infinity spoil their own channels only", Kernels,
-                   GLUON_SYNCBN_CPU_KERNELS) {
-  test_spoiled_channels<Kernels>();
-}
-
-TEST_CASE_TEMPLATE("kernels: empty arrays", Kernels, GLUON_SYNCBN_CPU_KERNELS) {
-  test_empty_arrays<Kernels>();
+  Kernels kernels;
+  test_outliers(&kernels);
 }
 
 TEST_CASE_TEMPLATE("kernels: the same bits with any number of threads", Kernels,
                    GLUON_SYNCBN_CPU_KERNELS) {
   // Parts of runs depend on the number of threads.
-  test_same_bits<Kernels>({{2, 40, 7000}, {13000, 30, 1}, {20000, 3, 5}, {180, 61, 49}}, {{}});
+  Kernels kernels;
+  test_same_bits(&kernels, {{2, 40, 7000}, {13000, 30, 1}, {20000, 3, 5}, {180, 61, 49}}, {{}});
 }
 
 TEST_CASE_TEMPLATE("kernels: the same bits wherever arrays lie", Kernels,

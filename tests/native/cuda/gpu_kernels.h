@@ -226,7 +226,12 @@ class GpuKernels {
   cuda::Stream* stream() { return &stream_; }
 
  private:
-  cuda::Stream stream_{0};
+  static int first_gpu() {
+    need_gpu();
+    return 0;
+  }
+
+  cuda::Stream stream_{first_gpu()};
 };
 
 }  // namespace gluon_syncbn::tests

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "common/error.h"
 #include "cuda/runtime.h"
 
 #ifdef GLUON_SYNCBN_FAKE_CUDA
@@ -11,15 +12,13 @@
 #include "emulation/lockstep.h"
 #endif
 
-/// Leaves a test case, with a reason, where it cannot run.
-#define GLUON_SYNCBN_NEEDS_GPU()                                          \
-  if (gluon_syncbn::cuda::device_count() == 0) {                          \
-    MESSAGE("skipped: GPUs: " << gluon_syncbn::cuda::describe_devices()); \
-    return;                                                               \
-  }                                                                       \
-  static_cast<void>(0)
-
 namespace gluon_syncbn::tests {
+
+/// Skips a test, with a reason, where there are no GPUs.
+inline void need_gpu() {
+  if (cuda::device_count() > 0) return;
+  throw Error("skipped: GPUs: " + cuda::describe_devices());
+}
 
 #ifdef GLUON_SYNCBN_FAKE_CUDA
 /// Arrays of layouts to try, and how many of these. Kernels on the CPU are slow, and slower under

@@ -1,5 +1,5 @@
-// Several GPU contexts in rounds as the operator makes them: on one thread each, whose calls return
-// before the work is done.
+// What is true of GPU contexts alone: calls of CUDA, peers, lost GPUs, memory that others lend.
+// backend/test_passes.cc has what is true of all contexts.
 
 #include <doctest/doctest.h>
 
@@ -19,83 +19,23 @@
 #include "cuda/backend.h"
 #include "cuda/gpu.h"
 #include "cuda/needs_gpu.h"
-#include "cuda/shard.h"
 #include "support/captured_errors.h"
 #include "support/ranks.h"
+#include "support/step.h"
 
 namespace gluon_syncbn::tests {
+namespace {
 
-TEST_CASE("cuda backend: 1 to 8 contexts compute what one does on the whole batch") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  for (const bool in_place : {false, true}) {
-    for (const std::size_t number : {1, 2, 4, 8}) {
-      for (const std::int64_t inner : {1, 49, 5000}) {
-        CAPTURE(in_place);
-        CAPTURE(number);
-        CAPTURE(inner);
-        Layer layer({number}, inner);
-        for (const auto& shard : layer.shards) shard->in_place = in_place;
-        CHECK(layer.step() == no_errors(2 * number));
-        layer.check_one_batch();
-      }
-    }
-  }
-}
+/// As on a machine whose GPUs do not reach each other; for contexts that are made meanwhile.
+class NoPeerAccess {
+ public:
+  NoPeerAccess() { setenv("MXNET_ENABLE_GPU_P2P", "0", 1); }
+  ~NoPeerAccess() { unsetenv("MXNET_ENABLE_GPU_P2P"); }
+  NoPeerAccess(const NoPeerAccess&) = delete;
+  NoPeerAccess& operator=(const NoPeerAccess&) = delete;
+};
 
-TEST_CASE("cuda backend: a batch without elements moves nothing") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  Layer layer({2}, std::vector<Layout>(2, {0, 5, 49}));
-  layer.shards[1]->momentum.reset();
-  for (const auto& shard : layer.shards) shard->eps = 0;  // 1 / sqrt(variance + eps) is infinite
-  CHECK(layer.step() == no_errors(4));
-  for (const auto& shard : layer.shards) {
-    CHECK(shard->running_mean.download() == shard->zeros);
-    CHECK(shard->running_variance.download() == shard->ones);
-    CHECK(shard->num_batches.download() == std::vector<float>{0});
-    CHECK(shard->gamma_gradient.download() == shard->zeros);
-    CHECK(shard->beta_gradient.download() == shard->zeros);
-  }
-}
-
-TEST_CASE("cuda backend: in place, a gamma that is too small is the error of every device") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  const ShareGpus share;
-  for (const std::size_t number : {1, 2, 5}) {
-    CAPTURE(number);
-    Layer layer({number}, 49);
-    const auto& shards = layer.shards;
-    for (const float gamma : {0.0F, -1e-36F}) {
-      for (const auto& shard : shards) {
-        shard->in_place = true;
-        shard->set_gamma(3, gamma);
-      }
-      const auto errors = layer.step();
-      REQUIRE(errors.size() == 2 * number);
-      for (std::size_t i = 0; i < errors.size(); ++i) {
-        CAPTURE(errors[i]);
-        CHECK((i < number ? errors[i].empty()
-                          : contains(errors[i], "inplace=True: channel 3 has gamma ")));
-      }
-    }
-    // Of one device, and of a step that is not in place.
-    for (const auto& shard : shards) shard->set_gamma(3, 1);
-    shards.front()->set_gamma(4, 0);
-    const auto errors = layer.step();
-    CHECK(std::count(errors.begin(), errors.end(), "") == static_cast<long>(2 * number - 1));
-    for (const auto& shard : shards) shard->in_place = false;
-    CHECK(layer.step() == no_errors(2 * number));
-    // What is well again.
-    for (const auto& shard : shards) shard->in_place = true;
-    shards.front()->set_gamma(4, 1);
-    CHECK(layer.step() == no_errors(2 * number));
-    for (const auto& shard : shards) {
-      const auto dx = shard->dx.download();
-      CHECK(std::all_of(dx.begin(), dx.end(), [](float value) { return std::isfinite(value); }));
-    }
-  }
-}
+}  // namespace
 
 TEST_CASE("cuda backend: a context that the machine has not is an error with the GPUs it has") {
   // Not one that another test has made, where contexts may share GPUs.
@@ -105,10 +45,10 @@ TEST_CASE("cuda backend: a context that the machine has not is an error with the
 }
 
 TEST_CASE("cuda backend: by MXNET_ENABLE_GPU_P2P=0 devices meet in memory of the host") {
-  GLUON_SYNCBN_NEEDS_GPU();
+  need_gpu();
   const ShareGpus share;
   const NoPeerAccess no_peer_access;
-  Layer layer({3}, 49, 80);
+  Layer layer({{"gpu", 3}}, 49, 80);
   const auto message = cuda::Gpu::of(80).message(10);
   CHECK(message.on_host->place() == cuda::Memory::Place::kHost);
 #ifdef GLUON_SYNCBN_FAKE_CUDA
@@ -124,11 +64,26 @@ TEST_CASE("cuda backend: by MXNET_ENABLE_GPU_P2P=0 devices meet in memory of the
   layer.check_one_batch();
 }
 
+TEST_CASE("cuda backend: by MXNET_ENABLE_GPU_P2P=0 messages to processes need no copy") {
+  need_gpu();
+  const ShareGpus share;
+  const NoPeerAccess no_peer_access;
+  Layer layer({{"gpu", 2}, {"gpu", 1}}, 49, 90);
+  CHECK(layer.step() == no_errors(6));
+  layer.check_one_batch();
+#ifdef GLUON_SYNCBN_FAKE_CUDA
+  // What comes back from the other processes is copied to each device, in both passes.
+  const long before = copies();
+  CHECK(layer.step() == no_errors(6));
+  CHECK(copies() == before + 6);
+#endif
+}
+
 #ifdef GLUON_SYNCBN_FAKE_CUDA
 
 TEST_CASE("cuda backend: steps allocate nothing once there was one like them") {
   const ShareGpus share;
-  Layer layer({4}, 5000);
+  Layer layer({{"gpu", 4}}, 5000);
   for (const bool in_place : {false, true}) {
     for (const auto& shard : layer.shards) shard->in_place = in_place;
     layer.step();
@@ -143,9 +98,9 @@ TEST_CASE("cuda backend: three kernels a device in each direction, four to merge
   const ShareGpus share;
   struct Kind {
     ActType type = ActType::kNone;
-    bool adds_itself = false;
+    bool adds_shortcut = false;
     bool in_place = false;
-    bool wants_y = true;
+    bool wants_outputs = true;
   };
   const std::vector<Kind> few{{}, {ActType::kNone, false, false, false}};
   const std::vector<Kind> all{{},
@@ -168,7 +123,7 @@ TEST_CASE("cuda backend: three kernels a device in each direction, four to merge
       CAPTURE(number);
       CAPTURE(layout.outer);
       CAPTURE(layout.inner);
-      Layer layer({number}, std::vector<Layout>(number, layout));
+      Layer layer({{"gpu", number}}, std::vector<Layout>(number, layout));
       for (std::size_t rank = 1; rank < number; rank += 2) layer.shards[rank]->momentum.reset();
       layer.step();  // which checks peer access
       // An average over all batches also counts them.
@@ -176,13 +131,14 @@ TEST_CASE("cuda backend: three kernels a device in each direction, four to merge
       for (const Kind& kind : number == 2 ? all : few) {
         for (const auto& shard : layer.shards) {
           shard->activation = {kind.type, kind.type == ActType::kRelu ? 0 : 0.5};
-          shard->adds_itself = kind.adds_itself;
+          shard->adds_shortcut = kind.adds_shortcut;
           shard->in_place = kind.in_place;
-          shard->wants_y = kind.wants_y;
+          shard->wants_outputs = kind.wants_outputs;
         }
         const long before = launches();
         layer.step();
-        const long of_device = kind.wants_y ? kernels : kernels - 1;
+        // Sums, and the merge in forward, are always needed.
+        const long of_device = kind.wants_outputs ? kernels : kernels - 3;
         CHECK(launches() - before == static_cast<long>(number) * of_device + counting);
       }
     }
@@ -206,7 +162,7 @@ TEST_CASE("cuda backend: what a round asks of CUDA beside kernels, on which thre
   for (const std::size_t number : {1u, 2u, 3u, 4u, 8u}) {
     CAPTURE(number);
     const auto devices = static_cast<int>(number);
-    Layer layer({number}, 49);
+    Layer layer({{"gpu", number}}, 49);
     layer.step();
     const auto on_threads = [&](const char* call) {
       std::vector<long> calls;
@@ -245,11 +201,11 @@ TEST_CASE("cuda backend: what a round asks of CUDA beside kernels, on which thre
 
 TEST_CASE("cuda backend: the last device launches its outputs itself if it need not wait") {
   const ShareGpus share;
-  Layer layer({2}, 49);
+  Layer layer({{"gpu", 2}}, 49);
   layer.step();
   const auto forward = [&](std::size_t rank, Finishes* finishes) {
     const long before = fakeCudaCountHere("cudaLaunchKernel");
-    layer.shards[rank]->forward(&layer.join(rank)->forward_meeting(), finishes);
+    layer.forward(rank, finishes);
     return fakeCudaCountHere("cudaLaunchKernel") - before;
   };
   const auto become_idle = [](int context) {
@@ -264,7 +220,7 @@ TEST_CASE("cuda backend: the last device launches its outputs itself if it need 
     Finishes finishes;
     std::promise<void> release;
     std::optional<Setting> lost;
-    if (busy == Busy::kPeer) lost.emplace("LOST", layer.shards[0]->stream.ordinal());
+    if (busy == Busy::kPeer) lost.emplace("LOST", layer.shards[0]->ordinal());
     CHECK(forward(0, &finishes) == 1);
     if (busy != Busy::kPeer) become_idle(0);
     become_idle(1);
@@ -286,11 +242,11 @@ TEST_CASE("cuda backend: the last device launches its outputs itself if it need 
 TEST_CASE("cuda backend: a GPU gets access to another's memory when devices of the two meet") {
   const ShareGpus share;
   constexpr int kFirst = 60;  // contexts of their own
-  Layer layer({2}, 49, kFirst);
+  Layer layer({{"gpu", 2}}, 49, kFirst);
   const int ordinals = cuda::device_count() > 1 ? 2 : 1;
   const long before = meetings();
   for (const int context : {kFirst, kFirst + 1}) {
-    CHECK(Layer({1}, 49, context).step() == no_errors(2));
+    CHECK(Layer({{"gpu", 1}}, 49, context).step() == no_errors(2));
   }
   CHECK(meetings() == before);
   for (int i = 0; i < 3; ++i) CHECK(layer.step() == no_errors(4));
@@ -300,7 +256,7 @@ TEST_CASE("cuda backend: a GPU gets access to another's memory when devices of t
 TEST_CASE("cuda backend: where GPUs cannot reach each other, messages come to lie on the host") {
   const ShareGpus share;
   const Setting no_peers("PEERS", 0);
-  Layer layer({3}, 49, 70);
+  Layer layer({{"gpu", 3}}, 49, 70);
   for (int i = 0; i < 3; ++i) {
     const long copies_before = copies();
     const long on_host_before = host_allocations();
@@ -315,7 +271,7 @@ TEST_CASE("cuda backend: where GPUs cannot reach each other, messages come to li
 TEST_CASE("cuda backend: where peers read what is wrong, they meet on the host, with a warning") {
   const ShareGpus share;
   const Setting broken("PEERS", 2);
-  Layer layer({3}, 49, 120);  // contexts of their own
+  Layer layer({{"gpu", 3}}, 49, 120);  // contexts of their own
   const CapturedErrors errors;
   for (int i = 0; i < 3; ++i) {
     CHECK(layer.step() == no_errors(6));
@@ -334,13 +290,11 @@ TEST_CASE("cuda backend: a first read of a peer that does not end is an error af
   const ShareGpus share;
   if (cuda::device_count() == 1) return;
   const ScopedTimeout timeout(0.2);
-  Layer layer({3}, 49, 130);        // contexts of their own
-  const Setting hangs("PEERS", 3);  // until the layer gives memory back
+  Layer layer({{"gpu", 3}}, 49, 130);  // contexts of their own
+  const Setting hangs("PEERS", 3);     // until the layer gives memory back
   for (int i = 0; i < 2; ++i) {
     Finishes finishes;
-    for (const std::size_t rank : {0, 1, 2}) {
-      layer.shards[rank]->forward(&layer.join(rank)->forward_meeting(), &finishes);
-    }
+    for (const std::size_t rank : {0, 1, 2}) layer.forward(rank, &finishes);
     const auto errors = finishes.wait(3);
     CHECK(errors.size() == 3);
     for (const auto& error : errors) {
@@ -354,21 +308,19 @@ TEST_CASE("cuda backend: a lost device is an error of its peers after the timeou
   if (cuda::device_count() == 1) return;
   const ShareGpus share;
   constexpr int kFirst = 150;  // contexts of their own
-  Layer layer({3}, 49, kFirst);
+  Layer layer({{"gpu", 3}}, 49, kFirst);
   CHECK(layer.step() == no_errors(6));
   const ScopedTimeout timeout(0.2);
   Finishes finishes;
   {
-    const Setting lost("LOST", layer.shards[1]->stream.ordinal());
-    for (const std::size_t rank : {0, 1, 2}) {
-      layer.shards[rank]->forward(&layer.join(rank)->forward_meeting(), &finishes);
-    }
+    const Setting lost("LOST", layer.shards[1]->ordinal());
+    for (const std::size_t rank : {0, 1, 2}) layer.forward(rank, &finishes);
     for (const auto& error : finishes.wait(2)) {
       CHECK(contains(error, "gpu(151) has not finished its sums in 0.2 s"));
     }
     // Their threads and streams go on.
     for (const int context : {kFirst, kFirst + 2}) {
-      CHECK(Layer({1}, 49, context).step() == no_errors(2));
+      CHECK(Layer({{"gpu", 1}}, 49, context).step() == no_errors(2));
     }
   }
   CHECK(finishes.wait(3).back().empty());
@@ -379,7 +331,7 @@ TEST_CASE("cuda backend: on eight GPUs of which each reaches four, few messages 
   const ShareGpus share;
   const Setting eight("DEVICES", 8);
   const CubeMesh mesh;
-  Layer layer({8}, 49, 140);  // contexts of their own
+  Layer layer({{"gpu", 8}}, 49, 140);  // contexts of their own
   for (int i = 0; i < 3; ++i) {
     const long copies_before = copies();
     const long meetings_before = meetings();
@@ -394,8 +346,8 @@ TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages un
   if (cuda::device_count() == 1) return;
   const ShareGpus share;
   constexpr int kFirst = 110;  // contexts of their own, whose pools are empty
-  Layer layer({2}, 49, kFirst);
-  const int ordinal = layer.shards[1]->stream.ordinal();
+  Layer layer({{"gpu", 2}}, 49, kFirst);
+  const int ordinal = layer.shards[1]->ordinal();
   // After the moments and the check of peer access comes the output.
   const Faults fault("cudaLaunchKernel@" + std::to_string(ordinal) + "#3");
   std::promise<void> release;
@@ -403,9 +355,7 @@ TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages un
     released.wait();
   });
   Finishes finishes;
-  for (const std::size_t i : {0, 1}) {
-    layer.shards[i]->forward(&layer.join(i)->forward_meeting(), &finishes);
-  }
+  for (const std::size_t i : {0, 1}) layer.forward(i, &finishes);
   CHECK(finishes.wait(1) == std::vector<std::string>{""});
   const auto message = [] { return cuda::Gpu::of(kFirst).message(10); };
   // Kernels of the other device may still read the one that device 0 has written.
@@ -424,12 +374,64 @@ TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages un
 
 TEST_CASE("cuda backend: a fault of a kernel is the error of the call") {
   const ShareGpus share;
-  Layer layer({1}, 49, 20);
+  Layer layer({{"gpu", 1}}, 49, 20);
   // The merge: a fault of the sums can break the GPU before their event is recorded, and no
   // backward pass would follow.
   const Faults fault("kernel#2");
   const auto errors = layer.step();
   REQUIRE(errors.size() == 2);
+  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
+}
+
+TEST_CASE("cuda backend: steps of several processes do not allocate every time") {
+  const ShareGpus share;
+  // As many contexts as pools, so that what one process frees does not serve another.
+  Layer layer({{"gpu", 2}, {"gpu", 3}}, 5000, 30);
+  layer.step();
+  layer.step();
+  const long before = allocations();
+  constexpr int kSteps = 30;
+  for (int i = 0; i < kSteps; ++i) CHECK(layer.step() == no_errors(10));
+  // The memory in use at once depends on which device is late. So a step may still need more than
+  // all steps before it.
+  CHECK(allocations() - before < kSteps / 2);
+}
+
+TEST_CASE("cuda backend: a copy that fails on its way to the host is an error of all processes") {
+  const ShareGpus share;
+  Layer layer({{"gpu", 2}, {"gpu", 1}}, 49, 40);
+  Finishes alone;
+  for (const auto& shard : layer.shards) {
+    const auto pass = shard->forward_pass(alone.one());
+    pass->sum();
+    pass->fail("only to make what the first step needs");
+  }
+  alone.wait(3);
+  const Faults fault("copy");
+  const auto errors = layer.step();
+  REQUIRE(errors.size() == 3);
+  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
+}
+
+TEST_CASE("cuda backend: a copy that fails on its way back is an error for all in backward") {
+  const ShareGpus share;
+  Layer layer({{"gpu", 2}, {"gpu", 1}}, 49, 50);
+  // Statistics for backward: forward may fail before it has any.
+  REQUIRE(layer.step() == no_errors(6));
+  layer.wire->hold();
+  Finishes forwards;
+  std::vector<std::shared_ptr<Round>> rounds;
+  for (const std::size_t i : {0, 1, 2}) rounds.push_back(layer.forward(i, &forwards));
+  layer.wire->wait_for_held();
+  const Faults fault("copy");
+  layer.wire->release();
+  int failed = 0;
+  for (const auto& error : forwards.wait(3)) failed += error.empty() ? 0 : 1;
+  CHECK(failed >= 1);  // with all that share its GPU
+  Finishes backwards;
+  for (const std::size_t i : {0, 1, 2}) layer.backward(i, rounds[i].get(), &backwards);
+  const auto errors = backwards.wait(3);
+  REQUIRE(errors.size() == 3);
   for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
 }
 

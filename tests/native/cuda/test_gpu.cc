@@ -13,8 +13,8 @@
 #include "cuda/backend.h"
 #include "cuda/gpu.h"
 #include "cuda/needs_gpu.h"
-#include "cuda/shard.h"
 #include "support/refused_threads.h"
+#include "support/step.h"
 
 #ifdef GLUON_SYNCBN_FAKE_CUDA
 #include "cuda/check.h"
@@ -35,7 +35,7 @@ std::vector<std::string> finish(cuda::Gpu* gpu) {
 }  // namespace
 
 TEST_CASE("cuda gpu: without a thread of its own a context is refused, until there can be one") {
-  GLUON_SYNCBN_NEEDS_GPU();
+  need_gpu();
   const ShareGpus share;
   const int before = started_threads();
   cuda::backend_of(kIndex, "layer");

@@ -15,20 +15,14 @@
 
 namespace gluon_syncbn::tests {
 
-TEST_CASE_TEMPLATE("cuda phases: moments", T, float, double, Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_moments<GpuKernels<T>>();
+GLUON_SYNCBN_KERNEL_TESTS("cuda kernels", GpuKernels<float>, GpuKernels<double>, GpuKernels<Half>)
+
+TEST_CASE("cuda kernels: a pivot that is an outlier does no harm") {
+  GpuKernels<float> kernels;
+  test_outliers(&kernels);
 }
 
-TEST_CASE("cuda phases: a pivot that is an outlier does no harm") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_outliers<GpuKernels<float>>();
-}
-
-TEST_CASE("cuda phases: means whose squares no double can hold") {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_huge_means<GpuKernels<double>>();
-  // Those of devices, where they merge.
+TEST_CASE("cuda kernels: devices merge means whose squares no double can hold") {
   GpuKernels<double> kernels;
   const std::vector<double> message{-3e200, 5, 2, 7};
   for (const std::size_t devices : {1, 2, 5}) {
@@ -54,46 +48,8 @@ TEST_CASE("cuda phases: means whose squares no double can hold") {
   }
 }
 
-TEST_CASE_TEMPLATE("cuda activations: outputs, with a shortcut and without", T, float, double,
-                   Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_outputs<GpuKernels<T>>();
-}
-
-TEST_CASE_TEMPLATE("cuda activations: gradients and their sums", T, float, double, Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_gradients<GpuKernels<T>>();
-}
-
-TEST_CASE_TEMPLATE("cuda activations: small outputs keep their digits", T, float, double, Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_small_outputs<GpuKernels<T>>();
-}
-
-TEST_CASE_TEMPLATE("cuda activations: at 0 the slope is that from below", T, float, double, Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_kinks<GpuKernels<T>>();
-}
-
-TEST_CASE_TEMPLATE("cuda activations: what is not finite, and where ELU is flat", T, float, double,
-                   Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_not_finite<GpuKernels<T>>();
-}
-
-TEST_CASE_TEMPLATE("cuda phases: what is not a number stays in its channel", T, float, double,
-                   Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_spoiled_channels<GpuKernels<T>>();
-}
-
-TEST_CASE_TEMPLATE("cuda phases: arrays without elements", T, float, double, Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
-  test_empty_arrays<GpuKernels<T>>();
-}
-
-TEST_CASE_TEMPLATE("cuda phases: the same bits every time", T, float, Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
+TEST_CASE_TEMPLATE("cuda kernels: the same bits every time", T, float, Half) {
+  GpuKernels<T> kernels;
   // One chunk, several and very many; channels in one column, and in several of many tiles.
   std::vector<Layout> layouts;
   for (const Layout& layout :
@@ -101,12 +57,11 @@ TEST_CASE_TEMPLATE("cuda phases: the same bits every time", T, float, Half) {
         Layout{40000, 3, 1}, Layout{700, 64, 5}, Layout{230000, 1, 1}}) {
     if (layout.count() * layout.channels <= 8 * kMostElements) layouts.push_back(layout);
   }
-  test_same_bits<GpuKernels<T>>(layouts, {{}, {ActType::kElu, 1}});
+  test_same_bits(&kernels, layouts, {{}, {ActType::kElu, 1}});
 }
 
-TEST_CASE_TEMPLATE("cuda activations: gradients of parameters and of both inputs; statistics", T,
-                   float, double, Half) {
-  GLUON_SYNCBN_NEEDS_GPU();
+TEST_CASE_TEMPLATE("cuda kernels: gradients of parameters and of both inputs; statistics", T, float,
+                   double, Half) {
   using R = Real<T>;
   GpuKernels<T> kernels;
   for_each_case<T>(kernels.layouts(), [&](LayerCase<T>* given, std::uint32_t number) {
@@ -118,7 +73,7 @@ TEST_CASE_TEMPLATE("cuda activations: gradients of parameters and of both inputs
       REQUIRE(kept[c] == given->means[c]);
       REQUIRE(kept[channels + c] == variance);
       REQUIRE(kept[2 * channels + c] ==
-              doctest::Approx(static_cast<double>(given->inv_std(c))).epsilon(1e-15));
+              doctest::Approx(static_cast<double>(given->channel(c).inv_std)).epsilon(1e-15));
       // The average over one batch.
       REQUIRE(kept[3 * channels + c] == static_cast<double>(static_cast<R>(given->means[c])));
       REQUIRE(kept[4 * channels + c] == static_cast<double>(static_cast<R>(variance)));
@@ -131,7 +86,8 @@ TEST_CASE_TEMPLATE("cuda activations: gradients of parameters and of both inputs
       phases.input_gradient(WriteMode::kAssign, &ignored);
       const std::vector<R> of_gamma = phases.gamma_gradient(), of_beta = phases.beta_gradient();
       for (std::size_t c = 0; c < channels; ++c) {
-        const double product = given->sum_dz_centered[c] * static_cast<double>(given->inv_std(c));
+        const double product =
+            given->sum_dz_centered[c] * static_cast<double>(given->channel(c).inv_std);
         REQUIRE(of_gamma[c] == static_cast<R>(product));
         REQUIRE(of_beta[c] == static_cast<R>(static_cast<double>(before[c]) + given->sum_dz[c]));
       }

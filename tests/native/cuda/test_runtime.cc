@@ -23,9 +23,9 @@
 #include "cuda/gpu.h"
 #include "cuda/kernels/per_channel.h"
 #include "cuda/runtime.h"
-#include "cuda/shard.h"
 #include "cuda/thread_context.h"
 #include "support/ranks.h"
+#include "support/step.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -283,7 +283,7 @@ TEST_CASE("cuda runtime: a context's thread that MXNet has sent elsewhere works 
   const ShareGpus share;
   constexpr int kFirst = 370;  // on GPU 10 of 12; no other test uses this context and the next one
   constexpr int kElsewhere = 9;
-  Layer layer({2}, 49, kFirst);
+  Layer layer({{"gpu", 2}}, 49, kFirst);
   CHECK(layer.step() == no_errors(4));
   for (const int index : {kFirst, kFirst + 1}) {
     cuda::Gpu::of(index).post([] { CHECK(OF_HOST(cudaSetDevice)(kElsewhere) == cudaSuccess); });
@@ -363,15 +363,13 @@ TEST_CASE("cuda runtime: kernels of NCCL in all hardware queues keep no round wa
   const FreshGpus fresh;
   const ShareGpus share;
   constexpr int kFirst = 382;  // on GPU 10 of 12; no other test uses this context and the next one
-  Layer layer({2}, 49, kFirst);
+  Layer layer({{"gpu", 2}}, 49, kFirst);
   CHECK(layer.step() == no_errors(4));
   Finishes finishes;
   Collective collective(8);
   const bool have_met = collective.run([&] {
     const long before = fakeCudaCount("cudaEventQuery", -1);
-    for (const std::size_t i : {0, 1}) {
-      layer.shards[i]->forward(&layer.join(i)->forward_meeting(), &finishes);
-    }
+    for (const std::size_t i : {0, 1}) layer.forward(i, &finishes);
     wait_for_call("cudaEventQuery", before);
   });
   CHECK(have_met);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <thread>
 
 #include "cuda/runtime.h"
@@ -30,18 +29,15 @@ Values random_values(std::size_t size, std::uint32_t seed, double mean, double d
   return values;
 }
 
-void check_close(const std::string& what, const NDArray& actual, const Values& expected) {
+void check_array(const std::string& what, const NDArray& actual, const Values& expected) {
   long double largest = 1;
   for (const long double value : expected) largest = std::max(largest, std::fabs(value));
   const Values values = actual.read();
   REQUIRE(values.size() == expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (std::fabs(values[i] - expected[i]) <= 2e-5 * largest) continue;
-    FAIL_CHECK(what << " on device " << actual.context().dev_id << " at " << i << " is "
-                    << static_cast<double>(values[i]) << " but " << static_cast<double>(expected[i])
-                    << " is expected");
-    return;
-  }
+  check_close(
+      what + " on device " + std::to_string(actual.context().dev_id), values.size(),
+      [&](std::size_t i) { return values[i]; }, [&](std::size_t i) { return expected[i]; },
+      [&](std::size_t) { return 2e-5L * largest; });
 }
 
 }  // namespace
@@ -68,14 +64,7 @@ Library::~Library() {
 }
 
 mxnet::Context device(int index) {
-  const char* type = std::getenv("GLUON_SYNCBN_TEST_DEVICE");
-  const bool gpu = type && std::string(type) == "gpu";
-  return {gpu ? mxnet::kGPUContext : mxnet::kCPUContext, index};
-}
-
-std::string name_of(int index) {
-  const bool gpu = device(index).dev_type == mxnet::kGPUContext;
-  return (gpu ? "gpu(" : "cpu(") + std::to_string(index) + ")";
+  return {tested_type() == "gpu" ? mxnet::kGPUContext : mxnet::kCPUContext, index};
 }
 
 Batch::Batch(const std::vector<Shape>& shapes, std::uint32_t seed, double mean) {
@@ -155,7 +144,7 @@ std::vector<Call> Layer::call(const std::vector<NDArray>& data, std::vector<int>
 Normalized Layer::check_outputs(const Tensor& x, const std::vector<Call>& calls, bool is_train) {
   auto forward = normalize(x, options, is_train, &expected);
   for (std::size_t d = 0; d < calls.size(); ++d) {
-    check_close("output", calls[d].out, forward.out.shards[d]);
+    check_array("output", calls[d].out, forward.out.shards[d]);
   }
   return forward;
 }
@@ -168,7 +157,7 @@ void Layer::check_gradients(const Normalized& forward, const Tensor& dy,
     for (long double& value : values) {
       value = (request == mxnet::kNull ? 0 : value) + (request == mxnet::kWrite ? 0 : kBefore);
     }
-    check_close("gradient of " + what, actual, values);
+    check_array("gradient of " + what, actual, values);
   };
   for (std::size_t d = 0; d < calls.size(); ++d) {
     const Call& call = calls[d];
@@ -182,8 +171,8 @@ void Layer::check_running() const {
   constexpr std::size_t kMean = 2;
   constexpr std::size_t kVar = 3;
   for (const auto& own : parameters) {
-    check_close("running mean", own[kMean], expected.running_mean);
-    check_close("running variance", own[kVar], expected.running_var);
+    check_array("running mean", own[kMean], expected.running_mean);
+    check_array("running variance", own[kVar], expected.running_var);
     CHECK(own[kMean].read() == parameters.front()[kMean].read());
     CHECK(own[kVar].read() == parameters.front()[kVar].read());
     if (!options.momentum) CHECK(own[kVar + 1].read().front() == expected.batches);

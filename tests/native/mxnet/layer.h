@@ -30,9 +30,7 @@ class Library {
   const long handles_before_ = fake_mxnet::handles_given_out();
 };
 
-/// gpu(index) if GLUON_SYNCBN_TEST_DEVICE is gpu.
 mxnet::Context device(int index);
-std::string name_of(int index);
 
 /// Random values of standard deviation 1 about `mean`: shard i is on device i.
 struct Batch {

@@ -87,7 +87,8 @@ TEST_CASE_FIXTURE(Library, "faults: a device that cannot begin fails its peer at
   const auto op = fake_mxnet::Node(layer.attributes).create_operator(device(1), inputs);
   op->forward(inputs, out, true, false, mxnet::kAdd);
   check_error(out, {"inplace=True cannot add"});
-  check_error(peer.out, {"failed on " + name_of(1), "inplace=True cannot add"});
+  check_error(peer.out,
+              {"failed on " + Device{tested_type(), 1}.name(), "inplace=True cannot add"});
 }
 
 TEST_CASE_FIXTURE(Library, "faults: an input that is late holds nobody up for good") {

@@ -58,6 +58,11 @@ struct Data {
     return static_cast<std::size_t>(layout.outer * layout.channels * layout.inner);
   }
   const T* data() const { return elements.data(); }
+  std::vector<long double> values() const {
+    std::vector<long double> values;
+    for (const T element : elements) values.push_back(Type<T>::value(element));
+    return values;
+  }
   std::size_t channel(std::size_t i) const {
     return i / static_cast<std::size_t>(layout.inner) % static_cast<std::size_t>(layout.channels);
   }
@@ -92,23 +97,5 @@ inline double mean_of(std::uint32_t number) {
   const double all[] = {0, 1, -37, 1e3, 1e4};
   return all[number % 5];
 }
-
-/// Computes the moments by definition, in long double.
-struct Reference {
-  std::vector<long double> mean;
-  std::vector<long double> m2;
-
-  template <class T>
-  explicit Reference(const Data<T>& x)
-      : mean(static_cast<std::size_t>(x.layout.channels)), m2(mean.size()) {
-    const auto count = static_cast<long double>(x.layout.count());
-    for (std::size_t i = 0; i < x.elements.size(); ++i) mean[x.channel(i)] += x.at(i);
-    for (long double& sum : mean) sum /= count;
-    for (std::size_t i = 0; i < x.elements.size(); ++i) {
-      const long double deviation = x.at(i) - mean[x.channel(i)];
-      m2[x.channel(i)] += deviation * deviation;
-    }
-  }
-};
 
 }  // namespace gluon_syncbn::tests

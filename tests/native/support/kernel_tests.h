@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -32,9 +33,9 @@
 #include "common/layout.h"
 #include "common/write_mode.h"
 #include "norm/activation.h"
-#include "support/activations.h"
 #include "support/arrays.h"
 #include "support/layer_case.h"
+#include "support/oracle.h"
 #include "support/values.h"
 
 namespace gluon_syncbn::tests {
@@ -70,8 +71,8 @@ void for_each_layout(const std::vector<Layout>& layouts, const Try& try_layout) 
   }
 }
 
-/// Calls kernel(write, &out) for both ways of writing. Counts the elements of `out` whose distance
-/// from reference(i) is larger than magnitude(i), the sum of its absolute terms, allows.
+/// Calls kernel(write, &out) for both ways of writing. Checks `out` against reference(i). The error
+/// may be as large as magnitude(i), the sum of its absolute terms, allows.
 template <class T, class Kernel, class Value, class Magnitude>
 void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference,
                   const Magnitude& magnitude) {
@@ -81,16 +82,15 @@ void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference
   for (const WriteMode write : {WriteMode::kAssign, WriteMode::kAdd}) {
     std::vector<T> out = before.elements;
     kernel(write, &out);
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const long double added = write == WriteMode::kAdd ? before.at(i) : 0;
-      const long double expected = reference(i) + added;
-      const long double tolerance = 6 * Type<T>::kUnit * (magnitude(i) + std::fabs(added)) + split +
-                                    Type<T>::storing(expected);
-      if (!(std::fabs(Type<T>::value(out[i]) - expected) <= tolerance)) ++wrong;
-    }
-    CAPTURE((write == WriteMode::kAdd));
-    CHECK(wrong == 0);
+    const auto added = [&](std::size_t i) { return write == WriteMode::kAdd ? before.at(i) : 0; };
+    const auto expected = [&](std::size_t i) { return reference(i) + added(i); };
+    check_close(
+        write == WriteMode::kAdd ? "sum" : "output", out.size(),
+        [&](std::size_t i) { return Type<T>::value(out[i]); }, expected,
+        [&](std::size_t i) {
+          return 6 * Type<T>::kUnit * (magnitude(i) + std::fabs(added(i))) + split +
+                 Type<T>::storing(expected(i));
+        });
   }
 }
 
@@ -99,19 +99,25 @@ void check_output(const Data<T>& x, const Kernel& kernel, const Value& reference
 template <class T>
 void check_moments(const Data<T>& x, const std::vector<double>& found, long double unit,
                    long double mean_unit) {
-  const Reference exact(x);
+  const ExactMoments exact({{x.layout}, {x.values()}});
   const auto count = static_cast<long double>(x.layout.count());
   REQUIRE(found.size() == 2 * exact.mean.size());
-  for (std::size_t c = 0; c < exact.mean.size(); ++c) {
-    // Half data of a large mean may have no deviations at all.
-    const long double deviation = std::sqrt(exact.m2[c] / count);
-    const long double in_double = 4e-15L * (std::fabs(exact.mean[c]) + deviation);
-    const long double mean_tolerance = 4 * mean_unit * deviation + in_double;
-    const long double m2_tolerance =
-        count * deviation * (8 * unit * deviation + in_double) + count * in_double * in_double;
-    REQUIRE(std::fabs(found[c] - exact.mean[c]) <= mean_tolerance);
-    REQUIRE(std::fabs(found[exact.mean.size() + c] - exact.m2[c]) <= m2_tolerance);
-  }
+  // Half data of a large mean may have no deviations at all.
+  const auto deviation = [&](std::size_t c) { return std::sqrt(exact.m2[c] / count); };
+  const auto in_double = [&](std::size_t c) {
+    return 4e-15L * (std::fabs(exact.mean[c]) + deviation(c));
+  };
+  check_close(
+      "mean", exact.mean.size(), [&](std::size_t c) { return found[c]; },
+      [&](std::size_t c) { return exact.mean[c]; },
+      [&](std::size_t c) { return 4 * mean_unit * deviation(c) + in_double(c); });
+  check_close(
+      "M2", exact.m2.size(), [&](std::size_t c) { return found[exact.mean.size() + c]; },
+      [&](std::size_t c) { return exact.m2[c]; },
+      [&](std::size_t c) {
+        return count * deviation(c) * (8 * unit * deviation(c) + in_double(c)) +
+               count * in_double(c) * in_double(c);
+      });
 }
 
 template <class T>
@@ -168,8 +174,7 @@ void check_outputs(const LayerCase<T>& given, Phases* phases) {
 template <class T, class Phases>
 void check_gradient_sums(const LayerCase<T>& given, Phases* phases, long double unit) {
   const std::vector<double> found = phases->gradient_sums();
-  std::vector<long double> first(given.channels()), second(first), first_size(first),
-      second_size(first);
+  Values first(given.channels()), second(first), first_size(first), second_size(first);
   for (std::size_t i = 0; i < given.x.elements.size(); ++i) {
     const std::size_t c = given.x.channel(i);
     first[c] += given.dz(i);
@@ -179,10 +184,14 @@ void check_gradient_sums(const LayerCase<T>& given, Phases* phases, long double 
     second_size[c] += given.size_of_dz(i) * given.size_of_centered(i) +
                       0x1p-24L * std::fabs(given.means[c] * given.dz(i));
   }
-  for (std::size_t c = 0; c < given.channels(); ++c) {
-    REQUIRE(std::fabs(found[c] - first[c]) <= unit * first_size[c]);
-    REQUIRE(std::fabs(found[given.channels() + c] - second[c]) <= unit * second_size[c]);
-  }
+  const auto check = [&](const std::string& of, std::size_t begin, const Values& expected,
+                         const Values& size) {
+    check_close(
+        "sum of " + of, expected.size(), [&](std::size_t c) { return found[begin + c]; },
+        [&](std::size_t c) { return expected[c]; }, [&](std::size_t c) { return unit * size[c]; });
+  };
+  check("dz", 0, first, first_size);
+  check("dz * (x - mean)", given.channels(), second, second_size);
 }
 
 /// Checks `input_gradient`, which is the one of phases() or another that should give the same
@@ -290,7 +299,8 @@ void check_running_statistics(const Layout& layout, Kernels* kernels) {
           given.dy.elements[20] = Type<T>::of(dy);
           std::vector<T> dx(given.x.elements.size());
           kernels->phases(given).input_gradient(WriteMode::kAssign, &dx);
-          const auto expected = static_cast<double>(given.factor(given.x.channel(20))) * dy * slope;
+          const auto expected =
+              static_cast<double>(given.channel(given.x.channel(20)).scale()) * dy * slope;
           CHECK(static_cast<double>(Type<T>::value(dx[20])) ==
                 doctest::Approx(expected).epsilon(1e-3));
         }
@@ -314,8 +324,9 @@ void check_flat(const Layout& layout, Kernels* kernels) {
   std::vector<T> dx(y.size());
   kernels->phases(given).input_gradient(WriteMode::kAssign, &dx);
   // z is no further below 0 than the dtype can represent.
-  const auto expected = static_cast<double>(
-      given.constant(0) + given.slope(0) * (kSaturation<T> - given.beta[0]) / given.factor(0));
+  const Channel channel = given.channel(0);
+  const auto expected =
+      static_cast<double>(channel.dx(0, (kSaturation<T> - channel.beta) / channel.scale()));
   for (std::size_t i = 0; i < dx.size(); ++i) {
     CAPTURE(i);
     const auto found = static_cast<double>(Type<T>::value(dx[i]));
@@ -327,30 +338,42 @@ void check_flat(const Layout& layout, Kernels* kernels) {
   }
 }
 
-// The tests, whose cases are in cpu/test_kernels.cc and cuda/test_kernels.cc.
+// The tests.
+
+/// Checks equal elements whose squares are too large for double.
+template <class Kernels>
+void test_huge_means(Kernels* kernels) {
+  for (const Layout& layout : {Layout{1, 3, 1}, Layout{2, 3, 1}, Layout{3, 5, 7},
+                               Layout{2000, 3, 1}, Layout{2, 3, 49}, Layout{1, 2, 9973}}) {
+    CAPTURE(layout.outer);
+    CAPTURE(layout.inner);
+    Data<double> x(layout, 0, 1, 3);
+    for (double& element : x.elements) element = -3e200;
+    check_constant(x, kernels->moments(x, 0));
+  }
+}
 
 template <class Kernels>
-void test_moments() {
+void test_moments(Kernels* kernels) {
   using T = typename Kernels::Element;
-  Kernels kernels;
-  for_each_layout(kernels.layouts(), [&](const Layout& layout, std::uint32_t number) {
+  for_each_layout(kernels->layouts(), [&](const Layout& layout, std::uint32_t number) {
     const Data<T> x(layout, mean_of(number), 1, 3);
-    check_moments(x, kernels.moments(x, number), Kernels::kUnitOfMoments);
+    check_moments(x, kernels->moments(x, number), Kernels::kUnitOfMoments);
     const Data<T> constant(layout, mean_of(number), 0, 3);
     if (Kernels::kExactMeans) {
-      check_constant(constant, kernels.moments(constant, number));
+      check_constant(constant, kernels->moments(constant, number));
     } else {
-      check_moments(constant, kernels.moments(constant, number), 0);
+      check_moments(constant, kernels->moments(constant, number), 0);
     }
   });
+  if constexpr (std::is_same_v<T, double>) test_huge_means(kernels);
 }
 
 /// Checks moments if the first values, with which kernels guess the mean, are far from it, and if
 /// the mean moves.
 template <class Kernels>
-void test_outliers() {
+void test_outliers(Kernels* kernels) {
   using T = typename Kernels::Element;
-  Kernels kernels;
   for (const Layout& layout :
        {Layout{6, 3, 5000}, Layout{2, 3, 5000}, Layout{2, 3, 4999}, Layout{40, 3, 49},
         Layout{9000, 3, 1}, Layout{700, 131, 1}, Layout{200, 3, 7}, Layout{500, 5, 3}}) {
@@ -378,48 +401,26 @@ void test_outliers() {
     for (const Data<T>* x : {&moving, &one, &many}) {
       // M2 with far outliers is also rounded to double.
       const long double rounding = x == &moving ? 0 : 0x1p-50L;
-      check_moments(*x, kernels.moments(*x, 0), 2 * Kernels::kUnitOfMoments + rounding,
+      check_moments(*x, kernels->moments(*x, 0), 2 * Kernels::kUnitOfMoments + rounding,
                     std::min(Kernels::kUnitOfMoments, 5e-8L));
     }
   }
 }
 
-/// Checks equal elements whose squares are too large for double.
 template <class Kernels>
-void test_huge_means() {
+void test_outputs(Kernels* kernels) {
   using T = typename Kernels::Element;
-  if constexpr (std::is_same_v<T, double>) {
-    Kernels kernels;
-    for (const Layout& layout : {Layout{1, 3, 1}, Layout{2, 3, 1}, Layout{3, 5, 7},
-                                 Layout{2000, 3, 1}, Layout{2, 3, 49}, Layout{1, 2, 9973}}) {
-      CAPTURE(layout.outer);
-      CAPTURE(layout.inner);
-      Data<T> x(layout, 0, 1, 3);
-      for (T& element : x.elements) element = -3e200;
-      const std::vector<double> found = kernels.moments(x, 0);
-      for (std::size_t i = 0; i < found.size(); ++i) {
-        CHECK(found[i] == (i < found.size() / 2 ? -3e200 : 0));
-      }
-    }
-  }
-}
-
-template <class Kernels>
-void test_outputs() {
-  using T = typename Kernels::Element;
-  Kernels kernels;
-  for_each_case<T>(kernels.layouts(), [&](const LayerCase<T>* given, std::uint32_t number) {
-    auto phases = kernels.phases(*given, number);
+  for_each_case<T>(kernels->layouts(), [&](const LayerCase<T>* given, std::uint32_t number) {
+    auto phases = kernels->phases(*given, number);
     check_outputs(*given, &phases);
   });
 }
 
 template <class Kernels>
-void test_gradients() {
+void test_gradients(Kernels* kernels) {
   using T = typename Kernels::Element;
-  Kernels kernels;
-  for_each_case<T>(kernels.layouts(), [&](LayerCase<T>* given, std::uint32_t number) {
-    auto phases = kernels.phases(*given, number);
+  for_each_case<T>(kernels->layouts(), [&](LayerCase<T>* given, std::uint32_t number) {
+    auto phases = kernels->phases(*given, number);
     for_each_by(given, [&] {
       check_gradient_sums(*given, &phases, Kernels::kUnitOfSums);
       check_gradients(*given, &phases);
@@ -429,9 +430,8 @@ void test_gradients() {
 
 /// With a gamma of 1e-3 and a beta of 0, exp(z) - 1 and log(1 + y) would lose digits.
 template <class Kernels>
-void test_small_outputs() {
+void test_small_outputs(Kernels* kernels) {
   using T = typename Kernels::Element;
-  Kernels kernels;
   for (const Activation& activation : kActivationsAndNone) {
     LayerCase<T> given({2, 6, 49}, activation, 1);
     for (auto& gamma : given.gamma) gamma = 1e-3F;
@@ -439,7 +439,7 @@ void test_small_outputs() {
     for (std::size_t i = 0; i < given.y.elements.size(); ++i) {
       given.y.elements[i] = Type<T>::of(1e-3 * static_cast<double>(given.y.at(i)));
     }
-    auto phases = kernels.phases(given);
+    auto phases = kernels->phases(given);
     check_outputs(given, &phases);
     for_each_by(&given, [&] {
       check_gradient_sums(given, &phases, Kernels::kUnitOfSums);
@@ -449,16 +449,16 @@ void test_small_outputs() {
 }
 
 template <class Kernels>
-void test_kinks() {
+void test_kinks(Kernels* kernels) {
   using T = typename Kernels::Element;
-  Kernels kernels;
   for (const Layout& layout :
        {Layout{5, 6, 1}, Layout{2, 6, 49}, Layout{300, 1, 1}, Layout{1, 1, 1}, Layout{33, 5, 17},
         Layout{1, 3, 2049}, Layout{700, 9, 5}}) {
     if (layout.count() * layout.channels > 2 * Kernels::kMostElements) continue;
-    for (const Activation& activation : kActivations) {
+    for (const Activation& activation : kActivationsAndNone) {
+      if (activation.type == ActType::kNone) continue;
       auto given = case_at_kink<T>(layout, activation);
-      auto phases = kernels.phases(given);
+      auto phases = kernels->phases(given);
       check_outputs(given, &phases);
       for_each_by(&given, [&] {
         check_gradient_sums(given, &phases, Kernels::kUnitOfEqualSums);
@@ -469,23 +469,21 @@ void test_kinks() {
 }
 
 template <class Kernels>
-void test_not_finite() {
+void test_not_finite(Kernels* kernels) {
   using T = typename Kernels::Element;
-  Kernels kernels;
   for (const Layout& layout : {Layout{1, 1, 64}, Layout{64, 1, 1}}) {
-    check_not_finite<T>(layout, &kernels);
-    check_running_statistics<T>(layout, &kernels);
-    check_flat<T>(layout, &kernels);
+    check_not_finite<T>(layout, kernels);
+    check_running_statistics<T>(layout, kernels);
+    check_flat<T>(layout, kernels);
   }
 }
 
 /// Checks that values which are not finite in channels 1 to 3 of 6 change no other channel.
 template <class Kernels>
-void test_spoiled_channels() {
+void test_spoiled_channels(Kernels* kernels) {
   using T = typename Kernels::Element;
   const double infinity = std::numeric_limits<double>::infinity();
   const double values[] = {std::numeric_limits<double>::quiet_NaN(), infinity, -infinity};
-  Kernels kernels;
   for (const Layout& layout : {Layout{5, 6, 1}, Layout{3, 6, 7}, Layout{2, 6, 49}, Layout{40, 6, 1},
                                Layout{1, 6, 2049}, Layout{3, 6, 2049}}) {
     CAPTURE(layout.outer);
@@ -509,16 +507,16 @@ void test_spoiled_channels() {
     LayerCase<T> spoiled_x = clean, spoiled_dy = clean;
     spoil(&spoiled_x.x);
     spoil(&spoiled_dy.dy);
-    check(kernels.moments(spoiled_x.x, 0), kernels.moments(clean.x, 0));
-    const auto sums = kernels.phases(clean).gradient_sums();
-    check(kernels.phases(spoiled_x).gradient_sums(), sums, 6);
-    check(kernels.phases(spoiled_dy).gradient_sums(), sums);
+    check(kernels->moments(spoiled_x.x, 0), kernels->moments(clean.x, 0));
+    const auto sums = kernels->phases(clean).gradient_sums();
+    check(kernels->phases(spoiled_x).gradient_sums(), sums, 6);
+    check(kernels->phases(spoiled_dy).gradient_sums(), sums);
 
     LayerCase<T> spoiled = spoiled_x;  // has the statistics of such data
     for (std::size_t c = 1; c <= 3; ++c)
       spoiled.means[c] = spoiled.sum_dz_centered[c] = values[c - 1];
     const auto outputs = [&](const LayerCase<T>& given) {
-      auto phases = kernels.phases(given);
+      auto phases = kernels->phases(given);
       std::vector<T> y(given.x.elements.size()), dx(y);
       phases.normalize(WriteMode::kAssign, false, &y);
       phases.input_gradient(WriteMode::kAssign, &dx);
@@ -537,15 +535,14 @@ void test_spoiled_channels() {
 }
 
 template <class Kernels>
-void test_empty_arrays() {
+void test_empty_arrays(Kernels* kernels) {
   using T = typename Kernels::Element;
-  Kernels kernels;
   for (const Layout& layout :
        {Layout{0, 3, 1}, Layout{0, 3, 49}, Layout{2, 3, 0}, Layout{2, 0, 1}, Layout{2, 0, 49}}) {
     const LayerCase<T> given(layout, {}, 1);
-    auto phases = kernels.phases(given);
+    auto phases = kernels->phases(given);
     const std::vector<double> zeros(2 * given.channels(), 0.0);
-    CHECK(same_bits(kernels.moments(given.x, 0), zeros));
+    CHECK(same_bits(kernels->moments(given.x, 0), zeros));
     CHECK(same_bits(phases.gradient_sums(), zeros));
     std::vector<T> none;
     phases.normalize(WriteMode::kAssign, false, &none);
@@ -566,10 +563,9 @@ auto everything(const LayerCase<T>& given, std::uint32_t number, Kernels* kernel
 }
 
 template <class Kernels>
-void test_same_bits(const std::vector<Layout>& layouts,
+void test_same_bits(Kernels* kernels, const std::vector<Layout>& layouts,
                     const std::vector<Activation>& activations) {
   using T = typename Kernels::Element;
-  Kernels kernels;
   for (const Layout& layout : layouts) {
     CAPTURE(layout.outer);
     CAPTURE(layout.inner);
@@ -577,11 +573,31 @@ void test_same_bits(const std::vector<Layout>& layouts,
       LayerCase<T> given(layout, activation, 5);
       for_each_by(&given, [&] {
         if (activation.type == ActType::kNone && given.by != By::kInput) return;
-        const auto expected = everything(given, 5, &kernels);
-        kernels.in_all_orders([&] { CHECK(same_bits(everything(given, 5, &kernels), expected)); });
+        const auto expected = everything(given, 5, kernels);
+        kernels->in_all_orders([&] { CHECK(same_bits(everything(given, 5, kernels), expected)); });
       });
     }
   }
 }
+
+#define GLUON_SYNCBN_KERNEL_TEST(name, test, ...)  \
+  TEST_CASE_TEMPLATE(name, Kernels, __VA_ARGS__) { \
+    Kernels kernels;                               \
+    test(&kernels);                                \
+  }
+
+/// The test cases for all kinds of `Kernels`, whose names begin with `of`.
+#define GLUON_SYNCBN_KERNEL_TESTS(of, ...)                                                         \
+  GLUON_SYNCBN_KERNEL_TEST(of ": moments", test_moments, __VA_ARGS__)                              \
+  GLUON_SYNCBN_KERNEL_TEST(of ": outputs, with a shortcut and without", test_outputs, __VA_ARGS__) \
+  GLUON_SYNCBN_KERNEL_TEST(of ": gradients and their sums", test_gradients, __VA_ARGS__)           \
+  GLUON_SYNCBN_KERNEL_TEST(of ": small outputs keep their digits", test_small_outputs,             \
+                           __VA_ARGS__)                                                            \
+  GLUON_SYNCBN_KERNEL_TEST(of ": at 0 the slope is that from below", test_kinks, __VA_ARGS__)      \
+  GLUON_SYNCBN_KERNEL_TEST(of ": what is not finite, and where ELU is flat", test_not_finite,      \
+                           __VA_ARGS__)                                                            \
+  GLUON_SYNCBN_KERNEL_TEST(of ": NaN and infinity spoil their own channels only",                  \
+                           test_spoiled_channels, __VA_ARGS__)                                     \
+  GLUON_SYNCBN_KERNEL_TEST(of ": empty arrays", test_empty_arrays, __VA_ARGS__)
 
 }  // namespace gluon_syncbn::tests

@@ -1,7 +1,8 @@
 #pragma once
 
-// The expected outputs of a layer for given statistics and sums, by its definition, for the kernels
-// of CPUs and of GPUs: with all activations, with a shortcut and in place.
+// A layer with given statistics and sums, for the kernels of CPUs and of GPUs: with all
+// activations, with a shortcut and in place. oracle.h has the definitions; here are data and error
+// bounds.
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +14,8 @@
 #include "common/layout.h"
 #include "common/real.h"
 #include "norm/activation.h"
-#include "support/activations.h"
 #include "support/arrays.h"
+#include "support/oracle.h"
 
 namespace gluon_syncbn::tests {
 
@@ -55,38 +56,37 @@ struct LayerCase {
   bool in_place() const { return by == By::kOutputAlone; }
   long double steepest() const { return std::max(1.0, activation.slope); }
 
-  long double inv_std(std::size_t c) const {
-    return 1 / std::sqrt(static_cast<long double>(m2[c]) / kCount + kEps);
+  Channel channel(std::size_t c) const {
+    const long double variance = static_cast<long double>(m2[c]) / kCount;
+    return {means[c],
+            1 / std::sqrt(variance + kEps),
+            fix_gamma ? 1 : static_cast<long double>(gamma[c]),
+            beta[c],
+            of_batch ? kCount : 0,
+            sum_dz[c],
+            sum_dz_centered[c]};
   }
   std::vector<double> inv_stds() const {
     std::vector<double> values;
-    for (std::size_t c = 0; c < channels(); ++c) values.push_back(static_cast<double>(inv_std(c)));
+    for (std::size_t c = 0; c < channels(); ++c) {
+      values.push_back(static_cast<double>(channel(c).inv_std));
+    }
     return values;
   }
-  long double factor(std::size_t c) const {
-    return (fix_gamma ? 1 : static_cast<long double>(gamma[c])) * inv_std(c);
-  }
-  /// dx is factor * dz + slope * (x - mean) + constant.
-  long double slope(std::size_t c) const {
-    return share(c) * sum_dz_centered[c] * inv_std(c) * inv_std(c);
-  }
-  long double constant(std::size_t c) const { return share(c) * sum_dz[c]; }
 
   // The value of an element, and the sum of its absolute terms. The logarithm turns a relative
   // error into an absolute one, and exp() an absolute error into a relative one.
 
-  long double z(std::size_t i) const {
-    const std::size_t c = x.channel(i);
-    return (x.at(i) - means[c]) * factor(c) + beta[c];
-  }
+  long double z(std::size_t i) const { return channel_at(i).z(x.at(i)); }
   long double size_of_z(std::size_t i) const {
-    const std::size_t c = x.channel(i);
-    const long double shift = std::fabs(static_cast<long double>(beta[c]));
-    if (!in_place()) return std::fabs((x.at(i) - means[c]) * factor(c)) + shift;
+    const Channel channel = channel_at(i);
+    if (!in_place()) {
+      return std::fabs((x.at(i) - channel.mean) * channel.scale()) + std::fabs(channel.beta);
+    }
     const long double at = y.at(i);
     const bool curved = activation.type == ActType::kElu && at < 0;
     const long double steep = curved ? -at / (at + static_cast<long double>(activation.slope)) : 0;
-    return std::fabs(inverse(activation, at)) + shift + steep;
+    return std::fabs(inverse(activation, at)) + std::fabs(channel.beta) + steep;
   }
   /// `shortcut` is y, or 0.
   long double out(std::size_t i, long double shortcut) const {
@@ -96,13 +96,13 @@ struct LayerCase {
     return steepest() * (size_of_z(i) + std::fabs(shortcut));
   }
   long double centered(std::size_t i) const {
-    const std::size_t c = x.channel(i);
-    if (!in_place()) return x.at(i) - means[c];
-    return (inverse(activation, y.at(i)) - beta[c]) / factor(c);
+    const Channel channel = channel_at(i);
+    if (!in_place()) return x.at(i) - channel.mean;
+    return (inverse(activation, y.at(i)) - channel.beta) / channel.scale();
   }
   long double size_of_centered(std::size_t i) const {
     if (!in_place()) return std::fabs(centered(i));
-    return size_of_z(i) / std::fabs(factor(x.channel(i)));
+    return size_of_z(i) / std::fabs(channel_at(i).scale());
   }
   long double dz(std::size_t i) const {
     return dy.at(i) *
@@ -113,16 +113,14 @@ struct LayerCase {
     if (in_place()) return std::fabs(dy.at(i)) * steepest();
     return std::fabs(dz(i)) * (1 + (by == By::kInput ? size_of_z(i) : std::fabs(y.at(i))));
   }
-  long double dx(std::size_t i) const {
-    const std::size_t c = x.channel(i);
-    return factor(c) * dz(i) + slope(c) * centered(i) + constant(c);
-  }
+  long double dx(std::size_t i) const { return channel_at(i).dx(dz(i), centered(i)); }
   long double size_of_dx(std::size_t i) const {
-    const std::size_t c = x.channel(i);
+    const Channel channel = channel_at(i);
     // The numbers of a channel are in double, so that data in double is rounded as much.
     const long double rounded = std::is_same_v<T, double> ? 2 : 1;
-    return rounded * (std::fabs(factor(c)) * size_of_dz(i) +
-                      std::fabs(slope(c)) * size_of_centered(i) + std::fabs(constant(c)));
+    return rounded *
+           (std::fabs(channel.scale()) * size_of_dz(i) +
+            std::fabs(channel.slope()) * size_of_centered(i) + std::fabs(channel.constant()));
   }
 
   Layout layout;
@@ -141,7 +139,7 @@ struct LayerCase {
   std::vector<double> sum_dz_centered;
 
  private:
-  long double share(std::size_t c) const { return of_batch ? -factor(c) / kCount : 0; }
+  Channel channel_at(std::size_t i) const { return channel(x.channel(i)); }
 };
 
 }  // namespace gluon_syncbn::tests

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -41,6 +42,12 @@ inline void run_ranks(std::size_t ranks, const std::function<void(std::size_t)>&
   }
   for (std::thread& thread : threads) thread.join();
   if (first_error) std::rethrow_exception(first_error);
+}
+
+/// The type of the devices that are tested: GLUON_SYNCBN_TEST_DEVICE, which is cpu by default.
+inline std::string tested_type() {
+  const char* type = std::getenv("GLUON_SYNCBN_TEST_DEVICE");
+  return type ? type : "cpu";
 }
 
 /// The device of a rank. The order of devices is neither that of ranks nor that of their names.
