@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -124,56 +123,46 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
 }
 
 TEST_CASE("devices of all processes get the same bits, however they are spread") {
+  struct Member {
+    std::size_t process;
+    Device device;
+    Moments moments;
+    GradientSums sums;
+  };
   for (const std::size_t processes : {2, 3, 4}) {
     const auto wire = std::make_shared<Wire>(static_cast<int>(processes));
     std::vector<std::unique_ptr<Process>> all;
-    std::vector<Moments> locals;
-    std::vector<std::size_t> devices;
+    std::vector<Member> members;
+    std::vector<Moments> of_processes;
+    GradientSums total = sums(0);
     for (std::size_t p = 0; p < processes; ++p) {
-      devices.push_back(1 + p % 2);
-      all.push_back(std::make_unique<Process>(wire, static_cast<int>(p), devices.back()));
+      std::vector<Moments> parts;
+      for (std::size_t d = 0; d <= p % 2; ++d) {
+        parts.push_back(some_moments(static_cast<std::uint32_t>(10 * p + d)));
+        members.push_back(
+            {p, {"cpu", static_cast<int>(d)}, parts.back(), sums(1.0 + static_cast<double>(p))});
+        total = merge_all<GradientSums>({total, members.back().sums});
+      }
+      all.push_back(std::make_unique<Process>(wire, static_cast<int>(p), parts.size()));
+      of_processes.push_back(merge_all(parts));
     }
+    const Moments expected = merge_all(of_processes);
     for (int step = 0; step < 3; ++step) {
-      std::vector<Moments> merged_here;
-      std::map<std::pair<std::size_t, int>, Inbox<Moments>> forward;
-      std::map<std::pair<std::size_t, int>, Inbox<GradientSums>> backward;
-      for (std::size_t p = 0; p < processes; ++p) {
-        std::vector<Moments> parts;
-        for (std::size_t d = 0; d < devices[p]; ++d) {
-          parts.push_back(some_moments(static_cast<std::uint32_t>(10 * p + d)));
-          forward[{p, static_cast<int>(d)}];
-          backward[{p, static_cast<int>(d)}];
-        }
-        merged_here.push_back(merge_all(parts));
-      }
-      run_ranks(processes, [&](std::size_t p) {
-        std::vector<std::shared_ptr<Round>> rounds;
-        for (std::size_t d = 0; d < devices[p]; ++d) {
-          const Device device{"cpu", static_cast<int>(d)};
-          rounds.push_back(all[p]->enter(some_moments(static_cast<std::uint32_t>(10 * p + d)),
-                                         forward[{p, device.index}], device));
-        }
-        forward[{p, 0}].wait();
-        for (std::size_t d = 0; d < devices[p]; ++d) {
-          const Device device{"cpu", static_cast<int>(d)};
-          arrive(*rounds[d]->next_backward(device), device, sums(1.0 + static_cast<double>(p)),
-                 backward[{p, device.index}].then());
-        }
-        backward[{p, 0}].wait();
+      std::vector<Inbox<Moments>> forward(members.size());
+      std::vector<Inbox<GradientSums>> backward(members.size());
+      run_ranks(members.size(), [&](std::size_t i) {
+        const Member& member = members[i];
+        const auto round = all[member.process]->enter(member.moments, forward[i], member.device);
+        forward[i].wait();
+        arrive(*round->next_backward(member.device), member.device, member.sums,
+               backward[i].then());
+        backward[i].wait();
       });
-      const Moments expected = merge_all(merged_here);
-      GradientSums total = sums(0);
-      for (std::size_t p = 0; p < processes; ++p) {
-        for (std::size_t d = 0; d < devices[p]; ++d) {
-          total = merge_all<GradientSums>({total, sums(1.0 + static_cast<double>(p))});
-        }
-      }
-      for (const auto& [_, inbox] : forward) {
-        CHECK(same_bits(*inbox.wait().outcome.merged, expected));
-        CHECK(inbox.calls().size() == 1);
-      }
-      for (const auto& [_, inbox] : backward) {
-        const auto& merged = *inbox.wait().outcome.merged;
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        CHECK(same_bits(*forward[i].wait().outcome.merged, expected));
+        CHECK(forward[i].calls().size() == 1);
+        const auto& merged = *backward[i].wait().outcome.merged;
+        CHECK(same_bits(merged, *backward[0].wait().outcome.merged));
         for (std::size_t c = 0; c < 2; ++c) {
           CHECK(merged.dy[c] == doctest::Approx(total.dy[c]).epsilon(1e-14));
           CHECK(merged.dy_centered[c] == doctest::Approx(total.dy_centered[c]).epsilon(1e-14));
