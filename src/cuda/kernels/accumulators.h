@@ -7,6 +7,7 @@
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/messages.h"
 #include "cuda/kernels/numbers.h"
+#include "cuda/kernels/visit.h"
 
 // An accumulator defines the sums of a kernel. It has
 //
@@ -190,16 +191,20 @@ struct Summation {
     for (int n = 0; n < kNumber; ++n) center[n] = first[n] = second[n] = count[n] = R(0);
   }
 
+  /// Adds N accesses, whose loads overlap. If the compiler knows that they are full, it leaves out
+  /// all that the others need.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void full(const std::int64_t* at) {
+  GLUON_SYNCBN_HOST_DEVICE void add(const Piece (&pieces)[N]) {
     Pack<T> packs[N][kInputs];
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
       GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kInputs; ++k) packs[i][k] = load(inputs[k] + at[i]);
+      for (int k = 0; k < kInputs; ++k) {
+        packs[i][k] = load(inputs[k] + pieces[i].begin, pieces[i].size);
+      }
     }
     if constexpr (!Accumulator<R>::kNeedsStatistic) {
-      if (count[0] == R(0)) set_pivots<N>(packs);
+      if (count[0] == R(0)) set_pivots(pieces, packs);
     }
     // If there is one channel, a call makes sums of its own. Short sums round less.
     constexpr bool kApart = kNumber == 1;
@@ -210,42 +215,32 @@ struct Summation {
       firsts[n] = kApart ? R(0) : first[n];
       seconds[n] = kApart ? R(0) : second[n];
     }
+    R counts[kNumber]{};
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
+      const Piece& piece = pieces[i];
+      if (piece.size == 0) continue;
       R elements[kVector][kInputs];
       GLUON_SYNCBN_UNROLL
       for (int j = 0; j < kVector; ++j) {
         GLUON_SYNCBN_UNROLL
-        for (int k = 0; k < kInputs; ++k) elements[j][k] = to_real(packs[i][k].get(j));
+        for (int k = 0; k < kInputs; ++k) elements[j][k] = packs[i][k].real(j);
       }
       gate->template apply<kVector, kNumber>(channels, center, elements);
       GLUON_SYNCBN_UNROLL
       for (int j = 0; j < kVector; ++j) {
+        if (!piece.has(j)) continue;
         const int n = j % kNumber;
         Accumulator<R>::add(elements[j], center[n], &firsts[n], &seconds[n]);
+        if (kNumber > 1) counts[n] += R(1);
       }
+      if (kNumber == 1) counts[0] += R(piece.size);
     }
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) {
-      count[n] += R(N * kVector / kNumber);
+      count[n] += counts[n];
       first[n] = kApart ? first[n] + firsts[n] : firsts[n];
       second[n] = kApart ? second[n] + seconds[n] : seconds[n];
-    }
-  }
-  GLUON_SYNCBN_HOST_DEVICE void one(std::int64_t at, std::uint32_t column) {
-    R elements[1][kInputs];
-    GLUON_SYNCBN_UNROLL
-    for (int k = 0; k < kInputs; ++k) elements[0][k] = to_real(inputs[k][at]);
-    // The compiler knows every `n`, so the sums stay in registers.
-    GLUON_SYNCBN_UNROLL
-    for (int n = 0; n < kNumber; ++n) {
-      if (kNumber > 1 && static_cast<std::uint32_t>(n) != column) continue;
-      if constexpr (!Accumulator<R>::kNeedsStatistic) {
-        if (count[n] == R(0)) center[n] = elements[0][0];
-      }
-      gate->template apply<1, 1>(&channels[n], &center[n], elements);
-      Accumulator<R>::add(elements[0], center[n], &first[n], &second[n]);
-      count[n] += R(1);
     }
   }
 
@@ -254,23 +249,37 @@ struct Summation {
   }
 
  private:
-  /// Sets each pivot to the mean of the first access or rows. An outlier as the pivot would make M2
-  /// cancel. An outlier that moves the mean of so few elements makes M2 large as well.
+  /// Sets each pivot to the mean of the first rows, or of the fuller of two accesses. An outlier as
+  /// the pivot would make M2 cancel. An outlier that moves the mean of so few elements makes M2
+  /// large as well.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const Pack<T> (*packs)[kInputs]) {
-    constexpr int kRows = kNumber == 1 ? 1 : N;
-    constexpr int kSamples = kRows * kVector / kNumber;
-    GLUON_SYNCBN_UNROLL
-    for (int n = 0; n < kNumber; ++n) {
-      // The differences from a sample make the mean exact if all elements are equal.
-      const auto element = [&](int i) {
-        return to_real(kNumber == 1 ? packs[0][0].get(i % kVector) : packs[i % N][0].get(n));
-      };
-      const R sample = element(0);
-      R sum = element(kSamples - 1) - sample;
+  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const Piece (&pieces)[N],
+                                           const Pack<T> (&packs)[N][kInputs]) {
+    // The differences from a sample make the mean exact if all elements are equal.
+    if constexpr (kNumber == 1) {
+      const bool is_second = pieces[1].size > pieces[0].size;
+      const Piece piece = is_second ? pieces[1] : pieces[0];
+      Pack<T> pack = packs[0][0];
+      if (is_second) pack = packs[1][0];
+      const R sample = pack.real(0);
+      R sum = R(0);
       GLUON_SYNCBN_UNROLL
-      for (int i = 1; i < kSamples - 1; ++i) sum += element(i) - sample;
-      center[n] = sample + sum * (R(1) / R(kSamples));
+      for (int j = 1; j < kVector; ++j) {
+        if (piece.has(j)) sum += pack.real(j) - sample;
+      }
+      center[0] = sample + sum / R(piece.size > 0 ? piece.size : 1);
+    } else {
+      GLUON_SYNCBN_UNROLL
+      for (int n = 0; n < kNumber; ++n) {
+        const R sample = packs[0][0].real(n);
+        R sum = R(0);
+        GLUON_SYNCBN_UNROLL
+        for (int i = 1; i < N; ++i) {
+          if (pieces[i].has(n)) sum += packs[i][0].real(n) - sample;
+        }
+        // Of two rows, one may be missing. The sum is then 0.
+        center[n] = sample + sum * (R(1) / R(N));
+      }
     }
   }
 };

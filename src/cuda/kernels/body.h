@@ -39,7 +39,7 @@ GLUON_SYNCBN_HOST_DEVICE Pack<T> load(const T* from, std::uint32_t size) {
   if (size == kWidest<T>) return load(from);
   Pack<T> pack{};
   GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < kWidest<T>; ++i) {
+  for (int i = 0; i < kWidest<T> - 1; ++i) {
     if (static_cast<std::uint32_t>(i) < size) pack.set(i, from[i]);
   }
   return pack;
@@ -53,7 +53,7 @@ GLUON_SYNCBN_HOST_DEVICE void store(T* to, std::uint32_t size, Real<T>* values, 
   if (add) {
     const Pack<T> old = load(static_cast<const T*>(to), size);
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kWidest<T>; ++i) values[i] += to_real(old.get(i));
+    for (int i = 0; i < kWidest<T>; ++i) values[i] += old.real(i);
   }
   Pack<T> pack{};
   GLUON_SYNCBN_UNROLL
@@ -67,7 +67,7 @@ GLUON_SYNCBN_HOST_DEVICE void store(T* to, std::uint32_t size, Real<T>* values, 
     return;
   }
   GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < kWidest<T>; ++i) {
+  for (int i = 0; i < kWidest<T> - 1; ++i) {
     if (static_cast<std::uint32_t>(i) < size) to[i] = pack.get(i);
   }
 }

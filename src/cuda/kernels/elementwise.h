@@ -94,7 +94,7 @@ struct Elementwise {
     GLUON_SYNCBN_UNROLL
     for (int j = 0; j < kVector; ++j) {
       GLUON_SYNCBN_UNROLL
-      for (int k = 0; k < kInputs; ++k) elements[j][k] = to_real(packs[k].get(j));
+      for (int k = 0; k < kInputs; ++k) elements[j][k] = packs[k].real(j);
     }
     R results[kOutputs][kVector];
     source.template outputs<kVector, kNumber>(values, elements, results);

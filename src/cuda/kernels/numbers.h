@@ -12,16 +12,6 @@
 
 namespace gluon_syncbn::cuda {
 
-GLUON_SYNCBN_HOST_DEVICE inline float to_real(float value) { return value; }
-GLUON_SYNCBN_HOST_DEVICE inline double to_real(double value) { return value; }
-GLUON_SYNCBN_HOST_DEVICE inline float to_real(Half value) {
-#ifdef __CUDA_ARCH__
-  return __half2float(__ushort_as_half(value.bits));
-#else
-  return to_float(value);
-#endif
-}
-
 template <class T>
 GLUON_SYNCBN_HOST_DEVICE T from_real(Real<T> value) {
   return value;
@@ -47,6 +37,7 @@ struct alignas(16) Pack {
   T elements[kWidest<T>];
 
   GLUON_SYNCBN_HOST_DEVICE T get(int i) const { return elements[i]; }
+  GLUON_SYNCBN_HOST_DEVICE Real<T> real(int i) const { return elements[i]; }
   GLUON_SYNCBN_HOST_DEVICE void set(int i, T element) { elements[i] = element; }
 };
 /// Has words. Otherwise the compiler moves each element to a register of its own as soon as it is
@@ -59,6 +50,16 @@ struct alignas(16) [[gnu::may_alias]] Pack<Half> {
     Half half;
     half.bits = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
     return half;
+  }
+  /// Without a shift. Code that two branches share would otherwise keep a register for each
+  /// element.
+  GLUON_SYNCBN_HOST_DEVICE float real(int i) const {
+#ifdef __CUDA_ARCH__
+    const __half2 both = reinterpret_cast<const __half2&>(words[i / 2]);
+    return i % 2 == 0 ? __low2float(both) : __high2float(both);
+#else
+    return to_float(get(i));
+#endif
   }
   GLUON_SYNCBN_HOST_DEVICE void set(int i, Half element) {
     words[i / 2] &= 0xffff0000u >> (i % 2 * 16);

@@ -37,7 +37,7 @@ class AlignedArrays {
         scratch_(scratch),
         stream_(stream),
         bytes_(static_cast<std::size_t>(layout.channels * layout.count()) * sizeof(T)),
-        is_matrix_(!layout.has_runs()),
+        is_matrix_(ChannelLast::suits(layout, kWidest<T>)),
         phase_(is_matrix_ ? 0 : phase_of(first)) {}
 
   const T* input(const T* array) { return phase_of(array) == phase_ ? array : copy(array); }

@@ -93,4 +93,10 @@ ChannelLast ChannelLast::of(const Layout& layout, int vector) {
   return matrix;
 }
 
+bool ChannelLast::suits(const Layout& layout, int vector) {
+  if (layout.has_runs()) return false;
+  const ChannelLast matrix = of(layout, vector);
+  return matrix.rows >= kEnoughRows || matrix.results().number == 1;
+}
+
 }  // namespace gluon_syncbn::cuda

@@ -138,6 +138,9 @@ struct ChannelLast {
   FastDivisor tiles;
 
   static ChannelLast of(const Layout& layout, int vector);
+  /// Whether this tiling suits an array better than ChannelFirst. A matrix of few rows leaves most
+  /// threads of a block idle. If its channels have several columns, it needs a merge as well.
+  static bool suits(const Layout& layout, int vector);
 
   /// The number of threads in a row. Together they read 64 bytes.
   static constexpr std::uint32_t kLanes = 4;

@@ -26,6 +26,9 @@ constexpr std::int64_t kBlocks = 1024;
 /// If one block per channel makes this many blocks, a block may take more of its channel.
 constexpr std::int64_t kEnoughBlocks = 256;
 
+/// A matrix of fewer rows leaves three of four threads idle.
+constexpr std::int64_t kEnoughRows = 8;
+
 /// A thread has at least two accesses, whose loads overlap.
 constexpr std::int64_t kLeastAccesses = 2;
 constexpr std::int64_t kLeastElements = 8;

@@ -16,8 +16,7 @@
 // visit() gives the accesses to a visitor, which has
 //
 //   kVector, kTogether         elements of an access; number of accesses whose loads overlap
-//   full<N>(at)                visits N full accesses that begin at at[0], ..., at[N - 1]
-//   one(at, i)                 visits element `at`, the i-th of its access; with one channel i is 0
+//   add(pieces)                adds the elements of several accesses
 
 namespace gluon_syncbn::cuda {
 
@@ -25,6 +24,8 @@ namespace gluon_syncbn::cuda {
 struct Piece {
   std::int64_t begin;
   std::uint32_t size;  // kVector if the access is full
+
+  GLUON_SYNCBN_HOST_DEVICE bool has(int i) const { return static_cast<std::uint32_t>(i) < size; }
 };
 
 /// `left`, but at least 0 and at most kMost.
@@ -117,37 +118,22 @@ struct Walk<ChannelLast, kVector> {
 };
 
 /// Visits kTogether full accesses at a time, and the other ones two at a time, so that loads
-/// overlap. Visits the elements of an access that is not full one by one.
+/// overlap.
 template <class Tiling, class Visitor>
 GLUON_SYNCBN_HOST_DEVICE void visit(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk,
                                     Visitor* visitor) {
   constexpr int kTogether = Visitor::kTogether;
-  constexpr int kVector = Visitor::kVector;
   GLUON_SYNCBN_NO_UNROLL
   while (walk->has_full(tiling, kTogether)) {
-    std::int64_t begin[kTogether];
+    Piece pieces[kTogether];
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < kTogether; ++i) begin[i] = walk->next_full(tiling);
-    visitor->template full<kTogether>(begin);
+    for (int i = 0; i < kTogether; ++i) pieces[i] = {walk->next_full(tiling), Visitor::kVector};
+    visitor->add(pieces);
   }
   GLUON_SYNCBN_NO_UNROLL
   while (walk->has_next()) {
-    Piece pieces[] = {walk->next(tiling), walk->next(tiling)};
-    if (pieces[0].size == kVector && pieces[1].size == kVector) {
-      const std::int64_t begin[] = {pieces[0].begin, pieces[1].begin};
-      visitor->template full<2>(begin);
-    } else {
-      GLUON_SYNCBN_NO_UNROLL
-      for (int turn = 0; turn < 2; ++turn) {
-        if (pieces[0].size == kVector) {
-          visitor->template full<1>(&pieces[0].begin);
-        } else {
-          GLUON_SYNCBN_NO_UNROLL
-          for (std::uint32_t i = 0; i < pieces[0].size; ++i) visitor->one(pieces[0].begin + i, i);
-        }
-        pieces[0] = pieces[1];
-      }
-    }
+    const Piece pieces[] = {walk->next(tiling), walk->next(tiling)};
+    visitor->add(pieces);
   }
 }
 

@@ -116,10 +116,11 @@ TEST_CASE("cuda backend: three kernels a device in each direction, four to merge
       Layout layout;
       long kernels;  // of a step
     };
-    // One chunk, and several; columns that are channels, and others.
+    // One chunk, and several; columns that are channels, and others, which few rows make runs.
     for (const auto& [layout, kernels] :
          {Shape{{2, 5, 49}, 6}, Shape{{60, 64, 1}, 6}, Shape{{1000, 64, 1}, 8},
-          Shape{{1, 3, 12000}, 8}, Shape{{2, 5, 1}, 8}, Shape{{300, 7, 3}, 8}}) {
+          Shape{{1, 3, 12000}, 8}, Shape{{100, 5, 1}, 8}, Shape{{300, 7, 3}, 8},
+          Shape{{2, 5, 1}, 6}, Shape{{2, 65, 9}, 6}, Shape{{2, 64, 4}, 6}}) {
       CAPTURE(number);
       CAPTURE(layout.outer);
       CAPTURE(layout.inner);

@@ -17,8 +17,8 @@ namespace gluon_syncbn::tests {
 
 GLUON_SYNCBN_KERNEL_TESTS("cuda kernels", GpuKernels<float>, GpuKernels<double>, GpuKernels<Half>)
 
-TEST_CASE("cuda kernels: a pivot that is an outlier does no harm") {
-  GpuKernels<float> kernels;
+TEST_CASE_TEMPLATE("cuda kernels: a pivot that is an outlier does no harm", T, float, Half) {
+  GpuKernels<T> kernels;
   test_outliers(&kernels);
 }
 

@@ -376,7 +376,8 @@ void test_outliers(Kernels* kernels) {
   using T = typename Kernels::Element;
   for (const Layout& layout :
        {Layout{6, 3, 5000}, Layout{2, 3, 5000}, Layout{2, 3, 4999}, Layout{40, 3, 49},
-        Layout{9000, 3, 1}, Layout{700, 131, 1}, Layout{200, 3, 7}, Layout{500, 5, 3}}) {
+        Layout{9000, 3, 1}, Layout{700, 131, 1}, Layout{200, 3, 7}, Layout{500, 5, 3},
+        Layout{2, 65, 9}, Layout{5, 64, 14}, Layout{20, 3, 1}}) {
     if (layout.count() * layout.channels > Kernels::kMostElements) continue;
     CAPTURE(layout.outer);
     CAPTURE(layout.inner);
