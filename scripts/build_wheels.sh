@@ -80,7 +80,8 @@ mkdir -p "$work"
 if [[ -n "$(git status --porcelain)" ]]; then say "note: the release leaves out changes that are not committed"; fi
 git clone --quiet --no-hardlinks "$root" "$work/source"
 "${PYTHON:-python3}" -m venv "$work/venv"
-export PATH="$work/venv/bin:$PATH"
+# Debian's nvcc looks for ptxas in PATH, where that of another CUDA may come first.
+export PATH="$work/venv/bin:${nvcc:+$(dirname "$(command -v "$nvcc")"):}$PATH"
 python -m pip install --quiet --disable-pip-version-check -r scripts/requirements-wheels.txt
 
 say "building the sdist, and the wheel from it; all output is in $work/log"
