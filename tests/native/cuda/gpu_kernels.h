@@ -9,11 +9,11 @@
 
 #include "common/layout.h"
 #include "common/write_mode.h"
-#include "cuda/device_array.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/needs_gpu.h"
 #include "norm/activation.h"
+#include "support/array.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
 #include "support/layer_case.h"
@@ -69,29 +69,29 @@ class GpuPhases {
   }
 
   void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) {
-    const DeviceArray<T> input(stream_, given_.x.elements, offset_), output(stream_, *y, offset_);
-    const DeviceArray<T> shortcut(stream_, given_.y.elements, other_offset_);
+    const Array<T> input(stream_, given_.x.elements, offset_), output(stream_, *y, offset_);
+    const Array<T> shortcut(stream_, given_.y.elements, other_offset_);
     cuda::normalize(input.data(), given_.layout, forward_merge(), write, output.data(), scratch_,
                     stream_, {given_.activation, adds_shortcut ? shortcut.data() : nullptr});
-    *y = output.download();
+    *y = output.values();
   }
   std::vector<double> gradient_sums() {
-    const DeviceArray<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
+    const Array<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
     on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
       cuda::gradient_sums(dy, x, given_.layout, mean_.data(), scratch_,
                           {found.data(), nullptr, given_.layout.channels}, stream_, gate);
     });
-    return found.download();
+    return found.values();
   }
   void input_gradient(WriteMode write, std::vector<T>* dx) {
-    const DeviceArray<T> array(stream_, *dx, offset_);
+    const Array<T> array(stream_, *dx, offset_);
     gradients(write, array.data());
-    *dx = array.download();
+    *dx = array.values();
   }
   void shortcut_gradient(WriteMode write, std::vector<T>* dz) {
-    const DeviceArray<T> array(stream_, *dz, other_offset_);
+    const Array<T> array(stream_, *dz, other_offset_);
     gradients(WriteMode::kAssign, nullptr, write, array.data());
-    *dz = array.download();
+    *dz = array.values();
   }
   /// Both, in arrays on the GPU.
   void gradients(WriteMode write, T* dx, WriteMode write_shortcut = WriteMode::kAssign,
@@ -105,20 +105,20 @@ class GpuPhases {
   /// Mean, variance and inverse deviation; running mean and variance, which are averages over all
   /// batches, and the number of these.
   std::vector<double> kept() const {
-    const auto averages = averages_.download();
-    return message_of(statistics_.download(), {averages.begin(), averages.end()});
+    const auto averages = averages_.values();
+    return message_of(statistics_.values(), {averages.begin(), averages.end()});
   }
-  std::vector<R> gamma_gradient() const { return gamma_gradient_.download(); }
-  std::vector<R> beta_gradient() const { return beta_gradient_.download(); }
+  std::vector<R> gamma_gradient() const { return gamma_gradient_.values(); }
+  std::vector<R> beta_gradient() const { return beta_gradient_.values(); }
 
  private:
   /// Calls run(dy, x, gate) with what is on the GPU.
   template <class Run>
   void on_gpu(const Run& run) {
     const bool in_place = given_.in_place();
-    const DeviceArray<T> gradient(stream_, given_.dy.elements, offset_);
-    const DeviceArray<T> input(stream_, given_.x.elements, offset_);
-    const DeviceArray<T> output(stream_, given_.y.elements, in_place ? offset_ : other_offset_);
+    const Array<T> gradient(stream_, given_.dy.elements, offset_);
+    const Array<T> input(stream_, given_.x.elements, offset_);
+    const Array<T> output(stream_, given_.y.elements, in_place ? offset_ : other_offset_);
     cuda::Gate<T> gate{};
     gate.activation = given_.activation;
     if (gate.activation.type != ActType::kNone || in_place) {
@@ -168,11 +168,11 @@ class GpuPhases {
   const std::size_t offset_, other_offset_;
   cuda::Stream* const stream_;
   const cuda::Scratch scratch_;
-  const DeviceArray<double> moments_, statistics_;
-  const DeviceArray<R> gamma_, beta_, averages_;
-  const DeviceArray<cuda::StoredAffine<R>> normalizations_;
-  const DeviceArray<R> gamma_gradient_, beta_gradient_;
-  const DeviceArray<double> inv_std_, mean_, message_;
+  const Array<double> moments_, statistics_;
+  const Array<R> gamma_, beta_, averages_;
+  const Array<cuda::StoredAffine<R>> normalizations_;
+  const Array<R> gamma_gradient_, beta_gradient_;
+  const Array<double> inv_std_, mean_, message_;
 };
 
 /// The kernels on one stream.
@@ -202,14 +202,14 @@ class GpuKernels {
   }
   std::vector<double> moments(const Data<T>& x, std::uint32_t number) {
     const cuda::Scratch scratch = scratch_of(&stream_);
-    const DeviceArray<T> on_device(&stream_, x.elements, offset_of(number));
+    const Array<T> on_device(&stream_, x.elements, offset_of(number));
     const auto channels = static_cast<std::size_t>(x.layout.channels);
-    const DeviceArray<double> message(&stream_, std::vector<double>(2 * channels, -1));
-    const DeviceArray<double> copy(&stream_, std::vector<double>(2 * channels, -1));
+    const Array<double> message(&stream_, std::vector<double>(2 * channels, -1));
+    const Array<double> copy(&stream_, std::vector<double>(2 * channels, -1));
     cuda::moments(on_device.data(), x.layout, scratch,
                   {message.data(), copy.data(), x.layout.channels}, &stream_);
-    const auto found = message.download();
-    REQUIRE(same_bits(copy.download(), found));
+    const auto found = message.values();
+    REQUIRE(same_bits(copy.values(), found));
     return found;
   }
   GpuPhases<T> phases(const LayerCase<T>& given, std::uint32_t number = 1) {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/device_array.h"
 #include "cuda/gpu_kernels.h"
 #include "cuda/needs_gpu.h"
+#include "support/array.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
 #include "support/layer_case.h"
@@ -26,21 +26,21 @@ TEST_CASE("cuda kernels: devices merge means whose squares no double can hold") 
   GpuKernels<double> kernels;
   const std::vector<double> message{-3e200, 5, 2, 7};
   for (const std::size_t devices : {1, 2, 5}) {
-    const DeviceArray<double> moments(kernels.stream(), message);
-    const DeviceArray<double> statistics(kernels.stream(), std::vector<double>(6));
-    const DeviceArray<double> beta(kernels.stream(), std::vector<double>(2));
+    const Array<double> moments(kernels.stream(), message);
+    const Array<double> statistics(kernels.stream(), std::vector<double>(6));
+    const Array<double> beta(kernels.stream(), std::vector<double>(2));
     cuda::ForwardMerge<double> merge{};
     merge.messages.add(moments.data(), 0);
     for (std::size_t i = 0; i < devices; ++i) merge.messages.add(moments.data(), 4);
     merge.channels = 2;
     merge.statistics = {statistics.data(), statistics.data() + 2, statistics.data() + 4};
     merge.beta = beta.data();
-    const DeviceArray<cuda::StoredAffine<double>> normalizations(
+    const Array<cuda::StoredAffine<double>> normalizations(
         kernels.stream(), std::vector<cuda::StoredAffine<double>>(2));
     merge.normalizations = normalizations.data();
     cuda::normalize<double>(nullptr, {4, 2, 1}, merge, WriteMode::kAssign, nullptr, {},
                             kernels.stream());
-    const std::vector<double> found = statistics.download();
+    const std::vector<double> found = statistics.values();
     CHECK(found[0] == -3e200);
     CHECK(found[1] == 5);
     CHECK(found[2] == 0.5);
@@ -93,12 +93,12 @@ TEST_CASE_TEMPLATE("cuda kernels: gradients of parameters and of both inputs; st
       }
       if (given->by != By::kOutput) return;
       // That of the input together with that of the shortcut, one of which is added to.
-      const DeviceArray<T> other(kernels.stream(), given->x.elements);
+      const Array<T> other(kernels.stream(), given->x.elements);
       const auto check = [&](const auto& check_output, const auto& kernel) {
         check_output(*given, [&](WriteMode write, std::vector<T>* out) {
-          const DeviceArray<T> array(kernels.stream(), *out, number % 2);
+          const Array<T> array(kernels.stream(), *out, number % 2);
           kernel(write, array.data());
-          *out = array.download();
+          *out = array.values();
         });
       };
       check([](const auto&... all) { check_dx(all...); },

@@ -26,9 +26,9 @@
 #include "common/real.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
-#include "cuda/device_array.h"
 #include "cuda/gpu.h"
 #include "distributed/process_rounds.h"
+#include "support/array.h"
 #include "support/arrays.h"
 #include "support/oracle.h"
 #include "support/ranks.h"
@@ -63,30 +63,6 @@ class Finishes {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> errors_;
-};
-
-/// An array in memory of the host, or of a GPU if there is a stream.
-template <class T>
-class Array {
- public:
-  Array(cuda::Stream* stream, const std::vector<T>& values) : stream_(stream) { *this = values; }
-  Array(const Array&) = delete;
-
-  Array& operator=(const std::vector<T>& values) {
-    if (stream_) {
-      on_gpu_ = std::make_unique<DeviceArray<T>>(stream_, values);
-    } else {
-      on_host_ = values;
-    }
-    return *this;
-  }
-  T* data() { return on_gpu_ ? on_gpu_->data() : on_host_.data(); }
-  std::vector<T> values() const { return on_gpu_ ? on_gpu_->download() : on_host_; }
-
- private:
-  cuda::Stream* stream_;
-  std::vector<T> on_host_;
-  std::unique_ptr<DeviceArray<T>> on_gpu_;
 };
 
 /// One context with its shard of a batch and all arrays of one layer.
@@ -325,43 +301,38 @@ class LayerOf {
     const Normalized forward =
         normalize(x, options, true, &parameters, first.adds_shortcut ? &shortcut : nullptr);
     const Gradients gradients = differentiate(forward, dy, options);
+    const auto check = [](const std::string& what, const auto& actual, const Values& expected,
+                          const auto& added, const auto& size_at) {
+      check_close(
+          what, expected.size(), [&](std::size_t i) { return actual[i]; },
+          [&](std::size_t i) { return expected[i] + added(i); },
+          [&](std::size_t i) { return 1e-6L * (size_at(i) + std::fabs(added(i))); });
+    };
     for (std::size_t s = 0; s < size(); ++s) {
       const Shard<T>& shard = *shards[s];
       CAPTURE(shard.device.name());
       const bool adds = shard.write == WriteMode::kAdd;
-      const auto size_of = [&](std::size_t i) {
+      const auto element = [&](std::size_t i) { return adds ? shard.before.at(i) : 0; };
+      const auto number = [&](std::size_t c) -> long double { return adds ? shard.betas[c] : 0; };
+      const auto scale = [&](std::size_t i) {
         return 1 + std::fabs(forward.channels[shard.x.channel(i)].scale());
       };
-      const auto check = [&](const std::string& what, const auto& actual, const Values& expected,
-                             const auto& before, const auto& size_at) {
-        const auto added = [&](std::size_t i) {
-          return adds ? static_cast<long double>(before[i]) : 0;
-        };
-        check_close(
-            what, expected.size(), [&](std::size_t i) { return actual[i]; },
-            [&](std::size_t i) { return expected[i] + added(i); },
-            [&](std::size_t i) { return 1e-6L * (size_at(i) + std::fabs(added(i))); });
-      };
-      check("y", shard.y.values(), forward.out.shards[s], shard.before.elements, size_of);
-      check("dx", shard.dx.values(), gradients.x.shards[s], shard.before.elements, size_of);
+      const auto count = [&](std::size_t) { return 1 + shard.x.layout.count(); };
+      check("y", shard.y.values(), forward.out.shards[s], element, scale);
+      check("dx", shard.dx.values(), gradients.x.shards[s], element, scale);
       if (shard.adds_shortcut) {
-        check("gradient of the shortcut", shard.dshortcut.values(), gradients.shortcut.shards[s],
-              shard.before.elements, size_of);
+        check("dshortcut", shard.dshortcut.values(), gradients.shortcut.shards[s], element, scale);
       }
-      const auto elements = [&](std::size_t) { return 1 + shard.x.layout.count(); };
-      check("gradient of gamma", shard.gamma_gradient.values(), gradients.gamma[s], shard.betas,
-            elements);
-      check("gradient of beta", shard.beta_gradient.values(), gradients.beta[s], shard.betas,
-            elements);
+      check("dgamma", shard.gamma_gradient.values(), gradients.gamma[s], number, count);
+      check("dbeta", shard.beta_gradient.values(), gradients.beta[s], number, count);
     }
-    const auto check = [](const std::string& what, const auto& actual, const Values& expected) {
-      check_close(
-          what, expected.size(), [&](std::size_t c) { return actual[c]; },
-          [&](std::size_t c) { return expected[c]; },
-          [&](std::size_t c) { return 1e-6L * (1 + std::fabs(expected[c])); });
+    const auto check_average = [&](const auto& actual, const Values& expected) {
+      check(
+          "average", actual.values(), expected, [](std::size_t) { return 0.0L; },
+          [&](std::size_t c) { return 1 + std::fabs(expected[c]); });
     };
-    check("running mean", first.running_mean.values(), parameters.running_mean);
-    check("running variance", first.running_variance.values(), parameters.running_var);
+    check_average(first.running_mean, parameters.running_mean);
+    check_average(first.running_variance, parameters.running_var);
     check_same_averages();
   }
   void check_same_averages() const {
