@@ -131,14 +131,14 @@ TEST_CASE("passes: contexts of all processes compute what one does on the whole 
       {{kType, 1}, {kType, 2}, {kType, 3}},
       {{kType, 2}, {"cpu", 1}, {"cpu", 2}},
   };
-  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
-    for (const auto& processes : spreads) {
+  for (std::size_t spread = 0; spread < spreads.size(); ++spread) {
+    for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
       for (const std::int64_t inner : {1, 49, 5000}) {
+        if (inner > 1000 && kind != spread % kinds.size()) continue;  // large arrays take long
+        CAPTURE(spread);
         CAPTURE(kind);
-        CAPTURE(processes.size());
-        CAPTURE(processes.back().number);
         CAPTURE(inner);
-        Layer layer(processes, inner);
+        Layer layer(spreads[spread], inner);
         kinds[kind].apply(&layer);
         CHECK(layer.step() == no_errors(2 * layer.size()));
         layer.check_one_batch();

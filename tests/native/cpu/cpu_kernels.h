@@ -14,6 +14,7 @@
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"
 #include "norm/moments.h"
+#include "support/array.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
 #include "support/layer_case.h"
@@ -86,22 +87,6 @@ void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz
 
 namespace gluon_syncbn::tests {
 
-/// An array that begins some elements behind where memory is aligned.
-template <class T>
-class Moved {
- public:
-  Moved(const std::vector<T>& elements, std::size_t offset) : offset_(offset), elements_(offset) {
-    elements_.insert(elements_.end(), elements.begin(), elements.end());
-  }
-  T* data() { return elements_.data() + offset_; }
-  const T* data() const { return elements_.data() + offset_; }
-  std::vector<T> elements() const { return {elements_.begin() + offset_, elements_.end()}; }
-
- private:
-  std::ptrdiff_t offset_;
-  std::vector<T> elements_;
-};
-
 /// What the kernels compute for a case; see kernel_tests.h.
 template <class T>
 class CpuPhases {
@@ -109,9 +94,9 @@ class CpuPhases {
   CpuPhases(const LayerCase<T>& given, std::size_t offset)
       : given_(given),
         offset_(offset),
-        x_(given.x.elements, offset),
-        y_(given.y.elements, offset),
-        dy_(given.dy.elements, offset),
+        x_(nullptr, given.x.elements, offset),
+        y_(nullptr, given.y.elements, offset),
+        dy_(nullptr, given.dy.elements, offset),
         numbers_{given.means, given.inv_stds(), given.beta,
                  given.fix_gamma ? std::vector<Real<T>>() : given.gamma},
         sums_{given.sum_dz, given.sum_dz_centered} {}
@@ -140,9 +125,9 @@ class CpuPhases {
  private:
   template <class Kernel>
   void write_to(std::vector<T>* output, const Kernel& kernel) const {
-    Moved<T> out(*output, offset_);
+    const Array<T> out(nullptr, *output, offset_);
     kernel(out.data());
-    *output = out.elements();
+    *output = out.values();
   }
   const T* input() const { return given_.in_place() ? nullptr : x_.data(); }
   cpu::DzInputs<T> gate() const {
@@ -151,7 +136,7 @@ class CpuPhases {
 
   const LayerCase<T>& given_;
   const std::size_t offset_;
-  const Moved<T> x_, y_, dy_;
+  const Array<T> x_, y_, dy_;
   const cpu::Numbers<T> numbers_;
   const GradientSums sums_;
 };
@@ -181,8 +166,8 @@ class CpuKernels {
     return layouts_of({1, 3, 15, 16, 17, 49, 2049, 4100}, {1, 2, 16, 33}, 30000);
   }
   std::vector<double> moments(const Data<T>& x, std::uint32_t number) const {
-    const Moved<T> moved(x.elements, number % 8);
-    const Moments moments = cpu::moments(moved.data(), x.layout);
+    const Array<T> array(nullptr, x.elements, number % 8);
+    const Moments moments = cpu::moments<T>(array.data(), x.layout);
     REQUIRE(moments.count == x.layout.count());
     return moments.packed().values;
   }

@@ -209,12 +209,17 @@ void check_dshortcut(const LayerCase<T>& given, const Kernel& shortcut_gradient)
       [&](std::size_t i) { return given.size_of_dz(i); });
 }
 
+/// Checks the sums and all gradients, for each way to compute dz.
 template <class T, class Phases>
-void check_gradients(const LayerCase<T>& given, Phases* phases) {
-  check_dx(given, [&](WriteMode write, std::vector<T>* dx) { phases->input_gradient(write, dx); });
-  if (given.by != By::kOutput) return;
-  check_dshortcut(
-      given, [&](WriteMode write, std::vector<T>* dz) { phases->shortcut_gradient(write, dz); });
+void check_gradients(LayerCase<T>* given, Phases* phases, long double unit) {
+  for_each_by(given, [&] {
+    check_gradient_sums(*given, phases, unit);
+    check_dx(*given,
+             [&](WriteMode write, std::vector<T>* dx) { phases->input_gradient(write, dx); });
+    if (given->by != By::kOutput) return;
+    check_dshortcut(
+        *given, [&](WriteMode write, std::vector<T>* dz) { phases->shortcut_gradient(write, dz); });
+  });
 }
 
 /// Returns a case of constant channels. They are normalized to 0, where the derivative is the one
@@ -422,10 +427,7 @@ void test_gradients(Kernels* kernels) {
   using T = typename Kernels::Element;
   for_each_case<T>(kernels->layouts(), [&](LayerCase<T>* given, std::uint32_t number) {
     auto phases = kernels->phases(*given, number);
-    for_each_by(given, [&] {
-      check_gradient_sums(*given, &phases, Kernels::kUnitOfSums);
-      check_gradients(*given, &phases);
-    });
+    check_gradients(given, &phases, Kernels::kUnitOfSums);
   });
 }
 
@@ -442,10 +444,7 @@ void test_small_outputs(Kernels* kernels) {
     }
     auto phases = kernels->phases(given);
     check_outputs(given, &phases);
-    for_each_by(&given, [&] {
-      check_gradient_sums(given, &phases, Kernels::kUnitOfSums);
-      check_gradients(given, &phases);
-    });
+    check_gradients(&given, &phases, Kernels::kUnitOfSums);
   }
 }
 
@@ -461,10 +460,7 @@ void test_kinks(Kernels* kernels) {
       auto given = case_at_kink<T>(layout, activation);
       auto phases = kernels->phases(given);
       check_outputs(given, &phases);
-      for_each_by(&given, [&] {
-        check_gradient_sums(given, &phases, Kernels::kUnitOfEqualSums);
-        check_gradients(given, &phases);
-      });
+      check_gradients(&given, &phases, Kernels::kUnitOfEqualSums);
     }
   }
 }
