@@ -23,13 +23,13 @@ struct VectorMath {
 
   template <class V>
   GLUON_SYNCBN_INLINE static V lanes(V like, double number) {
-    return of_lanes(like, number);
+    return broadcast(like, number);
   }
   template <class V>
   GLUON_SYNCBN_INLINE static V product(V v, double number) {
     using Bits = decltype(v < v);
     const Bits mask = Bits{} - (number != 0 ? 1 : 0);
-    return (V)((Bits)(of_lanes(v, number) * v) & mask);
+    return (V)((Bits)(broadcast(v, number) * v) & mask);
   }
   template <class V>
   GLUON_SYNCBN_CALLED static V exp(V v) {
@@ -146,15 +146,15 @@ struct Inputs {
     return moved;
   }
 
-  /// Returns function(load(array), ...) with one argument for each array.
-  template <class Function, class Load>
-  GLUON_SYNCBN_INLINE auto apply(const Function& function, const Load& load) const {
+  /// Returns function(vector, ...) with one vector, of the type of `like`, from each array.
+  template <class V, class Function>
+  GLUON_SYNCBN_INLINE auto apply(V like, const Function& function) const {
     if constexpr (kNumber == 1) {
-      return function(load(arrays[0]));
+      return function(load(like, arrays[0]));
     } else if constexpr (kNumber == 2) {
-      return function(load(arrays[0]), load(arrays[1]));
+      return function(load(like, arrays[0]), load(like, arrays[1]));
     } else {
-      return function(load(arrays[0]), load(arrays[1]), load(arrays[2]));
+      return function(load(like, arrays[0]), load(like, arrays[1]), load(like, arrays[2]));
     }
   }
 };
@@ -169,19 +169,28 @@ GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x,
   }
 }
 
-/// Computes dz and x - center of a vector of elements. The caller sums dz and dz * (x - center).
-template <class Gate>
+/// Computes dz and dz * (x - center) of a vector of elements, which the caller sums.
+template <class V, class Gate>
 struct GradientTerms {
-  Doubles center;
+  V center;
   Gate gate;
 
   /// `x` is the output if the gate works in place.
   template <class... Output>
-  GLUON_SYNCBN_INLINE Terms operator()(Doubles dy, Doubles x, Output... y) const {
-    const Doubles centered = gate.centered(x, center);
-    return {gate(dy, centered, x, y...), centered};
+  GLUON_SYNCBN_INLINE Terms<V> operator()(V dy, V x, Output... y) const {
+    const V centered = gate.centered(x, center);
+    const V dz = gate(dy, centered, x, y...);
+    return {dz, dz * centered};
   }
 };
+
+/// load(array) gives the numbers of the elements' channels.
+template <class Gates, class Load>
+GLUON_SYNCBN_INLINE auto gradient_terms(const double* center, const Gates& gates,
+                                        const Load& load) {
+  return GradientTerms<decltype(load(center)), decltype(gates.at(load))>{load(center),
+                                                                         gates.at(load)};
+}
 
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA

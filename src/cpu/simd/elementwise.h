@@ -10,33 +10,33 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Writes out[0, length), where value(i) gives the vector that begins with out[i]. `length` is at
-/// least the size of a vector.
+/// Writes out[0, length). value_of(like) gives a function of i that computes the vector of this
+/// type that begins with out[i].
 ///
-/// The last vector may overlap the vector before. It is computed before anything is written,
-/// because the output array may be an input too. Only whole cache lines are streamed: a line that
-/// is partly streamed and partly stored takes many times as long.
-template <class T, class Value>
-GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how, const Value& value) {
-  const auto made = [&](std::int64_t i) GLUON_SYNCBN_INLINED {
-    Reals<T> v = value(i);
-    if (how == StoreMode::kAdd) v += load(out + i);
-    return v;
+/// Only whole cache lines are streamed: a line that is partly streamed and partly stored takes many
+/// times as long.
+template <class T, class ValueOf>
+GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how,
+                               const ValueOf& value_of) {
+  const auto whole = value_of(Reals<T>{});
+  const auto single = value_of(one_like(Reals<T>{}));
+  const auto put = [&](const auto& value, std::int64_t i) GLUON_SYNCBN_INLINED {
+    auto v = value(i);
+    if (how == StoreMode::kAdd) v += load(v, out + i);
+    store(out + i, v);
   };
-  const std::int64_t last = length - kReals<T>;
-  const Reals<T> at_end = made(last);
   std::int64_t i = 0;
   constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
   if (how == StoreMode::kStream && length >= 2 * kLine) {
     const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(out));
     const std::int64_t begin =
         (kLineBytes - address % kLineBytes) % kLineBytes / static_cast<std::int64_t>(sizeof(T));
-    for (; i < begin; i += kReals<T>) store_first(out + i, value(i), smaller(begin - i, kReals<T>));
+    for (; i < begin; ++i) put(single, i);
     const std::int64_t end = begin + (length - begin) / kLine * kLine;
-    for (i = begin; i < end; i += kReals<T>) stream(out + i, value(i));
+    for (; i < end; i += kReals<T>) stream(out + i, whole(i));
   }
-  for (; i < last; i += kReals<T>) store(out + i, made(i));
-  if (i < length) store(out + last, at_end);
+  for (; i + kReals<T> <= length; i += kReals<T>) put(whole, i);
+  for (; i < length; ++i) put(single, i);
 }
 
 // Normalize and Differentiate compute outputs for one channel, or for a vector of columns.
@@ -62,8 +62,9 @@ struct NormalizeBy {
   Act act;
 
   template <class Load>
-  GLUON_SYNCBN_INLINE Normalize<Reals<R>, Act> at(const Load& load) const {
-    return {load(p.center), load(p.scale), load(p.shift), act};
+  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
+    return Normalize<decltype(load(p.center)), Act>{load(p.center), load(p.scale), load(p.shift),
+                                                    act};
   }
 };
 
@@ -93,8 +94,8 @@ struct DifferentiateBy {
 
   template <class Load>
   GLUON_SYNCBN_INLINE auto at(const Load& load) const {
-    const Reals<R> x_factor = load(p.x_factor);
-    return Differentiate<Reals<R>, decltype(gates.at(load))>{
+    const auto x_factor = load(p.x_factor);
+    return Differentiate<decltype(load(center)), decltype(gates.at(load))>{
         load(center), load(p.dy_factor), x_factor, x_factor != 0, load(p.constant), gates.at(load)};
   }
 };
@@ -115,31 +116,16 @@ GLUON_SYNCBN_INLINE void with_normalization(const T* x, const T* shortcut,
   });
 }
 
-/// The `value` of write(): applies f to the vectors of all inputs at i.
-template <class T, int kInputs, class F>
-struct Computed {
-  const Inputs<T, kInputs>& inputs;
-  const F& f;
-
-  GLUON_SYNCBN_INLINE Reals<T> operator()(std::int64_t i) const {
-    return (inputs + i).apply(f, [](const T* from) GLUON_SYNCBN_INLINED { return load(from); });
-  }
-};
-
 template <class T>
 void shortcut_gradient(const T* dy, const T* y, std::int64_t number, const Activation& activation,
                        StoreMode how, T* dz) {
-  if (number < kReals<T>) {
-    Padded<T> out(dz, number);
-    shortcut_gradient<T>(Padded<T>(dy, number), Padded<T>(y, number), kReals<T>, activation, how,
-                         out.elements);
-    return copy(out.elements, number, dz);
-  }
   with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
-    const auto f = [act](Reals<T> dy_at, Reals<T> y_at)
+    const auto f = [act](auto dy_at, auto y_at)
                        GLUON_SYNCBN_INLINED { return act.gradient_by_output(dy_at, y_at); };
     const Inputs<T, 2> inputs{{dy, y}};
-    write(dz, number, how, Computed<T, 2, decltype(f)>{inputs, f});
+    write(dz, number, how, [&](auto like) GLUON_SYNCBN_INLINED {
+      return [&, like](std::int64_t i) GLUON_SYNCBN_INLINED { return (inputs + i).apply(like, f); };
+    });
   });
   end_of_stream(how);
 }

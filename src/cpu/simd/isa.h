@@ -45,8 +45,7 @@ struct Channels {
   std::int64_t end;
 };
 
-/// The size of a row-major matrix without gaps. A matrix that is narrower than a vector has one
-/// row.
+/// The size of a row-major matrix without gaps.
 struct Extent {
   std::int64_t rows;
   std::int64_t columns;
@@ -54,9 +53,9 @@ struct Extent {
 
 /// The kernels for data of T.
 ///
-/// run_... take arrays in which a channel's elements lie in long runs, and compute some channels. A
-/// run has at least 16 elements, which is a vector or more. column_... take matrices in which each
-/// column has its own statistics. An output array may be an input array too.
+/// run_... take arrays in which a channel's elements lie in long runs (Layout::has_runs), and
+/// compute some channels. column_... take matrices in which each column has its own statistics. An
+/// output array may be an input array too.
 ///
 /// y is act(z), or act(z + shortcut). dz is the gradient with respect to the argument of act. It is
 /// computed from y or, if y is null, from z. Without an activation dz is dy, and neither is read.

@@ -21,9 +21,7 @@ namespace {
 /// in case a bad pivot needs a second read.
 constexpr std::int64_t kBlock = kAddsPerLane * kChains * kDoubles;
 
-static_assert(Layout::kShortInner >= kReals<float>);  // A run must fill a vector.
-
-/// A part of one channel: runs of equal length at equal distances. Each run fills a vector or more.
+/// A part of one channel: runs of equal length at equal distances.
 struct Block {
   std::int64_t begin;
   std::int64_t length;
@@ -44,13 +42,8 @@ GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t chann
   for (std::int64_t outer = 0; outer < layout.outer; outer += group) {
     const std::int64_t runs = smaller(group, layout.outer - outer);
     const std::int64_t first = outer * distance + channel * layout.inner;
-    for (std::int64_t i = 0; i < layout.inner;) {
-      // A piece must fill a vector. So the last piece also takes a rest that is shorter than a
-      // vector.
-      const std::int64_t rest = layout.inner - i;
-      const std::int64_t n = rest < length + kDoubles ? rest : length;
-      visit(Block{first + i, n, runs, distance});
-      i += n;
+    for (std::int64_t i = 0; i < layout.inner; i += length) {
+      visit(Block{first + i, smaller(length, layout.inner - i), runs, distance});
     }
   }
 }
@@ -61,42 +54,33 @@ struct TermSums {
   double second;
 };
 
-/// Sums terms(i) over a block. `i` is the index of a vector's first element.
+/// Sums terms(like, i) over a block, where i is the index of a vector's first element.
 template <class EachTerms>
 GLUON_SYNCBN_INLINE TermSums sum_block(const Block& block, const EachTerms& terms) {
-  Doubles first[kChains] = {};
-  Doubles second[kChains] = {};
-  const auto add = [&](const Terms& more, std::int64_t k) GLUON_SYNCBN_INLINED {
-    first[k] += more.first;
-    second[k] += more.second;
-  };
+  Terms<Doubles> sums[kChains] = {};
+  Terms<OneDouble> rest = {};
   for (std::int64_t run = 0; run < block.runs; ++run) {
-    const std::int64_t begin = block.begin + run * block.distance;
-    std::int64_t i = 0;
-    for (; i + kChains * kDoubles <= block.length; i += kChains * kDoubles) {
+    std::int64_t i = block.begin + run * block.distance;
+    const std::int64_t end = i + block.length;
+    for (; i + kChains * kDoubles <= end; i += kChains * kDoubles) {
 #pragma GCC unroll 4
-      for (std::int64_t k = 0; k < kChains; ++k) add(terms(begin + i + k * kDoubles), k);
+      for (std::int64_t k = 0; k < kChains; ++k) sums[k] += terms(Doubles{}, i + k * kDoubles);
     }
-    for (; i < block.length; i += kDoubles) {
-      // The last vector ends with the run, and may overlap the vector before.
-      const std::int64_t at = smaller(i, block.length - kDoubles);
-      Terms rest = terms(begin + at);
-      if (at != i) {
-        rest = {last_lanes(rest.first, block.length - i),
-                last_lanes(rest.second, block.length - i)};
-      }
-      add(rest, 0);
-    }
+    for (; i + kDoubles <= end; i += kDoubles) sums[0] += terms(Doubles{}, i);
+    for (; i < end; ++i) rest += terms(OneDouble{}, i);
   }
-  return {sum_of_lanes((first[0] + first[1]) + (first[2] + first[3])),
-          sum_of_lanes((second[0] + second[1]) + (second[2] + second[3]))};
+  sums[0] += sums[1];
+  sums[2] += sums[3];
+  sums[0] += sums[2];
+  return {sum_of_lanes(sums[0].first) + rest.first[0],
+          sum_of_lanes(sums[0].second) + rest.second[0]};
 }
 
 template <class T>
-GLUON_SYNCBN_INLINE PivotSums<double> pivot_sums(const T* x, const Block& block, double pivot) {
-  const TermSums sums = sum_block(block, [&](std::int64_t i) GLUON_SYNCBN_INLINED {
-    const Doubles d = load_wide(x + i) - pivot;
-    return Terms{d, d * d};
+GLUON_SYNCBN_INLINE PivotSums pivot_sums(const T* x, const Block& block, double pivot) {
+  const TermSums sums = sum_block(block, [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
+    const auto d = load(like, x + i) - pivot;
+    return Terms<decltype(like)>{d, d * d};
   });
   return {pivot, sums.first, sums.second};
 }
@@ -105,14 +89,15 @@ template <class T>
 void run_moments(const T* x, const Layout& layout, Channels channels, double* means, double* m2s) {
   for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
     // The mean of the first vector is a near pivot, so the first block is rarely read twice.
-    double mean = sum_of_lanes(load_wide(x + channel * layout.inner)) / kDoubles;
+    static_assert(Layout::kShortInner >= kDoubles);
+    double mean = sum_of_lanes(load(Doubles{}, x + channel * layout.inner)) / kDoubles;
     double m2 = 0;
     std::int64_t count = 0;
     for_each_block(layout, channel, [&](const Block& block) {
       const std::int64_t n = block.count();
-      PivotSums<double> d = pivot_sums(x, block, mean);
+      PivotSums d = pivot_sums(x, block, mean);
       const double share = 1 / static_cast<double>(n);
-      if (is_far(d, share)) d = pivot_sums(x, block, d.mean(share));
+      if (d.is_far(share)) d = pivot_sums(x, block, d.mean(share));
       MergeWeight::of(count, n).merge(d.mean(share), d.m2(share), &mean, &m2);
       count += n;
     });
@@ -128,17 +113,13 @@ void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout
   with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
     const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
     for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
-      const auto of_channel = [&](const double* array)
-                                  GLUON_SYNCBN_INLINED { return broadcast(array[channel]); };
-      const auto gate = gates.at(of_channel);
-      const GradientTerms<decltype(gates.at(of_channel))> terms{of_channel(p.center), gate};
       sum_dz[channel] = sum_dz_centered[channel] = 0;
       for_each_block(layout, channel, [&](const Block& block) {
-        const TermSums more = sum_block(block, [&](std::int64_t i) GLUON_SYNCBN_INLINED {
-          const Terms t = (inputs + i).apply(terms, [](const T* from) GLUON_SYNCBN_INLINED {
-            return load_wide(from);
-          });
-          return Terms{t.first, t.first * t.second};
+        const TermSums more = sum_block(block, [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
+          const auto of_channel = [&](const double* array) GLUON_SYNCBN_INLINED {
+            return broadcast(like, array[channel]);
+          };
+          return (inputs + i).apply(like, gradient_terms(p.center, gates, of_channel));
         });
         sum_dz[channel] += more.first;
         sum_dz_centered[channel] += more.second;
@@ -161,10 +142,13 @@ template <class T, int kInputs, class By>
 GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layout& layout,
                                     Channels channels, const By& by, StoreMode how, T* out) {
   for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) GLUON_SYNCBN_INLINED {
-    const auto f =
-        by.at([c](const Real<T>* array) GLUON_SYNCBN_INLINED { return broadcast(array[c]); });
     const Inputs<T, kInputs> of_run = inputs + begin;
-    write(out + begin, layout.inner, how, Computed<T, kInputs, decltype(f)>{of_run, f});
+    write(out + begin, layout.inner, how, [&](auto like) GLUON_SYNCBN_INLINED {
+      const auto of_channel = [&](const Real<T>* array)
+                                  GLUON_SYNCBN_INLINED { return broadcast(like, array[c]); };
+      return [&of_run, like, f = by.at(of_channel)](std::int64_t i)
+                 GLUON_SYNCBN_INLINED { return (of_run + i).apply(like, f); };
+    });
   });
   end_of_stream(how);
 }
