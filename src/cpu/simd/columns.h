@@ -11,29 +11,19 @@
 #include "cpu/simd/vectors.h"
 #include "cpu/tuning.h"
 #include "norm/activation.h"
-#include "norm/merge_weight.h"
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
-/// Rows of a tile. Its sums are complete before they are merged into the statistics of the columns.
-constexpr std::int64_t kBlockRows = kAddsPerLane;
-
-/// Two sums over the rows of a tile for each of its columns.
-struct TileSums {
-  double first[kTile];
-  double second[kTile];
-};
-
-/// Sums terms(like, row, column) over the rows, for all columns of a tile of T.
+/// Writes the two sums of terms(like, row, column) over the rows, for all columns of a tile of T.
 ///
 /// Reads kRowGroup rows at a time, so that the sums are seldom loaded and stored. The processor
 /// does not predict this order. So this calls fetch(row, column) for each cache line of later rows.
 template <class T, class EachTerms, class Fetch>
-GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileSums* sums,
-                                  const EachTerms& terms, const Fetch& fetch) {
+GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, double* first,
+                                  double* second, const EachTerms& terms, const Fetch& fetch) {
   constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t i = 0; i < columns; ++i) sums->first[i] = sums->second[i] = 0;
+  for (std::int64_t i = 0; i < columns; ++i) first[i] = second[i] = 0;
   for (std::int64_t row = 0; row < rows; row += kRowGroup) {
     const std::int64_t end = smaller(row + kRowGroup, rows);
     std::int64_t row_ahead = row + kRowsAhead;
@@ -48,51 +38,39 @@ GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, TileS
           ++row_ahead;
         }
       }
-      Terms<decltype(like)> sum{load(like, sums->first + i), load(like, sums->second + i)};
+      Terms<decltype(like)> sum{load(like, first + i), load(like, second + i)};
       for (std::int64_t r = row; r < end; ++r) sum += terms(like, r, i);
-      store(sums->first + i, sum.first);
-      store(sums->second + i, sum.second);
+      store(first + i, sum.first);
+      store(second + i, sum.second);
     });
   }
 }
 
-/// Writes the pivots of the first tile of some columns: the means of its first few rows. If these
-/// rows are equal, the pivots are exact.
+/// Writes the moments of a tile.
 template <class T>
-GLUON_SYNCBN_INLINE void choose_pivots(const T* x, std::int64_t width, std::int64_t rows,
-                                       std::int64_t columns, double* pivots) {
-  const std::int64_t top = rows < kRowGroup ? 1 : kRowGroup;
-  for_each_vector(columns, [&](auto like, std::int64_t i) {
-    auto sum = load(like, x + i);
-    for (std::int64_t row = 1; row < top; ++row) sum += load(like, x + row * width + i);
-    store(pivots + i, sum / static_cast<double>(top));
-  });
-}
-
-/// Merges a tile into the moments of its columns, which have `rows_before` rows so far.
-template <class T>
-void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t columns,
-                std::int64_t rows_before, double* mean, double* m2) {
-  TileSums sums;
-  double pivots[kTile];
+void tile_moments(const T* x, std::int64_t width, std::int64_t rows, std::int64_t columns,
+                  double* mean, double* m2) {
+  double sums[kTile];
+  double squares[kTile];
   const double share = 1 / static_cast<double>(rows);
+  double* const pivots = mean;
   const auto look = [&] {
     sum_rows<T>(
-        rows, columns, &sums,
+        rows, columns, sums, squares,
         [&](auto like, std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED {
           const auto d = load(like, x + row * width + i) - load(like, pivots + i);
           return Terms<decltype(like)>{d, d * d};
         },
         [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED { fetch(x + row * width + i); });
   };
-  const auto seen = [&](std::int64_t i) {
-    return PivotSums{pivots[i], sums.first[i], sums.second[i]};
-  };
-  if (rows_before == 0) {
-    choose_pivots(x, width, rows, columns, pivots);
-  } else {
-    for (std::int64_t i = 0; i < columns; ++i) pivots[i] = mean[i];
-  }
+  const auto seen = [&](std::int64_t i) { return PivotSums{pivots[i], sums[i], squares[i]}; };
+  // The means of the first few rows. If these rows are equal, the pivots are exact.
+  const std::int64_t top = rows < kRowGroup ? 1 : kRowGroup;
+  for_each_vector(columns, [&](auto like, std::int64_t i) {
+    auto sum = load(like, x + i);
+    for (std::int64_t row = 1; row < top; ++row) sum += load(like, x + row * width + i);
+    store(pivots + i, sum / static_cast<double>(top));
+  });
   look();
   bool far = false;
   for (std::int64_t i = 0; i < columns; ++i) far = far || seen(i).is_far(share);
@@ -100,21 +78,17 @@ void merge_tile(const T* x, std::int64_t width, std::int64_t rows, std::int64_t 
     for (std::int64_t i = 0; i < columns; ++i) pivots[i] = seen(i).mean(share);
     look();
   }
-  const MergeWeight weight = MergeWeight::of(rows_before, rows);
   for (std::int64_t i = 0; i < columns; ++i) {
-    weight.merge(seen(i).mean(share), seen(i).m2(share), mean + i, m2 + i);
+    m2[i] = seen(i).m2(share);
+    mean[i] = seen(i).mean(share);
   }
 }
 
 template <class T>
 void column_moments(const T* x, Extent extent, double* mean, double* m2) {
-  for (std::int64_t i = 0; i < extent.columns; ++i) mean[i] = m2[i] = 0;
-  for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
-    const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
-    for (std::int64_t i = 0; i < extent.columns; i += kTile) {
-      merge_tile(x + row * extent.columns + i, extent.columns, rows,
-                 smaller(kTile, extent.columns - i), row, mean + i, m2 + i);
-    }
+  for (std::int64_t i = 0; i < extent.columns; i += kTile) {
+    tile_moments(x + i, extent.columns, extent.rows, smaller(kTile, extent.columns - i), mean + i,
+                 m2 + i);
   }
 }
 
@@ -123,32 +97,21 @@ void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
                           const NormalizationArrays<double>& p, const Activation& activation,
                           double* sum_dz, double* sum_dz_centered) {
   const std::int64_t width = extent.columns;
-  for (std::int64_t i = 0; i < width; ++i) sum_dz[i] = sum_dz_centered[i] = 0;
-  TileSums sums;
   with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
-    const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
-    for (std::int64_t row = 0; row < extent.rows; row += kBlockRows) {
-      const std::int64_t rows = smaller(kBlockRows, extent.rows - row);
-      for (std::int64_t tile = 0; tile < width; tile += kTile) {
-        const std::int64_t columns = smaller(kTile, width - tile);
-        const auto of_tile = inputs + (row * width + tile);
-        sum_rows<T>(
-            rows, columns, &sums,
-            [&](auto like, std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
-              const auto of_columns = [&](const double* array) GLUON_SYNCBN_INLINED {
-                return load(like, array + tile + i);
-              };
-              return (of_tile + (r * width + i))
-                  .apply(like, gradient_terms(p.center, gates, of_columns));
-            },
-            [&](std::int64_t r, std::int64_t i) GLUON_SYNCBN_INLINED {
-              for (const T* array : of_tile.arrays) fetch(array + r * width + i);
-            });
-        for (std::int64_t i = 0; i < columns; ++i) {
-          sum_dz[tile + i] += sums.first[i];
-          sum_dz_centered[tile + i] += sums.second[i];
-        }
-      }
+    for (std::int64_t tile = 0; tile < width; tile += kTile) {
+      const auto of_tile = inputs_of<decltype(gates)>(dy, x, y) + tile;
+      sum_rows<T>(
+          extent.rows, smaller(kTile, width - tile), sum_dz + tile, sum_dz_centered + tile,
+          [&](auto like, std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED {
+            const auto of_columns = [&](const double* array) GLUON_SYNCBN_INLINED {
+              return load(like, array + tile + i);
+            };
+            return (of_tile + (row * width + i))
+                .apply(like, gradient_terms(p.center, gates, of_columns));
+          },
+          [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED {
+            for (const T* array : of_tile.arrays) fetch(array + row * width + i);
+          });
     }
   });
 }
