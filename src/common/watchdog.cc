@@ -124,7 +124,7 @@ void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limi
     if (!waiting) continue;
     if (waited >= limit) {
       expired.emplace_back(std::move(waiting), waited);
-    } else if (!entry.reminded && waited >= remind_after(waiting->remind_after(), limit)) {
+    } else if (!entry.reminded && waited >= remind_after(waiting->reminder_share(), limit)) {
       entry.reminded = true;
       early.emplace_back(std::move(waiting), waited);
     } else {

@@ -14,7 +14,7 @@
 namespace gluon_syncbn {
 
 inline constexpr double kDefaultTimeout = 300;  // seconds
-inline constexpr double kRemindAfter = 0.1;     // of the timeout
+inline constexpr double kReminderShare = 0.1;   // of the timeout
 inline constexpr double kLatestReminder = 10;   // seconds
 
 /// Says why the watchdog ends waits before the timeout, for Waiting::interrupt().
@@ -30,7 +30,7 @@ class Waiting {
 
   virtual ~Waiting() = default;
   /// The watchdog calls remind() after this share of the timeout, at the latest after 10 s.
-  virtual double remind_after() const { return kRemindAfter; }
+  virtual double reminder_share() const { return kReminderShare; }
   /// Called at most once for each watch().
   virtual void remind(Seconds waited, Seconds limit) = 0;
   /// Called after the timeout, again and again until watch() or unwatch().
@@ -63,7 +63,7 @@ class Watchdog {
   /// Fails every Waiting, now and from now on. Called at the end of a process, which would
   /// otherwise wait for devices that the program no longer calls.
   void retire();
-  /// The time until the reminder of a Waiting that asks for it after this share of the timeout.
+  /// The time until the reminder of a Waiting whose Waiting::reminder_share() is `share`.
   static Waiting::Seconds remind_after(double share, Waiting::Seconds timeout);
   static constexpr const char* kRetired = "the process ends before all devices have come";
 

@@ -65,7 +65,7 @@ void require_invertible(const Backend::Backward& pass) {
   with_parameter_type(pass.data, [&](auto parameter) {
     using P = decltype(parameter);
     for (std::int64_t c = 0; c < pass.data.layout.channels; ++c) {
-      const double gamma = pass.gamma ? number<P>(pass.gamma, c) : 1;
+      const auto gamma = static_cast<double>(gamma_of(static_cast<const P*>(pass.gamma), c));
       const double beta = number<P>(pass.beta, c);
       if (!invertible.holds(gamma, beta)) throw Error(invertible.error(c, gamma, beta));
     }

@@ -16,7 +16,7 @@
 
 namespace gluon_syncbn {
 
-/// The four phases of batch normalization on one device, for T in float, double and Half. Sums are
+/// The phases of batch normalization on one device, for T in float, double and Half. Sums are
 /// computed in double, in an order that depends on the layout alone.
 namespace cpu {
 

@@ -53,7 +53,7 @@ class Team {
   void run(std::int64_t number, const std::function<void(std::int64_t)>& task) {
     const Caller caller(&callers_);
     const bool all_cores_have_callers = callers_ >= limit();
-    if (number < cpu::kLeastParts || forked_ || all_cores_have_callers) {
+    if (number < kLeastParts || forked_ || all_cores_have_callers) {
       for (std::int64_t i = 0; i < number; ++i) task(i);
       return;
     }

@@ -17,10 +17,16 @@ GLUON_SYNCBN_HOST_DEVICE inline double inv_std_of(double variance, double eps) {
   return 1.0 / std::sqrt(variance + eps);
 }
 
-/// The scale of z = (x - mean) * scale + beta. `gamma` is null for 1.
+/// The gamma of a channel. `gamma` is null for 1.
+template <class P>
+GLUON_SYNCBN_HOST_DEVICE P gamma_of(const P* gamma, std::int64_t c) {
+  return gamma ? gamma[c] : P(1);
+}
+
+/// The scale of z = (x - mean) * scale + beta.
 template <class P>
 GLUON_SYNCBN_HOST_DEVICE double scale_of(const P* gamma, std::int64_t c, double inv_std) {
-  return gamma ? static_cast<double>(gamma[c]) * inv_std : inv_std;
+  return static_cast<double>(gamma_of(gamma, c)) * inv_std;
 }
 
 /// The shift of z = (x - R(mean)) * scale + shift.

@@ -6,6 +6,7 @@
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
 #include "norm/activation.h"
+#include "norm/per_channel.h"
 
 namespace gluon_syncbn::cuda {
 
@@ -207,7 +208,7 @@ struct GateInPlace {
 
   GLUON_SYNCBN_HOST_DEVICE Channel at(const double*, std::uint32_t c, R* center) const {
     *center = R(0);
-    return {beta[c], gamma ? R(1) / gamma[c] : R(1)};
+    return {beta[c], R(1) / gamma_of(gamma, c)};
   }
   /// Also replaces y by (x - mean) / sqrt(variance + eps).
   template <int N, int kNumber>

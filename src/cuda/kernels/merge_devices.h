@@ -118,7 +118,7 @@ struct BackwardMerge {
     if (beta) {
       // In place the kernel knows z instead of x, so `center` and `x_factor` apply to z.
       center = static_cast<double>(beta[c]);
-      check.look(c, gamma ? static_cast<double>(gamma[c]) : 1.0, center);
+      check.look(c, static_cast<double>(gamma_of(gamma, c)), center);
       if (messages.size > 0) factors.x_factor /= scale;
     } else {
       factors.constant = factors.constant_for<R>(center);

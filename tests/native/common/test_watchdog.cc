@@ -113,7 +113,7 @@ TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog 
       ended->set_value();
     }
     // Asked during the inspection: its owner lets go just then.
-    double remind_after() const override {
+    double reminder_share() const override {
       owner.reset();
       return 1;
     }
