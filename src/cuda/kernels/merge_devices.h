@@ -40,13 +40,12 @@ struct ForwardMerge {
 
   GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
     double mean = 0;
-    double variance = 0;
+    double m2 = 0;
     messages.for_each(channels, c, [&](const MergeWeight& weight, double own_mean, double own_m2) {
-      if (weight.of_merged > 0) weight.merge(own_mean, own_m2, &mean, &variance);
+      if (weight.of_merged > 0) weight.merge(own_mean, own_m2, &mean, &m2);
     });
-    if (messages.size > 0) {
-      if (messages.count > 0) variance /= static_cast<double>(messages.count);
-    } else {
+    double variance = messages.count > 0 ? m2 / static_cast<double>(messages.count) : 0;
+    if (messages.size == 0) {
       mean = static_cast<double>(running_mean[c]);
       variance = static_cast<double>(running_variance[c]);
     }
