@@ -80,7 +80,7 @@ struct Shard {
         x(layout, 100, 1, seed),
         dy(layout, 0.1, 1, seed + 1),
         shortcut(layout, 0, 1, seed + 2),
-        before(layout, 7, 1, 3) {}
+        before(dy.elements.rbegin(), dy.elements.rend()) {}
 
   int ordinal() const { return stream->ordinal(); }
 
@@ -139,7 +139,7 @@ struct Shard {
   const Data<T> x;
   const Data<T> dy;
   const Data<T> shortcut;
-  const Data<T> before;  ///< what outputs hold before the first step
+  const std::vector<T> before;  ///< what outputs hold before the first step
   // The same on all contexts.
   const std::size_t channels = static_cast<std::size_t>(x.layout.channels);
   const std::vector<P> gammas = as<P>(parameters(x.layout, 2, 5));
@@ -147,8 +147,7 @@ struct Shard {
   const std::vector<P> averages = as<P>(parameters(x.layout, 2, 7));
   Array<T> x_array{stream.get(), x.elements}, dy_array{stream.get(), dy.elements},
       shortcut_array{stream.get(), shortcut.elements};
-  Array<T> y{stream.get(), before.elements}, dx{stream.get(), before.elements},
-      dshortcut{stream.get(), before.elements};
+  Array<T> y{stream.get(), before}, dx{stream.get(), before}, dshortcut{stream.get(), before};
   Array<P> gamma{stream.get(), gammas}, beta{stream.get(), betas};
   Array<P> gamma_gradient{stream.get(), betas}, beta_gradient{stream.get(), betas};
   Array<P> running_mean{stream.get(), averages}, running_variance{stream.get(), averages};
@@ -312,7 +311,9 @@ class LayerOf {
       const Shard<T>& shard = *shards[s];
       CAPTURE(shard.device.name());
       const bool adds = shard.write == WriteMode::kAdd;
-      const auto element = [&](std::size_t i) { return adds ? shard.before.at(i) : 0; };
+      const auto element = [&](std::size_t i) {
+        return adds ? Type<T>::value(shard.before[i]) : 0;
+      };
       const auto number = [&](std::size_t c) -> long double { return adds ? shard.betas[c] : 0; };
       const auto scale = [&](std::size_t i) {
         return 1 + std::fabs(forward.channels[shard.x.channel(i)].scale());
