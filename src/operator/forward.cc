@@ -130,8 +130,8 @@ class ForwardCall : public EngineCall {
     work.activation = attributes.activation;
     if (attributes.shortcut) work.shortcut = data(at_[kShortcut]);
     work.write = write_of(request_);
-    if (attributes.inplace && work.write == WriteMode::kAdd) {
-      throw Error("inplace=True cannot add to what its output holds: backward reads the output");
+    if (attributes.backward_reads().output && work.write == WriteMode::kAdd) {
+      throw Error("cannot add to what its output holds: backward reads the output");
     }
     work.y = request_ == kNull ? nullptr : data(at_.out());
     work.saved = &saved_;

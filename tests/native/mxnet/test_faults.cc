@@ -79,16 +79,23 @@ TEST_CASE_FIXTURE(Library, "faults: devices fail one after the other") {
 }
 
 TEST_CASE_FIXTURE(Library, "faults: a device that cannot begin fails its peer at once") {
-  const Layer layer("bn", 3, 2, {}, {{"inplace", "True"}});
   const Batch x(kTwo, 1);
-  const Call peer = layer.call(0, x.arrays[0]);
-  const auto inputs = layer.inputs(1, x.arrays[1]);
-  const NDArray out(x.arrays[1].shape(), x.arrays[1].dtype(), x.arrays[1].context());
-  const auto op = fake_mxnet::Node(layer.attributes).create_operator(device(1), inputs);
-  op->forward(inputs, out, true, false, mxnet::kAdd);
-  check_error(out, {"inplace=True cannot add"});
-  check_error(peer.out,
-              {"failed on " + Device{tested_type(), 1}.name(), "inplace=True cannot add"});
+  for (const Attributes& reads_output :
+       {Attributes{{"inplace", "True"}}, Attributes{{"act_type", "relu"}, {"shortcut", "True"}}}) {
+    const Layer layer("bn", 3, 2, {}, reads_output);
+    const auto forward = [&](int index, mxnet::OpReq request) {
+      const NDArray& data = x.arrays[static_cast<std::size_t>(index)];
+      auto inputs = layer.inputs(index, data);
+      if (reads_output.back().first == "shortcut") inputs.insert(inputs.begin() + 3, data);
+      const NDArray out(data.shape(), data.dtype(), data.context());
+      const auto op = fake_mxnet::Node(layer.attributes).create_operator(device(index), inputs);
+      op->forward(inputs, out, true, false, request);
+      return out;
+    };
+    const NDArray peer = forward(0, mxnet::kWrite);
+    check_error(forward(1, mxnet::kAdd), {"cannot add to what its output holds"});
+    check_error(peer, {"failed on " + Device{tested_type(), 1}.name(), "cannot add to what"});
+  }
 }
 
 TEST_CASE_FIXTURE(Library, "faults: an input that is late holds nobody up for good") {
