@@ -271,6 +271,18 @@ TEST_CASE_FIXTURE(TwoProcesses, "a pass fails after its statistics have been mer
   CHECK(contains(error_in(of_second), "failed on process 0: layer round 0 forward: no luck"));
 }
 
+TEST_CASE_FIXTURE(TwoProcesses, "a name in use by one process is not taken on any") {
+  auto of_process_0 = first.enter(some_moments(1), of_first);
+  auto of_process_1 = second.enter(some_moments(2), of_second);
+  SUBCASE("by process 0") { of_process_1.reset(); }
+  SUBCASE("by process 1") { of_process_0.reset(); }
+  const auto next = first.enter(some_moments(3), of_first);
+  second.enter(some_moments(4), of_second);
+  Inbox<GradientSums> inbox;
+  arrive(*next->next_backward(kA), kA, sums(1), inbox.then());
+  CHECK(wire->names().back() == "layer.backward1");
+}
+
 TEST_CASE_FIXTURE(TwoProcesses, "what differs between processes is named on all of them") {
   std::string words;
   SUBCASE("momentum") {

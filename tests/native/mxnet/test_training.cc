@@ -35,6 +35,7 @@ TEST_CASE_FIXTURE(Library, "training: steps are those of one device with the who
       {"fixed gamma", uneven, {0.9, true}},
       {"backward through inference", uneven, {}, false},
       {"gradients that are added", uneven, {}, true, {kAdd, kAdd, kAdd}},
+      {"gradients that are added and written", uneven, {}, true, {kAdd, kWrite, kAdd}},
       {"the gradient of the data alone", uneven, {}, true, {kWrite, kNull, kNull}},
       {"the gradient of gamma alone", uneven, {}, true, {kNull, kAdd, kNull}},
       {"the gradient of beta alone", uneven, {}, true, {kNull, kNull, kWrite}},
