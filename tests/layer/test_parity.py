@@ -128,8 +128,8 @@ def test_published_numbers():
     ("scale", "is_right"),
     [
         (1e-20, True),
-        # MXNet 2 takes denormal numbers for 0.
-        pytest.param(1e-38, True, marks=only_1),
+        # MXNet 2 takes denormal numbers for 0. GPUs sum the squares in float32.
+        pytest.param(1e-38, DEVICE == "cpu", marks=only_1),
         pytest.param(1e-40, False, marks=only_1),
     ],
 )

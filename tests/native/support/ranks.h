@@ -51,9 +51,7 @@ inline std::string tested_type() {
 }
 
 /// The device of a rank. The order of devices is neither that of ranks nor that of their names.
-inline Device device_of(std::size_t rank) {
-  return {"cpu", static_cast<int>((rank * 5 + 9) % 16)};
-}
+inline Device device_of(std::size_t rank) { return {"cpu", static_cast<int>((rank * 5 + 9) % 16)}; }
 
 /// Sets the timeout of the watchdog, and restores the former one in the end.
 class ScopedTimeout {
