@@ -5,8 +5,6 @@ The import registers the operator ``SyncBatchNorm`` with MXNet. Exported network
 """
 
 from . import nvidia_libraries as _nvidia_libraries
-from .diagnose.report import explain as _explain
-from .diagnose.report import failed_import as _failed_import
 
 try:
     try:
@@ -15,6 +13,9 @@ try:
         _nvidia_libraries.load()
         import mxnet as _mxnet
 except (ImportError, OSError, AttributeError) as error:
+    from .diagnose.report import explain as _explain
+    from .diagnose.report import failed_import as _failed_import
+
     _explained = isinstance(error, _nvidia_libraries.LibraryError)
     _told = error if _explained else ImportError(_explain(error))
     raise _failed_import(_told) from error
@@ -22,6 +23,8 @@ except (ImportError, OSError, AttributeError) as error:
 try:
     from . import library as _library  # noqa: F401
 except (ImportError, OSError) as error:
+    from .diagnose.report import failed_import as _failed_import
+
     raise _failed_import(error) from None
 
 from .mxnet_versions import is_supported as _is_supported
