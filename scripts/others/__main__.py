@@ -137,8 +137,8 @@ def fork(options: argparse.Namespace) -> Iterator[Row]:
         "OTHERS_OUTCOMES": str(written),
     }
     with (package / "log").open("wb") as log:
-        command = ["bash", str(REPOSITORY / "scripts/test.sh"), "--mxnet2", "-q", "-p", "outcomes"]
-        command += ["--deselect", FORK_LEFT_OUT]
+        command = ["bash", str(REPOSITORY / "scripts/test.sh"), "--mxnet2"]
+        command += ["-q", "-p", "outcomes", "--deselect", FORK_LEFT_OUT]
         subprocess.run(
             command,
             check=False,

@@ -94,7 +94,8 @@ class Gpu {
   Stream stream_;
   Memories memories_;
   Pool<Event> events_;
-  std::mutex mutex_;                                   // guards the next four members
+  // Guards the next four members.
+  std::mutex mutex_;
   std::vector<std::shared_ptr<void>> hanging_checks_;  // of peer access, whose kernels do not end
   bool ends_ = false;
   bool is_taken_ = false;  // a task runs, or a thread has taken its turn

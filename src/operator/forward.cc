@@ -41,12 +41,12 @@ class ForwardCall : public EngineCall {
         is_train_(is_train) {}
 
   void complete(const std::string& error) override {
-    if (!error.empty()) op_->forward_error_ = error;
     if (error.empty()) {
       op_->saved_ = saved_;
       op_->round_ = round_;
-    } else if (training_began_) {
-      training_failed(error);
+    } else {
+      op_->forward_error_ = error;
+      if (training_began_) training_failed(error);
     }
     EngineCall::complete(error);
   }

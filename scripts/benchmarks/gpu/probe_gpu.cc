@@ -120,7 +120,7 @@ class Rig {
     });
     if (reached) return own_.synchronize();
     time("query of an event, not reached", [&] { peers_[0].is_missing(); });
-    end("peers' end to the end of a kernel behind " + std::to_string(number) + " stream waits");
+    end("peers' end to the end of a kernel after " + std::to_string(number) + " stream waits");
   }
   void wait_on_host(std::size_t number) {
     begin(number);

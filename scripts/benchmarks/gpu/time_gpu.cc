@@ -197,7 +197,7 @@ class TimedEvent {
     const cuda::OnDevice on_device(0);
     cuda::check(cudaEventRecord(event_, stream.handle()), "cudaEventRecord", 0);
   }
-  /// Once work behind this event has ended.
+  /// To be called when the work before this event has ended.
   double microseconds_since(const TimedEvent& other) const {
     float milliseconds = 0;
     cuda::check(cudaEventElapsedTime(&milliseconds, other.event_, event_), "cudaEventElapsedTime",
@@ -225,8 +225,8 @@ class Stopwatch {
 
   cuda::Stream* stream() const { return stream_; }
 
-  /// Microseconds of what launch(lap) puts on the stream until and behind each lap(). `wait`
-  /// returns when all of it is done.
+  /// The microseconds of the work that launch(lap) puts on the stream: before the first lap(),
+  /// between laps, and after the last lap(). `wait` returns when all work is done.
   std::vector<double> time(const std::function<void(const Call& lap)>& launch, const Call& wait) {
     for (int i = 0; i < copies_; ++i) stream_->copy(to_.data(), from_.data(), bytes_);
     copied_.record(stream_);

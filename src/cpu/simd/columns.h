@@ -15,6 +15,15 @@
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 
+/// Calls visit(like, i) for the first elements i of whole vectors, and then for each element after
+/// them, that cover `number` elements.
+template <class Visit>
+GLUON_SYNCBN_INLINE void for_each_vector(std::int64_t number, const Visit& visit) {
+  std::int64_t i = 0;
+  for (; i + kDoubles <= number; i += kDoubles) visit(Doubles{}, i);
+  for (; i < number; ++i) visit(OneDouble{}, i);
+}
+
 /// Writes the two sums of terms(like, row, column) over the rows, for all columns of a tile of T.
 ///
 /// Reads kRowGroup rows at a time, so that the sums are seldom loaded and stored. The processor

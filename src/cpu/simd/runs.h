@@ -48,15 +48,9 @@ GLUON_SYNCBN_INLINE void for_each_block(const Layout& layout, std::int64_t chann
   }
 }
 
-/// The sums of Terms::first and Terms::second over a block.
-struct TermSums {
-  double first;
-  double second;
-};
-
 /// Sums terms(like, i) over a block, where i is the index of a vector's first element.
 template <class EachTerms>
-GLUON_SYNCBN_INLINE TermSums sum_block(const Block& block, const EachTerms& terms) {
+GLUON_SYNCBN_INLINE Terms<double> sum_block(const Block& block, const EachTerms& terms) {
   Terms<Doubles> sums[kChains] = {};
   Terms<OneDouble> rest = {};
   for (std::int64_t run = 0; run < block.runs; ++run) {
@@ -78,7 +72,7 @@ GLUON_SYNCBN_INLINE TermSums sum_block(const Block& block, const EachTerms& term
 
 template <class T>
 GLUON_SYNCBN_INLINE PivotSums pivot_sums(const T* x, const Block& block, double pivot) {
-  const TermSums sums = sum_block(block, [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
+  const Terms<double> sums = sum_block(block, [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
     const auto d = load(like, x + i) - pivot;
     return Terms<decltype(like)>{d, d * d};
   });
@@ -115,12 +109,13 @@ void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout
     for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
       sum_dz[channel] = sum_dz_centered[channel] = 0;
       for_each_block(layout, channel, [&](const Block& block) {
-        const TermSums more = sum_block(block, [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
-          const auto of_channel = [&](const double* array) GLUON_SYNCBN_INLINED {
-            return broadcast(like, array[channel]);
-          };
-          return (inputs + i).apply(like, gradient_terms(p.center, gates, of_channel));
-        });
+        const Terms<double> more =
+            sum_block(block, [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
+              const auto of_channel = [&](const double* array) GLUON_SYNCBN_INLINED {
+                return broadcast(like, array[channel]);
+              };
+              return (inputs + i).apply(like, gradient_terms(p.center, gates, of_channel));
+            });
         sum_dz[channel] += more.first;
         sum_dz_centered[channel] += more.second;
       });

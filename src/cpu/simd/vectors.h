@@ -214,14 +214,5 @@ struct Terms {
   }
 };
 
-/// Calls visit(like, i) for the first elements i of whole vectors, and then for each element after
-/// them, that cover `number` elements.
-template <class Visit>
-GLUON_SYNCBN_INLINE void for_each_vector(std::int64_t number, const Visit& visit) {
-  std::int64_t i = 0;
-  for (; i + kDoubles <= number; i += kDoubles) visit(Doubles{}, i);
-  for (; i < number; ++i) visit(OneDouble{}, i);
-}
-
 }  // namespace
 }  // namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA

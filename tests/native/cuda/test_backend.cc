@@ -27,13 +27,17 @@ namespace gluon_syncbn::tests {
 namespace {
 
 /// As on a machine whose GPUs do not reach each other; for contexts that are made meanwhile.
-class NoPeerAccess {
- public:
-  NoPeerAccess() { setenv("MXNET_ENABLE_GPU_P2P", "0", 1); }
-  ~NoPeerAccess() { unsetenv("MXNET_ENABLE_GPU_P2P"); }
-  NoPeerAccess(const NoPeerAccess&) = delete;
-  NoPeerAccess& operator=(const NoPeerAccess&) = delete;
+struct NoPeerAccess : ScopedVariable {
+  NoPeerAccess() : ScopedVariable("MXNET_ENABLE_GPU_P2P", "0") {}
 };
+
+#ifdef GLUON_SYNCBN_FAKE_CUDA
+/// That so many calls have failed, all because a kernel or a copy did.
+void check_faults(const std::vector<std::string>& errors, std::size_t number) {
+  REQUIRE(errors.size() == number);
+  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
+}
+#endif
 
 }  // namespace
 
@@ -379,9 +383,7 @@ TEST_CASE("cuda backend: a fault of a kernel is the error of the call") {
   // The merge: a fault of the sums can break the GPU before their event is recorded, and no
   // backward pass would follow.
   const Faults fault("kernel#2");
-  const auto errors = layer.step();
-  REQUIRE(errors.size() == 2);
-  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
+  check_faults(layer.step(), 2);
 }
 
 TEST_CASE("cuda backend: steps of several processes do not allocate every time") {
@@ -409,9 +411,7 @@ TEST_CASE("cuda backend: a copy that fails on its way to the host is an error of
   }
   alone.wait(3);
   const Faults fault("copy");
-  const auto errors = layer.step();
-  REQUIRE(errors.size() == 3);
-  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
+  check_faults(layer.step(), 3);
 }
 
 TEST_CASE("cuda backend: a copy that fails on its way back is an error for all in backward") {
@@ -431,9 +431,7 @@ TEST_CASE("cuda backend: a copy that fails on its way back is an error for all i
   CHECK(failed >= 1);  // with all that share its GPU
   Finishes backwards;
   for (const std::size_t i : {0, 1, 2}) layer.backward(i, rounds[i].get(), &backwards);
-  const auto errors = backwards.wait(3);
-  REQUIRE(errors.size() == 3);
-  for (const auto& error : errors) CHECK(contains(error, "an illegal memory access"));
+  check_faults(backwards.wait(3), 3);
 }
 
 #endif

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -11,20 +10,6 @@
 #include "mxnet/layer.h"
 
 namespace gluon_syncbn::tests {
-namespace {
-
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~ScopedVariable() { unsetenv(name_); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  const char* const name_;
-};
-
-}  // namespace
 
 TEST_CASE_FIXTURE(Library, "engine: the arguments of its functions are counted") {
   CHECK(mxnet::count_engine_arguments() == fake_mxnet::engine_arguments());

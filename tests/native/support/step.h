@@ -10,7 +10,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <map>
@@ -173,12 +172,8 @@ struct Shard {
 };
 
 /// The contexts of the tests may outnumber the GPUs.
-class ShareGpus {
- public:
-  ShareGpus() { setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1); }
-  ~ShareGpus() { unsetenv("GLUON_SYNCBN_SHARE_GPUS"); }
-  ShareGpus(const ShareGpus&) = delete;
-  ShareGpus& operator=(const ShareGpus&) = delete;
+struct ShareGpus : ScopedVariable {
+  ShareGpus() : ScopedVariable("GLUON_SYNCBN_SHARE_GPUS", "1") {}
 };
 
 /// The contexts of a process: cpu(i) or gpu(i).
