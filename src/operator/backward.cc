@@ -48,8 +48,8 @@ class BackwardCall : public EngineCall {
                       ? "backward without a forward pass that succeeded"
                       : "backward of a forward pass that failed: " + op_->forward_error_);
     }
-    op_->may_be_repeated_ = false;
-    if (op_->pending_) op_->pending_->end(op_->device_, op_);
+    op_->may_be_repeated_ = 0;
+    op_->node_calls_->end(op_->device_, op_);
     saved_ = *op_->saved_;
     const auto round = op_->round_;
     if (!round) return finish_alone(begin());

@@ -58,8 +58,9 @@ class ForwardCall : public EngineCall {
     if (!is_train_ || op_->attributes_.use_global_stats) return infer();
     require_no_mirroring();
     require_group();
-    is_repeated_ = op_->begin_training();
+    is_repeated_ = op_->begin_training(data(at_[kMovingMean]), array(at_[kData]).shape());
     if (op_->group_) return train_with_others();
+    if (op_->attributes_.num_devices == 1) op_->node_calls_->begin_alone(op_->device_);
     finish_alone(begin());
   }
 
@@ -72,7 +73,8 @@ class ForwardCall : public EngineCall {
     try {
       pass = begin();
       if (!is_repeated_) {
-        op_->pending_->begin(device, op_, std::exchange(op_->ran_before_, true));
+        op_->node_calls_->begin(device, data(at_[kMovingMean]), op_,
+                                std::exchange(op_->ran_before_, true));
       }
       round_->agree(device, signature);
       pass->sum();
@@ -140,7 +142,7 @@ class ForwardCall : public EngineCall {
 
   void training_failed(const std::string& error) {
     if (!round_) return;
-    op_->pending_->end(op_->device_, op_);
+    op_->node_calls_->end(op_->device_, op_);
     // The peers have finished, and would wait for this device in backward.
     if (round_->forward_meeting().has_met()) round_->fail(op_->device_, error);
   }

@@ -1,28 +1,32 @@
 #include "operator/operator.h"
 
+#include <cstdint>
 #include <utility>
 
 namespace gluon_syncbn::op {
 
 Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
-                   std::shared_ptr<SyncGroup> group, std::shared_ptr<PendingForwards> pending)
+                   std::shared_ptr<SyncGroup> group, std::shared_ptr<NodeCalls> node_calls)
     : attributes_(std::move(attributes)),
       positions_(attributes_),
       device_(std::move(device)),
       backend_(std::move(backend)),
       group_(std::move(group)),
-      pending_(std::move(pending)) {
+      node_calls_(std::move(node_calls)) {
   if (group_) ticket_ = group_->announce(device_);
 }
 
-bool Operator::begin_training() {
+bool Operator::begin_training(const void* running_mean, const std::vector<std::int64_t>& data) {
+  std::size_t arrays = reinterpret_cast<std::uintptr_t>(running_mean);
+  for (const std::int64_t size : data) arrays = 31 * arrays + static_cast<std::size_t>(size);
   const auto original = original_.lock();
-  if (!original || !original->may_be_repeated_.exchange(false)) {
-    may_be_repeated_ = true;
+  std::size_t expected = arrays;
+  if (!original || !original->may_be_repeated_.compare_exchange_strong(expected, 0)) {
+    may_be_repeated_ = arrays;
     return false;
   }
   // MXNet calls backward for this operator instead.
-  if (pending_) pending_->end(device_, original);
+  node_calls_->end(device_, original);
   return true;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +12,7 @@
 #include "mxnet/c_api.h"
 #include "mxnet/ndarray.h"
 #include "operator/attributes.h"
-#include "operator/pending_forwards.h"
+#include "operator/node_calls.h"
 #include "operator/positions.h"
 #include "sync/sync_group.h"
 
@@ -21,9 +22,9 @@ namespace gluon_syncbn::op {
 /// passes, and in static graphs for every step. It runs these passes one after the other.
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
-  /// `group` and `pending` may be empty if the layer has one device.
+  /// `group` is empty if the layer has one device.
   Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
-           std::shared_ptr<SyncGroup> group, std::shared_ptr<PendingForwards> pending);
+           std::shared_ptr<SyncGroup> group, std::shared_ptr<NodeCalls> node_calls);
 
   /// Both push a call to the engine. On a GPU the call may run before they return.
   void forward(std::vector<mxnet::NDArray> arrays, mxnet::OpReq request, bool is_train);
@@ -39,18 +40,20 @@ class Operator : public std::enable_shared_from_this<Operator> {
   friend class BackwardCall;
 
   /// Called by each training forward. Returns whether it repeats that of the original operator.
-  bool begin_training();
+  bool begin_training(const void* running_mean, const std::vector<std::int64_t>& data);
 
   const Attributes attributes_;
   const Positions positions_;
   const Device device_;
   const std::shared_ptr<Backend> backend_;
   const std::shared_ptr<SyncGroup> group_;
-  const std::shared_ptr<PendingForwards> pending_;
+  const std::shared_ptr<NodeCalls> node_calls_;
   std::optional<SyncGroup::Ticket> ticket_;  ///< of the call that made this operator, until it runs
   bool ran_before_ = false;                  ///< has begun a training forward
   std::weak_ptr<Operator> original_;         ///< empty if operators are not mirrored
-  std::atomic<bool> may_be_repeated_{false};  ///< runs before its backward pass
+  /// Identifies the arrays of a training forward that may be repeated before its backward pass; 0
+  /// if there is none.
+  std::atomic<std::size_t> may_be_repeated_{0};
   // Of the last forward pass; empty if it failed, but for its error.
   std::optional<Backend::Saved> saved_;
   std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized

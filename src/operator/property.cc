@@ -166,7 +166,7 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   }
   auto group = synchronizes ? sync_group(device) : nullptr;
   const auto op = std::make_shared<Operator>(attributes_, device, std::move(backend),
-                                             std::move(group), synchronizes ? pending_ : nullptr);
+                                             std::move(group), node_calls_);
   if (attributes_.is_mirrored) {
     // MXNet makes the operator of the graph, then the one that repeats its forward pass.
     const std::lock_guard<std::mutex> lock(mutex_);

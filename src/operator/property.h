@@ -56,7 +56,7 @@ class Property {
   std::mutex mutex_;
   std::map<std::size_t, std::shared_ptr<SyncGroup>> sync_groups_;  // by group
   std::map<Device, std::weak_ptr<Operator>> latest_;               // if they are mirrored
-  const std::shared_ptr<PendingForwards> pending_ = std::make_shared<PendingForwards>();
+  const std::shared_ptr<NodeCalls> node_calls_ = std::make_shared<NodeCalls>();
 };
 
 }  // namespace gluon_syncbn::op

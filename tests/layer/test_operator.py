@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import gluon_syncbn
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from gluon_syncbn.mxnet_versions import IS_2
 
-from tests.conftest import contexts
+from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import only_1
 from tests.support.oracle import relative_error
 
@@ -335,3 +336,162 @@ def test_shapes_that_come_from_behind():
     executor.arg_dict["bn_gamma"][:] = 1
     out = executor.forward(is_train=True, h=mx.nd.array(h))[0].asnumpy()
     assert relative_error(out, (h - h.mean(0)) / np.sqrt(h.var(0) + 1e-3)) < 1e-5
+
+
+def _symbol(key: str, **attributes: object) -> mx.sym.Symbol:
+    attributes = {"scope": "graph", "num_devices": 2, "fix_gamma": False, **attributes}
+    symbol = mx.sym.var("data")
+    for name in ("bn", "later"):
+        symbol = mx.sym.Custom(
+            symbol * 2, op_type="SyncBatchNorm", name=name, key=f"{key}, {name}", **attributes
+        )
+    return symbol
+
+
+def _block(symbol):
+    block = mx.gluon.SymbolBlock(symbol, mx.sym.var("data"))
+    block.initialize(mx.init.Zero(), ctx=contexts(2))
+    for name in ("bn_gamma", "later_gamma"):
+        block.params.get(name).set_data(mx.nd.ones(3))
+    return block
+
+
+def _trainer_of_block(block):
+    def step(shards):
+        with mx.autograd.record():
+            outs = [block(x.as_in_context(c)) for x, c in zip(shards, contexts(2))]
+        mx.autograd.backward(outs)
+        return outs
+
+    return step
+
+
+def _trainer_of_module(symbol):
+    module = mx.mod.Module(symbol, label_names=None, context=contexts(2))
+    module.bind([("data", (4, 3))])
+    module.init_params(mx.init.One(), aux_params=_states(symbol))
+
+    def step(shards):
+        module.forward(mx.io.DataBatch([mx.nd.concat(*shards, dim=0)]), is_train=True)
+        outs = [each for outputs in module.get_outputs(False) for each in outputs]
+        module.backward([mx.nd.ones((4, 3))])
+        return outs
+
+    return step
+
+
+def _states(symbol):
+    names = symbol.list_auxiliary_states()
+    return {name: mx.nd.full(3, float("var" in name)) for name in names}
+
+
+def _two_blocks(symbol, again, **mode):
+    blocks = [_block(symbol), _block(again(symbol))]
+    for block in blocks:
+        block.hybridize(**mode)
+    return [_trainer_of_block(block) for block in blocks]
+
+
+TWO_MODELS = {
+    "blocks": lambda symbol, again: _two_blocks(symbol, again, active=False),
+    "static_alloc": lambda symbol, again: _two_blocks(symbol, again, static_alloc=True),
+    "static_shape": lambda symbol, again: _two_blocks(
+        symbol, again, static_alloc=True, static_shape=True
+    ),
+    "Modules": lambda symbol, again: [_trainer_of_module(each) for each in (symbol, again(symbol))],
+}
+
+
+@only_1
+@pytest.mark.parametrize("again", [lambda symbol: symbol, copy.deepcopy], ids=["same", "copy"])
+@pytest.mark.parametrize("kind", TWO_MODELS)
+def test_two_models_of_one_symbol_are_refused(kind, again):
+    gluon_syncbn.set_timeout(1)  # backward passes wait for the one that follows the error
+    models = TWO_MODELS[kind](_symbol(f"two models: {kind}"), again)
+    shards = [mx.nd.random.normal(shape=(2, 3)) for _ in range(2)]
+    errors = _errors_of(models, shards, steps=4)
+    assert any("two models were made of one symbol" in error for error in errors)
+    assert kind != "Modules" or not any("static_shape" in error for error in errors)
+    # One of them goes on alone, once its norms have forgotten the other.
+    assert any(not _errors_of(models[:1], shards, steps=1) for _ in range(20))
+
+
+def _errors_of(models, shards, steps):
+    errors = set()
+    for _ in range(steps):
+        for array in [out for step in models for out in step(shards)] + [None]:
+            try:
+                mx.nd.waitall() if array is None else array.wait_to_read()
+            except mx.base.MXNetError as error:
+                errors.add(str(error))
+    return errors
+
+
+@only_1
+@pytest.mark.parametrize("kind", TWO_MODELS)
+def test_models_of_symbols_that_were_loaded_each_for_itself(kind):
+    models = TWO_MODELS[kind](
+        _symbol(f"loaded: {kind}"), lambda symbol: mx.sym.load_json(symbol.tojson())
+    )
+    for _ in range(20):
+        shards = [mx.nd.random.normal(shape=(2, 3)) for _ in range(2)]
+        for out in [models[0](shards), models[1](shards)]:
+            assert np.abs(np.concatenate([each.asnumpy() for each in out]).mean(0)).max() < 1e-5
+
+
+@only_1
+def test_executors_of_one_model_may_take_turns():
+    """Those of a Module that is bound for two sizes have the same running statistics."""
+    symbol = _symbol("executors")
+    module = mx.mod.BucketingModule(
+        lambda size: (symbol, ("data",), None), default_bucket_key=4, context=contexts(2)
+    )
+    module.bind([("data", (4, 3))])
+    module.init_params(mx.init.One(), aux_params=_states(symbol))
+    for _ in range(6):
+        for size in (4, 2):
+            x = mx.nd.random.normal(shape=(size, 3))
+            batch = mx.io.DataBatch([x], bucket_key=size, provide_data=[("data", x.shape)])
+            module.forward(batch, is_train=True)
+            module.backward([mx.nd.ones(x.shape)])
+            assert np.abs(module.get_outputs()[0].asnumpy().mean(0)).max() < 1e-5
+
+
+@only_1
+def test_a_second_model_of_one_symbol_that_trains_after_the_first():
+    """As in a notebook that runs a cell again: no rounds are mixed."""
+    symbol = _symbol("cells")
+    for _ in range(4):
+        model = _trainer_of_module(symbol)
+        for _ in range(8):
+            shards = [mx.nd.random.normal(shape=(2, 3)) for _ in range(2)]
+            out = np.concatenate([each.asnumpy() for each in model(shards)])
+            assert np.abs(out.mean(0)).max() < 1e-5
+
+
+@only_1
+@pytest.mark.parametrize("kind", ["blocks", "static_alloc", "static_shape", "Modules"])
+def test_a_symbol_for_one_device_on_two_is_refused(kind):
+    """Each device would normalize its own shard alone."""
+    symbol = _symbol(f"for one: {kind}", num_devices=1)
+    step = TWO_MODELS[kind](symbol, lambda symbol: mx.sym.load_json(symbol.tojson()))[0]
+    shards = [mx.nd.random.normal(shape=(2, 3)) for _ in range(2)]
+    errors = _errors_of([step], shards, steps=4)
+    words = f"num_devices=1, but {DEVICE}(0), {DEVICE}(1) train in turns"
+    assert any(words in error for error in errors)
+
+
+@only_1
+def test_a_node_repeats_only_what_is_mirrored():
+    """Two models of one symbol, the first bound without gradients."""
+    symbol = _symbol("repeated", num_devices=1, momentum=0)
+    symbol.get_internals()["bn_output"]._set_attr(force_mirroring="True")
+    means = []
+    for grad_req in ("null", "write"):
+        executor = symbol.simple_bind(contexts(1)[0], data=(4, 3), grad_req=grad_req)
+        for name, array in _states(symbol).items():
+            executor.aux_dict[name][:] = array
+        executor.forward(is_train=True, data=mx.nd.array(np.eye(4, 3) + len(means)))
+        mx.nd.waitall()
+        means.append(executor.aux_dict["bn_moving_mean"].asnumpy())
+    np.testing.assert_allclose(means, [[0.5] * 3, [2.5] * 3], rtol=1e-6)
