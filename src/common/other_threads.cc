@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 
 namespace gluon_syncbn {
@@ -18,8 +18,10 @@ constexpr double kBusyShare = 0.2;
 constexpr const char* kTasks = "/proc/self/task";
 
 bool is_busy(const std::string& task) {
-  std::ifstream file(std::string(kTasks) + "/" + task + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // Unlike std::istreambuf_iterator, operator<< does not throw if the thread ends before the read.
+  std::ostringstream stat;
+  stat << std::ifstream(std::string(kTasks) + "/" + task + "/stat").rdbuf();
+  const std::string text = stat.str();
   // The text is "number (name) state ...", in which the name may contain any character. The text is
   // empty if the thread has ended.
   const auto name_end = text.rfind(')');

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/enforce.h"
+#include "common/other_threads.h"
 #include "common/watchdog.h"
 #include "norm/moments.h"
 #include "support/inbox.h"
@@ -95,6 +96,25 @@ TEST_CASE("watchdog: what waits is interrupted once the other threads have nothi
   Watchdog::instance().interrupt_when_idle(std::nullopt);
   busy.join();
   CHECK(!told_while_busy);
+}
+
+TEST_CASE("watchdog: a thread that ends while its state is read counts as idle") {
+  std::atomic<bool> stop{false};
+  std::thread source([&] {
+    while (!stop) {
+      std::thread first([] {});
+      std::thread second([] {});
+      first.join();
+      second.join();
+    }
+  });
+  OtherThreads others;
+  // A few observations meet the end of a thread between the open and the read of its file.
+  CHECK_NOTHROW([&] {
+    for (int i = 0; i < 20000; ++i) others.observe_idle();
+  }());
+  stop = true;
+  source.join();
 }
 
 TEST_CASE(
