@@ -8,6 +8,7 @@
 
 #include "common/error.h"
 #include "common/watchdog.h"
+#include "cpu/simd/isa.h"
 #include "horovod/process_sets.h"
 #include "mxnet/repairs/cpu_context_check.h"
 #include "mxnet/repairs/cpu_workspaces.h"
@@ -35,6 +36,7 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_register(const char* libmxnet,
                                                       mxnet::LiveArrays live_arrays,
                                                       op::FirstUse first_use) {
   return error_of([&] {
+    cpu::isa();  // throws here, and not in the first pass
     mxnet::load_api(libmxnet);
     mxnet::set_cpu_context_check(check);
     op::register_operator(first_use);

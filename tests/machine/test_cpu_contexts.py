@@ -78,6 +78,21 @@ def test_timeout_from_the_environment():
     assert "GLUON_SYNCBN_TIMEOUT" in failed.stderr
 
 
+@pytest.mark.parametrize("name", ["avx", "AVX2", "avx2 "])
+def test_an_unknown_instruction_set(name):
+    failed = run_python("import gluon_syncbn", status=1, GLUON_SYNCBN_ISA=name)
+    last = (
+        "ImportError: gluon_syncbn could not register its operator: environment variable "
+        f"GLUON_SYNCBN_ISA='{name}' should be baseline, avx2 or avx512"
+    )
+    assert failed.stderr.rstrip().splitlines()[-1] == last
+
+
+@pytest.mark.parametrize("name", ["", "avx512"])
+def test_instruction_sets_that_every_machine_takes(name):
+    run_python("import gluon_syncbn", GLUON_SYNCBN_ISA=name)
+
+
 def test_convolutions_with_several_threads_for_each_context():
     """Without the library's help, the OpenBLAS of MXNet's wheel waits forever.
 

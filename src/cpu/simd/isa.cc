@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
+#include <string>
+
+#include "common/error.h"
 
 #ifdef GLUON_SYNCBN_X86
 #include <cpuid.h>
@@ -21,13 +23,20 @@ bool has_f16c() {
 }
 #endif
 
+Isa isa_named(const std::string& name) {
+  for (const Isa isa : kAll) {
+    if (name == isa_name(isa)) return isa;
+  }
+  throw Error("environment variable GLUON_SYNCBN_ISA='" + name +
+              "' should be baseline, avx2 or avx512");
+}
+
 Isa best_isa() {
-  const char* limit = std::getenv("GLUON_SYNCBN_ISA");
+  const char* name = std::getenv("GLUON_SYNCBN_ISA");
+  const Isa limit = name && *name ? isa_named(name) : Isa::kAvx512;
   Isa best = Isa::kBaseline;
   for (const Isa isa : kAll) {
-    if (!has_isa(isa)) break;
-    best = isa;
-    if (limit && std::strcmp(limit, isa_name(isa)) == 0) break;
+    if (isa <= limit && has_isa(isa)) best = isa;
   }
   return best;
 }

@@ -116,7 +116,8 @@ const char* isa_name(Isa isa);
 bool has_isa(Isa isa);
 
 /// The instruction set in use: the newest that the machine has, unless the environment variable
-/// GLUON_SYNCBN_ISA (baseline, avx2 or avx512) names an older one.
+/// GLUON_SYNCBN_ISA (baseline, avx2 or avx512) names an older one. Throws Error if its value is
+/// another name.
 Isa isa();
 
 /// For tests. Has no effect if the machine lacks `isa`.
