@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .block import OP_TYPE
 from .mxnet_versions import EXECUTOR
+from .symbols.graph import Graph
 
 
 def keep_modes() -> None:
@@ -33,5 +33,4 @@ def keep_modes() -> None:
 
 
 def _has_layer(executor: Any) -> bool:
-    nodes = executor._symbol.attr_dict().values()
-    return any(attributes.get("op_type") == OP_TYPE for attributes in nodes)
+    return bool(Graph(executor._symbol).norms())

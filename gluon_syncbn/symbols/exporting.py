@@ -54,6 +54,10 @@ def _make_plain(graph: Graph, index: int) -> None:
         for key, value in attributes.items()
         if (key in SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # of momentum
     }
+    for node in (graph.nodes[entry[0]] for entry in inputs):
+        if node["op"] == "null":  # it may have copies of the attributes
+            copied = node.get("attrs", {}).items()
+            node["attrs"] = {key: value for key, value in copied if key.startswith("__")}
     last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **kept)
     if shortcut is not None:
         last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])

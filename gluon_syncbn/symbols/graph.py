@@ -79,8 +79,9 @@ class Graph:
 
     def norms(self) -> list[int]:
         """List the nodes that are this package's operator."""
-        types = [self.attribute(index, "op_type", "") for index in range(len(self.nodes))]
-        return [index for index, op_type in enumerate(types) if op_type == OP_TYPE]
+        # MXNet copies the attributes of an operator to the variables that it makes for it.
+        custom = [index for index, node in enumerate(self.nodes) if node["op"] == "Custom"]
+        return [index for index in custom if self.attribute(index, "op_type", "") == OP_TYPE]
 
     def running_mean(self, index: int) -> int:
         """Return the node of a SyncBatchNorm's running mean, which identifies the layer."""

@@ -177,3 +177,19 @@ def test_activations_and_shortcuts(exported, kind, fold):
     file = folder / "net.onnx"
     assert export(folder, *fold, "--onnx", str(file), "--input-shape", "2,3,5,5") == 0
     np.testing.assert_allclose(answers(file, x)[0], expected[0], rtol=1e-4, atol=1e-4)
+
+
+@only_1
+@pytest.mark.parametrize("fold", [[], ["--fold"]])
+def test_variables_that_mxnet_makes(tmp_path, fold):
+    """MXNet copies the attributes of an operator to the variables that it makes."""
+    symbol = mx.sym.Convolution(mx.sym.var("data"), kernel=(1, 1), num_filter=3, name="conv")
+    symbol = mx.sym.Custom(symbol, op_type="SyncBatchNorm", name="bn", fix_gamma=False)
+    net = gluon.SymbolBlock(symbol, mx.sym.var("data"))
+    net.initialize(mx.init.One())
+    x = np.random.default_rng(0).standard_normal((2, 2, 3, 3)).astype("float32")
+    expected = net(nd.array(x)).asnumpy()
+    net.export(str(tmp_path / "net"))
+    file = tmp_path / "net.onnx"
+    assert export(tmp_path, *fold, "--onnx", str(file), "--input-shape", "2,2,3,3") == 0
+    np.testing.assert_allclose(answers(file, x)[0], expected, rtol=1e-4, atol=1e-5)

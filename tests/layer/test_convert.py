@@ -466,3 +466,20 @@ def test_an_imported_network_converted_before_it_is_moved(tmp_path):
     gluon_syncbn.convert_sync_batchnorm(net, num_devices=3)
     reset_ctx(net, contexts(3))
     np.testing.assert_allclose(train(net, contexts(3)), np.maximum(expect(), 0), atol=1e-5)
+
+
+@only_1
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_symbol_with_variables_that_mxnet_makes(fuse):
+    """MXNet copies the attributes of an operator to the variables that it makes."""
+    symbol = mx.sym.Custom(
+        mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="bn", scope="graph", eps=1e-5
+    )
+    net = gluon.SymbolBlock(mx.sym.relu(symbol), mx.sym.var("data"))
+    net.initialize(mx.init.One(), ctx=contexts(2))
+    net.collect_params("bn_beta").initialize(mx.init.Zero(), contexts(2), force_reinit=True)
+    if fuse:
+        net = gluon_syncbn.fuse(net)
+        assert net.fused == [("bn", "relu")]
+    gluon_syncbn.convert_sync_batchnorm(net)
+    np.testing.assert_allclose(train(net, contexts(2)), np.maximum(expect(), 0), atol=1e-5)
