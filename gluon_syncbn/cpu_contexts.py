@@ -109,12 +109,12 @@ def prepare_at_import() -> None:
 
 def _choose() -> tuple[bool, str]:
     """Decide whether the import prepares CPU contexts, and say why."""
-    value = os.environ.get("GLUON_SYNCBN_CPU_CONTEXTS")
-    if value not in (None, "0", "1"):
+    value = os.environ.get("GLUON_SYNCBN_CPU_CONTEXTS", "")
+    if value not in ("", "0", "1"):
         raise ImportError(
             f"environment variable GLUON_SYNCBN_CPU_CONTEXTS={value!r} should be 0 or 1"
         )
-    if value is not None:
+    if value:
         return value == "1", f"GLUON_SYNCBN_CPU_CONTEXTS is {value}"
     if not mx.runtime.Features().is_enabled("CUDA"):
         return True, "MXNet was built without CUDA"

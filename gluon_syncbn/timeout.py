@@ -43,8 +43,8 @@ def get_timeout() -> float:
 def set_timeout_from_environment() -> None:
     """Set the timeout that the environment variable ``GLUON_SYNCBN_TIMEOUT`` asks for, if any."""
     try:
-        if "GLUON_SYNCBN_TIMEOUT" in os.environ:
-            set_timeout(float(os.environ["GLUON_SYNCBN_TIMEOUT"]))
+        if value := os.environ.get("GLUON_SYNCBN_TIMEOUT"):
+            set_timeout(float(value))
     except ValueError as error:
         raise ImportError(f"environment variable GLUON_SYNCBN_TIMEOUT: {error}") from error
 

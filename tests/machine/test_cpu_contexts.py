@@ -75,7 +75,24 @@ assert (layer.beta.grad().asnumpy() == 2).all()
 
 def test_timeout_from_the_environment():
     failed = run_python("import gluon_syncbn", status=1, GLUON_SYNCBN_TIMEOUT="soon")
-    assert "GLUON_SYNCBN_TIMEOUT" in failed.stderr
+    last = "ImportError: environment variable GLUON_SYNCBN_TIMEOUT: "
+    assert failed.stderr.rstrip().splitlines()[-1].startswith(last)
+
+
+def test_an_empty_variable_counts_as_not_set():
+    names = ("TIMEOUT", "CPU_CONTEXTS", "NOTEBOOK", "OPENBLAS")
+    empty = {f"GLUON_SYNCBN_{name}": "" for name in names}
+    program = """
+import gluon_syncbn
+from gluon_syncbn import cpu_contexts, notebooks
+assert gluon_syncbn.get_timeout() == 300
+assert "GLUON_SYNCBN" not in str(cpu_contexts.describe())
+dropped = []
+notebooks.drop_step = lambda: dropped.append(1)
+notebooks._after_cell(type("Failed", (), {"success": False}))
+assert dropped
+"""
+    run_python(program, **empty)
 
 
 @pytest.mark.parametrize("name", ["avx", "AVX2", "avx2 "])
@@ -201,6 +218,7 @@ def test_recurrent_layers(before, setting):
         (None, True, True, False),
         ("1", True, True, True),
         ("0", False, False, False),
+        ("", True, True, False),
     ],
 )
 def test_what_the_import_decides(variable, cuda, files, prepares, monkeypatch, tmp_path):
