@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import uuid
 import warnings
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
@@ -17,7 +19,7 @@ from .symbols.graph import Graph, meet_on_contexts
 
 _logger = logging.getLogger(__name__)
 _FORWARD = {"forward", "hybrid_forward"}
-_PARAMETERS = {"gamma", "beta", "running_mean", "running_var"}
+_PARAMETERS = ("gamma", "beta", "running_mean", "running_var")
 # Attributes of the operators of MXNet's layers, as in layer._kwargs. cudnn_off chooses a library.
 _ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
 # What a class may define without a change to its layers once they are made.
@@ -38,7 +40,8 @@ def convert_sync_batchnorm(
     lists them. What the program has set on them stays: hooks, attributes, and the settings of
     parameters. Norms that compute something else, layers with methods or parameters of their own,
     and SymbolBlocks with BatchNorm nodes stay as they are, and a warning names each. Another one
-    says that a network has no norms.
+    says that a network has no norms. If a subclass has a ``forward`` or ``hybrid_forward`` of its
+    own, the function calls it with symbols and with small arrays, on a copy of the layer.
 
     In a SymbolBlock, such as an imported network, SyncBatchNorm nodes then synchronize
     `num_devices`, by default the current contexts of its parameters. All hybridized networks that
@@ -124,7 +127,7 @@ def difference_from_batchnorm(layer: Any) -> str | None:
     if layer._kwargs.keys() - _ATTRIBUTES:
         return "does not compute what BatchNorm computes"
     inherits = isinstance(layer, PLAIN_NORMS) and not own & _FORWARD
-    if inherits or all(_is_one_batchnorm(layer, training) for training in (False, True)):
+    if inherits or _computes_batchnorm(layer):
         return None
     return "does not compute what BatchNorm computes"
 
@@ -136,26 +139,85 @@ def _is_lost(name: str) -> bool:
     return not name.startswith("_") or (hasattr(_BatchNorm, name) and name != "_alias")
 
 
-def _is_one_batchnorm(layer: Any, training: bool) -> bool:
-    """Whether the graph of `layer` is one BatchNorm with the layer's parameters and attributes."""
+def _computes_batchnorm(layer: Any) -> bool:
+    """Whether `layer` computes BatchNorm with its own attributes, of symbols and of arrays."""
+    try:
+        with mx.autograd.pause(), mx.cpu(0):
+            inputs = _small_inputs(layer)
+            probe = _with_parameters(layer, inputs)
+            return all(_is_batchnorm(probe, inputs, training) for training in (False, True))
+    except Exception:  # of a user's forward; in MXNet 2 none takes symbols
+        return False
+
+
+def _is_batchnorm(probe: Any, inputs: dict[str, gluon.Parameter], training: bool) -> bool:
+    """Whether `probe` is one BatchNorm as a symbol, and computes the same with arrays."""
     data = mx.sym.var("data")
     with mx.autograd.pause(train_mode=training):
-        try:
-            # Not layer(data), which would call hooks.
-            symbol = layer.forward(data.as_np_ndarray() if mx.util.is_np_array() else data)
-        except Exception:  # a user's forward may need arrays; in MXNet 2 all do
-            return False
+        # Not probe(data), which would call hooks.
+        symbol = probe.forward(data.as_np_ndarray() if mx.util.is_np_array() else data)
+    if not _is_one_node(symbol, probe._kwargs):
+        return False
+    operator = mx.nd.CachedOp(symbol)
+    parameters = [inputs[name].data() for name in _PARAMETERS]
+    expected = _step(lambda x: operator(x, *parameters), inputs, training)
+    return _step(probe.forward, inputs, training) == expected
+
+
+def _small_inputs(layer: Any) -> dict[str, gluon.Parameter]:
+    """Return arrays for data and for the parameters of `layer`, as parameters."""
+    axis, channels = layer._kwargs.get("axis", 1), max(layer.gamma.shape[0], 0) or 2
+    shape = [2] * max(4, axis + 1, -axis)
+    shape[axis] = channels
+    shapes = {"data": shape, **dict.fromkeys(_PARAMETERS, (channels,))}
+    inputs = {
+        name: gluon.Parameter(name, "null" if "running" in name else "write", shape)
+        for name, shape in shapes.items()
+    }
+    for each in inputs.values():
+        each.initialize(mx.init.Zero())
+    return inputs
+
+
+def _with_parameters(layer: Any, parameters: dict[str, gluon.Parameter]) -> Any:
+    """Return a layer that shares all with `layer` but its graph and its parameters.
+
+    It is alone: MXNet's SyncBatchNorm would wait for other devices.
+    """
+    own = {name: parameters[name] for name in _PARAMETERS}
+    alone = {"ndev": 1, "key": uuid.uuid4().hex} if "ndev" in layer._kwargs else {}
+    other = object.__new__(type(layer))
+    vars(other).update({**vars(layer), **own})
+    vars(other).update(_active=False, _reg_params=own, _kwargs={**layer._kwargs, **alone})
+    return other
+
+
+def _is_one_node(symbol: Any, expected: dict[str, Any]) -> bool:
+    """Whether a symbol is one BatchNorm with the parameters of a layer and these attributes."""
     if not isinstance(symbol, mx.sym.Symbol):
         return False
     *inputs, norm = Graph(symbol).nodes
-    parameters = (layer.gamma, layer.beta, layer.running_mean, layer.running_var)
     attributes = dict(norm.get("attrs", {}))
     attributes.pop("cudnn_off", None)  # chooses a library, not a formula
     return (
         norm["op"] in ("BatchNorm", "_contrib_SyncBatchNorm")
-        and [node["name"] for node in inputs] == ["data", *(each.name for each in parameters)]
-        and attributes == {name: str(value) for name, value in layer._kwargs.items()}
+        and [node["name"] for node in inputs] == ["data", *_PARAMETERS]
+        and attributes == {name: str(value) for name, value in expected.items()}
     )
+
+
+def _step(compute: Callable, inputs: dict[str, gluon.Parameter], training: bool) -> list[bytes]:
+    """Return the bits of the output, gradients and statistics of a training step or inference."""
+    rng = np.random.default_rng(0)
+    for each in inputs.values():
+        each.set_data(rng.uniform(1, 2, each.shape))
+    x = inputs["data"].data()
+    with (mx.autograd.record if training else mx.autograd.pause)():
+        out = compute(x)
+    if training:
+        out.backward(x * x)
+    left = [each.data() if each.grad_req == "null" else each.grad() for each in inputs.values()]
+    return [array.asnumpy().tobytes() for array in (out, *left)]
 
 
 def synchronize(

@@ -121,6 +121,26 @@ class WithoutCudnn(nn.BatchNorm):
         return F.BatchNorm(x, gamma, beta, *moments, name="fwd", cudnn_off=True, **self._kwargs)
 
 
+class ForwardOfItsOwn(nn.BatchNorm):
+    """It counts its calls, in an attribute."""
+
+    _calls = 0
+
+    def forward(self, x):
+        self._calls += 1
+        return super().forward(x)
+
+
+class OfMXNet(PLAIN_NORMS[1]):
+    """Its operator waits for other devices in training."""
+
+    def __init__(self, **kwargs):
+        super().__init__(num_devices=2, **kwargs)
+
+    def hybrid_forward(self, F, x, **parameters):
+        return super().hybrid_forward(F, x, **parameters)
+
+
 class Scaled(nn.BatchNorm):
     def hybrid_forward(self, F, x, **parameters):
         return 2 * super().hybrid_forward(F, x, **parameters)
@@ -150,13 +170,30 @@ class OnArrays(nn.BatchNorm):
         return super().forward(x - x.mean().asscalar())
 
 
+class ScaledArrays(nn.BatchNorm):
+    def hybrid_forward(self, F, x, **parameters):
+        out = super().hybrid_forward(F, x, **parameters)
+        return 2 * out if F is mx.nd else out
+
+
+class ScaledArraysInTraining(nn.BatchNorm):
+    def forward(self, x):
+        scales = isinstance(x, mx.nd.NDArray) and autograd.is_training()
+        return super().forward(x) * 2 if scales else super().forward(x)
+
+
+class ArraysWithoutGradient(nn.BatchNorm):
+    def hybrid_forward(self, F, x, **parameters):
+        return super().hybrid_forward(F, F.BlockGrad(x) if F is mx.nd else x, **parameters)
+
+
 class Resets(nn.BatchNorm):
     def reset(self):
         self.running_mean.set_data(0)
 
 
 @only_1
-@pytest.mark.parametrize("kind", [Renamed, WithoutCudnn])
+@pytest.mark.parametrize("kind", [Renamed, WithoutCudnn, ForwardOfItsOwn, OfMXNet])
 def test_subclasses_that_compute_batchnorm(kind):
     calls = []
     net = kind(epsilon=1e-3)
@@ -172,9 +209,35 @@ def test_subclasses_that_compute_batchnorm(kind):
     assert type(net) is kind
 
 
-def test_subclasses_under_the_numpy_interface():
+@pytest.mark.parametrize("kind", [Renamed, pytest.param(ForwardOfItsOwn, marks=only_1)])
+def test_subclasses_under_the_numpy_interface(kind):
     with mx.util.np_shape(True), mx.util.np_array(True):
-        assert type(gluon_syncbn.convert_sync_batchnorm(Renamed())) is gluon_syncbn.SyncBatchNorm
+        assert type(gluon_syncbn.convert_sync_batchnorm(kind())) is gluon_syncbn.SyncBatchNorm
+
+
+@only_1
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize("options", [{}, {"axis": 4}, {"axis": -5, "scale": False}], ids=str)
+def test_a_conversion_leaves_no_trace(options, hybridize):
+    """It calls a subclass with arrays. Programs may do that inside of record()."""
+    net = ForwardOfItsOwn(in_channels=4, **options)
+    net.initialize(ctx=contexts(2))
+    net.hybridize(hybridize)
+    parameters = {name: [*each.list_data()] for name, each in net._reg_params.items()}
+    drawn = []
+    for convert in (False, True):
+        mx.random.seed(1)
+        with autograd.record():
+            if convert:
+                gluon_syncbn.convert_sync_batchnorm(net)
+        drawn.append(mx.nd.random.uniform().asscalar())
+    assert type(net) is gluon_syncbn.SyncBatchNorm
+    assert drawn[0] == drawn[1]
+    assert "_calls" not in vars(net)
+    for name, arrays in parameters.items():
+        for old, new in zip(arrays, getattr(net, name).list_data()):
+            assert new is old
+            assert new.asnumpy().tolist() == [float(name in ("gamma", "running_var"))] * 4
 
 
 class Halved(nn.BatchNorm):
@@ -203,7 +266,10 @@ class WithPlaces(nn.BatchNorm):
     __slots__ = ("_place",)
 
 
-OTHER_NUMBERS = (Scaled, OfItsOwn, Swapped, FrozenInTraining, OnArrays)
+OTHER_NUMBERS = (
+    *(Scaled, OfItsOwn, Swapped, FrozenInTraining, OnArrays),
+    *(ScaledArrays, ScaledArraysInTraining, ArraysWithoutGradient),
+)
 OWN_METHODS = {
     Halved: "__call__",
     WithoutHooks: "__getattribute__",
