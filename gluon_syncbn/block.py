@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import Any, ClassVar, Iterator
 
 import mxnet as mx
+import numpy as np
 
 from . import processes
 from .activations import ACTIVATIONS, INVERTIBLE, WITH_ALPHA
@@ -236,13 +237,14 @@ class SyncBatchNorm(NormBlock):
         self._require(counts_channels, "in_channels", in_channels, "a whole number of at least 0")
         self._require(_is_whole(axis), "axis", axis, "a whole number")
         self._kwargs["axis"] = int(axis)
-        self._require(_is_number(epsilon), "epsilon", epsilon, "a number of at least 0")
         self._begin(process_set)
         # Gluon reads the old value before it sets an attribute, so both must have one.
         self._kwargs.update(num_devices=None, sync_group_size=None)
         self.num_devices = num_devices
         self.sync_group_size = sync_group_size
         self.momentum = momentum
+        self.epsilon = epsilon
+        self.use_global_stats = use_global_stats
         self._set_activation(activation, alpha)
         self._set_inplace(inplace)
 
@@ -336,6 +338,45 @@ class SyncBatchNorm(NormBlock):
                 f"({INVERTIBLE}), but activation={self.activation!r}{slope}"
             )
         self._kwargs["inplace"] = True
+
+    @property
+    def axis(self) -> int:
+        """Axis of the channels. It cannot change."""
+        return self._kwargs["axis"]
+
+    @axis.setter
+    def axis(self, value: int) -> None:
+        expected = f"{self.axis}, which cannot change: make a new layer"
+        self._require(value == self.axis, "axis", value, expected)
+
+    @property
+    def epsilon(self) -> float:
+        """Added to the variance.
+
+        After a change, call ``hybridize()`` of a hybridized network again.
+        """
+        return self._kwargs["eps"]
+
+    @epsilon.setter
+    def epsilon(self, value: float) -> None:
+        self._require(_is_number(value), "epsilon", value, "a number of at least 0")
+        self._kwargs["eps"] = value
+        self._clear_cached_op()
+
+    @property
+    def use_global_stats(self) -> bool:
+        """Whether training uses the running statistics, and does not update them.
+
+        After a change, call ``hybridize()`` of a hybridized network again.
+        """
+        return self._kwargs["use_global_stats"]
+
+    @use_global_stats.setter
+    def use_global_stats(self, value: Any) -> None:
+        valid = isinstance(value, (numbers.Integral, np.bool_)) and value in (0, 1)
+        self._require(valid, "use_global_stats", value, "True or False")
+        self._kwargs["use_global_stats"] = bool(value)
+        self._clear_cached_op()
 
     @property
     def momentum(self) -> float | None:

@@ -118,6 +118,7 @@ NO_NUMBERS = [[mx.cpu(0)], mx.cpu(0), "2", 2j, np.ones(2), float("inf"), float("
         ("in_channels", "a whole number of at least 0", [None, -1, 1.5, *NO_NUMBERS]),
         ("axis", "a whole number", [None, 1.5, *NO_NUMBERS]),
         ("epsilon", "a number of at least 0", [None, -1, *NO_NUMBERS]),
+        ("use_global_stats", "True or False", [None, -1, 2, "True", np.ones(2), [mx.cpu(0)]]),
         ("momentum", "a number from 0 to 1, or None", [-1, 1.5, 10**400, *NO_NUMBERS]),
         ("alpha", "a number of at least 0", [-1, 10**400, *NO_NUMBERS]),
         ("activation", "one of 'relu', 'leaky_relu', 'elu' or None", [0, "gelu", *NO_NUMBERS]),
@@ -129,6 +130,46 @@ def test_arguments_that_are_refused(name, expected, values):
         with pytest.raises(ValueError, match=r"^syncbatchnorm\d+: ") as caught:
             gluon_syncbn.SyncBatchNorm(**arguments)
         assert f": {name}={value!r} should be {expected}" in str(caught.value)
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize("converted", [False, True])
+def test_settings_that_change(converted, hybridize):
+    """A hybridized layer builds its graph again."""
+    layer = (nn.BatchNorm if converted else gluon_syncbn.SyncBatchNorm)(in_channels=1)
+    if converted:
+        gluon_syncbn.convert_sync_batchnorm(layer)
+    layer.initialize(ctx=contexts(1))
+    layer.hybridize(hybridize)
+    x = np.array([[1.0], [3.0]])
+
+    def step() -> list[float]:
+        with autograd.record():
+            out = layer(nd.array(x, ctx=contexts(1)[0]))
+        return out.asnumpy().ravel().tolist()
+
+    assert step() == pytest.approx([-1, 1], abs=1e-4)
+    layer.epsilon = 3
+    assert step() == pytest.approx([-0.5, 0.5], rel=1e-6)
+    layer.running_mean.set_data(nd.array([2]))
+    layer.running_var.set_data(nd.array([13]))
+    layer.use_global_stats = np.bool_(1)
+    assert step() == pytest.approx([-0.25, 0.25], rel=1e-6)
+    layer.use_global_stats = False
+    assert step() == pytest.approx([-0.5, 0.5], rel=1e-6)
+    assert (layer.epsilon, layer.use_global_stats, layer.axis) == (3, False, 1)
+    with pytest.raises(ValueError, match="epsilon=-1 should be a number of at least 0"):
+        layer.epsilon = -1
+    gluon_syncbn.revert_sync_batchnorm(layer)
+    assert "eps=3, momentum=0.9, fix_gamma=False, use_global_stats=False" in repr(layer)
+
+
+def test_the_axis_stays():
+    layer = gluon_syncbn.SyncBatchNorm(axis=-1, prefix="bn_")
+    with pytest.raises(ValueError, match=r"^bn: axis=1 should be -1, which cannot change: make a"):
+        layer.axis = 1
+    layer.axis = -1  # as a subclass may
+    assert layer.axis == -1
 
 
 @pytest.mark.parametrize("kind", [int, float, np.int64, np.float32])
