@@ -430,7 +430,7 @@ class SyncBatchNorm(NormBlock):
         self,
         traced: bool,
         x: Any,
-        shortcut: Any,
+        shortcut: Any = None,
         *,
         gamma: Any,
         beta: Any,

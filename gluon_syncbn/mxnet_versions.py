@@ -166,15 +166,22 @@ def _current_graph_2(layer: gluon.Block) -> tuple[Any, str, bool]:
     )
 
 
+_PARAMETERS = ("gamma", "beta", "running_mean", "running_var", "num_batches_tracked")
+
+
 class _NormBlock1(gluon.nn.BatchNorm):
     def hybrid_forward(
         self,
         F: Any,  # noqa: N803
         x: Any,
-        shortcut: Any = None,
-        **parameters: Any,
+        *inputs: Any,
+        **named: Any,
     ) -> Any:
-        return self._forward(F is mx.sym, x, shortcut, **parameters)
+        # Gluon gives parameters by name, a subclass perhaps by position. A shortcut comes first.
+        missing = [each for each in _PARAMETERS if each in self._reg_params and each not in named]
+        first = len(inputs) - len(missing)
+        named.update(zip(missing, inputs[first:]))
+        return self._forward(F is mx.sym, x, *inputs[:first], **named)
 
 
 class _NormBlock2(gluon.nn.BatchNorm):

@@ -15,7 +15,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd, only_1
-from tests.support.step import compare, make_case, set_values, train_step
+from tests.support.step import MODES, compare, expect, make_case, set_values, train_step
 
 
 def test_accepts_everything_that_mxnets_layer_accepts():
@@ -47,6 +47,50 @@ def test_prefix_and_params_are_those_of_blocks():
     first = gluon_syncbn.SyncBatchNorm(in_channels=3, prefix="shared_")
     second = gluon_syncbn.SyncBatchNorm(in_channels=3, prefix="other_", params=first.params)
     assert second.gamma is first.gamma
+
+
+class ByPosition(gluon_syncbn.SyncBatchNorm):
+    """With the signature of BatchNorm."""
+
+    def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
+        return super().hybrid_forward(F, x, gamma, beta, running_mean, running_var)
+
+
+class ByName(gluon_syncbn.SyncBatchNorm):
+    def hybrid_forward(self, F, x, shortcut=None, **parameters):
+        return super().hybrid_forward(F, x, shortcut=shortcut, **parameters)
+
+
+class AllByPosition(gluon_syncbn.SyncBatchNorm):
+    def hybrid_forward(self, F, x, *inputs, gamma, beta, running_mean, running_var, **count):
+        parameters = (gamma, beta, running_mean, running_var)
+        return super().hybrid_forward(F, x, *inputs, *parameters, *count.values())
+
+
+@only_1
+@pytest.mark.parametrize("mode", ["imperative", "hybridized"])
+@pytest.mark.parametrize(
+    ("kind", "momentum", "with_shortcut"),
+    [
+        (ByPosition, 0.9, False),
+        *(
+            (kind, *more)
+            for kind in (ByName, AllByPosition)
+            for more in ((0.9, True), (None, False))
+        ),
+        (AllByPosition, None, True),
+    ],
+)
+def test_subclasses_that_call_hybrid_forward(kind, momentum, with_shortcut, mode):
+    ctx = contexts(2)
+    case = make_case(np.random.default_rng(0), (5, 3, 4), (2, 3), momentum=momentum)
+    if with_shortcut:
+        case.shortcut = case.dy[::-1].copy()
+    layer = kind(in_channels=3, momentum=momentum)
+    layer.initialize(ctx=ctx)
+    set_values(layer, case)
+    layer.hybridize(**MODES[mode])
+    compare(train_step(layer, case, ctx), expect(case), 1e-5)
 
 
 @pytest.mark.parametrize("train", [False, True])
