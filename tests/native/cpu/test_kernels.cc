@@ -1,13 +1,17 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "common/layout.h"
 #include "cpu/cpu_kernels.h"
+#include "norm/moments.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
+#include "support/oracle.h"
 #include "support/values.h"
 
 namespace gluon_syncbn::tests {
@@ -30,6 +34,38 @@ TEST_CASE_TEMPLATE("kernels: far outliers first, and a mean that moves", Kernels
                    GLUON_SYNCBN_CPU_KERNELS) {
   Kernels kernels;
   test_outliers(&kernels);
+}
+
+// docs/limits.md states this bound.
+TEST_CASE("kernels: float64 devices with a mean far from zero") {
+  for (const Layout& layout :
+       {Layout{64, 1, 1}, Layout{100000, 1, 1}, Layout{3000, 3, 5}, Layout{4, 2, 5000}}) {
+    for (const double mean : {0.0, 1e3, 1e6, 1e9}) {
+      for (const std::uint32_t devices : {1, 2, 8}) {
+        CAPTURE(layout.outer);
+        CAPTURE(mean);
+        CAPTURE(devices);
+        std::vector<Moments> parts;
+        Tensor batch;
+        for (std::uint32_t device = 0; device < devices; ++device) {
+          const Layout own{layout.outer >> device % 3, layout.channels, layout.inner};
+          // The means of the devices are about a standard deviation apart.
+          const Data<double> x(own, mean + Normal(device)(0, 1), 1, device);
+          parts.push_back(cpu::moments(x.data(), own));
+          batch.layouts.push_back(own);
+          batch.shards.push_back(x.values());
+        }
+        const Moments merged = merge_all(parts);
+        const ExactMoments exact(batch);
+        for (std::size_t c = 0; c < batch.channels(); ++c) {
+          const long double deviation = std::sqrt(exact.m2[c] / batch.count());
+          const long double error = 1e-15L * (2 + std::fabs(exact.mean[c]) / deviation);
+          CHECK(std::fabs(merged.mean[c] - exact.mean[c]) <= error * deviation);
+          CHECK(std::fabs(merged.m2[c] - exact.m2[c]) <= error * exact.m2[c]);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE_TEMPLATE("kernels: the same bits with any number of threads", Kernels,
