@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -158,6 +159,14 @@ class Backend {
   /// Runs a forward pass that normalizes by the running statistics. Completes the call, or throws
   /// Error instead.
   virtual void inference(const Forward& work, std::shared_ptr<Call> call) = 0;
+
+  /// Writes NaN into an array of any dtype, after earlier work of this device. Returns when the
+  /// array is written. Throws Error.
+  virtual void fill_with_nan(void* array, std::size_t bytes) = 0;
+
+ protected:
+  /// A byte of a NaN in every dtype.
+  static constexpr int kNanByte = 0xFF;
 };
 
 }  // namespace gluon_syncbn

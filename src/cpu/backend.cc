@@ -1,5 +1,7 @@
 #include "cpu/backend.h"
 
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "cpu/passes.h"
@@ -20,6 +22,10 @@ class CpuBackend : public Backend {
   void inference(const Forward& work, std::shared_ptr<Call> call) override {
     cpu::inference(work);
     call->complete("");
+  }
+
+  void fill_with_nan(void* array, std::size_t bytes) override {
+    if (bytes > 0) std::memset(array, kNanByte, bytes);
   }
 };
 

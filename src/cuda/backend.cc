@@ -394,6 +394,11 @@ class CudaBackend : public Backend {
     gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });
   }
 
+  void fill_with_nan(void* array, std::size_t bytes) override {
+    gpu_->stream()->fill(array, kNanByte, bytes);
+    gpu_->stream()->synchronize();
+  }
+
  private:
   Gpu* const gpu_;
 };

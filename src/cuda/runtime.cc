@@ -150,9 +150,10 @@ void Stream::synchronize() {
   const OnDevice on_device(ordinal_);
   check(cudaStreamSynchronize(stream_), "earlier work", ordinal_);
 }
-void Stream::zero(void* begin, std::size_t bytes) {
+void Stream::fill(void* begin, int byte, std::size_t bytes) {
+  if (bytes == 0) return;
   const OnDevice on_device(ordinal_);
-  check(cudaMemsetAsync(begin, 0, bytes, stream_), "cudaMemsetAsync", ordinal_);
+  check(cudaMemsetAsync(begin, byte, bytes, stream_), "cudaMemsetAsync", ordinal_);
 }
 void Stream::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;

@@ -78,7 +78,8 @@ class Stream {
 
   /// Blocks the calling thread until all work is done. Throws the error of that work.
   void synchronize();
-  void zero(void* begin, std::size_t bytes);
+  void fill(void* begin, int byte, std::size_t bytes);
+  void zero(void* begin, std::size_t bytes) { fill(begin, 0, bytes); }
   void copy(void* to, const void* from, std::size_t bytes);
 
   CUstream_st* handle() const { return stream_; }

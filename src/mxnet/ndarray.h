@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -42,6 +43,14 @@ class NDArray {
     const int* dims = nullptr;
     check(api().NDArrayGetShape(handle(), &ndim, &dims), "MXNDArrayGetShape");
     return ndim > 0 ? std::vector<std::int64_t>(dims, dims + ndim) : std::vector<std::int64_t>();
+  }
+
+  /// Throws Error if the dtype is not one of data.
+  std::size_t bytes() const {
+    std::size_t bytes = dispatch(dtype_of(dtype()),
+                                 [](auto types) { return sizeof(typename decltype(types)::Data); });
+    for (const std::int64_t length : shape()) bytes *= static_cast<std::size_t>(length);
+    return bytes;
   }
 
  private:

@@ -35,8 +35,9 @@ void require_like_data(const NDArray& head_gradient, const NDArray& data) {
 class BackwardCall : public EngineCall {
  public:
   BackwardCall(std::shared_ptr<Operator> op, std::vector<NDArray> arrays,
-               std::vector<std::size_t> outputs, std::vector<OpReq> requests)
-      : EngineCall(std::move(op), std::move(arrays), std::move(outputs)),
+               std::vector<std::size_t> outputs, std::vector<std::size_t> results,
+               std::vector<OpReq> requests)
+      : EngineCall(std::move(op), std::move(arrays), std::move(outputs), std::move(results)),
         at_(op_->positions_.backward()),
         reads_(op_->attributes_.backward_reads()),
         requests_(std::move(requests)) {}
@@ -120,12 +121,14 @@ class BackwardCall : public EngineCall {
 void Operator::backward(std::vector<NDArray> arrays, const int* requests) {
   std::vector<OpReq> of_arguments;
   std::vector<std::size_t> outputs;
+  std::vector<std::size_t> results;
   for (std::size_t i = 0; i < positions_.arguments(); ++i) {
     of_arguments.push_back(static_cast<OpReq>(requests[i]));
     outputs.push_back(positions_.backward().gradient(static_cast<Argument>(i)));
+    if (of_arguments.back() != kNull) results.push_back(outputs.back());
   }
   std::make_shared<BackwardCall>(shared_from_this(), std::move(arrays), std::move(outputs),
-                                 std::move(of_arguments))
+                                 std::move(results), std::move(of_arguments))
       ->push("SyncBatchNormBackward");
 }
 

@@ -12,8 +12,11 @@ namespace gluon_syncbn::op {
 using namespace mxnet;
 
 EngineCall::EngineCall(std::shared_ptr<Operator> op, std::vector<NDArray> arrays,
-                       std::vector<std::size_t> outputs)
-    : op_(std::move(op)), arrays_(std::move(arrays)), outputs_(std::move(outputs)) {}
+                       std::vector<std::size_t> outputs, std::vector<std::size_t> results)
+    : op_(std::move(op)),
+      arrays_(std::move(arrays)),
+      outputs_(std::move(outputs)),
+      results_(std::move(results)) {}
 
 void EngineCall::push(const char* name) {
   std::vector<NDArrayHandle> handles;
@@ -41,11 +44,24 @@ void EngineCall::complete(const std::string& error) {
     arrays_.clear();
     return completion_->succeed();
   }
+  fill_results_with_nan();
   NDArray output = std::move(arrays_[outputs_.front()]);
   arrays_.clear();
   const std::string layer = op_->attributes_.layer();
   error_ = error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error;
   ErrorQueue::instance().add(std::move(output), *completion_, error_);
+}
+
+/// MXNet forgets an error once it has been read. Later operations would then compute with memory
+/// that no operation has written.
+void EngineCall::fill_results_with_nan() const noexcept {
+  try {
+    for (const std::size_t position : results_) {
+      op_->backend_->fill_with_nan(data(position), arrays_[position].bytes());
+    }
+  } catch (const std::exception&) {
+    // The device is lost, and its arrays with it. The call has an error already.
+  }
 }
 
 const void* EngineCall::gamma(std::size_t position) const {

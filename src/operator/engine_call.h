@@ -17,9 +17,10 @@ namespace gluon_syncbn::op {
 /// A call of the operator: one operation of the engine, from its push to its completion.
 class EngineCall : public Call, public std::enable_shared_from_this<EngineCall> {
  public:
-  /// `outputs` are positions in `arrays`.
+  /// `outputs` are positions in `arrays`. If the call fails, it writes NaN into `results`, which
+  /// are some of `outputs`.
   EngineCall(std::shared_ptr<Operator> op, std::vector<mxnet::NDArray> arrays,
-             std::vector<std::size_t> outputs);
+             std::vector<std::size_t> outputs, std::vector<std::size_t> results);
 
   /// Pushes the call to the engine, which runs it once the arrays are ready. Profilers show `name`.
   void push(const char* name);
@@ -39,8 +40,11 @@ class EngineCall : public Call, public std::enable_shared_from_this<EngineCall> 
   const std::shared_ptr<Operator> op_;
 
  private:
+  void fill_results_with_nan() const noexcept;
+
   std::vector<mxnet::NDArray> arrays_;
   const std::vector<std::size_t> outputs_;
+  const std::vector<std::size_t> results_;
   std::optional<mxnet::Completion> completion_;
   std::string error_;
 };

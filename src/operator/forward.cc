@@ -34,8 +34,9 @@ void require_no_mirroring() {
 class ForwardCall : public EngineCall {
  public:
   ForwardCall(std::shared_ptr<Operator> op, std::vector<NDArray> arrays,
-              std::vector<std::size_t> outputs, OpReq request, bool is_train)
-      : EngineCall(std::move(op), std::move(arrays), std::move(outputs)),
+              std::vector<std::size_t> outputs, std::vector<std::size_t> results, OpReq request,
+              bool is_train)
+      : EngineCall(std::move(op), std::move(arrays), std::move(outputs), std::move(results)),
         at_(op_->positions_.forward()),
         request_(request),
         is_train_(is_train) {}
@@ -160,8 +161,11 @@ void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train
   const auto at = positions_.forward();
   std::vector<std::size_t> outputs{at.out(), at[kMovingMean], at[kMovingVar]};
   if (!attributes_.momentum) outputs.push_back(at[kNumBatches]);
-  std::make_shared<ForwardCall>(shared_from_this(), std::move(arrays), std::move(outputs), request,
-                                is_train)
+  // The running statistics stay as they are if the call fails.
+  std::vector<std::size_t> results;
+  if (request != kNull) results.push_back(at.out());
+  std::make_shared<ForwardCall>(shared_from_this(), std::move(arrays), std::move(outputs),
+                                std::move(results), request, is_train)
       ->push("SyncBatchNormForward");
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import gluon_syncbn
@@ -333,6 +334,44 @@ def test_timeouts_that_make_no_sense(seconds):
     with pytest.raises(ValueError, match=f"seconds={seconds!r} should be a finite number"):
         gluon_syncbn.set_timeout(seconds)
     assert gluon_syncbn.get_timeout() == 60
+
+
+def values_of(array) -> np.ndarray:
+    """What the array holds, if it has an error too."""
+    with contextlib.suppress(mx.base.MXNetError):
+        array.wait_to_read()
+    return array.asnumpy()
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype"), list(zip(MODES, ["float16", "float32", "float64", "float32"]))
+)
+def test_a_program_that_goes_on_after_an_error_trains_nan_or_nothing(mode, dtype):
+    """MXNet forgets an error that was read, and computes with the arrays of the failed pass."""
+    layer = make_layer(mode)
+    layer.cast(dtype)
+    parameters = layer.collect_params()
+    before = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
+    trainer = mx.gluon.Trainer(parameters, "sgd", {"learning_rate": 0.1})
+    gluon_syncbn.set_timeout(0.2)
+    outs = []
+    with mx.autograd.record():
+        for i in range(2):
+            outs.append(layer(normal((2, 3, 4), i).astype(dtype)))
+            assert "forward waited" in error_of(outs[-1].asnumpy)
+        losses = [out * 2 for out in outs]
+    for array in (*outs, *losses):
+        assert np.isnan(array.asnumpy()).all()
+    mx.autograd.backward(losses)
+    for parameter in (layer.gamma, layer.beta):
+        for gradient in parameter.list_grad():
+            assert np.isnan(values_of(gradient)).all()
+    trainer.step(4)
+    for name, parameter in parameters.items():
+        for array in parameter.list_data():
+            values = values_of(array)
+            is_trained = parameter.grad_req != "null" and np.isnan(values).all()
+            assert is_trained or (values == before[name]).all(), name
 
 
 @only_1  # MXNet 2 has no such variable

@@ -86,7 +86,7 @@ void reduce(const Layout& layout, const double* statistic,
   if (layout.is_empty()) {
     const std::size_t bytes = 2 * static_cast<std::size_t>(layout.channels) * sizeof(double);
     for (double* place : {message.first, message.copy}) {
-      if (place && bytes > 0) stream->zero(place, bytes);
+      if (place) stream->zero(place, bytes);
     }
     return;
   }

@@ -220,13 +220,14 @@ void CustomOp::forward(const std::vector<NDArray>& inputs, const NDArray& output
 }
 
 void CustomOp::backward(const NDArray& output_gradient, const std::vector<NDArray>& inputs,
-                        const std::vector<NDArray>& gradients,
+                        const NDArray& output, const std::vector<NDArray>& gradients,
                         const std::vector<mxnet::OpReq>& requests) {
   // All that a backward pass can depend on. What it does not is there all the same, and empty.
   std::vector<NDArray> all{output_gradient};
   const auto auxiliary = inputs.begin() + static_cast<std::ptrdiff_t>(num_arguments_);
   all.insert(all.end(), inputs.begin(), auxiliary);
-  std::vector<NDArray> arrays(all.size() + 1);
+  all.push_back(output);
+  std::vector<NDArray> arrays(all.size());
   std::vector<VariablePtr> reads;
   for (const int needed : backward_inputs_) {
     const auto i = static_cast<std::size_t>(needed);

@@ -33,7 +33,8 @@ class CustomOp : public std::enable_shared_from_this<CustomOp> {
                bool in_static_graph, mxnet::OpReq request = mxnet::kWrite);
   /// `gradients` are those of the arguments.
   void backward(const NDArray& output_gradient, const std::vector<NDArray>& inputs,
-                const std::vector<NDArray>& gradients, const std::vector<mxnet::OpReq>& requests);
+                const NDArray& output, const std::vector<NDArray>& gradients,
+                const std::vector<mxnet::OpReq>& requests);
 
  private:
   void push(std::size_t callback, std::vector<NDArray> arrays,

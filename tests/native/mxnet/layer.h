@@ -30,6 +30,9 @@ class Library {
   const long handles_before_ = fake_mxnet::handles_given_out();
 };
 
+/// In every gradient before backward.
+constexpr long double kBefore = 0.5;
+
 mxnet::Context device(int index);
 
 /// Random values of standard deviation 1 about `mean`: shard i is on device i.
