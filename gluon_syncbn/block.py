@@ -112,6 +112,7 @@ class SyncBatchNorm(NormBlock):
         Number of channels of the input. Inferred from the first input if 0.
     num_devices : int, optional
         Number of devices of a training step. By default, the number of contexts of the parameters.
+        0 counts as 1: programs give the number of GPUs, and train on the CPU where there is none.
     momentum : float or None, default 0.9
         Weight of the old value in the running statistics, from 0 to 1. If None, they are the
         average over all training batches: the weight is ``1 - 1 / n`` in the n-th. The parameter
@@ -256,12 +257,18 @@ class SyncBatchNorm(NormBlock):
 
     @property
     def num_devices(self) -> int | None:
-        """Number of devices of a training step, or None: the number of contexts."""
+        """Number of devices of a training step, or None: the number of contexts.
+
+        0 becomes 1.
+        """
         return self._kwargs["num_devices"]
 
     @num_devices.setter
     def num_devices(self, value: int | None) -> None:
-        self._set_count("num_devices", value, "the number of contexts that the parameters live on")
+        # Programs give the number of GPUs, and MXNet's layer too counts no GPUs as one device.
+        self._set_count(
+            "num_devices", value, 0, "the number of contexts that the parameters live on"
+        )
 
     @property
     def sync_group_size(self) -> int | None:
@@ -273,13 +280,13 @@ class SyncBatchNorm(NormBlock):
 
     @sync_group_size.setter
     def sync_group_size(self, value: int | None) -> None:
-        self._set_count("sync_group_size", value, "all devices")
+        self._set_count("sync_group_size", value, 1, "all devices")
 
-    def _set_count(self, name: str, value: int | None, none_means: str) -> None:
-        expected = f"a whole number of at least 1, or None for {none_means}"
-        self._require(value is None or _is_whole(value, least=1), name, value, expected)
+    def _set_count(self, name: str, value: int | None, least: int, none_means: str) -> None:
+        expected = f"a whole number of at least {least}, or None for {none_means}"
+        self._require(value is None or _is_whole(value, least), name, value, expected)
         counts = {which: self._kwargs[which] for which in ("num_devices", "sync_group_size")}
-        counts[name] = None if value is None else int(value)
+        counts[name] = None if value is None else max(int(value), 1)
         self._require_groups(**counts)
         self._kwargs.update(counts)
         self._clear_cached_op()

@@ -52,7 +52,8 @@ def convert_sync_batchnorm(
     net : Block
         The network, or a single layer; initialized or not, hybridized or not.
     num_devices : int, optional
-        Number of devices of a training step. By default, the number of contexts of the parameters.
+        Number of devices of a training step; 0 counts as 1. By default, the number of contexts of
+        the parameters.
     sync_group_size : int, optional
         Synchronize within groups of this many devices. By default, all are one group.
 
@@ -66,17 +67,18 @@ def convert_sync_batchnorm(
     TypeError
         If `net` is no Block.
     ValueError
-        If `num_devices` or `sync_group_size` is not a whole number of at least 1, or if
-        `sync_group_size` does not divide `num_devices`.
+        If `num_devices` is not a whole number of at least 0, or `sync_group_size` not one of at
+        least 1 that divides `num_devices`.
 
     See Also
     --------
     revert_sync_batchnorm : The inverse.
     """
     # Raises before anything has changed. With a prefix it does not count as the next layer made.
-    SyncBatchNorm(
+    example = SyncBatchNorm(
         num_devices=num_devices, sync_group_size=sync_group_size, prefix="convert_sync_batchnorm_"
     )
+    num_devices, sync_group_size = example.num_devices, example.sync_group_size
     converted = []
     layers = list(norm_layers(net))
     names = names_in(net)

@@ -109,7 +109,7 @@ def _leave(theirs: dict[str, str]) -> bool:
 
 def _own_attributes(theirs: dict[str, str], name: str | None, in_graph: bool) -> dict[str, Any]:
     """Translate the attributes of MXNet's operator."""
-    layer = name or theirs["key"]
+    layer, number = name or theirs["key"], theirs.get("ndev", "1")
     kept = {
         key: value
         for key, value in theirs.items()
@@ -118,7 +118,7 @@ def _own_attributes(theirs: dict[str, str], name: str | None, in_graph: bool) ->
     return {
         **kept,
         "op_type": OP_TYPE,
-        "num_devices": theirs.get("ndev", "1"),
+        "num_devices": "1" if number == "0" else number,  # as of the layer
         # Nodes of a graph need no key. It is for messages, and MXNet's may be a number.
         "key": layer if in_graph else theirs["key"],
         "scope": "graph" if in_graph else "key",

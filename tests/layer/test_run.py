@@ -358,6 +358,34 @@ def test_modules_and_operators(tmp_path):
     assert "2 layers (b, syncbatchnorm0) synchronized cpu(0), cpu(1) in 1 round each\n" in said
 
 
+NO_GPUS = """
+from tests.support.program import *
+
+options = {"ndev": 0, "fix_gamma": False, "eps": 1e-5}
+x = mx.nd.array([[1], [3]])
+ones, zeros = mx.nd.ones(1), mx.nd.zeros(1)
+arrays = [x, ones, zeros, zeros.copy(), ones.copy()]
+symbol = mx.sym.contrib.SyncBatchNorm(mx.sym.var("data"), key="k", **options)
+executor = symbol.bind(mx.cpu(), arrays[:3], aux_states=arrays[3:])
+layer = mx.gluon.contrib.nn.SyncBatchNorm(in_channels=1, num_devices=0)
+layer.initialize()
+with mx.autograd.record():
+    outs = [
+        executor.forward(is_train=True)[0],
+        mx.nd.contrib.SyncBatchNorm(*arrays, key="l", **options),
+        layer(x),
+    ]
+for out in outs:
+    np.testing.assert_allclose(out.asnumpy(), [[-1], [1]], atol=1e-4)
+"""
+
+
+@only_1  # mx.sym.contrib
+def test_no_gpus_are_one_device(tmp_path):
+    """Programs give the number of GPUs. MXNet's operator crashes with 0."""
+    run(tmp_path, NO_GPUS)
+
+
 # What a program can see of a symbol: all but the node itself is as with MXNet's operator.
 SYMBOLS = """
 import mxnet as mx
