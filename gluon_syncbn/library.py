@@ -13,6 +13,14 @@ from ._version import __version__
 ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 LiveArrays = ctypes.CFUNCTYPE(None, ArrayVisitor)
 FirstUse = ctypes.CFUNCTYPE(None)
+AskPython = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_char),
+    ctypes.c_int,
+)
 CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
 
 _TEXT = ctypes.c_char_p
@@ -33,11 +41,18 @@ _FUNCTIONS = {
     "register": (_TEXT, _TEXT, CpuContextCheck, LiveArrays, FirstUse),
     "retire": (_TEXT,),
     "rounds": (_TEXT,),
+    "set_ask_python": (None, AskPython),
     "set_timeout": (None, ctypes.c_double),
     "timeout": (ctypes.c_double,),
     "use_openblas": (_TEXT, _TEXT, _TEXT),
     "wait_for_errors": (None,),
 }
+
+
+def write_text(text: str, to: Any, size: int) -> None:
+    """Write an answer to a function of the library, which has memory for `size` bytes."""
+    encoded = text.encode()[: size - 1]
+    ctypes.memmove(to, encoded + b"\0", len(encoded) + 1)
 
 
 def library_path() -> Path:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 
-from . import cpu_contexts, executors, notebooks
-from .library import LIBRARY, CpuContextCheck, FirstUse, LiveArrays
+from . import cpu_contexts, executors, notebooks, standstill
+from .library import LIBRARY, CpuContextCheck, FirstUse, LiveArrays, write_text
 from .timeout import set_timeout_from_environment
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def start() -> None:
     cpu_contexts.prepare_at_import()
     _register_operator()
     set_timeout_from_environment()
+    standstill.watch()
     notebooks.watch_cells()
 
 
@@ -41,8 +42,7 @@ def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
         problem = cpu_contexts.find_problem(several=bool(several))
     except Exception as error:  # an exception cannot leave through native code
         problem = f"the settings for CPU contexts could not be checked: {error!r}"
-    text = (problem or "").encode()[: size - 1]
-    ctypes.memmove(message, text + b"\0", len(text) + 1)
+    write_text(problem or "", message, size)
 
 
 @FirstUse

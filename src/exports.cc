@@ -75,6 +75,10 @@ GLUON_SYNCBN_EXPORT void gluon_syncbn_set_timeout(double seconds) noexcept {
   Watchdog::instance().set_timeout(seconds);
 }
 
+GLUON_SYNCBN_EXPORT void gluon_syncbn_set_ask_python(AskPython function) noexcept {
+  set_ask_python(function);
+}
+
 GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() noexcept {
   return Watchdog::instance().timeout();
 }
@@ -84,7 +88,7 @@ GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() noexcept {
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step() {
   return error_of([] {
     const std::string reason = "gluon_syncbn.drop_step() dropped it";
-    const std::string error = mxnet::wait_for_all({reason, false});
+    const std::string error = mxnet::wait_for_all({reason, Interruption::kHasBrokenOff});
     if (!error.empty() && error.find(reason) == std::string::npos) throw Error(error);
   });
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "common/other_threads.h"
+#include "common/program.h"
 
 namespace gluon_syncbn {
 
@@ -19,8 +21,13 @@ inline constexpr double kLatestReminder = 10;   // seconds
 
 /// Says why the watchdog ends waits before the timeout, for Waiting::interrupt().
 struct Interruption {
+  enum Program {
+    kMayGoOn,       ///< it may still make the missing calls
+    kHasBrokenOff,  ///< its next calls are those of the next step
+    kStandsStill    ///< its next calls come after the error, in this step or in the next
+  };
   std::string reason;
-  bool calls_may_come;  ///< whether the program may still make the missing calls
+  Program program;
 };
 
 /// An object that waits for devices or processes. The watchdog can end the wait.
@@ -32,16 +39,19 @@ class Waiting {
   /// The watchdog calls remind() after this share of the timeout, at the latest after 10 s.
   virtual double reminder_share() const { return kReminderShare; }
   /// Called at most once for each watch().
-  virtual void remind(Seconds waited, Seconds limit) = 0;
+  virtual void remind(Seconds waited, Seconds limit, const ProgramState& program) = 0;
   /// Called after the timeout, again and again until watch() or unwatch().
   virtual void give_up(Seconds waited) = 0;
   virtual void fail(const std::string& error) = 0;
   /// Has no effect on a Waiting that waits for no calls in this process.
   virtual void interrupt(const Interruption& /*interruption*/) {}
+  /// Whether calls in this process are missing.
+  virtual bool waits_for_calls() { return false; }
 };
 
 /// Makes each Waiting give up at the timeout. One thread serves the process; the first watch()
-/// starts it.
+/// starts it. After 2 s it looks whether the program can still make the missing calls, and ends the
+/// waits if it cannot, or if the user presses Ctrl-C.
 class Watchdog {
  public:
   static Watchdog& instance();
@@ -76,7 +86,10 @@ class Watchdog {
   };
 
   void run();
-  std::vector<std::shared_ptr<Waiting>> all_waiting() const;
+  std::vector<std::shared_ptr<Waiting>> all_waiting(Waiting::Seconds least = {}) const;
+  void look(std::unique_lock<std::mutex>& lock);
+  void act_on(const ProgramState& program);
+  void forget_user();
   void observe(std::unique_lock<std::mutex>& lock);
   void inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit);
 
@@ -86,6 +99,9 @@ class Watchdog {
   bool idle_ = false;
   bool retired_ = false;
   std::optional<Interruption> interruption_;
+  bool is_interrupted_by_user_ = false;
+  std::atomic<bool> is_looking_{false};
+  ProgramState program_;  ///< as of the last look
   OtherThreads other_threads_;
   std::unordered_map<const Waiting*, Entry> entries_;
 };

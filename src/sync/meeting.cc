@@ -117,19 +117,29 @@ void Meeting::fail(const std::string& error) {
 }
 
 void Meeting::interrupt(const Interruption& interruption) {
-  end_with(name_ + ": " + interruption.reason, EndsIf::kComing, [&] {
-    const auto group = group_.lock();
+  const auto group = group_.lock();
+  std::string error = name_ + ": " + interruption.reason;
+  const auto program = interruption.program;
+  if (group && program == Interruption::kStandsStill) error += ".\n" + description(*group, wait());
+  end_with(error, EndsIf::kComing, [&] {
     if (!group || direction_ == Direction::kBackward) return;
-    if (interruption.calls_may_come) {
-      group->failed_at_once(round_);
-    } else {
+    if (program == Interruption::kHasBrokenOff) {
       group->timed_out();
+    } else if (program == Interruption::kStandsStill) {
+      group->stood_still(round_);
+    } else {
+      group->failed_at_once(round_);
     }
   });
 }
 
-void Meeting::remind(Seconds waited, Seconds limit) {
-  if (const auto group = group_.lock()) report(reminder(*group, wait(), waited, limit));
+bool Meeting::waits_for_calls() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_ == State::kComing;
+}
+
+void Meeting::remind(Seconds waited, Seconds limit, const ProgramState& program) {
+  if (const auto group = group_.lock()) report(reminder(*group, wait(), waited, limit, program));
 }
 
 void Meeting::give_up(Seconds waited) {

@@ -46,9 +46,10 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
 
   /// Fails the meeting, but only while it still waits for devices of this process.
   void interrupt(const Interruption& interruption) override;
+  bool waits_for_calls() override;
 
   /// Prints which devices are missing.
-  void remind(Seconds waited, Seconds limit) override;
+  void remind(Seconds waited, Seconds limit, const ProgramState& program) override;
   void give_up(Seconds waited) override;
 
  private:

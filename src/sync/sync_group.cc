@@ -32,7 +32,9 @@ SyncGroup::Ticket SyncGroup::announce(const Device& device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = members_.find(device);
   // A device of the failed round is called again, so the program has broken off that step.
-  if (failed_ && found != members_.end() && found->second.next > *failed_) bring_up_to_date();
+  if (failed_ && found != members_.end() && found->second.next > *failed_) {
+    bring_up_to_date(made_);
+  }
   return made_++;
 }
 
@@ -47,6 +49,7 @@ std::shared_ptr<Round> SyncGroup::join(const Device& device, Ticket ticket) {
                   " as well. That number should be the number of devices in use. After you move a "
                   "hybridized network to other contexts, call hybridize() again.");
     }
+    if (ticket == kJustMade && stood_still_) bring_up_to_date(*stood_still_);
     Member& member = members_[device];
     std::uint64_t number = member.next;
     if (ticket >= first_new_) {
@@ -88,13 +91,20 @@ void SyncGroup::failed_at_once(std::uint64_t round) {
 
 void SyncGroup::timed_out() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  bring_up_to_date();
+  bring_up_to_date(made_);
 }
 
-void SyncGroup::bring_up_to_date() {
+void SyncGroup::stood_still(std::uint64_t round) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  failed_ = round;
+  stood_still_ = made_;
+}
+
+void SyncGroup::bring_up_to_date(Ticket first_new) {
   for (const auto& [_, member] : members_) floor_ = std::max(floor_, member.next);
-  first_new_ = made_;
+  first_new_ = first_new;
   failed_.reset();
+  stood_still_.reset();
 }
 
 SyncGroup::Calls SyncGroup::calls() const {

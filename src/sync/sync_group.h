@@ -30,10 +30,11 @@ namespace gluon_syncbn {
 ///   devices are not late: they get the error when they come. If a device of the failed round is
 ///   called again before all have come, the program has broken off the step. Then absent devices
 ///   are brought up to date.
+/// - A round also fails at once if the program stands still.
 ///
 /// A call is made when MXNet creates its operator. If MXNet uses one operator for many calls
 /// (static_shape, Module), the time of a call is unknown. Such a call counts as made after the
-/// timeout.
+/// timeout, and as one of the next step after the program stood still.
 class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
  public:
   struct Options {
@@ -73,6 +74,7 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
   /// Called when a round fails; see the rules above.
   void failed_at_once(std::uint64_t round);
   void timed_out();
+  void stood_still(std::uint64_t round);
 
   const std::string& layer() const { return layer_; }
   std::size_t num_devices() const { return num_devices_; }
@@ -98,7 +100,7 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
   };
 
   std::shared_ptr<Round> enter(std::uint64_t number);
-  void bring_up_to_date();
+  void bring_up_to_date(Ticket first_new);
 
   const std::string layer_;
   const std::size_t num_devices_;
@@ -111,6 +113,7 @@ class SyncGroup : public std::enable_shared_from_this<SyncGroup> {
   Ticket first_new_ = 0;                     // the first call after devices were brought up to date
   std::uint64_t floor_ = 0;                  // the first round that such a call may join
   std::optional<std::uint64_t> failed_;      // the last round that failed at once
+  std::optional<Ticket> stood_still_;        // the first call after the program stood still
 };
 
 }  // namespace gluon_syncbn

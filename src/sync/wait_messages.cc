@@ -16,8 +16,9 @@ namespace {
 // The likeliest causes of a case, in the words of MXNet's users in Python. The page has all causes.
 constexpr const char* kNeverCalled =
     "the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, or a new "
-    "DataLoader, which calls waitall) before it has called the others; or num_devices is larger "
-    "than the number of devices in use";
+    "DataLoader, which calls waitall) before it has called the others; or it calls fewer devices "
+    "than the network lives on; or the network was moved to fewer after hybridize(), which then "
+    "has to be called again; or num_devices is larger than the number of devices in use";
 constexpr const char* kOneCallBehind =
     "a missing device got no data this step (if a last batch has fewer images than there are "
     "devices, the DataLoader should have last_batch='discard'); or an exception or an interrupt "
@@ -29,6 +30,9 @@ constexpr const char* kNoBackward =
     "backward was called for some devices only (give the losses of all devices to "
     "autograd.backward, or call backward() of each); or the output of the layer does not reach "
     "the loss on a device";
+constexpr const char* kBusy =
+    "Threads of this process compute, so the missing calls may only be late (a busy machine, slow "
+    "data)";
 constexpr const char* kAllCauses = "All causes: docs/troubleshooting.md, 'A device does not come'.";
 
 std::string counted(std::uint64_t number, const std::string& thing) {
@@ -55,13 +59,19 @@ std::string came(const SyncGroup::Calls& calls, const std::set<Device>& present,
   return list.empty() ? "none" : list;
 }
 
+/// The devices that the layer was made for, which have the type of those that came.
+std::set<Device> made_for(const SyncGroup& group, const std::set<Device>& known) {
+  std::set<Device> devices;
+  if (!known.empty()) {
+    for (const int id : group.options().device_ids) devices.insert({known.begin()->type, id});
+  }
+  return devices;
+}
+
 /// Returns the devices that are not `known`, or none if the ids are uncertain: a graph may run on
 /// other devices than it was made for.
 std::vector<Device> never_called(const SyncGroup& group, const std::set<Device>& known) {
-  std::set<Device> awaited;
-  if (!known.empty()) {
-    for (const int id : group.options().device_ids) awaited.insert({known.begin()->type, id});
-  }
+  const auto awaited = made_for(group, known);
   std::vector<Device> others;
   std::set_difference(awaited.begin(), awaited.end(), known.begin(), known.end(),
                       std::back_inserter(others));
@@ -132,14 +142,26 @@ const char* likely_causes(const SyncGroup& group, const SyncGroup::Calls& calls,
   return most > least && most - least > 1 ? kMoreCallsBehind : kOneCallBehind;
 }
 
-/// Says in whole sentences which devices or processes are missing, and the likeliest causes. Each
-/// subject has its own line.
-std::string describe(const SyncGroup& group, const Wait& wait) {
+std::string awaited(const SyncGroup& group, const Wait& wait) {
+  if (wait.processes) return "the other processes";
+  return "all of " + std::to_string(group.num_devices()) + " devices";
+}
+
+}  // namespace
+
+std::string description(const SyncGroup& group, const Wait& wait, const ProgramState& program) {
   if (wait.processes) return wait.processes->describe(wait.direction);
   const bool is_forward = wait.direction == Direction::kForward;
   const SyncGroup::Calls calls = group.calls();
   std::string text = "Came: " + came(calls, wait.present, is_forward) +
                      ". Missing: " + missing(group, calls, wait.present, is_forward) + ".\n";
+  if (const auto all = made_for(group, wait.present);
+      is_forward && calls.members.size() < group.num_devices() && !all.empty()) {
+    text += "The layer was made for " + came({}, all, false) + ".\n";
+  }
+  if (!program.place.empty()) {
+    text += "The main thread waits in MXNet at " + program.place + ".\n";
+  }
   std::string known;
   if (is_forward) {
     if (const auto devices = inferring(calls, wait.present); !devices.empty()) {
@@ -148,27 +170,22 @@ std::string describe(const SyncGroup& group, const Wait& wait) {
     }
     known += elsewhere(group);
   }
-  if (known.empty()) {
+  if (known.empty() && program.is_busy) {
+    known = kBusy + std::string(".\n");
+  } else if (known.empty()) {
     known = std::string("Likely: ") +
             (is_forward ? likely_causes(group, calls, wait.present) : kNoBackward) + ".\n";
   }
   return text + known + kAllCauses;
 }
 
-std::string awaited(const SyncGroup& group, const Wait& wait) {
-  if (wait.processes) return "the other processes";
-  return "all of " + std::to_string(group.num_devices()) + " devices";
-}
-
-}  // namespace
-
 std::string reminder(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited,
-                     Waiting::Seconds limit) {
+                     Waiting::Seconds limit, const ProgramState& program) {
   std::ostringstream message;
   message << "warning: " << wait.meeting << " has waited " << waited.count() << " s for "
           << awaited(group, wait) << " and fails at " << limit.count()
           << " s (gluon_syncbn.set_timeout).\n"
-          << describe(group, wait);
+          << description(group, wait, program);
   return message.str();
 }
 
@@ -178,7 +195,7 @@ std::string timeout_error(const SyncGroup& group, const Wait& wait, Waiting::Sec
   if (!wait.processes) {
     message << " (" << group.options().option << "=" << group.num_devices() << ")";
   }
-  message << ".\n" << describe(group, wait);
+  message << ".\n" << description(group, wait);
   return message.str();
 }
 

@@ -22,9 +22,12 @@ struct Wait {
   std::shared_ptr<ProcessRound> processes;
 };
 
+/// Says in whole sentences which devices or processes are missing, and the likeliest causes. Each
+/// subject has its own line.
+std::string description(const SyncGroup& group, const Wait& wait, const ProgramState& program = {});
 /// The warning that a meeting waits.
 std::string reminder(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited,
-                     Waiting::Seconds limit);
+                     Waiting::Seconds limit, const ProgramState& program);
 /// The error of a meeting that has waited until the timeout.
 std::string timeout_error(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited);
 

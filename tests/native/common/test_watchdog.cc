@@ -91,7 +91,7 @@ TEST_CASE("watchdog: what waits is interrupted once the other threads have nothi
       if (!inbox.calls().empty()) told_while_busy = true;
     }
   });
-  Watchdog::instance().interrupt_when_idle(Interruption{"a reason", true});
+  Watchdog::instance().interrupt_when_idle(Interruption{"a reason", Interruption::kMayGoOn});
   CHECK(inbox.wait().outcome.error == "layer round 0 forward: a reason");
   Watchdog::instance().interrupt_when_idle(std::nullopt);
   busy.join();
@@ -137,7 +137,7 @@ TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog 
       owner.reset();
       return 1;
     }
-    void remind(Seconds, Seconds) override {}
+    void remind(Seconds, Seconds, const ProgramState&) override {}
     void give_up(Seconds) override {}
     void fail(const std::string&) override {}
 
