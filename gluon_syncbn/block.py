@@ -462,7 +462,7 @@ class SyncBatchNorm(NormBlock):
             *([] if num_batches_tracked is None else [num_batches_tracked]),
             name="fwd",
             op_type=OP_TYPE,
-            **self._attributes(check=not traced),
+            **self._attributes(),
             **({} if shortcut is None else {"shortcut": True}),
             **self._among_processes(use),
             # Copies of a graph share the key. By the scope "graph" only operators of one node meet.
@@ -484,8 +484,8 @@ class SyncBatchNorm(NormBlock):
                 f"{self.name}: shortcut is on {found} where {expected} is expected, that of data"
             )
 
-    def _attributes(self, check: bool) -> dict[str, Any]:
-        num_devices = self._devices_in_use(check)
+    def _attributes(self) -> dict[str, Any]:
+        num_devices = self._devices_in_use()
         attributes = dict(self._kwargs, num_devices=num_devices, key=self.key)
         activation, alpha = attributes.pop("activation", None), attributes.pop("alpha", None)
         if activation is not None:
@@ -524,7 +524,7 @@ class SyncBatchNorm(NormBlock):
         """Horovod's number of the processes to synchronize with; None for this process alone."""
         return self._process_set if self._own_process_set else processes.default()
 
-    def _devices_in_use(self, check: bool) -> int | None:
+    def _devices_in_use(self) -> int | None:
         """Return the number of devices of a training step.
 
         It is None in a symbol that is made before the parameters have contexts.
@@ -534,7 +534,7 @@ class SyncBatchNorm(NormBlock):
             return None if contexts is None else len(contexts)
         # A network that was trained on several devices is often served on one.
         served = not mx.autograd.is_training() and contexts is not None and len(contexts) == 1
-        check = check and not served and not self._kwargs["use_global_stats"]
+        check = not served and not self._kwargs["use_global_stats"]
         if check and contexts and len(contexts) != self.num_devices:
             raise ValueError(
                 f"{self.name}: num_devices={self.num_devices}, but the parameters live on "

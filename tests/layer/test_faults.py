@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import DEVICE, contexts
-from tests.support.either_mxnet import nd, only_1
+from tests.support.either_mxnet import nd, only_1, reset_ctx
 from tests.support.step import MODES
 
 
@@ -310,23 +310,45 @@ def test_a_batch_without_elements_moves_no_average(number, options):
             np.testing.assert_array_equal(gradient.asnumpy(), 0)
 
 
-def test_more_devices_than_num_devices():
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=2)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("number", [0, 1, 2, 4])
+def test_another_number_of_devices_than_num_devices(number, mode):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=number)
     layer.initialize(ctx=contexts(3))
-    with pytest.raises(ValueError, match="num_devices=2, but the parameters live on 3 contexts"):
+    layer.hybridize(**MODES[mode])
+    message = f"num_devices={max(number, 1)}, but the parameters live on 3 contexts"
+    with pytest.raises(ValueError, match=message):
         train(layer, [0])
-    with pytest.raises(ValueError, match="num_devices=2, but the parameters live on 3 contexts"):
+    with pytest.raises(ValueError, match=message):
         layer(nd.ones((2, 3), ctx=contexts(1)[0]))
-    served = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=2)
+    served = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=number)
     served.initialize(ctx=contexts(1))
+    served.hybridize(**MODES[mode])
     assert served(nd.ones((2, 3), ctx=contexts(1)[0])).shape == (2, 3)
-    layer.hybridize()
+
+
+@pytest.mark.parametrize("mode", ["hybridized", "static_alloc", "static_shape"])
+def test_a_hybridized_layer_that_moves_to_other_numbers_of_contexts(mode):
+    """Its graph keeps the number; the messages say what to do."""
+    layer = make_layer(mode)
+    check_step(layer, [0, 1])
+    reset_ctx(layer, contexts(3))
     outs = train(layer, [0, 1])
     mx.nd.waitall()
     (third,) = train(layer, [2])
-    with pytest.raises(mx.base.MXNetError, match=rf"synchronizes .*was called on {DEVICE}\(2\)"):
-        third.asnumpy()
+    message = error_of(third.asnumpy)
+    assert f"was called on {DEVICE}(2) as well" in message
+    assert "hybridize()" in message
     assert all(np.isfinite(out.asnumpy()).all() for out in outs)
+    layer = make_layer(mode)
+    layer(nd.ones((2, 3), ctx=contexts(1)[0]))
+    reset_ctx(layer, contexts(1))
+    gluon_syncbn.set_timeout(0.3)
+    message = error_of(train(layer, [0])[0].asnumpy)
+    assert f"The layer was made for {DEVICE}(0), {DEVICE}(1)." in message
+    assert "was moved to fewer after hybridize(), which then has to be called again" in message
+    layer.hybridize(**MODES[mode])
+    check_step(layer, [0])
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "soon", "5", None])

@@ -25,7 +25,7 @@ from mxnet.gluon import nn
 from tests.support.either_mxnet import nd
 from tests.support.step import MODES
 
-PAUSE = 4.0  # seconds; the first look comes after 2
+PAUSE = 3.0  # seconds; the first look comes after 2
 contexts = [mx.cpu(0), mx.cpu(1)]
 net = nn.HybridSequential()
 net.add(nn.Dense(3, in_units=4), gluon_syncbn.SyncBatchNorm(in_channels=3))
@@ -174,7 +174,7 @@ def warned(what: str) -> None:
     """Another thread makes the missing call after the warning, and `what` it does before."""
 
     def other() -> None:
-        end = time.monotonic() + PAUSE
+        end = time.monotonic() + PAUSE + 1  # the warning comes after 3 s
         values = np.ones((300, 300))
         while time.monotonic() < end:
             values = values @ values * 0 if what == "computes" else time.sleep(0.1)
