@@ -504,7 +504,15 @@ class SyncBatchNorm(NormBlock):
                 self._identity.first_devices = devices
             elif self._identity.first_devices != devices:  # calls there may still wait
                 attributes["key"] += f"@{devices}"
+        if self._is_frozen_batchnorm():
+            attributes["__frozen__"] = True
         return attributes
+
+    def _is_frozen_batchnorm(self) -> bool:
+        """Whether the program has made a BatchNorm, and then stopped to train gamma and beta."""
+        trained = [each for each in (self.gamma, self.beta) if each._differentiable]
+        converted = hasattr(self, "_before_conversion")
+        return converted and bool(trained) and all(each.grad_req == "null" for each in trained)
 
     def _among_processes(self, use: str | None) -> dict[str, Any]:
         """Attributes for synchronizing with other processes; none if this process is alone.

@@ -1,5 +1,6 @@
 // A forward pass on one device, from MXNet's callback to the completion.
 
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "common/error.h"
+#include "common/per_process.h"
+#include "common/report.h"
 #include "mxnet/dtype.h"
 #include "operator/engine_call.h"
 #include "operator/operator.h"
@@ -27,6 +30,21 @@ void require_no_mirroring() {
                 " lets MXNet run the layer a second time in backward, which would update the "
                 "running statistics twice; unset it (on Gluon networks it has no effect)");
   }
+}
+
+struct FrozenWarning {
+  std::atomic<bool> was_given{false};
+};
+
+/// MXNet's BatchNorm moves its running statistics in backward, which does not reach a network whose
+/// parameters are all frozen. Printed once, because such networks have many norms.
+void warn_of_frozen(const std::string& layer) {
+  if (PerProcess<FrozenWarning>::instance().was_given.exchange(true)) return;
+  report("warning: " + layer +
+         " is called in training, and its gamma and beta are frozen (grad_req='null'). Its running "
+         "statistics move, where those of BatchNorm stay if all parameters before it are frozen "
+         "too. To keep them, call the frozen part without training (autograd.predict_mode()), or "
+         "set use_global_stats=True in its layers.");
 }
 
 }  // namespace
@@ -59,6 +77,7 @@ class ForwardCall : public EngineCall {
     if (!is_train_ || op_->attributes_.use_global_stats) return infer();
     require_no_mirroring();
     require_group();
+    if (op_->attributes_.is_frozen) warn_of_frozen(op_->attributes_.layer());
     is_repeated_ = op_->begin_training(data(at_[kMovingMean]), array(at_[kData]).shape());
     if (op_->group_) return train_with_others();
     if (op_->attributes_.num_devices == 1) op_->node_calls_->begin_alone(op_->device_);

@@ -15,7 +15,8 @@ from mxnet.gluon import nn
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
 from tests.support.networks import norm_layers, split
-from tests.support.step import Case, compare
+from tests.support.processes import run_program
+from tests.support.step import MODES, Case, compare
 from tests.support.step import train as steps
 
 
@@ -549,3 +550,13 @@ def test_a_symbol_with_variables_that_mxnet_makes(fuse):
         assert net.fused == [("bn", "relu")]
     gluon_syncbn.convert_sync_batchnorm(net)
     np.testing.assert_allclose(train(net, contexts(2)), np.maximum(expect(), 0), atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_frozen_layers_that_train_are_told_once(mode):
+    """BatchNorm would keep its running statistics, if all parameters before it are frozen."""
+    warnings = run_program("frozen", mode).stderr.splitlines()
+    begin = warnings.index("no warning so far")
+    assert not any("frozen" in line for line in warnings[:begin])
+    (warning,) = (line for line in warnings[begin:] if "frozen" in line)
+    assert "is called in training, and its gamma and beta are frozen" in warning

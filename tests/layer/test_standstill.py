@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.processes import run_python
-
-PROGRAM = "import runpy, sys; runpy.run_module('tests.programs.standstill', run_name='__main__')"
+from tests.support.processes import run_program
 
 
 def run(*arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
     environment = {"GLUON_SYNCBN_TIMEOUT": "100", **environment}
-    end = run_python(PROGRAM, *arguments, status=status, **environment)
+    end = run_program("standstill", *arguments, status=status, **environment)
     return end.stdout, end.stderr
 
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from gluon_syncbn.cpu_contexts import SETTINGS
 
@@ -39,6 +40,12 @@ def run_python(
     )
     assert result.returncode == status, result.stdout + result.stderr
     return result
+
+
+def run_program(name: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess:
+    """Run a file of tests/programs, as `run_python`."""
+    program = f"import runpy; runpy.run_module('tests.programs.{name}', run_name='__main__')"
+    return run_python(program, *arguments, **options)
 
 
 def shell_function(script: str, name: str) -> str:

@@ -133,7 +133,8 @@ TEST_CASE("sync group: an error ends with the two likeliest causes of its case")
   CHECK(last_lines(*group, Direction::kForward, kA) ==
         "Likely: the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, "
         "or a new DataLoader, which calls waitall) before it has called the others; or num_devices "
-        "is larger than the number of devices in use." +
+        "is larger than the number of devices in use (after you move a hybridized network to other "
+        "contexts, call hybridize() again)." +
             rest);
   CHECK(last_lines(*group, Direction::kBackward, kA) ==
         "Likely: backward was called for some devices only (give the losses of all devices to "
