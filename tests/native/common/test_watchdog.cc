@@ -2,12 +2,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,6 +29,29 @@ namespace gluon_syncbn::tests {
 namespace {
 
 const Moments kPart{1, {1.0}, {0.0}};
+
+/// Lets a thread wait as MXNet does. Other means of C++ wait for futexes that are not private.
+class Signal {
+ public:
+  void give() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_given_ = true;
+    given_.notify_all();
+  }
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    given_.wait(lock, [&] { return is_given_; });
+  }
+  bool wait_for(std::chrono::milliseconds time) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return given_.wait_for(lock, time, [&] { return is_given_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable given_;
+  bool is_given_ = false;
+};
 
 /// How often the threads of this process other than the caller have gone to sleep.
 long sleeps_of_other_threads() {
@@ -96,6 +124,57 @@ TEST_CASE("watchdog: what waits is interrupted once the other threads have nothi
   Watchdog::instance().interrupt_when_idle(std::nullopt);
   busy.join();
   CHECK(!told_while_busy);
+}
+
+TEST_CASE("watchdog: what waits fails if the program stands still") {
+  const ScopedTimeout forever(0);
+  Signal failed;
+  std::string error;
+  const LoneMeeting meeting("layer", 2, 0);
+  arrive(*meeting, {"cpu", 0}, kPart, [&](const Outcome<Moments>& outcome) {
+    error = outcome.error;
+    failed.give();
+  });
+  set_ask_python([](const int*, int, int, char* place, int size) {
+    std::snprintf(place, static_cast<std::size_t>(size), "train.py:22");
+    return static_cast<int>(kStandsStill);
+  });
+  failed.wait();
+  set_ask_python(nullptr);
+  CHECK(contains(error,
+                 "layer round 0 forward: no thread of the program can make the missing calls; the "
+                 "program waits in MXNet at train.py:22.\nCame: cpu(0). Missing: "));
+}
+
+TEST_CASE("watchdog: threads that only another thread can wake") {
+  Signal end;
+  std::promise<int> waiting;
+  std::promise<int> sleeping;
+  std::thread first([&] {
+    waiting.set_value(thread_id());
+    end.wait();
+  });
+  std::thread second([&] {
+    sleeping.set_value(thread_id());
+    while (!end.wait_for(std::chrono::milliseconds(50))) {
+    }
+  });
+  const int needs_another = waiting.get_future().get();
+  const int goes_on = sleeping.get_future().get();
+  const auto may_go_on = [](int thread) {
+    const auto threads = threads_that_may_go_on({thread_id()});
+    return std::find(threads.begin(), threads.end(), thread) != threads.end();
+  };
+  bool is_found = false;
+  for (int i = 0; i < 1000 && !is_found; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    is_found = !may_go_on(needs_another);
+    CHECK(may_go_on(goes_on));
+  }
+  CHECK(is_found);
+  end.give();
+  first.join();
+  second.join();
 }
 
 TEST_CASE("watchdog: a thread that ends while its state is read counts as idle") {
