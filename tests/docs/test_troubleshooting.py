@@ -26,6 +26,7 @@ MODULES = (
     "registration",
     "run/operators",
     "run/summary",
+    "standstill",
     "timeout",
 )
 
