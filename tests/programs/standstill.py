@@ -18,12 +18,16 @@ from typing import Any, Callable
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
-import tqdm
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.support.either_mxnet import nd
 from tests.support.step import MODES
+
+try:
+    from tqdm import tqdm
+except ImportError:  # beside MXNet 2
+    tqdm = None
 
 PAUSE = 3.0  # seconds; the first look comes after 2
 contexts = [mx.cpu(0), mx.cpu(1)]
@@ -85,7 +89,7 @@ def mistakes() -> None:
     next(loader)
     pool = multiprocessing.Pool(1)
     pool.map(abs, [1])
-    bar = tqdm.tqdm(total=1)
+    bar = tqdm(total=1) if tqdm else None  # which has a thread of its own
     end_with_an_error(backward_of_one_device)
     end_with_an_error(lambda: (call(0), mx.nd.waitall()))
     line = read_inside_the_loop.__code__.co_firstlineno + 2
@@ -94,8 +98,8 @@ def mistakes() -> None:
         whole_step()
         place = f"; the program waits in MXNet at {__file__}:{line}.\nCame: "
         end_with_an_error(read_inside_the_loop, place)
-    bar.close()
     pool.terminate()
+    del bar
     # This handler runs before that of the library.
     atexit.register(lambda: print(_error_of(call(0).asnumpy)))
 
