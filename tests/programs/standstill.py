@@ -190,7 +190,7 @@ def warned(what: str) -> None:
 
 
 def interrupted() -> None:
-    """Ctrl-C ends a wait that nobody can say will not end, and the next step works."""
+    """Ctrl-C ends a wait in which a thread may still call, and the next step works."""
     in_thread(lambda: [time.sleep(0.5) for _ in iter(int, 1)])
     subprocess.Popen(f"sleep {PAUSE}; kill -INT {os.getpid()}", shell=True)
     try:
