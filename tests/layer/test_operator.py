@@ -372,9 +372,10 @@ def _trainer_of_module(symbol):
     module.init_params(mx.init.One(), aux_params=_states(symbol))
 
     def step(shards):
-        module.forward(mx.io.DataBatch([mx.nd.concat(*shards, dim=0)]), is_train=True)
-        outs = [each for outputs in module.get_outputs(False) for each in outputs]
-        module.backward([mx.nd.ones((4, 3))])
+        data = mx.nd.concat(*[x.as_in_context(mx.cpu()) for x in shards], dim=0)
+        module.forward(mx.io.DataBatch([data]), is_train=True)
+        (outs,) = module.get_outputs(merge_multi_context=False)
+        module.backward([mx.nd.ones(data.shape, ctx=mx.cpu())])
         return outs
 
     return step
@@ -450,11 +451,13 @@ def test_executors_of_one_model_may_take_turns():
     module.init_params(mx.init.One(), aux_params=_states(symbol))
     for _ in range(6):
         for size in (4, 2):
-            x = mx.nd.random.normal(shape=(size, 3))
+            x = mx.nd.random.normal(shape=(size, 3), ctx=mx.cpu())
             batch = mx.io.DataBatch([x], bucket_key=size, provide_data=[("data", x.shape)])
             module.forward(batch, is_train=True)
-            module.backward([mx.nd.ones(x.shape)])
-            assert np.abs(module.get_outputs()[0].asnumpy().mean(0)).max() < 1e-5
+            module.backward([mx.nd.ones(x.shape, ctx=mx.cpu())])
+            (outs,) = module.get_outputs(merge_multi_context=False)
+            out = np.concatenate([each.asnumpy() for each in outs])
+            assert np.abs(out.mean(0)).max() < 1e-5
 
 
 @only_1
