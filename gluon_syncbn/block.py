@@ -167,9 +167,9 @@ class SyncBatchNorm(NormBlock):
     mxnet.base.MXNetError
         At the call, if the data or `shortcut` has a wrong dtype or shape. At ``asnumpy()`` or
         ``wait_to_read()``, if the devices of a step differ in channels, dtype, epsilon or momentum;
-        if one fails; if one does not come within :func:`gluon_syncbn.get_timeout` seconds, or can no
-        longer come; if an exported or moved network trains on another number of devices than its
-        graph is for; if `inplace` meets a gamma that is too small.
+        if one fails; if one does not come within :func:`gluon_syncbn.get_timeout` seconds, or can
+        no longer come; if an exported or moved network trains on another number of devices than
+        its graph is for; if `inplace` meets a gamma that is too small.
 
     References
     ----------
