@@ -18,8 +18,7 @@ constexpr const char* kNeverCalled =
     "the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, or a new "
     "DataLoader, which calls waitall) before it has called the others; or num_devices is larger "
     "than the number of devices in use (after you move a hybridized network to other contexts, "
-    "call "
-    "hybridize() again)";
+    "call hybridize() again)";
 constexpr const char* kOneCallBehind =
     "a missing device got no data this step (if a last batch has fewer images than there are "
     "devices, the DataLoader should have last_batch='discard'); or an exception or an interrupt "

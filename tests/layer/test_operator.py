@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 
 import gluon_syncbn
@@ -14,6 +15,7 @@ from gluon_syncbn.mxnet_versions import IS_2
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import only_1
 from tests.support.oracle import relative_error
+from tests.support.step import MODES
 
 
 def test_defaults_are_those_of_batch_norm():
@@ -386,21 +388,26 @@ def _states(symbol):
     return {name: mx.nd.full(3, float("var" in name)) for name in names}
 
 
-def _two_blocks(symbol, again, **mode):
+def _two_blocks(mode, symbol, again):
     blocks = [_block(symbol), _block(again(symbol))]
     for block in blocks:
-        block.hybridize(**mode)
+        block.hybridize(**MODES[mode])
     return [_trainer_of_block(block) for block in blocks]
 
 
+def _two_modules(symbol, again):
+    return [_trainer_of_module(each) for each in (symbol, again(symbol))]
+
+
 TWO_MODELS = {
-    "blocks": lambda symbol, again: _two_blocks(symbol, again, active=False),
-    "static_alloc": lambda symbol, again: _two_blocks(symbol, again, static_alloc=True),
-    "static_shape": lambda symbol, again: _two_blocks(
-        symbol, again, static_alloc=True, static_shape=True
-    ),
-    "Modules": lambda symbol, again: [_trainer_of_module(each) for each in (symbol, again(symbol))],
+    **{mode: functools.partial(_two_blocks, mode) for mode in MODES},
+    "Modules": _two_modules,
 }
+
+
+def _check_normalized(outs):
+    out = np.concatenate([each.asnumpy() for each in outs])
+    assert np.abs(out.mean(0)).max() < 1e-5
 
 
 @only_1
@@ -436,8 +443,8 @@ def test_models_of_symbols_that_were_loaded_each_for_itself(kind):
     )
     for _ in range(20):
         shards = [mx.nd.random.normal(shape=(2, 3)) for _ in range(2)]
-        for out in [models[0](shards), models[1](shards)]:
-            assert np.abs(np.concatenate([each.asnumpy() for each in out]).mean(0)).max() < 1e-5
+        for outs in [models[0](shards), models[1](shards)]:
+            _check_normalized(outs)
 
 
 @only_1
@@ -456,8 +463,7 @@ def test_executors_of_one_model_may_take_turns():
             module.forward(batch, is_train=True)
             module.backward([mx.nd.ones(x.shape, ctx=mx.cpu())])
             (outs,) = module.get_outputs(merge_multi_context=False)
-            out = np.concatenate([each.asnumpy() for each in outs])
-            assert np.abs(out.mean(0)).max() < 1e-5
+            _check_normalized(outs)
 
 
 @only_1
@@ -468,12 +474,11 @@ def test_a_second_model_of_one_symbol_that_trains_after_the_first():
         model = _trainer_of_module(symbol)
         for _ in range(8):
             shards = [mx.nd.random.normal(shape=(2, 3)) for _ in range(2)]
-            out = np.concatenate([each.asnumpy() for each in model(shards)])
-            assert np.abs(out.mean(0)).max() < 1e-5
+            _check_normalized(model(shards))
 
 
 @only_1
-@pytest.mark.parametrize("kind", ["blocks", "static_alloc", "static_shape", "Modules"])
+@pytest.mark.parametrize("kind", TWO_MODELS)
 def test_a_symbol_for_one_device_on_two_is_refused(kind):
     """Each device would normalize its own shard alone."""
     symbol = _symbol(f"for one: {kind}", num_devices=1)

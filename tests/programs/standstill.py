@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, Callable
 
 import gluon_syncbn
@@ -127,30 +128,30 @@ class _SlowProp(mx.operator.CustomOpProp):
         return _Slow()
 
 
+def _waits() -> Iterator[Callable[[], Any]]:
+    """Functions that wait for PAUSE, each for something of another kind that begins now."""
+    yield lambda: time.sleep(PAUSE)
+    event = threading.Event()
+    threading.Timer(PAUSE, event.set).start()
+    yield event.wait
+    reader, writer = os.pipe()
+    subprocess.Popen(f"sleep {PAUSE}; echo >&{writer}", shell=True, pass_fds=[writer])
+    yield lambda: os.read(reader, 1)
+    lock = multiprocessing.Lock()
+    lock.acquire()
+    process = multiprocessing.get_context("fork").Process(target=_release, args=(lock,))
+    process.start()
+    yield lock.acquire
+    process.join()
+
+
 def slow() -> None:
     """Programs that make the missing call later; no round fails."""
     calls = [call(0)]
     time.sleep(PAUSE)
     call(1).asnumpy()
-    # The main thread reads, and another calls the other device, after a pause of any kind.
-    event = threading.Event()
-    reader, writer = os.pipe()
-    lock = multiprocessing.Lock()
-    lock.acquire()
-    for wait in (
-        lambda: time.sleep(PAUSE),
-        event.wait,
-        lambda: os.read(reader, 1),
-        lock.acquire,  # another process releases it
-    ):
-        process = None
-        if wait == lock.acquire:
-            process = multiprocessing.get_context("fork").Process(target=_release, args=(lock,))
-            process.start()
-        threading.Timer(PAUSE, event.set).start()
-        sleeper = subprocess.Popen(
-            [f"sleep {PAUSE}; echo x >&{writer}"], shell=True, pass_fds=[writer]
-        )
+    # The main thread reads, and another calls the other device after a pause.
+    for wait in _waits():
 
         def other(wait: Callable[[], Any] = wait) -> None:
             wait()
@@ -159,9 +160,6 @@ def slow() -> None:
         thread = in_thread(other)
         call(0).asnumpy()
         thread.join()
-        sleeper.wait()
-        if process is not None:
-            process.join()
     with autograd.record():
         late = net(nd.Custom(nd.ones((2, 4), ctx=contexts[1]), op_type="slow"))
     call(0).asnumpy()
