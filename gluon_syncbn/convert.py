@@ -6,7 +6,7 @@ import gc
 import logging
 import uuid
 import warnings
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import mxnet as mx
 import numpy as np
@@ -14,8 +14,11 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SHARED_ATTRIBUTES, SyncBatchNorm
-from .mxnet_versions import PLAIN_NORMS, children_of, name_of, names_in
-from .symbols.graph import Graph, meet_on_contexts
+from .mxnet_versions import PLAIN_NORMS, name_of
+from .norms import Norm, blocks_of, norms_of
+from .symbols.conversion import convert_nodes, edited, meet_on_contexts
+from .symbols.exporting import make_plain
+from .symbols.graph import THEIR_SYNC_BATCH_NORM, Graph
 
 _logger = logging.getLogger(__name__)
 _FORWARD = {"forward", "hybrid_forward"}
@@ -36,16 +39,19 @@ def convert_sync_batchnorm(
 
     It converts the layers that compute what ``gluon.nn.BatchNorm`` or
     ``gluon.contrib.nn.SyncBatchNorm`` computes. They stay the same objects with the same
-    parameters, so references, trainers and checkpoints stay valid. The logger ``gluon_syncbn``
-    lists them. What the program has set on them stays: hooks, attributes, and the settings of
-    parameters. Norms that compute something else, layers with methods or parameters of their own,
-    and SymbolBlocks with BatchNorm nodes stay as they are, and a warning names each. Another one
-    says that a network has no norms. If a subclass has a ``forward`` or ``hybrid_forward`` of its
-    own, the function calls it with symbols and with small arrays, on a copy of the layer.
+    parameters, so references, trainers and checkpoints stay valid. What the program has set on them
+    stays: hooks, attributes, and the settings of parameters. In a SymbolBlock, such as an imported
+    network, it converts the nodes ``BatchNorm`` and ``_contrib_SyncBatchNorm``. The logger
+    ``gluon_syncbn`` lists the converted norms.
 
-    In a SymbolBlock, such as an imported network, SyncBatchNorm nodes then synchronize
-    `num_devices`, by default the current contexts of its parameters. All hybridized networks that
-    contain a converted layer build their graphs again at the next call.
+    Norms that compute something else, and layers with methods or parameters of their own, stay as
+    they are, and a warning names each. Another one says that a network has no norms. If a subclass
+    has a ``forward`` or ``hybrid_forward`` of its own, the function calls it with symbols and with
+    small arrays, on a copy of the layer.
+
+    SyncBatchNorm nodes then synchronize `num_devices`, by default the current contexts of their
+    parameters. Call this function again after you move a SymbolBlock. All hybridized networks that
+    contain a converted norm build their graphs again at the next call.
 
     Parameters
     ----------
@@ -79,33 +85,36 @@ def convert_sync_batchnorm(
         num_devices=num_devices, sync_group_size=sync_group_size, prefix="convert_sync_batchnorm_"
     )
     num_devices, sync_group_size = example.num_devices, example.sync_group_size
-    converted = []
-    layers = list(norm_layers(net))
-    names = names_in(net)
-    for layer in layers:
-        if isinstance(layer, SyncBatchNorm):
-            continue
-        difference = difference_from_batchnorm(layer)
-        if difference is None:
-            synchronize(layer, names[layer], num_devices, sync_group_size)
-            converted.append(layer.name)
-        else:
-            _warn_of_left(layer, f"{type(layer).__name__} {difference}")
-    symbols = [block for block in blocks_of(net) if isinstance(block, gluon.SymbolBlock)]
-    if not layers and not symbols:
+    norms = norms_of(net)
+    if not norms:
         warnings.warn(f"{name_of(net)} has no BatchNorm to convert", UserWarning, stacklevel=2)
-    for block in symbols:
-        meet_on_contexts(block, num_devices, sync_group_size)
-        kinds = [node["op"] for node in Graph(block._cached_graph[1]).nodes]
-        number = kinds.count("BatchNorm") + kinds.count("_contrib_SyncBatchNorm")
-        if number:
-            _warn_of_left(
-                block,
-                f"a SymbolBlock has no layers, and this one has {number} BatchNorm nodes. "
-                "Convert the network before it becomes a symbol, or make it with SyncBatchNorm",
-            )
-    _finish("converted to SyncBatchNorm", net, converted)
+    converted, left = [], []
+    blocks = _symbol_blocks(norms)
+    for block in blocks:
+        with edited(block) as graph:
+            nodes, others = convert_nodes(graph, num_devices)
+            meet_on_contexts(graph, block, num_devices, sync_group_size)
+        converted += nodes
+        left += others
+    for norm in norms:
+        if norm.is_synchronized or norm.node is not None:
+            continue
+        difference = difference_from_batchnorm(norm.block)
+        if difference is None:
+            synchronize(norm.block, norm.name, num_devices, sync_group_size)
+            converted.append(norm.name)
+        else:
+            left.append(f"{norm.name} is left as it is: {norm.kind} {difference}")
+    for message in left:
+        warnings.warn(message, UserWarning, stacklevel=2)
+    if converted or blocks:
+        _drop_graphs(net)
+    _log("converted to SyncBatchNorm", net, converted)
     return net
+
+
+def _symbol_blocks(norms: list[Norm]) -> list[gluon.SymbolBlock]:
+    return list({norm.block: None for norm in norms if norm.node is not None})
 
 
 def difference_from_batchnorm(layer: Any) -> str | None:
@@ -202,7 +211,7 @@ def _is_one_node(symbol: Any, expected: dict[str, Any]) -> bool:
     attributes = dict(norm.get("attrs", {}))
     attributes.pop("cudnn_off", None)  # chooses a library, not a formula
     return (
-        norm["op"] in ("BatchNorm", "_contrib_SyncBatchNorm")
+        norm["op"] in ("BatchNorm", THEIR_SYNC_BATCH_NORM)
         and [node["name"] for node in inputs] == ["data", *_PARAMETERS]
         and attributes == {name: str(value) for name, value in expected.items()}
     )
@@ -244,17 +253,13 @@ def _revert(layer: Any) -> None:
     layer._kwargs = {name: now.get(name, value) for name, value in before.items()}
 
 
-def _warn_of_left(block: gluon.Block, why: str) -> None:
-    warnings.warn(f"{name_of(block)} is left as it is: {why}", UserWarning, stacklevel=3)
-
-
 def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     """Undo the conversion of every :class:`gluon_syncbn.SyncBatchNorm` of a network, in place.
 
     Layers that were made as SyncBatchNorm become ``gluon.nn.BatchNorm``. Layers of a subclass stay
-    as they are. BatchNorm has neither
-    ``momentum=None`` nor an activation: set `momentum` to a number first, and use
-    :func:`gluon_syncbn.export` for networks with activations in the norm.
+    as they are. BatchNorm has neither ``momentum=None`` nor an activation: set `momentum` to a
+    number first, and use :func:`gluon_syncbn.export` for layers with an activation. In a
+    SymbolBlock, nodes become ``BatchNorm``, with an activation as a node after it.
 
     Parameters
     ----------
@@ -269,59 +274,51 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     Raises
     ------
     ValueError
-        If a layer has ``momentum=None`` or an activation. The network stays as it was.
+        If a norm has ``momentum=None``, or a layer an activation. The network stays as it was.
 
     See Also
     --------
     convert_sync_batchnorm : The inverse.
     """
-    layers = [layer for layer in norm_layers(net) if type(layer) is SyncBatchNorm]
-    for layer in layers:
-        if layer.momentum is None:
+    norms = [
+        norm
+        for norm in norms_of(net)
+        if norm.is_synchronized and (norm.node is not None or type(norm.block) is SyncBatchNorm)
+    ]
+    for norm in norms:
+        if norm.count is not None:
             raise ValueError(
-                f"{layer.name}: momentum=None, the average over all batches, has no counterpart in "
+                f"{norm.name}: momentum=None, the average over all batches, has no counterpart in "
                 "BatchNorm; set layer.momentum to a number first"
             )
-        if layer.activation is not None:
+        activation = None if norm.node is not None else norm.block.activation
+        if activation is not None:
             raise ValueError(
-                f"{layer.name}: activation={layer.activation!r} has no counterpart in BatchNorm; "
+                f"{norm.name}: activation={activation!r} has no counterpart in BatchNorm; "
                 "gluon_syncbn.export writes the network with MXNet's own operators"
             )
-    names = [layer.name for layer in layers]
-    for layer in layers:
-        _revert(layer)
-    _finish("reverted from SyncBatchNorm", net, names)
+    for norm in norms:
+        if norm.node is None:
+            _revert(norm.block)
+    for block in _symbol_blocks(norms):
+        with edited(block) as graph:
+            make_plain(graph)
+    if norms:
+        _drop_graphs(net)
+    _log("reverted from SyncBatchNorm", net, [norm.name for norm in norms])
     return net
 
 
-def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
-    """Every block of `net` once."""
-    if not isinstance(net, gluon.Block):
-        raise TypeError(f"net={net!r} should be a gluon.Block")
-    seen: set[int] = set()
-    waiting: list[Any] = [net]
-    while waiting:
-        block = waiting.pop()
-        if id(block) not in seen:
-            seen.add(id(block))
-            waiting.extend(reversed(children_of(block)))
-            yield block
+def _drop_graphs(net: gluon.Block) -> None:
+    """Let `net`, its parts and the networks that contain it build their graphs again."""
+    changed = {id(block) for block in blocks_of(net)}
+    # Only the collector knows the networks that contain `net`.
+    hybrid = (each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock))
+    for block in [*blocks_of(net), *hybrid]:
+        if getattr(block, "_cached_graph", None) and changed & {*map(id, blocks_of(block))}:
+            block._clear_cached_op()
 
 
-def norm_layers(net: gluon.Block) -> Iterator[Any]:
-    """Every BatchNorm of `net` once, of any class."""
-    return (block for block in blocks_of(net) if isinstance(block, _BatchNorm))
-
-
-def _finish(action: str, net: gluon.Block, names: list[str]) -> None:
-    """Drop the graphs of the changed layers, and log their names."""
-    if names:
-        changed = {id(block) for block in blocks_of(net)}
-        # Networks that contain `net` have graphs too, and only the collector knows them.
-        hybrid = (each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock))
-        for block in [*blocks_of(net), *hybrid]:
-            if getattr(block, "_cached_graph", None) and changed & {*map(id, blocks_of(block))}:
-                block._clear_cached_op()
-    _logger.info(
-        "%s in %s: %d layers: %s", action, name_of(net), len(names), ", ".join(names) or "none"
-    )
+def _log(action: str, net: gluon.Block, names: list[str]) -> None:
+    shown = ", ".join(names) or "none"
+    _logger.info("%s in %s: %d norms: %s", action, name_of(net), len(names), shown)

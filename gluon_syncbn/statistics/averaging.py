@@ -10,8 +10,8 @@ import numpy as np
 from mxnet import gluon
 
 from .. import processes
-from ..convert import norm_layers
 from ..mxnet_versions import name_of
+from ..norms import norms_of
 
 # Beyond the keys of any trainer, which counts parameters from 0.
 _FIRST_KEY = 10**6
@@ -31,7 +31,7 @@ def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
     Parameters
     ----------
     net : Block
-        An initialized network with BatchNorm layers, of any class.
+        An initialized network with BatchNorms, of any class or operator.
     kvstore : mxnet.kvstore.KVStore, optional
         The ``dist_sync`` store of the trainer, which has to have ``update_on_kvstore=False``. All
         workers call this function with the same network. By default, the processes of
@@ -46,9 +46,7 @@ def average_statistics(net: gluon.Block, kvstore: Any = None) -> None:
     RuntimeError
         If a parameter is not initialized.
     """
-    parameters = [
-        each for layer in norm_layers(net) for each in (layer.running_mean, layer.running_var)
-    ]
+    parameters = [each for n in norms_of(net) for each in (n.running_mean, n.running_var)]
     if not parameters:
         raise ValueError(f"{name_of(net)} has no BatchNorm, whose statistics could be averaged")
     if kvstore is not None and not isinstance(kvstore, mx.kv.KVStore):

@@ -6,9 +6,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from ..block import SyncBatchNorm
-from ..convert import norm_layers
 from ..device_groups import in_groups
+from ..norms import norms_of
 
 
 def check_in_sync(net: gluon.Block) -> dict[str, str]:
@@ -35,10 +34,10 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
     """
     mx.nd.waitall()
     groups = {
-        id(parameter): layer.sync_group_size
-        for layer in norm_layers(net)
-        if isinstance(layer, SyncBatchNorm) and layer.sync_group_size is not None
-        for parameter in (layer.running_mean, layer.running_var)
+        id(parameter): norm.sync_group_size
+        for norm in norms_of(net)
+        if norm.sync_group_size is not None
+        for parameter in (norm.running_mean, norm.running_var)
     }
     differences = {}
     for name, parameter in net.collect_params().items():

@@ -39,13 +39,17 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
         A copy with the same names, without the counts of batches.
     """
     graph = Graph(symbol)
-    for index in graph.norms():
-        _make_plain(graph, index)
+    make_plain(graph)
     return graph.to_symbol()
 
 
+def make_plain(graph: Graph) -> None:
+    """Replace every SyncBatchNorm of a graph by MXNet's own operators."""
+    for index in graph.norms():
+        _make_plain(graph, index)
+
+
 def _make_plain(graph: Graph, index: int) -> None:
-    """Replace the SyncBatchNorm `index` by MXNet's own operators."""
     name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
     attributes = graph.nodes[index]["attrs"]
     shortcut = inputs.pop(SHORTCUT) if graph.flag(index, "shortcut") else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter
 from typing import Any, Callable
 
@@ -14,7 +15,9 @@ from mxnet.gluon.block import _flatten
 from ..activations import BY_NODE, BY_TYPE, DEFAULT_SLOPE
 from ..convert import convert_sync_batchnorm
 from ..mxnet_versions import name_of, require_symbolic_calls
-from .graph import SHORTCUT, Graph, meet_on_contexts
+from ..norms import norms_of
+from .conversion import edited, meet_on_contexts
+from .graph import SHORTCUT, Graph
 
 _logger = logging.getLogger(__name__)
 
@@ -88,6 +91,13 @@ def fuse(
     )
     if convert:
         convert_sync_batchnorm(net, num_devices)
+    elif not all(norm.is_synchronized for norm in norms_of(net)):
+        warnings.warn(
+            f"{name_of(net)} has BatchNorms, which are not fused: fuse(net, convert=True) converts "
+            "them first",
+            UserWarning,
+            stacklevel=2,
+        )
     names = ["data"] if num_inputs == 1 else [f"data{i}" for i in range(num_inputs)]
     numpy = mx.util.is_np_array()
     inputs = [mx.sym.var(name).as_np_ndarray() if numpy else mx.sym.var(name) for name in names]
@@ -155,7 +165,8 @@ class FusedNetwork(gluon.SymbolBlock):
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Hybridize as every Gluon block does, and synchronize the contexts of the parameters."""
-        meet_on_contexts(self, None, None)
+        with edited(self) as graph:
+            meet_on_contexts(graph, self, None, None)
         super().hybridize(active, **kwargs)
 
     def cast(self, dtype: Any) -> None:
@@ -182,13 +193,14 @@ class _Graph(Graph):
         norms = self.norms()
         counts = Counter(self.running_mean(index) for index in norms)
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
+        plain = [(self.nodes[index]["name"], "is no SyncBatchNorm") for index in self.plain_norms()]
         for index in norms:
             name = self.nodes[index]["name"]
             try:
                 fused.append((name, self._fuse(index, inplace)))
             except _LeftError as reason:
                 left.append((name, str(reason)))
-        return fused, left
+        return fused, left + plain
 
     def _fuse(self, index: int, inplace: bool) -> str:
         """Fuse a norm with the operations after it; return their names, or raise `_LeftError`."""

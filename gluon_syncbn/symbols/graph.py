@@ -6,52 +6,18 @@ import json
 from typing import Any
 
 import mxnet as mx
-from mxnet import gluon
 
-from ..block import OP_TYPE, contexts_of, device_ids
-from ..device_groups import groups_are_whole
+from ..block import OP_TYPE
 from ..mxnet_versions import load_symbol
 
 SHORTCUT = 3  # the input of this package's operator that is the shortcut, if there is one
+THEIR_SYNC_BATCH_NORM = "_contrib_SyncBatchNorm"
+_PLAIN_NORMS = ("BatchNorm", THEIR_SYNC_BATCH_NORM, "_contrib_BatchNormWithReLU")
 
 
 def last_line(error: Exception) -> str:
     """Return the message of an error of MXNet, without the stack trace before it."""
     return str(error).strip().splitlines()[-1]
-
-
-def meet_on_contexts(block: gluon.SymbolBlock, num_devices: int | None, size: int | None) -> None:
-    """Synchronize the SyncBatchNorm nodes of a block over the contexts of its parameters.
-
-    The block is an imported or a fused network, `size` that of groups.
-    """
-    inputs, symbol = block._cached_graph
-    graph, parameters = Graph(symbol), block.collect_params()
-    for index in graph.norms():
-        attributes = graph.nodes[index]["attrs"]
-        contexts = contexts_of(parameters[graph.nodes[graph.running_mean(index)]["name"]]) or []
-        number = num_devices or len(contexts)
-        group = size or int(graph.attribute(index, "sync_group_size", str(number)))
-        if number == 0 or not groups_are_whole(number, group):
-            continue
-        attributes["num_devices"] = str(number)
-        if size is not None:
-            attributes["sync_group_size"] = str(size)
-        devices = device_ids(contexts, number)
-        attributes.pop("device_ids", None)
-        attributes.update({} if devices is None else {"device_ids": devices})
-    if graph.norms():
-        block._cached_graph = inputs, graph.to_symbol()
-        block._clear_cached_op()
-
-
-def number_devices(symbol: mx.sym.Symbol, number: int) -> mx.sym.Symbol:
-    """Complete the norms whose number of devices was not known when the symbol was made."""
-    graph = Graph(symbol)
-    incomplete = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
-    for index in incomplete:
-        graph.nodes[index]["attrs"]["num_devices"] = str(number)
-    return graph.to_symbol() if incomplete else symbol
 
 
 def is_true(attribute: str | None) -> bool:
@@ -83,9 +49,18 @@ class Graph:
         custom = [index for index, node in enumerate(self.nodes) if node["op"] == "Custom"]
         return [index for index in custom if self.attribute(index, "op_type", "") == OP_TYPE]
 
+    def plain_norms(self) -> list[int]:
+        """List the nodes that are a batch normalization of MXNet's own."""
+        return [index for index, node in enumerate(self.nodes) if node["op"] in _PLAIN_NORMS]
+
+    def statistics(self, index: int) -> list[int]:
+        """List the nodes of a norm's running mean and variance, and of a count of batches."""
+        first = SHORTCUT + self.flag(index, "shortcut")
+        return [entry[0] for entry in self.nodes[index]["inputs"][first:]]
+
     def running_mean(self, index: int) -> int:
-        """Return the node of a SyncBatchNorm's running mean, which identifies the layer."""
-        return self.nodes[index]["inputs"][SHORTCUT + self.flag(index, "shortcut")][0]
+        """Return the node of a norm's running mean, which identifies the layer."""
+        return self.statistics(index)[0]
 
     def consumers(self, index: int) -> list[tuple[int, int]]:
         """(node, output) of all readers of a node's outputs; -1 stands for a head."""

@@ -9,6 +9,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_syncbn.mxnet_versions import IS_2, PLAIN_NORMS, children_of, name_of
+from gluon_syncbn.norms import norms_of
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -437,20 +438,21 @@ def test_a_conversion_takes_no_name():
     assert int(after.name[count:]) == int(before.name[count:]) + 1
 
 
-def test_symbols_are_left_and_named(tmp_path):
+def test_both_operators_of_symbols(tmp_path):
     net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=3), PLAIN_NORMS[1](in_channels=3, num_devices=1))
+    net.add(nn.BatchNorm(in_channels=4), PLAIN_NORMS[1](in_channels=4, num_devices=1))
     net.initialize()
     net.hybridize()
-    net(nd.ones((2, 3)))
+    net(nd.ones((2, 4)))
     net.export(str(tmp_path / "net"))
-    traced = gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"])
-    whole = nn.HybridSequential()
-    whole.add(traced)
-    with pytest.warns(
-        UserWarning, match=f"{name_of(traced)} is left as it is: .* 2 BatchNorm nodes"
-    ):
-        gluon_syncbn.convert_sync_batchnorm(whole)
+    files = (str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"))
+    many, one = (gluon.SymbolBlock.imports(*files, ctx=contexts(n)) for n in (2, 1))
+    for each in (many, one):
+        gluon_syncbn.convert_sync_batchnorm(each)
+        assert [norm.is_synchronized for norm in norms_of(each)] == [True, True]
+    np.testing.assert_allclose(
+        train(many, contexts(2)), train(one, contexts(1)), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -466,7 +468,7 @@ def test_what_was_done_is_logged(caplog):
     net.add(nn.BatchNorm(), nn.Dense(2), nn.BatchNorm())
     with caplog.at_level("INFO", logger="gluon_syncbn"):
         gluon_syncbn.convert_sync_batchnorm(net)
-    assert "2 layers: " + (", ".join(layer.name for layer in (net[0], net[2]))) in caplog.text
+    assert "2 norms: " + (", ".join(layer.name for layer in (net[0], net[2]))) in caplog.text
 
 
 @pytest.mark.parametrize("mode", [{}, {"static_alloc": True}])

@@ -1,0 +1,104 @@
+"""The norms of a network: its layers, and the nodes of its symbols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterator
+
+from mxnet import gluon
+from mxnet.gluon.nn.basic_layers import _BatchNorm
+
+from .block import SyncBatchNorm
+from .mxnet_versions import children_of, names_in
+from .symbols.graph import Graph
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch normalization of any class or operator, which a layer or a node computes.
+
+    Norms that share their running mean normalize by the same statistics.
+    """
+
+    name: str
+    kind: str  # class of the layer, or operator of the node
+    block: Any  # the layer, or the SymbolBlock with the node
+    node: int | None  # the index in the symbol, or None for a layer
+    running_mean: gluon.Parameter
+    running_var: gluon.Parameter
+    count: gluon.Parameter | None  # of batches, with momentum=None
+    is_synchronized: bool
+    use_global_stats: bool
+    sync_group_size: int | None
+    process_set: int | None
+
+
+def norms_of(net: gluon.Block) -> list[Norm]:
+    """List every norm of a network once."""
+    names = names_in(net) if isinstance(net, gluon.Block) else {}
+    norms: list[Norm] = []
+    for block in blocks_of(net):
+        if isinstance(block, _BatchNorm):
+            norms.append(_of_layer(block, names[block]))
+        elif isinstance(block, gluon.SymbolBlock):
+            norms += _of_nodes(block)
+    return norms
+
+
+def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
+    """Every block of `net` once."""
+    if not isinstance(net, gluon.Block):
+        raise TypeError(f"net={net!r} should be a gluon.Block")
+    seen: set[int] = set()
+    waiting: list[Any] = [net]
+    while waiting:
+        block = waiting.pop()
+        if id(block) not in seen:
+            seen.add(id(block))
+            waiting.extend(reversed(children_of(block)))
+            yield block
+
+
+def _of_layer(layer: Any, name: str) -> Norm:
+    synchronized = isinstance(layer, SyncBatchNorm)
+    return Norm(
+        name=name,
+        kind=type(layer).__name__,
+        block=layer,
+        node=None,
+        running_mean=layer.running_mean,
+        running_var=layer.running_var,
+        count=layer._reg_params.get("num_batches_tracked"),
+        is_synchronized=synchronized,
+        use_global_stats=layer._kwargs["use_global_stats"],
+        sync_group_size=layer.sync_group_size if synchronized else None,
+        process_set=layer._processes() if synchronized else None,
+    )
+
+
+def _of_nodes(block: gluon.SymbolBlock) -> Iterator[Norm]:
+    graph, parameters = Graph(block._cached_graph[1]), block.collect_params()
+    own = {*graph.norms()}
+    for index in sorted([*own, *graph.plain_norms()]):
+        names = [graph.nodes[node]["name"] for node in graph.statistics(index)]
+        mean, var, *count = (parameters[name] for name in names)
+        size, process_set = (
+            None if value in ("None", "-1") else int(value)
+            for value in (
+                graph.attribute(index, "sync_group_size", "None"),
+                graph.attribute(index, "process_set", "-1"),
+            )
+        )
+        yield Norm(
+            name=graph.nodes[index]["name"],
+            kind=graph.nodes[index]["op"],
+            block=block,
+            node=index,
+            running_mean=mean,
+            running_var=var,
+            count=count[0] if count else None,
+            is_synchronized=index in own,
+            use_global_stats=graph.flag(index, "use_global_stats"),
+            sync_group_size=size,
+            process_set=process_set,
+        )

@@ -1,0 +1,151 @@
+"""Gather the moments of the inputs of norms, while a network runs in training mode."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import Any, Iterator, Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon.block import _flatten, _regroup
+
+from ..mxnet_versions import context_of
+from ..norms import Norm
+from ..symbols.graph import Graph
+
+
+class Moments:
+    """The count, the mean and M2 of all inputs of norms that share their running statistics.
+
+    As a context, it sets the running statistics at the end, or restores them after an error.
+    """
+
+    def __init__(self, norms: list[Norm]) -> None:
+        self.process_set = norms[0].process_set
+        self._parameters = [norms[0].running_mean, norms[0].running_var]
+        self._before = [[array.copy() for array in p.list_data()] for p in self._parameters]
+        self._counters = {norm.count for norm in norms} - {None}
+        self._waiting: list[tuple[int, list[mx.nd.NDArray]]] = []
+        self._uses = 0
+        self.values = np.zeros((3, self._before[0][0].size))
+
+    def note(self, count: int, mean: mx.nd.NDArray, var: mx.nd.NDArray) -> None:
+        """Note the statistics of an input, of which a device has `count` values per channel."""
+        self._waiting.append((count, [mean.copy(), var.copy()]))
+
+    def merge_waiting(self) -> None:
+        """Add the moments of all devices, after all of them were called."""
+        for count, statistics in self._waiting:
+            mean, var = (array.asnumpy().astype(np.float64) for array in statistics)
+            self.merge(np.stack([np.full_like(mean, count), mean, count * var]))
+        self._uses += len(self._waiting) // len(self._before[0])
+        self._waiting.clear()
+
+    def merge(self, others: np.ndarray) -> None:
+        """Add another count, mean and M2, by Chan's formula."""
+        (count, mean, m2), (more, other, m2_other) = self.values, others
+        share = more / np.maximum(count + more, 1)
+        change = other - mean
+        self.values = np.stack(
+            [count + more, mean + share * change, m2 + m2_other + change**2 * count * share]
+        )
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, error: Any, *_: Any) -> None:
+        count, mean, m2 = self.values
+        if error is not None or not count.all():
+            for parameter, arrays in zip(self._parameters, self._before):
+                for now, before in zip(parameter.list_data(), arrays):
+                    now[:] = before
+            return
+        _set(self._parameters, [mean, m2 / count])
+        _set(self._counters, [float(self._uses)] * len(self._counters))
+
+
+def _set(parameters: Any, values: Sequence[Any]) -> None:
+    for parameter, value in zip(parameters, values):
+        for array in parameter.list_data():
+            array[:] = value
+
+
+@contextmanager
+def noting_layer(layer: Any, moments: Moments) -> Iterator[None]:
+    """Let `moments` note each input of a layer.
+
+    With momentum 0, the running statistics of the layer are those of its last input.
+    """
+    momentum, count = layer._kwargs["momentum"], layer._reg_params.pop("num_batches_tracked", None)
+    layer._kwargs["momentum"] = 0.0
+    statistics = [layer.running_mean, layer.running_var]
+    _set(statistics, [0.0, 0.0])  # a NaN would stay one
+
+    def note(_layer: Any, inputs: tuple, _output: Any) -> None:
+        x = inputs[0]
+        now = [parameter.data(context_of(x)) for parameter in statistics]
+        moments.note(x.size // x.shape[layer._kwargs["axis"]], *now)
+
+    hook = layer.register_forward_hook(note)
+    try:
+        yield
+    finally:
+        hook.detach()
+        layer._kwargs["momentum"] = momentum
+        if count is not None:
+            layer._reg_params["num_batches_tracked"] = count
+
+
+@contextmanager
+def noting_nodes(block: Any, noted: list[tuple[int, Moments]]) -> Iterator[None]:
+    """Let moments note each input of nodes of a SymbolBlock.
+
+    The block computes a copy of its graph, in which each node has statistics of its own.
+    """
+    inputs, symbol = block._cached_graph
+    graph = Graph(symbol)
+    parameters = {**block.collect_params()}
+    own = []  # the names of each node's statistics
+    for index, _ in noted:
+        node, (mean, var, *_count) = graph.nodes[index], graph.statistics(index)
+        node["attrs"]["momentum"] = "0"
+        node["inputs"] = [entry for entry in node["inputs"] if entry[0] not in _count]
+        own.append([f"{index}_mean", f"{index}_var"])
+        for name, old in zip(own[-1], (mean, var)):
+            parameters[name] = parameters[graph.nodes[old]["name"]]
+            new = graph.add("null", name, [])
+            for entry in node["inputs"]:
+                if entry[0] == old:
+                    entry[0] = new
+    computed = graph.to_symbol()
+    operator = mx.nd.CachedOp(computed)
+    graph.heads = [graph.nodes[index]["inputs"][0] for index, _ in noted]
+    data = graph.to_symbol()
+    arrays: dict[Any, dict[str, Any]] = {}  # for each context
+
+    def forward(*args: Any) -> Any:
+        given = dict(zip((each.name for each in inputs), _flatten(args, "input")[0]))
+        ctx = context_of(args[0])
+        if ctx not in arrays:
+            names = [name for pair in own for name in pair]
+            arrays[ctx] = {name: parameters[name].data(ctx).copy() for name in names}
+            for array in arrays[ctx].values():
+                array[:] = 0  # a NaN would stay one
+        known = {**given, **arrays[ctx]}
+        values = [
+            known[name] if name in known else parameters[name].data(ctx)
+            for name in computed.list_inputs()
+        ]
+        out = operator(*values)
+        _, shapes, _ = data.infer_shape(**{name: each.shape for name, each in given.items()})
+        for (_, moments), names, shape in zip(noted, own, shapes):
+            mean, var = (arrays[ctx][name] for name in names)
+            moments.note(math.prod(shape) // mean.size, mean, var)
+        return _regroup(out if isinstance(out, list) else [out], block._out_format)
+
+    block.forward = forward
+    try:
+        yield
+    finally:
+        del block.forward

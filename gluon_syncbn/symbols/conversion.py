@@ -1,0 +1,120 @@
+"""Make the norms of a symbol synchronized."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from contextlib import contextmanager
+from typing import Any, Iterator
+
+import mxnet as mx
+from mxnet import gluon
+
+from .. import processes
+from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of, device_ids
+from ..device_groups import find_problem, groups_are_whole
+from .graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
+
+# Attributes of MXNet's operators that SyncBatchNorm has or does not need.
+_KNOWN = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key", "output_mean_var"}
+
+# Counts the converted nodes of a name, to name them for other processes.
+_places: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+
+@contextmanager
+def edited(block: gluon.SymbolBlock) -> Iterator[Graph]:
+    """Give the graph of a block, and take over what becomes of it."""
+    inputs, symbol = block._cached_graph
+    graph = Graph(symbol)
+    yield graph
+    block._cached_graph = inputs, graph.to_symbol()
+    block._clear_cached_op()
+
+
+def convert_nodes(graph: Graph, number: int | None) -> tuple[list[str], list[str]]:
+    """Make this package's operator of the BatchNorm nodes of a graph, for `number` devices.
+
+    Returns the names of the converted nodes. Then it says of each other node why it stays.
+    """
+    converted, left = [], []
+    for index in graph.plain_norms():
+        node = graph.nodes[index]
+        reason = why_not(graph, index)
+        if reason is None:
+            attributes = own_attributes(node.get("attrs", {}), node["name"], number)
+            node["op"] = "Custom"
+            node["attrs"] = {key: str(value) for key, value in attributes.items()}
+            converted.append(node["name"])
+        else:
+            left.append(f"{node['name']} is left as it is: {node['op']} {reason}")
+    return converted, left
+
+
+def why_not(graph: Graph, index: int) -> str | None:
+    """Say why a node cannot become a SyncBatchNorm, or return None if it can."""
+    node = graph.nodes[index]
+    if is_true(node.get("attrs", {}).get("output_mean_var")) or any(
+        output for _, output in graph.consumers(index)
+    ):
+        return "returns its mean and variance too"
+    own = {key for key in node.get("attrs", {}) if not key.startswith("__")}
+    if node["op"] not in ("BatchNorm", THEIR_SYNC_BATCH_NORM) or own - _KNOWN:
+        return "does not compute what BatchNorm computes"
+    return None
+
+
+def own_attributes(theirs: dict[str, str], name: str, number: int | None) -> dict[str, Any]:
+    """Translate the attributes of a BatchNorm node for `number` devices, None if not known yet."""
+    kept = {
+        key: value
+        for key, value in theirs.items()
+        if key in SHARED_ATTRIBUTES or key.startswith("__")
+    }
+    process_set = processes.default()
+    across = {"process_set": process_set, "across": f"{name}#{next(_places[name])}"}
+    return {
+        **kept,
+        "op_type": OP_TYPE,
+        "num_devices": number,
+        "key": name,  # for messages
+        "scope": "graph",
+        "version": ATTRIBUTES_VERSION,
+        **({} if process_set is None else across),
+    }
+
+
+def meet_on_contexts(
+    graph: Graph, block: gluon.SymbolBlock, num_devices: int | None, size: int | None
+) -> None:
+    """Synchronize the SyncBatchNorm nodes of a block over the contexts of its parameters.
+
+    The block is an imported or a fused network, `size` that of groups.
+    """
+    parameters = block.collect_params()
+    for index in graph.norms():
+        node = graph.nodes[index]
+        contexts = contexts_of(parameters[graph.nodes[graph.statistics(index)[0]]["name"]]) or []
+        number = num_devices or len(contexts)
+        problem = find_problem(number, size)
+        if problem is not None and number > 0:
+            raise ValueError(f"{node['name']}: {problem}")
+        group = size or int(graph.attribute(index, "sync_group_size", str(number)))
+        if number == 0 or not groups_are_whole(number, group):
+            continue
+        attributes = node["attrs"]
+        attributes["num_devices"] = str(number)
+        if size is not None:
+            attributes["sync_group_size"] = str(size)
+        devices = device_ids(contexts, number)
+        attributes.pop("device_ids", None)
+        attributes.update({} if devices is None else {"device_ids": devices})
+
+
+def number_devices(symbol: mx.sym.Symbol, number: int) -> mx.sym.Symbol:
+    """Complete the norms whose number of devices was not known when the symbol was made."""
+    graph = Graph(symbol)
+    incomplete = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
+    for index in incomplete:
+        graph.nodes[index]["attrs"]["num_devices"] = str(number)
+    return graph.to_symbol() if incomplete else symbol

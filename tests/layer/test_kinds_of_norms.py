@@ -1,0 +1,267 @@
+"""A norm is a layer or a node of a symbol: every public function meets both, in any mixture."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+
+import gluon_syncbn
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_syncbn.mxnet_versions import IS_2
+from gluon_syncbn.norms import norms_of
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from tests.conftest import contexts
+from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
+from tests.support.oracle import batch_norm, relative_error
+
+X = np.random.default_rng(0).normal(5, 2, (4, 4, 3, 3)).astype("float32")
+SHARDS = (1, 3)
+
+
+class Twice(HybridBlock):
+    """Two uses of one norm, or of two norms that share their parameters."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__(prefix="")
+        with self.name_scope():
+            self.first = self.second = nn.BatchNorm(in_channels=4)
+            if layers == 2 and IS_2:
+                self.second = nn.BatchNorm(in_channels=4)
+                self.second.share_parameters(self.first.collect_params())
+            elif layers == 2:
+                self.second = nn.BatchNorm(in_channels=4, params=self.first.params)
+
+    def hybrid_forward(self, F, x):
+        return self.first(x) + self.second(3 * x - 1)
+
+
+def sequence(*blocks: gluon.Block) -> gluon.Block:
+    net = nn.HybridSequential()
+    net.add(*blocks, nn.Activation("relu"))
+    for each in net:
+        if not isinstance(each, gluon.SymbolBlock):  # which has its values
+            each.initialize(ctx=contexts(2))
+    return net
+
+
+def imported(net: gluon.Block, folder) -> gluon.Block:
+    net.initialize()
+    net.hybridize()
+    net(nd.array(X))
+    net.export(str(folder / "net"))
+    files = (str(folder / "net-symbol.json"), ["data"], str(folder / "net-0000.params"))
+    return gluon.SymbolBlock.imports(*files, ctx=contexts(2))
+
+
+def norm() -> gluon.Block:
+    return nn.BatchNorm(in_channels=4)
+
+
+def quietly_fused(folder) -> gluon.Block:
+    return gluon_syncbn.fuse(sequence(imported(norm(), folder)), convert=True)
+
+
+def copied(folder) -> gluon.Block:
+    net = copy.deepcopy(sequence(norm(), imported(norm(), folder)))
+    reset_ctx(net, contexts(2))  # MXNet's copies of arrays are on cpu(0)
+    return net
+
+
+ONE, TWO, CHAIN = "one norm", "two uses", "one after the other"
+KINDS = {
+    "layer": (ONE, lambda _: sequence(norm())),
+    "node": (ONE, lambda folder: sequence(imported(norm(), folder))),
+    "layer and node": (CHAIN, lambda folder: sequence(norm(), imported(norm(), folder))),
+    "layer used twice": (TWO, lambda _: sequence(Twice(1))),
+    "layers that share": (TWO, lambda _: sequence(Twice(2))),
+    "nodes that share": (TWO, lambda folder: sequence(imported(Twice(1), folder))),
+    "fused": (ONE, quietly_fused),
+    "copied": (CHAIN, copied),
+}
+ALL = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(each, marks=only_1 if each in ("fused", "copied") else ()) for each in KINDS],
+)
+
+
+def make(kind: str, folder, **options) -> gluon.Block:
+    net = KINDS[kind][1](folder)
+    gluon_syncbn.convert_sync_batchnorm(net, **options)
+    return net
+
+
+def train(net: gluon.Block) -> np.ndarray:
+    parts = np.split(X, [SHARDS[0]])
+    with autograd.record():
+        outs = [net(nd.array(part, ctx=ctx)) for part, ctx in zip(parts, contexts(2))]
+    return np.concatenate([out.asnumpy() for out in outs])
+
+
+def normalized(x: np.ndarray) -> np.ndarray:
+    return batch_norm(x, x, np.ones(4), np.zeros(4), np.zeros(4), np.ones(4)).out
+
+
+def expected_output(shape: str, x: np.ndarray = X) -> np.ndarray:
+    x = x.astype("float64")
+    out = {
+        ONE: lambda: normalized(x),
+        TWO: lambda: normalized(x) + normalized(3 * x - 1),
+        CHAIN: lambda: normalized(normalized(x)),
+    }[shape]()
+    return np.maximum(out, 0)
+
+
+def statistics(net: gluon.Block) -> list[list[np.ndarray]]:
+    """The running mean and variance of each norm, on each device."""
+    return [
+        [array.asnumpy() for array in parameter.list_data()]
+        for each in norms_of(net)
+        for parameter in (each.running_mean, each.running_var)
+    ]
+
+
+@ALL
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_convert(kind, hybridize, tmp_path):
+    if IS_2 and hybridize and "node" in kind:
+        pytest.skip("MXNet 2 has no SymbolBlocks in hybridized networks")
+    net = KINDS[kind][1](tmp_path)
+    net.hybridize(hybridize)
+    train(net)  # a graph that the conversion drops
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gluon_syncbn.convert_sync_batchnorm(net)
+    assert all(each.is_synchronized for each in norms_of(net))
+    assert relative_error(train(net), expected_output(KINDS[kind][0])) < 1e-5
+    for values in statistics(net):
+        np.testing.assert_array_equal(values[0], values[1])
+
+
+@ALL
+def test_revert(kind, tmp_path):
+    net = make(kind, tmp_path)
+    gluon_syncbn.revert_sync_batchnorm(net)
+    assert not any(each.is_synchronized for each in norms_of(net))
+    # Without synchronization each device normalizes its shard.
+    alone = [expected_output(KINDS[kind][0], part) for part in np.split(X, [SHARDS[0]])]
+    assert relative_error(train(net), np.concatenate(alone)) < 1e-5
+
+
+@ALL
+@pytest.mark.parametrize("sync_group_size", [None, 1])
+def test_update_statistics(kind, sync_group_size, tmp_path):
+    """Batches of 3 and 4 images: the last norms see both batches as one device would."""
+    net = make(kind, tmp_path, sync_group_size=sync_group_size)
+    data = np.concatenate([X, 10 + 3 * X[:3]])
+    batches = [data[:3], data[3:]]
+    gluon_syncbn.update_statistics(net, map(nd.array, batches))
+    first = data.astype("float64")
+    if KINDS[kind][0] == TWO:
+        first = np.concatenate([first, 3 * first - 1])
+    found = statistics(net)
+    for values in found:
+        np.testing.assert_array_equal(values[0], values[1])
+    np.testing.assert_allclose(found[0][0], first.mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(found[1][0], first.var((0, 2, 3)), rtol=1e-5)
+    if KINDS[kind][0] == CHAIN and sync_group_size is None:
+        last = np.concatenate([normalized(each.astype("float64")) for each in batches])
+        np.testing.assert_allclose(found[2][0], last.mean((0, 2, 3)), atol=1e-5)
+        np.testing.assert_allclose(found[3][0], last.var((0, 2, 3)), rtol=1e-5)
+
+
+@ALL
+def test_failed_update_statistics_change_nothing(kind, tmp_path):
+    net = make(kind, tmp_path)
+    train(net)
+    before = statistics(net)
+    with pytest.raises(TypeError, match="batch 1 of loader begins with int"):
+        gluon_syncbn.update_statistics(net, [nd.array(X), 3])
+    np.testing.assert_array_equal(statistics(net), before)
+    assert relative_error(train(net), expected_output(KINDS[kind][0])) < 1e-5
+
+
+@ALL
+@pytest.mark.parametrize("converted", [False, True])
+def test_average_statistics(kind, converted, tmp_path):
+    net = make(kind, tmp_path) if converted else KINDS[kind][1](tmp_path)
+    for each in norms_of(net):
+        for parameter in (each.running_mean, each.running_var):
+            for array, value in zip(parameter.list_data(), (1, 4)):
+                array[:] = value
+    gluon_syncbn.average_statistics(net)
+    assert (np.array(statistics(net)) == 2.5).all()
+
+
+@ALL
+def test_check_in_sync(kind, tmp_path):
+    net = make(kind, tmp_path, sync_group_size=1)
+    train(net)
+    found = gluon_syncbn.check_in_sync(net)
+    assert len(found) == len({id(each.running_mean) for each in norms_of(net)}) * 2
+    assert all(
+        "expected with sync_group_size=1: each group agrees" in text for text in found.values()
+    )
+
+
+@ALL
+def test_export(kind, tmp_path):
+    net = make(kind, tmp_path)
+    train(net)
+    if IS_2 and "node" in kind:
+        pytest.skip("MXNet 2 has no SymbolBlocks in hybridized networks")
+    net.hybridize()
+    x = nd.array(X, ctx=contexts(2)[0])
+    expected = net(x).asnumpy()
+    files = gluon_syncbn.export(net, tmp_path / "plain")
+    plain = gluon.SymbolBlock.imports(files[0], ["data"], files[1], ctx=contexts(2)[:1])
+    assert norms_of(plain)
+    assert not any(each.is_synchronized for each in norms_of(plain))
+    assert relative_error(plain(x).asnumpy(), expected) < 1e-6
+
+
+@only_1
+@ALL
+def test_fuse(kind, tmp_path):
+    net = KINDS[kind][1](tmp_path)
+    if kind != "fused":
+        with pytest.warns(UserWarning, match=r"not fused: fuse\(net, convert=True\)"):
+            fused = gluon_syncbn.fuse(net)
+        assert fused.fused == []
+        assert {reason for _, reason in fused.left} == {"is no SyncBatchNorm"}
+    fused = gluon_syncbn.fuse(net, convert=True)
+    assert not any(reason == "is no SyncBatchNorm" for _, reason in fused.left)
+    assert relative_error(train(fused), expected_output(KINDS[kind][0])) < 1e-5
+
+
+def test_nodes_that_stay(tmp_path):
+    data = mx.sym.var("data")
+    norm = mx.sym.BatchNorm(data, output_mean_var=True, name="both")
+    net = gluon.SymbolBlock(mx.sym.BatchNorm(norm[0] + norm[1].sum(), name="bn"), data)
+    with pytest.warns(UserWarning, match="^both is left as it is: BatchNorm returns its mean"):
+        gluon_syncbn.convert_sync_batchnorm(net, num_devices=2)
+    assert [(each.name, each.is_synchronized) for each in norms_of(net)] == [
+        ("both", False),
+        ("bn", True),
+    ]
+
+
+def test_groups_that_do_not_fit_the_contexts(tmp_path):
+    net = KINDS["layer and node"][1](tmp_path)
+    with pytest.raises(ValueError, match="sync_group_size=3 should divide num_devices=2"):
+        gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=3)
+    assert not any(each.is_synchronized for each in norms_of(net))
+
+
+def test_nodes_are_logged(tmp_path, caplog):
+    net = KINDS["layer and node"][1](tmp_path)
+    names = [each.name for each in norms_of(net)]
+    with caplog.at_level(logging.INFO, logger="gluon_syncbn"):
+        gluon_syncbn.convert_sync_batchnorm(net)
+        gluon_syncbn.revert_sync_batchnorm(net)
+    assert all(": 2 norms: " in record.message for record in caplog.records)
+    assert all(name in caplog.text for name in names)
