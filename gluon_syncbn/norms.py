@@ -62,7 +62,7 @@ def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
 def _of_layer(layer: Any, name: str) -> Norm:
     synchronized = isinstance(layer, SyncBatchNorm)
     return Norm(
-        name=name,
+        name=getattr(layer, "name", None) or name,
         kind=type(layer).__name__,
         block=layer,
         node=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Iterator
 
 import mxnet as mx
@@ -13,7 +14,7 @@ from mxnet import gluon
 from .. import processes
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of, device_ids
 from ..device_groups import find_problem, groups_are_whole
-from .graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
+from .graph import THEIR_SYNC_BATCH_NORM, Graph
 
 # Attributes of MXNet's operators that SyncBatchNorm has or does not need.
 _KNOWN = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key", "output_mean_var"}
@@ -54,11 +55,10 @@ def convert_nodes(graph: Graph, number: int | None) -> tuple[list[str], list[str
 def why_not(graph: Graph, index: int) -> str | None:
     """Say why a node cannot become a SyncBatchNorm, or return None if it can."""
     node = graph.nodes[index]
-    if is_true(node.get("attrs", {}).get("output_mean_var")) or any(
-        output for _, output in graph.consumers(index)
-    ):
+    if graph.flag(index, "output_mean_var") or any(map(itemgetter(1), graph.consumers(index))):
         return "returns its mean and variance too"
-    own = {key for key in node.get("attrs", {}) if not key.startswith("__")}
+    given = node.get("attrs", {}).items()
+    own = {key for key, value in given if value != "None" and not key.startswith("__")}
     if node["op"] not in ("BatchNorm", THEIR_SYNC_BATCH_NORM) or own - _KNOWN:
         return "does not compute what BatchNorm computes"
     return None

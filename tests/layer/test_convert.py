@@ -297,7 +297,8 @@ def test_other_subclasses_are_left_and_named(kind, why):
     net.add(kind(), nn.BatchNorm())
     with pytest.warns(UserWarning, match=f"left as it is: {kind.__name__} {why}") as caught:
         gluon_syncbn.convert_sync_batchnorm(net)
-    assert [str(warning.message).split(" is left")[0] for warning in caught] == [name_of(net[0])]
+    name = norms_of(net)[0].name
+    assert [str(warning.message).split(" is left")[0] for warning in caught] == [name]
     assert [type(layer) for layer in net] == [kind, gluon_syncbn.SyncBatchNorm]
 
 

@@ -7,7 +7,7 @@ import sys
 import gluon_syncbn
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import name_of
+from gluon_syncbn.norms import norms_of
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -170,7 +170,7 @@ def test_norms_of_other_kinds():
         gluon_syncbn.update_statistics(net, [])
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))
     net[2].initialize(ctx=contexts(2))
-    with pytest.warns(UserWarning, match=f"{name_of(net[0])} keeps its statistics"):
+    with pytest.warns(UserWarning, match=f"{norms_of(net)[0].name} keeps its statistics"):
         gluon_syncbn.update_statistics(net, [nd.array(data_of(4))])
     assert (net[1].running_mean.data(contexts(1)[0]).asnumpy() == 0).all()
 

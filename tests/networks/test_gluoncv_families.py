@@ -97,7 +97,8 @@ def train_and_compare(net: Any, one_device: OneDevice, frozen: bool) -> None:
 def converted(network: Network) -> Any:
     num_devices = {"num_devices": 1} if network.convertible is contrib.nn.SyncBatchNorm else {}
     net = network.build(network.convertible, DEVICES, **num_devices)
-    return gluon_syncbn.convert_sync_batchnorm(net)
+    # A network with a symbol needs the number if it is not initialized.
+    return gluon_syncbn.convert_sync_batchnorm(net, DEVICES)
 
 
 @every("norm_layer")

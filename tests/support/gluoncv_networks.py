@@ -223,10 +223,7 @@ def _alpha_pose(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
 _CHANNELS = "GluonCV's heads expect 2048 channels from the backbone, and this one has 512"
 _UNKNOWN = "GluonCV's segmentation networks do not know this backbone"
 _HEAD_ONLY = "GluonCV hands norm_layer to the head only and makes the backbone with BatchNorm"
-_SYMBOL = (
-    "GluonCV traces the backbone into a symbol, which has no layers that could be exchanged, and "
-    "freezes BatchNorm there"
-)
+_SYMBOL = "GluonCV traces the backbone into a symbol, and freezes only layers"
 _POSE = "GluonCV takes no norm_layer here, and makes layers of its class BatchNormCudnnOff"
 _MASK = "GluonCV makes norm layers here for MXNet's own SyncBatchNorm only (which can be converted)"
 
@@ -282,9 +279,9 @@ def _everything() -> list[Network]:
         more = {"by_default": backbone == "mobilenet0.25"}
         add("YOLO3", backbone, "-", _yolo(make), _yolo_loss, 64, **more)
     for backbone in ("resnet18_v1b", "resnet50_v1b", "resnet101_v1d", "resnest50"):
-        impossible = {"convert": _SYMBOL, "freeze_bn": _SYMBOL}
+        impossible = {"freeze_bn": _SYMBOL}
         more = {"by_default": backbone == "resnet18_v1b", "impossible": impossible}
-        more["plain"] = _NotFrozen
+        more.update(plain=_NotFrozen, convertible=_NotFrozen)
         add("Faster/Mask R-CNN, FPN", backbone, "-", _rcnn(backbone), weighted_loss, 64, **more)
     more = {
         "by_default": True,
