@@ -94,25 +94,20 @@ def update_statistics(
 def _gathering_norms(net: gluon.Block) -> dict[gluon.Parameter, list[Norm]]:
     """Group the norms that gather statistics by these; warn of those that are not updated.
 
-    MXNet may move the statistics of a BatchNorm in a forward pass, so they count as well.
+    MXNet may move the statistics of a BatchNorm in a forward pass, so they are restored.
     """
-    found = defaultdict(list)
-    for norm in norms_of(net):
-        if not norm.use_global_stats:
-            found[norm.running_mean].append(norm)
-    if not any(norm.is_synchronized for norms in found.values() for norm in norms):
+    norms = [norm for norm in norms_of(net) if not norm.use_global_stats]
+    if not any(norm.is_synchronized for norm in norms):
         raise ValueError(
             f"{name_of(net)} has no SyncBatchNorm that gathers statistics: convert it with "
             "gluon_syncbn.convert_sync_batchnorm"
         )
-    for norms in found.values():
-        for norm in norms:
-            if not norm.is_synchronized:
-                warnings.warn(
-                    f"{norm.name} keeps its statistics: {norm.kind} is no SyncBatchNorm",
-                    UserWarning,
-                    stacklevel=3,
-                )
+    found = defaultdict(list)
+    for norm in norms:
+        found[norm.running_mean].append(norm)
+        if not norm.is_synchronized:
+            left = f"{norm.name} keeps its statistics: {norm.kind} is no SyncBatchNorm"
+            warnings.warn(left, UserWarning, stacklevel=3)
     return found
 
 
