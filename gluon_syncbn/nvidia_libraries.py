@@ -65,8 +65,9 @@ def _load(path: Path, needed_by: Path) -> None:
             if found is None:
                 raise LibraryError(
                     f"{needed_by} needs {missing[1]}, which is neither among the system's "
-                    "libraries nor in a package of NVIDIA's: "
-                    "pip install 'gluon_syncbn[cu112]' brings it"
+                    "libraries nor in a package of NVIDIA's: pip install 'gluon_syncbn[cu112]' "
+                    "brings it with MXNet 1.9.1; for MXNet 2, install the packages nvidia-*-cu11 "
+                    "which that extra names"
                 ) from error
             _require_cuda_11(found)
             _load(found, needed_by)
@@ -79,7 +80,7 @@ def _require_driver(needed_by: Path) -> None:
         raise LibraryError(
             f"there is no NVIDIA driver here ({error}), which {needed_by} needs, because it is "
             "MXNet for CUDA. Install the driver, or MXNet for CPUs in its place: "
-            "pip uninstall mxnet-cu112, then pip install 'gluon_syncbn[cpu]'"
+            "pip uninstall mxnet-cu112, then pip install 'gluon_syncbn[cpu]' (or mxnet2)"
         ) from error
 
 

@@ -80,23 +80,27 @@ def _facts() -> Iterator[tuple[str, object]]:
 
 def explain(error: Exception) -> str:
     """Say why MXNet cannot be imported, and what to do."""
+    advice = ""
     if isinstance(error, AttributeError) and "np." in str(error):  # of NumPy itself
         numpy = sys.modules["numpy"].__version__
-        reason = f"NumPy {numpy} is installed, and MXNet 1.9.1 needs one below 1.24."
+        reason = f"NumPy {numpy} is installed, and MXNet's packages need one below 1.24."
+        advice = " This command installs one: pip install 'numpy<1.24'"
     else:
         reason = (
             "gluon_syncbn needs Apache MXNet 1.9.1 or 2, which could not be imported: "
             f"{str(error).rstrip('.')}."
         )
+        if isinstance(error, ModuleNotFoundError) and error.name == "mxnet":
+            advice = (
+                " This command adds MXNet 1.9.1, and a NumPy for it, to the installed package: "
+                "pip install 'gluon_syncbn[cpu]' (or cu112, or mxnet2)"
+            )
     if sys.version_info >= (3, 12):
-        return (
-            f"{reason} This is Python {'.'.join(map(str, sys.version_info[:2]))}, and the packages "
-            "of MXNet on PyPI work with Python 3.8 to 3.11: install gluon_syncbn for such a Python"
+        advice = (
+            f" This is Python {'.'.join(map(str, sys.version_info[:2]))}, and the packages of "
+            "MXNet on PyPI work with Python 3.8 to 3.11: install gluon_syncbn for such a Python"
         )
-    return (
-        f"{reason} This command adds MXNet 1.9.1, and a NumPy for it, to the installed package: "
-        "pip install 'gluon_syncbn[cpu]' (or cu112, or mxnet2)"
-    )
+    return reason + advice
 
 
 def failed_import(error: Exception) -> BaseException:

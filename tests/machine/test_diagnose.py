@@ -155,13 +155,13 @@ ADDS = (
     ("error", "python", "text"),
     [
         (
-            ImportError("No module named 'mxnet'"),
+            ModuleNotFoundError("No module named 'mxnet'", name="mxnet"),
             (3, 11),
             "gluon_syncbn needs Apache MXNet 1.9.1 or 2, which could not be imported: No module "
             f"named 'mxnet'. {ADDS}",
         ),
         (
-            ImportError("No module named 'mxnet'"),
+            ModuleNotFoundError("No module named 'mxnet'", name="mxnet"),
             (3, 12),
             "gluon_syncbn needs Apache MXNet 1.9.1 or 2, which could not be imported: No module "
             "named 'mxnet'. This is Python 3.12, and the packages of MXNet on PyPI work with "
@@ -170,12 +170,19 @@ ADDS = (
         (
             AttributeError("module 'numpy' has no attribute 'bool'.\n`np.bool` was a ..."),
             (3, 11),
-            f"NumPy {np.__version__} is installed, and MXNet 1.9.1 needs one below 1.24. {ADDS}",
+            f"NumPy {np.__version__} is installed, and MXNet's packages need one below 1.24. "
+            "This command installs one: pip install 'numpy<1.24'",
+        ),
+        (  # no command that would install another MXNet
+            ModuleNotFoundError("No module named 'requests'", name="requests"),
+            (3, 11),
+            "gluon_syncbn needs Apache MXNet 1.9.1 or 2, which could not be imported: No module "
+            "named 'requests'.",
         ),
         (
             AttributeError("`np.PZERO` was removed in the NumPy 2.0 release. Use `0.0` instead."),
             (3, 12),
-            f"NumPy {np.__version__} is installed, and MXNet 1.9.1 needs one below 1.24. This "
+            f"NumPy {np.__version__} is installed, and MXNet's packages need one below 1.24. This "
             "is Python 3.12, and the packages of MXNet on PyPI work with Python 3.8 to 3.11: "
             "install gluon_syncbn for such a Python",
         ),

@@ -72,6 +72,13 @@ def test_a_python_that_has_no_mxnet_is_an_error_of_the_extra(project, extra):
     assert "3.13.0" not in SpecifierSet(project["requires-python"])
 
 
+def test_every_extra_for_programs_keeps_the_numpy_of_mxnet(project):
+    """Whoever adds an extra later gets the NumPy that it asks for."""
+    extras = project["optional-dependencies"]
+    for extra in {*extras} - {"test", "docs", "lint"}:
+        assert "numpy<1.24; python_version < '3.12'" in extras[extra], extra
+
+
 def test_the_source_archive_has_what_the_readme_links_to():
     packed = (ROOT / "MANIFEST.in").read_text().split()
     assert {re.split("[/#]", link)[0] for link in links(ROOT / "README.md")} <= {*packed, ""}
