@@ -58,6 +58,7 @@ def main() -> None:
     if options.resume:
         net.load_parameters(last, ctx=ctx)
         trainer.load_states(states)
+        trainer.optimizer.lr_scheduler = rates  # for all epochs: the file has the old one
     for epoch in range(first, options.epochs):
         loss = np.mean([train_step(net, criterion, trainer, batch, ctx) for batch in loader])
         miou = validate(net, val_loader, metric, ctx)

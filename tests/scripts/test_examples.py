@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -53,6 +54,9 @@ def test_segmentation(tmp_path):
     sizes = (*sizes[:-1], "2", "--resume")
     again = run("segmentation.py", *sizes, "--out", str(tmp_path), folder=tmp_path)
     assert re.findall(r"epoch (\d)", again) == ["1"]
+    _, optimizer = pickle.loads((tmp_path / "last.states").read_bytes())
+    resumed_at = optimizer.num_update // 2
+    assert optimizer.lr_scheduler(resumed_at) > 0  # the rates of two epochs, not of one
 
 
 def test_detection(tmp_path):
