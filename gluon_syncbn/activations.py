@@ -14,9 +14,9 @@ class Activation:
     alpha: float | None = None  # default of the layer for `slope`; None without a slope
     invertible: bool = True  # with a slope above 0, if it has one
 
-    def is_invertible(self, slope: float) -> bool:
-        """Whether the argument is recoverable from the output, as `inplace` needs."""
-        return self.invertible and (self.alpha is None or slope > 0)
+    def is_invertible(self, slope: float | None) -> bool:
+        """Whether `inplace` can recover the argument from the output; None is the default slope."""
+        return self.invertible and (self.alpha is None or slope != 0)
 
 
 # The keys are values of the argument `activation`. src/norm/activation.h has the formulas.

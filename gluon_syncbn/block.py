@@ -2,75 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
-import numbers
-import sys
-import uuid
-import weakref
-from collections import defaultdict
-from typing import Any, ClassVar, Iterator
+from typing import Any
 
 import mxnet as mx
-import numpy as np
+from mxnet import gluon
 
 from . import processes
-from .activations import ACTIVATIONS, INVERTIBLE, WITH_ALPHA
-from .device_groups import find_problem
+from .activations import ACTIVATIONS
+from .arguments import find_problem
 from .mxnet_versions import (
-    NormBlock,
+    IS_2,
     add_parameter,
     context_of,
-    current_graph,
     custom_operator,
+    is_tracing,
     remove_parameter,
 )
+from .naming import Identity, Named
 
 OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
 # Version of the operator's attributes. src/operator/attributes.cc refuses a later version.
 ATTRIBUTES_VERSION = 1
+_PARAMETERS = ("gamma", "beta", "running_mean", "running_var", "num_batches_tracked")
 
 
-class _Identity:
-    """Identifies a block by a token that no copy shares, so that a copy does not join its original.
-
-    `place` numbers the blocks of one prefix. Unlike the token, it is the same in all processes that
-    run the same program. Processes may destroy blocks at different times, so counts never go back.
-    """
-
-    _counters: ClassVar[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
-
-    def __init__(self, prefix: str) -> None:
-        self.token = uuid.uuid4().hex
-        self.first_devices: str | None = None
-        self.place = next(self._counters[prefix])
-        self._prefix = prefix
-        self.forget_uses()
-
-    def forget_uses(self) -> None:
-        """Begin again at use 0."""
-        self._uses: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._alone = itertools.count()
-
-    def next_use(self, layer: Any) -> str:
-        """Name the next use of the block in the graph that is being traced.
-
-        The name is the same in all processes that trace this graph.
-        """
-        scope, graph, alone = current_graph(layer)
-        use = self._uses.get(scope, 0)
-        self._uses[scope] = use + 1
-        # All graphs of a block that is called by itself have one name, so their uses share a count.
-        return f"{graph}/{next(self._alone) if alone else use}"
-
-    def __deepcopy__(self, memo: dict) -> _Identity:
-        return _Identity(self._prefix)
-
-    def __reduce__(self) -> tuple:
-        return (_Identity, (self._prefix,))
-
-
-class SyncBatchNorm(NormBlock):
+class SyncBatchNorm(Named, gluon.nn.BatchNorm):
     """Batch normalization over the whole batch of a training step, on all devices.
 
     In training, all devices exchange the count, the mean and the sum of squared deviations of every
@@ -220,221 +177,77 @@ class SyncBatchNorm(NormBlock):
         prefix: str | None = None,
         params: Any = None,
     ) -> None:
-        counts_channels = _is_whole(in_channels, least=0)
         super().__init__(
             axis=axis,
-            momentum=momentum,
-            epsilon=epsilon,
             center=center,
             scale=scale,
-            use_global_stats=use_global_stats,
             beta_initializer=beta_initializer,
             gamma_initializer=gamma_initializer,
             running_mean_initializer=running_mean_initializer,
             running_variance_initializer=running_variance_initializer,
-            in_channels=int(in_channels) if counts_channels else 0,
+            in_channels=0 if find_problem(in_channels=in_channels) else int(in_channels),
             prefix=prefix,
             **({} if params is None else {"params": params}),  # MXNet 2 has none
         )
-        self._require(counts_channels, "in_channels", in_channels, "a whole number of at least 0")
-        self._require(_is_whole(axis), "axis", axis, "a whole number")
-        self._kwargs["axis"] = int(axis)
+        self._require(
+            in_channels=in_channels, axis=axis, activation=activation, alpha=alpha, inplace=inplace
+        )
         self._begin(process_set)
         # Gluon reads the old value before it sets an attribute, so both must have one.
-        self._kwargs.update(num_devices=None, sync_group_size=None)
+        self._kwargs.update(axis=int(axis), num_devices=None, sync_group_size=None)
         self.num_devices = num_devices
         self.sync_group_size = sync_group_size
         self.momentum = momentum
         self.epsilon = epsilon
         self.use_global_stats = use_global_stats
-        self._set_activation(activation, alpha)
-        self._set_inplace(inplace)
+        if activation is not None:
+            self._kwargs["activation"] = activation
+            default = ACTIVATIONS[activation].alpha
+            if default is not None:
+                self._kwargs["alpha"] = default if alpha is None else float(alpha)
+        if inplace:
+            self._kwargs["inplace"] = True
 
     def _begin(self, process_set: Any) -> None:
         """Set the attributes that no BatchNorm has, for a new or a converted layer."""
-        self._identity = _Identity(self.prefix)
+        self._identity = Identity(self.prefix)
         self._own_process_set = process_set is not None
         self._process_set = processes.register(process_set) if self._own_process_set else None
 
-    @property
-    def num_devices(self) -> int | None:
-        """Number of devices of a training step, or None: the number of contexts.
+    # MXNet 2 calls forward(), and refuses a layer that has hybrid_forward().
+    if IS_2:
 
-        0 becomes 1.
-        """
-        return self._kwargs["num_devices"]
+        def infer_shape(self, x: Any, *_: Any) -> None:
+            """Give the parameters the shapes that the operator infers."""
+            norm = mx.sym.Custom(mx.sym.var("x"), op_type=OP_TYPE, key=self.key, axis=self.axis)
+            parameters = [self._reg_params[name] for name in _PARAMETERS[:4]]
+            known = zip(norm.list_inputs(), [x.shape, *(each.shape for each in parameters)])
+            (_, *shapes), _, states = norm.infer_shape(**dict(known))
+            for parameter, shape in zip(parameters, [*shapes, *states]):
+                parameter.shape = shape
 
-    @num_devices.setter
-    def num_devices(self, value: int | None) -> None:
-        # Programs give the number of GPUs, and MXNet's layer too counts no GPUs as one device.
-        self._set_count(
-            "num_devices", value, 0, "the number of contexts that the parameters live on"
-        )
+        def forward(self, x: Any, shortcut: Any = None) -> Any:
+            """Return ``act(norm(x))`` or ``act(norm(x) + shortcut)``."""
+            parameters = {name: each.data(x.device) for name, each in self._reg_params.items()}
+            if self.gamma.grad_req == self.beta.grad_req == "null" and mx.autograd.is_recording():
+                # MXNet records nothing if no gradient is wanted, and backward() would be an error.
+                # The layers of the fork of MXNet 2 want one too.
+                with mx.autograd.pause():
+                    parameters["beta"] = parameters["beta"].copy()
+                parameters["beta"].attach_grad()
+            return self._normalize(is_tracing(), x, shortcut, **parameters)
 
-    @property
-    def sync_group_size(self) -> int | None:
-        """Number of devices of a group, or None for all.
+    else:
 
-        After a change, call ``hybridize()`` of a hybridized network again.
-        """
-        return self._kwargs["sync_group_size"]
+        def hybrid_forward(self, F: Any, x: Any, *inputs: Any, **named: Any) -> Any:  # noqa: N803
+            """Return ``act(norm(x))`` or ``act(norm(x) + shortcut)``."""
+            # Gluon gives parameters by name, a subclass perhaps by position after a shortcut.
+            missing = [each for each in _PARAMETERS if each in self._reg_params.keys() - named]
+            first = len(inputs) - len(missing)
+            named.update(zip(missing, inputs[first:]))
+            return self._normalize(F is mx.sym, x, *inputs[:first], **named)
 
-    @sync_group_size.setter
-    def sync_group_size(self, value: int | None) -> None:
-        self._set_count("sync_group_size", value, 1, "all devices")
-
-    def _set_count(self, name: str, value: int | None, least: int, none_means: str) -> None:
-        expected = f"a whole number of at least {least}, or None for {none_means}"
-        self._require(value is None or _is_whole(value, least), name, value, expected)
-        counts = {which: self._kwargs[which] for which in ("num_devices", "sync_group_size")}
-        counts[name] = None if value is None else max(int(value), 1)
-        self._require_groups(**counts)
-        self._kwargs.update(counts)
-        self._clear_cached_op()
-
-    def _require(self, valid: bool, name: str, value: Any, expected: str) -> None:
-        if not valid:
-            raise ValueError(f"{self.name}: {name}={value!r} should be {expected}")
-
-    def _require_groups(
-        self, num_devices: int | None, sync_group_size: int | None, among_processes: bool = False
-    ) -> None:
-        problem = find_problem(num_devices, sync_group_size, among_processes)
-        if problem is not None:
-            raise ValueError(f"{self.name}: {problem}")
-
-    @property
-    def activation(self) -> str | None:
-        """Activation after the normalization: 'relu', 'leaky_relu', 'elu' or None."""
-        return self._kwargs.get("activation")
-
-    @property
-    def alpha(self) -> float | None:
-        """Slope or scale of the activation below 0, if it has one."""
-        return self._kwargs.get("alpha")
-
-    def _set_activation(self, activation: str | None, alpha: float | None) -> None:
-        known = activation is None or (isinstance(activation, str) and activation in ACTIVATIONS)
-        expected = f"one of {', '.join(map(repr, ACTIVATIONS))} or None"
-        self._require(known, "activation", activation, expected)
-        default = None if activation is None else ACTIVATIONS[activation].alpha
-        if alpha is not None and default is None:
-            raise ValueError(
-                f"{self.name}: alpha={alpha!r} belongs to {' and '.join(map(repr, WITH_ALPHA))}, "
-                f"but activation={activation!r}"
-            )
-        valid = alpha is None or _is_number(alpha)
-        self._require(valid, "alpha", alpha, "a number of at least 0")
-        if activation is not None:
-            self._kwargs["activation"] = activation
-        if default is not None:
-            self._kwargs["alpha"] = default if alpha is None else float(alpha)
-
-    @property
-    def inplace(self) -> bool:
-        """Whether backward reads the output, so that MXNet can free the input."""
-        return bool(self._kwargs.get("inplace", False))
-
-    def _set_inplace(self, inplace: bool) -> None:
-        if not inplace:
-            return
-        activation = None if self.activation is None else ACTIVATIONS[self.activation]
-        if activation is not None and not activation.is_invertible(self.alpha or 0):
-            slope = "" if self.alpha is None else f" with alpha={self.alpha}"
-            raise ValueError(
-                f"{self.name}: inplace=True takes an activation that can be inverted "
-                f"({INVERTIBLE}), but activation={self.activation!r}{slope}"
-            )
-        self._kwargs["inplace"] = True
-
-    @property
-    def axis(self) -> int:
-        """Axis of the channels. It cannot change."""
-        return self._kwargs["axis"]
-
-    @axis.setter
-    def axis(self, value: int) -> None:
-        expected = f"{self.axis}, which cannot change: make a new layer"
-        self._require(value == self.axis, "axis", value, expected)
-
-    @property
-    def epsilon(self) -> float:
-        """Added to the variance.
-
-        After a change, call ``hybridize()`` of a hybridized network again.
-        """
-        return self._kwargs["eps"]
-
-    @epsilon.setter
-    def epsilon(self, value: float) -> None:
-        self._require(_is_number(value), "epsilon", value, "a number of at least 0")
-        self._kwargs["eps"] = value
-        self._clear_cached_op()
-
-    @property
-    def use_global_stats(self) -> bool:
-        """Whether training uses the running statistics, and does not update them.
-
-        After a change, call ``hybridize()`` of a hybridized network again.
-        """
-        return self._kwargs["use_global_stats"]
-
-    @use_global_stats.setter
-    def use_global_stats(self, value: Any) -> None:
-        valid = isinstance(value, (numbers.Integral, np.bool_)) and value in (0, 1)
-        self._require(valid, "use_global_stats", value, "True or False")
-        self._kwargs["use_global_stats"] = bool(value)
-        self._clear_cached_op()
-
-    @property
-    def momentum(self) -> float | None:
-        """Weight of the old value in the running statistics, or None: the average over all batches.
-
-        If you set None, a count of batches starts at 0, and the next batch replaces the statistics.
-        If you set a number, the count ends. Call ``hybridize()`` of a hybridized network again.
-        """
-        return self._kwargs["momentum"]
-
-    @momentum.setter
-    def momentum(self, value: float | None) -> None:
-        expected = "a number from 0 to 1, or None for the average over all batches"
-        self._require(value is None or _is_number(value, most=1), "momentum", value, expected)
-        self._kwargs["momentum"] = value
-        counts = "num_batches_tracked" in self._reg_params
-        if value is None and not counts:
-            self._count_batches()
-        elif value is not None and counts:
-            remove_parameter(self, "num_batches_tracked")
-        self._clear_cached_op()
-
-    def _count_batches(self) -> None:
-        # The count has the dtype of the other parameters, so that casts keep them together. A
-        # float32 count ends at 2**24, where another batch no longer changes float32 averages.
-        add_parameter(
-            self,
-            "num_batches_tracked",
-            grad_req="null",
-            shape=(1,),
-            dtype=self.running_mean.dtype,
-            init="zeros",
-            differentiable=False,
-        )
-        contexts = contexts_of(self.running_mean)
-        shared = contexts_of(self.num_batches_tracked)
-        if contexts is not None and shared is None:
-            self.num_batches_tracked.initialize(ctx=contexts)
-
-    @property
-    def key(self) -> str:
-        """Name under which the devices of this block synchronize, unique among all blocks."""
-        return f"{self.prefix}{self._identity.token}"
-
-    def _get_graph(self, *args: Any) -> Any:
-        # This block builds its own graph, in which its uses count from 0 again.
-        self._identity.forget_uses()
-        return super()._get_graph(*args)
-
-    def _forward(
+    def _normalize(
         self,
         traced: bool,
         x: Any,
@@ -446,29 +259,20 @@ class SyncBatchNorm(NormBlock):
         running_var: Any,
         num_batches_tracked: Any = None,
     ) -> Any:
-        """Normalize `x`, add `shortcut` and activate; NormBlock calls it for both MXNets.
-
-        `traced` says whether MXNet builds a graph. The arguments may be symbols.
-        """
+        """Call the operator. The inputs are symbols or arrays; `traced` says that MXNet traces."""
         if shortcut is not None:
             self._check_shortcut(x, shortcut)
+        inputs = (x, gamma, beta, shortcut, running_mean, running_var, num_batches_tracked)
         use = self._identity.next_use(self) if traced else None
         return custom_operator(traced)(
-            x,
-            gamma,
-            beta,
-            *([] if shortcut is None else [shortcut]),
-            running_mean,
-            running_var,
-            *([] if num_batches_tracked is None else [num_batches_tracked]),
+            *[each for each in inputs if each is not None],
             name="fwd",
             op_type=OP_TYPE,
             **self._attributes(),
             **({} if shortcut is None else {"shortcut": True}),
             **self._among_processes(use),
             # Copies of a graph share the key. By the scope "graph" only operators of one node meet.
-            scope="graph" if traced else "key",
-            **({"version": ATTRIBUTES_VERSION} if traced else {}),
+            **({"scope": "graph", "version": ATTRIBUTES_VERSION} if traced else {"scope": "key"}),
         )
 
     def _check_shortcut(self, x: Any, shortcut: Any) -> None:
@@ -486,19 +290,18 @@ class SyncBatchNorm(NormBlock):
             )
 
     def _attributes(self) -> dict[str, Any]:
-        num_devices = self._devices_in_use()
+        contexts = contexts_of(self.running_mean) or []
+        num_devices = self._devices_in_use(contexts)
         attributes = dict(self._kwargs, num_devices=num_devices, key=self.key)
-        activation, alpha = attributes.pop("activation", None), attributes.pop("alpha", None)
-        if activation is not None:
-            attributes["act_type"] = ACTIVATIONS[activation].act_type
-        if alpha is not None:
-            attributes["slope"] = alpha
+        if self.activation is not None:
+            attributes["act_type"] = ACTIVATIONS[attributes.pop("activation")].act_type
+        if self.alpha is not None:
+            attributes["slope"] = attributes.pop("alpha")
         if self.sync_group_size is None:
             del attributes["sync_group_size"]
         else:
-            self._require_groups(num_devices, self.sync_group_size)
-        contexts = contexts_of(self.running_mean)
-        devices = device_ids(contexts or [], num_devices or 0)
+            self._require(num_devices=num_devices, sync_group_size=self.sync_group_size)
+        devices = device_ids(contexts, num_devices or 0)
         if devices is not None:
             attributes["device_ids"] = devices
             if self._identity.first_devices is None:
@@ -523,42 +326,147 @@ class SyncBatchNorm(NormBlock):
         number = self._processes()
         if number is None:
             return {}
-        self._require_groups(self.num_devices, self.sync_group_size, among_processes=True)
-        name = f"{self.prefix}#{self._identity.place}"
-        if use is not None:  # each use is a node of its own, and may run beside other uses
-            name += f"@{use}"
-        return {"process_set": number, "across": name}
+        if self.sync_group_size is not None:
+            raise ValueError(
+                f"{self.name}: sync_group_size={self.sync_group_size} cannot be combined with "
+                "other processes; make the groups of process sets"
+            )
+        return {"process_set": number, "across": self._identity.across(use)}
 
     def _processes(self) -> int | None:
         """Horovod's number of the processes to synchronize with; None for this process alone."""
         return self._process_set if self._own_process_set else processes.default()
 
-    def _devices_in_use(self) -> int | None:
-        """Return the number of devices of a training step.
+    def _devices_in_use(self, contexts: list) -> int | None:
+        """Return the number of devices of a training step, for parameters on `contexts`.
 
         It is None in a symbol that is made before the parameters have contexts.
         """
-        contexts = contexts_of(self.running_mean)
+        number = len(contexts)
         if self.num_devices is None:
-            return None if contexts is None else len(contexts)
+            return number or None
         # A network that was trained on several devices is often served on one.
-        served = not mx.autograd.is_training() and contexts is not None and len(contexts) == 1
-        check = not served and not self._kwargs["use_global_stats"]
-        if check and contexts and len(contexts) != self.num_devices:
+        served = number == 1 and not mx.autograd.is_training()
+        if number not in (0, self.num_devices) and not served and not self.use_global_stats:
             raise ValueError(
                 f"{self.name}: num_devices={self.num_devices}, but the parameters live on "
-                f"{len(contexts)} contexts: {', '.join(map(str, contexts))}"
+                f"{number} contexts: {', '.join(map(str, contexts))}"
             )
         return self.num_devices
 
+    def _require(self, **arguments: Any) -> None:
+        problem = find_problem(**arguments)
+        if problem is not None:
+            raise ValueError(f"{self.name}: {problem}")
 
-def _is_number(value: Any, least: float = 0, most: float = sys.float_info.max) -> bool:
-    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return is_real and bool(least <= value <= most)
+    def _set(self, **attributes: Any) -> None:
+        self._kwargs.update(attributes)
+        self._clear_cached_op()
 
+    @property
+    def num_devices(self) -> int | None:
+        """Number of devices of a training step, or None: the number of contexts. 0 becomes 1."""
+        return self._kwargs["num_devices"]
 
-def _is_whole(value: Any, least: float = -sys.float_info.max) -> bool:
-    return _is_number(value, least) and int(value) == value
+    @num_devices.setter
+    def num_devices(self, value: int | None) -> None:
+        self._require(num_devices=value, sync_group_size=self.sync_group_size)
+        # Programs give the number of GPUs, and MXNet's layer too counts no GPUs as one device.
+        self._set(num_devices=None if value is None else max(int(value), 1))
+
+    @property
+    def sync_group_size(self) -> int | None:
+        """Number of devices of a group, or None for all. After a change, hybridize again."""
+        return self._kwargs["sync_group_size"]
+
+    @sync_group_size.setter
+    def sync_group_size(self, value: int | None) -> None:
+        self._require(num_devices=self.num_devices, sync_group_size=value)
+        self._set(sync_group_size=None if value is None else int(value))
+
+    @property
+    def activation(self) -> str | None:
+        """Activation after the normalization: 'relu', 'leaky_relu', 'elu' or None."""
+        return self._kwargs.get("activation")
+
+    @property
+    def alpha(self) -> float | None:
+        """Slope or scale of the activation below 0, if it has one."""
+        return self._kwargs.get("alpha")
+
+    @property
+    def inplace(self) -> bool:
+        """Whether backward reads the output, so that MXNet can free the input."""
+        return bool(self._kwargs.get("inplace", False))
+
+    @property
+    def axis(self) -> int:
+        """Axis of the channels. It cannot change."""
+        return self._kwargs["axis"]
+
+    @axis.setter
+    def axis(self, value: int) -> None:
+        if value != self.axis:
+            raise ValueError(
+                f"{self.name}: axis={value!r} should be {self.axis}, which cannot change: "
+                "make a new layer"
+            )
+
+    @property
+    def epsilon(self) -> float:
+        """Added to the variance. After a change, hybridize the network again."""
+        return self._kwargs["eps"]
+
+    @epsilon.setter
+    def epsilon(self, value: float) -> None:
+        self._require(epsilon=value)
+        self._set(eps=value)
+
+    @property
+    def use_global_stats(self) -> bool:
+        """Whether training uses the running statistics. After a change, hybridize again."""
+        return self._kwargs["use_global_stats"]
+
+    @use_global_stats.setter
+    def use_global_stats(self, value: Any) -> None:
+        self._require(use_global_stats=value)
+        self._set(use_global_stats=bool(value))
+
+    @property
+    def momentum(self) -> float | None:
+        """Weight of the old value in the running statistics, or None: the average over all batches.
+
+        If you set None, a count of batches starts at 0, and the next batch replaces the statistics.
+        If you set a number, the count ends. After a change, hybridize the network again.
+        """
+        return self._kwargs["momentum"]
+
+    @momentum.setter
+    def momentum(self, value: float | None) -> None:
+        self._require(momentum=value)
+        self._set(momentum=value)
+        counts = "num_batches_tracked" in self._reg_params
+        if value is None and not counts:
+            self._count_batches()
+        elif value is not None and counts:
+            remove_parameter(self, "num_batches_tracked")
+
+    def _count_batches(self) -> None:
+        # The count has the dtype of the other parameters, so that casts keep them together. A
+        # float32 count ends at 2**24, where another batch no longer changes float32 averages.
+        add_parameter(
+            self,
+            "num_batches_tracked",
+            grad_req="null",
+            shape=(1,),
+            dtype=self.running_mean.dtype,
+            init="zeros",
+            differentiable=False,
+        )
+        contexts = contexts_of(self.running_mean)
+        shared = contexts_of(self.num_batches_tracked)
+        if contexts is not None and shared is None:
+            self.num_batches_tracked.initialize(ctx=contexts)
 
 
 def contexts_of(parameter: Any) -> list | None:

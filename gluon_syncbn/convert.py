@@ -14,7 +14,8 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SHARED_ATTRIBUTES, SyncBatchNorm
-from .mxnet_versions import PLAIN_NORMS, name_of
+from .mxnet_versions import PLAIN_NORMS
+from .naming import name_of
 from .norms import Norm, blocks_of, norms_of
 from .symbols.conversion import convert_nodes, edited, meet_on_contexts
 from .symbols.exporting import make_plain

@@ -5,20 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 
-def find_problem(
-    num_devices: int | None, sync_group_size: int | None, among_processes: bool = False
-) -> str | None:
-    """Say why a layer cannot have these groups; None if it can."""
-    if not groups_are_whole(num_devices, sync_group_size):
-        return f"sync_group_size={sync_group_size} should divide num_devices={num_devices}"
-    if among_processes and sync_group_size is not None:
-        return (
-            f"sync_group_size={sync_group_size} cannot be combined with other processes; make the "
-            "groups of process sets"
-        )
-    return None
-
-
 def groups_are_whole(num_devices: int | None, size: int | None) -> bool:
     """Return whether groups of `size` leave no device out, or True if a number is None."""
     return num_devices is None or size is None or num_devices % size == 0

@@ -9,7 +9,8 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SyncBatchNorm
-from .mxnet_versions import children_of, names_in
+from .mxnet_versions import children_of
+from .naming import names_in
 from .symbols.graph import Graph
 
 

@@ -14,7 +14,8 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from ..block import SyncBatchNorm, contexts_of
 from ..convert import difference_from_batchnorm, synchronize
-from ..mxnet_versions import IS_2, PLAIN_NORMS, name_of
+from ..mxnet_versions import IS_2, PLAIN_NORMS
+from ..naming import name_of
 from ..symbols.conversion import number_devices
 from .first_calls import wrap_method
 from .summary import left_layers, made

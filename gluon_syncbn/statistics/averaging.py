@@ -10,7 +10,7 @@ import numpy as np
 from mxnet import gluon
 
 from .. import processes
-from ..mxnet_versions import name_of
+from ..naming import name_of
 from ..norms import norms_of
 
 # Beyond the keys of any trainer, which counts parameters from 0.

@@ -13,7 +13,7 @@ from mxnet import autograd, gluon
 
 from .. import processes
 from ..library import LIBRARY
-from ..mxnet_versions import name_of
+from ..naming import name_of
 from ..norms import Norm, blocks_of, norms_of
 from .gathering import Moments, noting_layer, noting_nodes
 

@@ -12,8 +12,9 @@ import mxnet as mx
 from mxnet import gluon
 
 from .. import processes
+from ..arguments import find_problem
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of, device_ids
-from ..device_groups import find_problem, groups_are_whole
+from ..device_groups import groups_are_whole
 from .graph import THEIR_SYNC_BATCH_NORM, Graph
 
 # Attributes of MXNet's operators that SyncBatchNorm has or does not need.
@@ -96,7 +97,7 @@ def meet_on_contexts(
         node = graph.nodes[index]
         contexts = contexts_of(parameters[graph.nodes[graph.statistics(index)[0]]["name"]]) or []
         number = num_devices or len(contexts)
-        problem = find_problem(number, size)
+        problem = find_problem(num_devices=number, sync_group_size=size)
         if problem is not None and number > 0:
             raise ValueError(f"{node['name']}: {problem}")
         group = size or int(graph.attribute(index, "sync_group_size", str(number)))

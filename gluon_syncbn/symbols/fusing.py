@@ -14,7 +14,8 @@ from mxnet.gluon.block import _flatten
 
 from ..activations import BY_NODE, BY_TYPE, DEFAULT_SLOPE
 from ..convert import convert_sync_batchnorm
-from ..mxnet_versions import name_of, require_symbolic_calls
+from ..mxnet_versions import require_symbolic_calls
+from ..naming import name_of
 from ..norms import norms_of
 from .conversion import edited, meet_on_contexts
 from .graph import SHORTCUT, Graph

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from gluon_syncbn.arguments import ARGUMENTS
 
 from tests.support.processes import ROOT
 
@@ -14,9 +15,9 @@ PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 # Messages of the library itself and of the layer; tools beside them explain themselves.
 MODULES = (
     "__init__",
+    "arguments",
     "block",
     "cpu_contexts",
-    "device_groups",
     "diagnose/report",
     "library",
     "mxnet_versions",
@@ -64,6 +65,7 @@ def cpp_strings() -> str:
 
 def python_messages() -> Iterator[str]:
     """What the package raises, warns of, or returns as a problem."""
+    yield from (f"{name}=... should be {expected}" for name, (expected, _) in ARGUMENTS.items())
     paths = [ROOT / "gluon_syncbn" / f"{module}.py" for module in MODULES]
     for path in paths:
         tree = ast.parse(path.read_text())
@@ -74,9 +76,6 @@ def python_messages() -> Iterator[str]:
                 getattr(node.func, "attr", "") == "warn" or getattr(node.func, "id", "") == "_say"
             ):
                 yield text_of(node.args[0])
-            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "_require":
-                _, name, _, expected = map(text_of, node.args)
-                yield f"{name}=... should be {expected}"
             elif isinstance(node, (ast.Return, ast.Assign)) and isinstance(
                 node.value, (ast.Constant, ast.JoinedStr)
             ):

@@ -8,7 +8,8 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import IS_2, PLAIN_NORMS, children_of, name_of
+from gluon_syncbn.mxnet_versions import IS_2, PLAIN_NORMS, children_of
+from gluon_syncbn.naming import name_of
 from gluon_syncbn.norms import norms_of
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

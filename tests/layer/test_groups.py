@@ -162,6 +162,8 @@ def test_a_size_must_divide_the_number_of_devices():
     message = r"syncbatchnorm\d+: sync_group_size=3 should divide num_devices=4"
     with pytest.raises(ValueError, match=message):
         gluon_syncbn.SyncBatchNorm(num_devices=4, sync_group_size=3)
+    with pytest.raises(ValueError, match="sync_group_size=3 should divide num_devices=1"):
+        gluon_syncbn.SyncBatchNorm(num_devices=0, sync_group_size=3)
     layer = make_layer(draw(), contexts(4), sync_group_size=3)
     with pytest.raises(ValueError, match=message), autograd.record():
         layer(nd.ones((2, CHANNELS)))

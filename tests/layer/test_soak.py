@@ -20,7 +20,7 @@ from tests.support.processes import run_python
 from tests.support.step import MODES
 
 MOST_GROWTH = {"rss_mib": 1.0, "threads": 0, "files": 0, "keys": 0}
-# Processes count the layers of each name, and no name is forgotten: block.py, _Identity.
+# Processes count the layers of each name, and no name is forgotten: naming.py, Identity.
 NAME_OF_A_LAYER_MIB = 160 / 2**20
 NUM_SAMPLES = 50
 
