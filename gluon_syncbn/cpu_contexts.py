@@ -94,14 +94,17 @@ def prepare_cpu_contexts() -> None:
 
 
 def prepare_at_import() -> None:
-    """Prepare CPU contexts if the machine or the user wants it; warn if it is too late."""
+    """Prepare CPU contexts if the machine or the user wants it; warn of what cannot work."""
     global _choice  # noqa: PLW0603
     wanted, why = _choose()
-    if not wanted:
-        _choice = why
-        return
     try:
-        prepare_cpu_contexts()
+        if wanted:
+            prepare_cpu_contexts()
+        elif _gpus_here() and LIBRARY.gpu_build().startswith("not built"):
+            raise RuntimeError(
+                "there is an NVIDIA GPU, but this gluon_syncbn has no GPU backend: "
+                f"{LIBRARY.gpu_build()}"
+            )
     except RuntimeError as error:
         warnings.warn(str(error), UserWarning, stacklevel=4)
     _choice = why
@@ -116,12 +119,14 @@ def _choose() -> tuple[bool, str]:
         )
     if value:
         return value == "1", f"GLUON_SYNCBN_CPU_CONTEXTS is {value}"
-    if not mx.runtime.Features().is_enabled("CUDA"):
-        return True, "MXNet was built without CUDA"
+    if _gpus_here():
+        return False, "MXNet was built for CUDA and there is an NVIDIA GPU"
+    return True, "MXNet was built without CUDA, or there is no NVIDIA GPU"
+
+
+def _gpus_here() -> bool:
     # CUDA is not asked, because a process that has called it cannot use GPUs after a fork.
-    if not any(map(glob.glob, _GPU_FILES)):
-        return True, "there is no NVIDIA GPU"
-    return False, "MXNet was built for CUDA and there is an NVIDIA GPU"
+    return mx.runtime.Features().is_enabled("CUDA") and any(map(glob.glob, _GPU_FILES))
 
 
 def _use_openblas() -> str | None:

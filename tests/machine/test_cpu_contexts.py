@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -218,6 +219,7 @@ def test_recurrent_layers(before, setting):
         (None, True, True, False),
         ("1", True, True, True),
         ("0", False, False, False),
+        ("0", True, True, False),
         ("", True, True, False),
     ],
 )
@@ -231,7 +233,17 @@ def test_what_the_import_decides(variable, cuda, files, prepares, monkeypatch, t
     features = SimpleNamespace(is_enabled=lambda name: cuda and name == "CUDA")
     monkeypatch.setattr(cpu_contexts.mx.runtime, "Features", lambda: features)
     monkeypatch.setattr(cpu_contexts, "_GPU_FILES", (f"{tmp_path}/nvidia[0-9]*", "/nowhere/*"))
-    assert cpu_contexts._choose()[0] is prepares
+    prepared = []
+    monkeypatch.setattr(cpu_contexts, "prepare_cpu_contexts", lambda: prepared.append(True))
+    monkeypatch.setattr(cpu_contexts, "_choice", "")
+    for build in ("not built; install it", "CUDA 11.8.89 for 70"):
+        monkeypatch.setattr(cpu_contexts, "LIBRARY", SimpleNamespace(gpu_build=build.format))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            cpu_contexts.prepare_at_import()
+        assert bool(prepared) is prepares
+        no_backend = cuda and files and not prepares and build.startswith("not")
+        assert [str(each.message).partition(": ")[2] for each in caught] == [build] * no_backend
 
 
 def test_another_value_of_the_variable():
