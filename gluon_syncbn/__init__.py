@@ -4,6 +4,8 @@ The import registers the operator ``SyncBatchNorm`` with MXNet. Exported network
 :class:`SyncBatchNorm` load in any process that has imported this package.
 """
 
+import os as _os
+
 from . import nvidia_libraries as _nvidia_libraries
 
 try:
@@ -75,6 +77,10 @@ __all__ = [
     "update_statistics",
 ]
 
+if "GLUON_SYNCBN_RUN" in _os.environ:  # gluon-syncbn run has started the program
+    from .run.preparation import prepare as _prepare
+
+    _prepare()
 _start()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import atexit
 import functools
+import os
+import subprocess
 import sys
+import tempfile
+import uuid
+from pathlib import Path
 from typing import Any
-
-from . import preparation, program, summary
 
 
 def add_command(commands: Any) -> None:
@@ -64,15 +66,14 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("a script, or -m and a module, is missing")
     if options.num_devices is not None and not options.convert:
         parser.error("--num-devices belongs to --convert; scripts give num_devices to their layers")
-    is_module = options.module is not None
-    if not is_module and not program.is_readable(arguments[0]):
-        summary.print_error(f"error: {arguments[0]} is not a file that can be read")
-        sys.exit(2)
-    summarize = functools.partial(summary.summarize, options.convert)
-    preparation.prepare(options.convert, options.num_devices, summarize)
-    try:
-        program.run(arguments, is_module)
-    except program.NothingToRunError as error:
-        atexit.unregister(summarize)
-        summary.print_error(f"{sys.executable}: {error}")
-        sys.exit(1)
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        parser.error("Python's options -E, -I and -S keep run from reaching the program")
+    file = f"{tempfile.gettempdir()}/gluon-syncbn-run-{uuid.uuid4().hex}"  # of child processes
+    settings = (os.getpid(), int(options.convert), options.num_devices or 0, file)
+    os.environ["GLUON_SYNCBN_RUN"] = " ".join(map(str, settings))
+    folders = [str(Path(__file__).resolve().with_name("at_start")), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    # As multiprocessing passes the options of Python to its processes.
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    arguments = [*flags, "--" if options.module is None else "-m", *arguments]
+    os.execv(sys.executable, [sys.executable, *arguments])

@@ -44,7 +44,7 @@ def replace_in_mxnet(theirs: Any, ours: Any) -> None:
 
 def _convert_new_layers(num_devices: int | None) -> None:
     """Make a SyncBatchNorm of each BatchNorm that can be one, before its first call."""
-    new: weakref.WeakSet[Any] = weakref.WeakSet()
+    examined: weakref.WeakSet[Any] = weakref.WeakSet()
     lock = threading.RLock()
 
     def convert(layer: Any) -> None:
@@ -56,24 +56,20 @@ def _convert_new_layers(num_devices: int | None) -> None:
         synchronize(layer, name, num_devices, None)
         made.append(name)
 
+    # Not in the constructor: copies do not call it, and subclasses change the layer after it.
     def converting(call: Callable) -> Callable:
         @functools.wraps(call)
         def convert_and_call(block: Any, *args: Any, **kwargs: Any) -> Any:
-            if block in new:
+            if isinstance(block, _BatchNorm) and block not in examined:
                 with lock:
-                    if block in new:  # else another thread has converted it
-                        convert(block)
-                        new.discard(block)
+                    if block not in examined:  # else another thread has converted it
+                        if not isinstance(block, SyncBatchNorm):
+                            convert(block)
+                        examined.add(block)
             return call(block, *args, **kwargs)
 
         return convert_and_call
 
-    def note(layer: Any) -> None:
-        if not isinstance(layer, SyncBatchNorm):
-            new.add(layer)
-
-    # At the end of this constructor, those of subclasses have yet to change the layer.
-    _after_init(_BatchNorm, note)
     wrap_method(gluon.Block, "__call__", converting)
 
 

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from mxnet.base import _Null
+from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES
 from ..mxnet_versions import is_tracing
+from ..symbols.exporting import to_batchnorm, write_fixed_gammas
 from ..symbols.graph import Graph, is_true
+from .first_calls import wrap_method
 from .layers import replace_in_mxnet
 from .summary import left_operators, made
 
@@ -39,6 +42,9 @@ def replace() -> None:
         replace_in_mxnet(function, _loading(function))
     for _, function in _functions(("BatchNorm", "batch_norm"), "mxnet.symbol"):
         replace_in_mxnet(function, _counting(function))
+    for function in (mx.viz.print_summary, mx.viz.plot_network):
+        replace_in_mxnet(function, _showing(function))
+    wrap_method(MXNetGraph, "create_onnx_graph_proto", _exporting)
 
 
 def _functions(names: tuple[str, ...], package: str = "mxnet") -> list[tuple[str, FunctionType]]:
@@ -156,3 +162,25 @@ def _counting(theirs: Callable) -> Callable:
         return theirs(*args, **kwargs)
 
     return call
+
+
+def _showing(theirs: Callable) -> Callable:
+    """Return a function that shows a symbol, with BatchNorm in the place of this operator."""
+
+    @functools.wraps(theirs)
+    def show(symbol: Any, *args: Any, **kwargs: Any) -> Any:
+        return theirs(to_batchnorm(symbol), *args, **kwargs)
+
+    return show
+
+
+def _exporting(theirs: Callable) -> Callable:
+    """Return the method by which MXNet writes ONNX files, with BatchNorm as above."""
+
+    @functools.wraps(theirs)
+    def export(graph: Any, sym: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        sym, params = to_batchnorm(sym), {**params}
+        write_fixed_gammas(sym, params)
+        return theirs(graph, sym, params, *args, **kwargs)
+
+    return export

@@ -1,36 +1,47 @@
-"""What ``gluon-syncbn run`` says at the end of a program."""
+"""What ``gluon-syncbn run`` says at the end of a program.
+
+It imports nothing of the package: it also runs where mxnet has not been imported.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
 from collections import Counter
-
-from ..library import LIBRARY
+from pathlib import Path
+from typing import Any, Callable, Collection
 
 _NAMES_SHOWN = 3
 
 made: list[str] = []  # layers and operators of the program that can synchronize
 left_layers: Counter[str] = Counter()  # its other norm layers, by class
 left_operators: Counter[str] = Counter()  # its other norm operators, by name
+rounds: Callable[[], str] = str  # of the library, once mxnet is imported
 
 
-def summarize(converts: bool) -> None:
-    """Print which layers synchronized; warn if none did."""
-    if not say_rounds():
-        if made:
-            _say(
-                f"warning: nothing was synchronized, although the program made "
-                f"{_count(len(made), 'SyncBatchNorm')}: none was trained on several devices"
-            )
-        elif converts:
-            _say("warning: nothing was synchronized, because the program made no BatchNorm layer")
-        else:
-            _say(
-                "warning: nothing was synchronized, because the program made no SyncBatchNorm. "
-                "Does it need an option, such as --syncbn? run --convert converts plain BatchNorm "
-                "layers"
-            )
+def report(root: int, file: str) -> None:
+    """Add to `file` what a child process of `root` has done; the last line of a process counts."""
+    counts = [len(made), left_layers, left_operators]
+    if os.getpid() != root and (any(counts) or rounds()):
+        line = json.dumps([os.getpid(), rounds(), *counts]) + "\n"
+        with Path(file).open("ab", buffering=0) as stream:  # one write, which others cannot break
+            stream.write(line.encode())
+
+
+def summarize(converts: bool, file: str) -> None:
+    """Print which layers synchronized, here and in the children; warn if none did."""
+    children = _read_reports(file)
+    _say_rounds(rounds())
+    alike = Counter(text for text, *_ in children)
+    for text, number in alike.items():
+        _say_rounds(text, f"{_count(number, 'other process', 'es')}: ")
+    for _, _, layers, operators in children:
+        left_layers.update(layers)
+        left_operators.update(operators)
+    if not rounds() and not any(alike):
+        _warn(converts, len(made) + sum(number for _, number, *_ in children))
     for kind, number in left_layers.items():
         _say(
             f"{_count(number, 'layer')} of {kind} stayed: --convert converts layers that compute "
@@ -43,31 +54,48 @@ def summarize(converts: bool) -> None:
         )
 
 
-def say_rounds() -> bool:
-    """Print which layers synchronized; return whether any did."""
+def _read_reports(file: str) -> Collection[list[Any]]:
+    if not Path(file).exists():
+        return []
+    reports = [json.loads(line) for line in Path(file).read_text().splitlines()]
+    Path(file).unlink()
+    return {process: counts for process, *counts in reports}.values()
+
+
+def _warn(converts: bool, number: int) -> None:
+    if number:
+        _say(
+            f"warning: nothing was synchronized, although the program made "
+            f"{_count(number, 'SyncBatchNorm')}: none was trained on several devices"
+        )
+    elif converts:
+        _say("warning: nothing was synchronized, because the program made no BatchNorm layer")
+    else:
+        _say(
+            "warning: nothing was synchronized, because the program made no SyncBatchNorm. "
+            "Does it need an option, such as --syncbn? run --convert converts plain BatchNorm "
+            "layers"
+        )
+
+
+def _say_rounds(text: str, process: str = "") -> None:
     layers: dict[tuple[str, str], list[str]] = {}
-    for line in LIBRARY.rounds().splitlines():
-        layer, rounds, devices = line.split("\t")
+    for line in text.splitlines():
+        layer, number, devices = line.split("\t")
         name = re.sub(r"^SyncBatchNorm '(.*?)'", r"\1", layer)
-        layers.setdefault((rounds, devices), []).append(name)
-    for (rounds, devices), names in layers.items():
+        layers.setdefault((number, devices), []).append(name)
+    for (number, devices), names in layers.items():
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
         _say(
-            f"{_count(len(names), 'layer')} ({shown}) synchronized {devices} in "
-            f"{_count(int(rounds), 'round')}{' each' * (len(names) > 1)}"
+            f"{process}{_count(len(names), 'layer')} ({shown}) synchronized {devices} in "
+            f"{_count(int(number), 'round')}{' each' * (len(names) > 1)}"
         )
-    return bool(layers)
-
-
-def print_error(text: str) -> None:
-    """Print to stderr; if the program was started without one, to nowhere."""
-    if sys.stderr is not None:
-        print(text, file=sys.stderr)
 
 
 def _say(text: str) -> None:
-    print_error(f"gluon_syncbn: {text}")
+    if sys.stderr is not None:  # the program may have been started without
+        print(f"gluon_syncbn: {text}", file=sys.stderr)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{plural * (number != 1)}"

@@ -133,7 +133,7 @@ class PlainFiles:
                 "do the two files belong together?"
             )
         self.aux = {name: aux[name] for name in states}
-        _write_fixed_gammas(self.symbol, self.args)
+        write_fixed_gammas(self.symbol, self.args)
         self.report = FoldReport()
         if fold:
             self.symbol, self.args, self.aux, self.report = fold_batchnorm(
@@ -149,7 +149,7 @@ class PlainFiles:
         self.symbol.save(symbol_file)
 
 
-def _write_fixed_gammas(symbol: mx.sym.Symbol, args: Arrays) -> None:
+def write_fixed_gammas(symbol: mx.sym.Symbol, args: Arrays) -> None:
     """Write 1 where ``fix_gamma=True`` ignores gamma, as training with BatchNorm does.
 
     Other readers of the files use gamma, such as MXNet's exporter to ONNX.

@@ -22,12 +22,15 @@ from tests.support.processes import ROOT, clean_environment
 RUN = ("-m", "gluon_syncbn", "run")
 
 
-def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+def python(
+    folder: Path, *arguments: str, stdin: str = "", PYTHONPATH: str = str(ROOT)
+) -> subprocess.CompletedProcess:
     """Run Python in `folder`, which has the program, with the package importable."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", *arguments],
-        env={**clean_environment(), "PYTHONPATH": str(ROOT)},
+        env={**clean_environment(), "PYTHONPATH": PYTHONPATH},
         cwd=folder,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=120,
@@ -58,87 +61,52 @@ def run_and_compare(
 
 
 FACTS = """
-import pickle, sys
-import beside
-class Mine: pass
-number: int = 1
-names = sorted(set(globals()) - {"__warningregistry__"})
-assert type(pickle.loads(pickle.dumps(Mine()))) is Mine
-import __main__
-assert __main__.Mine is Mine and __annotations__ == {"number": int}
-print(__name__, __file__, __package__, __spec__ and __spec__.name, sys.argv, sys.path[0], names)
+import sys
+print(__name__, __file__, __package__, __spec__ and __spec__.name, sys.argv, sys.path)
+print(sys.flags, sys.warnoptions, sorted({*sys.modules} - {"atexit"}))
 """
+COMMANDS = {
+    "script": ("-O", "-X", "utf8", "--", "folder/__main__.py", "-m", "--convert"),
+    "folder": ("folder", "x"),
+    "zip": ("folder.zip",),
+    "module": ("-m", "folder", "-h", "--", "x"),
+    "link": ("link.py",),
+    "stdin": ("-", "x"),
+}
 ENDINGS = {
-    "error": ("def fail():\n    1 / 0\nfail()\n", ("folder/program.py", "-m", "--convert")),
-    "message": ("sys.exit('goodbye')\n", ("-m", "folder.program", "-h", "--", "x")),
-    "interrupt": ("raise KeyboardInterrupt\n", ("folder/program.py",)),
-    "own hook": (
-        "sys.excepthook = lambda *error: print('hook', *error[:2])\nraise ValueError('v')\n",
-        ("folder/program.py",),
-    ),
-    "syntax": ("x = = 1\n", ("folder/program.py",)),
+    "script": "def fail():\n    1 / 0\nfail()\n",
+    "module": "sys.exit('goodbye')\n",
+    "link": "raise KeyboardInterrupt\n",
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_program_sees_what_python_shows_it(ending, tmp_path):
-    text, command = ENDINGS[ending]
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (tmp_path / "beside.py").touch()
-    (folder / "beside.py").touch()
-    (folder / "program.py").write_text(FACTS + text)
-    expected, result = python(tmp_path, *command), python(tmp_path, *RUN, *command)
-    assert result.stdout == expected.stdout
-    assert result.returncode == expected.returncode != 0
-    # Between the interpreter and the program there are frames of runpy, as with python -m. MXNet 2
-    # says which pool of memory it takes.
-    runpy = r'  File "<frozen runpy>".*\n|  File ".*/runpy.py".*\n(    .*\n)*|.*storage\.cc.*\n'
-    theirs, ours = (re.sub(runpy, "", each.stderr) for each in (expected, result))
-    assert ours.startswith(theirs)
-    warning = "nothing was synchronized, because the program made no SyncBatchNorm"
-    assert warning in ours[len(theirs) :]
-
-
-def test_a_link_to_a_program_imports_from_the_programs_folder(tmp_path):
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_program_sees_what_python_shows_it(kind, tmp_path):
+    text, command = FACTS + ENDINGS.get(kind, ""), COMMANDS[kind]
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "beside.py").touch()
-    (tmp_path / "folder" / "program.py").write_text("import beside, sys\nprint(sys.path[0])\n")
-    (tmp_path / "link.py").symlink_to("folder/program.py")
-    expected, result = python(tmp_path, "link.py"), python(tmp_path, *RUN, "link.py")
-    assert result.stdout == expected.stdout == f"{(tmp_path / 'folder').resolve()}\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("folder", "x"),
-        ("folder.zip",),
-        ("--", "folder/__main__.py", "-m"),
-        ("-m", "folder"),
-        ("-m", "no_such_module"),
-        ("-m", "json"),  # a package without __main__
-        ("nothing",),
-        ("latin.py",),
-    ],
-    ids=" ".join,
-)
-def test_what_python_runs(command, tmp_path):
-    for folder in ("folder", "nothing"):
-        (tmp_path / folder).mkdir()
-    main = "import sys\nprint(sys.argv, sys.path[0], __name__, __file__, __package__)\n"
-    (tmp_path / "folder" / "__main__.py").write_text(main)
+    (tmp_path / "folder" / "__main__.py").write_text(text)
+    (tmp_path / "link.py").symlink_to("folder/__main__.py")
+    (tmp_path / "sitecustomize.py").write_text("print('own')\n")
     with zipfile.ZipFile(tmp_path / "folder.zip", "w") as archive:
-        archive.writestr("__main__.py", main)
-    (tmp_path / "latin.py").write_bytes(b"# coding: latin-1\nprint(ascii('\xe9'))\n")
-    expected, result = python(tmp_path, *command), python(tmp_path, *RUN, *command)
-    assert result.stdout == expected.stdout
+        archive.writestr("__main__.py", text)
+    flags = 3 if kind == "script" else 0
+    paths = f"{ROOT}:{tmp_path}"
+    expected = python(tmp_path, *command, stdin=text, PYTHONPATH=paths)
+    command = (*command[:flags], *RUN, *command[flags:])
+    result = python(tmp_path, *command, stdin=text, PYTHONPATH=paths)
+    assert result.stdout == f"own\n{expected.stdout}"  # the command is a Python, too
     assert result.returncode == expected.returncode
+    warning = "warning: nothing was synchronized, because the program did not import mxnet"
+    # At its import, MXNet 2 says which pool of memory it takes.
     said = re.sub(r".*storage\.cc.*\n", "", result.stderr)
-    if result.returncode == 0:
-        assert re.fullmatch("gluon_syncbn: .*\n", said)
-    else:
-        assert said == expected.stderr
+    assert said == f"{expected.stderr}gluon_syncbn: {warning}\n"
+
+
+def test_a_program_has_the_package_of_the_command(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import gluon_syncbn\nprint(gluon_syncbn.__file__)\n")
+    result = python(ROOT, *RUN, str(program), PYTHONPATH="")
+    assert result.stdout == f"{ROOT}/gluon_syncbn/__init__.py\n"
 
 
 def test_nothing_is_said_without_stderr(tmp_path):
@@ -548,33 +516,151 @@ def test_the_operator_of_numpy_arrays(how, tmp_path):
     assert "synchronized cpu(0), cpu(1) in 1 round" in said
 
 
-# A process that imports everything anew.
 CHILDREN = """
-import multiprocessing, sys
+import multiprocessing, subprocess, sys
 from mxnet import gluon
 from tests.support.program import *
 
 kinds = gluon.nn if hasattr(gluon.nn, "SyncBatchNorm") else gluon.contrib.nn
 
-def train():
+def train(steps):
     net = kinds.SyncBatchNorm(num_devices=2)
     net.initialize(ctx=ctx)
-    with mx.autograd.record():
-        outs = [net(part) for part in split(x)]
+    for _ in range(steps):
+        with mx.autograd.record():
+            outs = [net(part) for part in split(x)]
+        mx.nd.waitall()
     save(outs)
 
-if __name__ == "__main__":
-    child = multiprocessing.get_context(sys.argv[1]).Process(target=train)
-    child.start()
-    child.join()
-    assert child.exitcode == 0
+if __name__ == "__main__" and "again" in sys.argv:
+    train(2)
+elif __name__ == "__main__":
+    train(1)
+    list(gluon.data.DataLoader(list(range(2)), 1, num_workers=1))  # its process says nothing
+    if sys.argv[1] == "subprocess":
+        children = [subprocess.Popen([sys.executable, __file__, "again"]) for _ in range(2)]
+        assert [each.wait() for each in children] == [0, 0]
+    else:
+        child = multiprocessing.get_context(sys.argv[1]).Process(target=train, args=(2,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
 """
 
 
-@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver", "subprocess"])
 def test_processes_that_the_program_starts(how, tmp_path):
     said, *_ = run_and_compare(tmp_path, CHILDREN, how)
-    assert ("synchronized cpu(0), cpu(1) in 1 round" in said) == (how == "spawn")
+    counts = re.findall("^gluon_syncbn: (.*?)1 layer .* in (.*)", said, flags=re.MULTILINE)
+    others = "2 other processes: " if how == "subprocess" else "1 other process: "
+    assert counts == [("", "1 round"), (others, "2 rounds")]
+
+
+# Neither program imports mxnet before it starts a process.
+STARTERS = {
+    "command": """
+import subprocess, sys
+subprocess.run([sys.executable, "children.py", "again"], check=True)
+""",
+    "fork": """
+import multiprocessing, runpy, sys
+def train():
+    sys.argv.append("again")
+    runpy.run_path("children.py", run_name="__main__")
+child = multiprocessing.get_context("fork").Process(target=train)
+child.start()
+child.join()
+assert child.exitcode == 0
+""",
+}
+
+
+@pytest.mark.parametrize("how", STARTERS)
+def test_a_program_that_only_starts_processes(how, tmp_path):
+    (tmp_path / "children.py").write_text(CHILDREN)
+    said, *_ = run_and_compare(tmp_path, STARTERS[how], "")
+    assert re.search(r"^gluon_syncbn: 1 other process: 1 layer .* in 2 rounds$", said, re.MULTILINE)
+    assert "warning" not in said
+
+
+# Copies of networks are made without a constructor. MXNet puts all on one context.
+COPIES = """
+import copy, multiprocessing, pickle, sys
+from mxnet import gluon
+from tests.support.program import *
+
+def step(net):
+    for each in net.collect_params().values():
+        each.reset_ctx(ctx)
+    with mx.autograd.record():
+        outs = [net(part) for part in split(x)]
+    mx.nd.waitall()
+    return outs
+
+def train(pickled):
+    save(step(pickle.loads(pickled)))
+
+make = copy.deepcopy if sys.argv[1] == "deepcopy" else lambda net: pickle.loads(pickle.dumps(net))
+if __name__ == "__main__":
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.BatchNorm())
+    net.initialize()
+    if sys.argv[1] == "spawn":
+        pickled = pickle.dumps(net)
+        child = multiprocessing.get_context("spawn").Process(target=train, args=(pickled,))
+        child.start()
+        child.join()
+    else:
+        before = make(net)
+        step(net)
+        after = make(net)
+        after.hybridize()
+        save(step(net), before=step(before), after=step(after))
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["deepcopy", *(pytest.param(how, marks=only_1) for how in ("pickle", "spawn"))]
+)
+def test_copies_are_converted(how, tmp_path):
+    _, found, expected = run_and_compare(tmp_path, COPIES, how, options=("--convert",))
+    for name in ("before", "after") if how != "spawn" else ():
+        assert relative_error(found[name].reshape(expected.out.shape), expected.out) < 1e-5
+
+
+# What a program writes and prints of a converted network.
+FILES = """
+import mxnet as mx
+import onnxruntime
+from mxnet.gluon import nn
+from tests.support.either_mxnet import nd
+from tests.support.program import *
+
+net = nn.HybridSequential()
+net.add(nn.BatchNorm(epsilon=0.1), nn.BatchNorm(scale=False, gamma_initializer=mx.init.Constant(3)))
+net.initialize(ctx=ctx)
+net.hybridize()
+with mx.autograd.record():
+    outs = [net(part) for part in split(x)]
+mx.nd.waitall()
+net.export("net")
+mx.viz.print_summary(mx.sym.load("net-symbol.json"), {"data": x.shape})
+mx.onnx.export_model("net-symbol.json", "net-0000.params", [x.shape], "float32", "net.onnx")
+session = onnxruntime.InferenceSession("net.onnx", providers=["CPUExecutionProvider"])
+expected = net(nd.array(x, ctx=ctx[0])).asnumpy()
+(found,) = session.run(None, {"data": x.astype("float32")})
+np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_files_and_summaries_are_those_of_the_network_as_it_was(tmp_path):
+    (tmp_path / "program.py").write_text(FILES)
+    expected = python(tmp_path, "program.py")
+    result = python(tmp_path, *RUN, "--convert", "program.py")
+    assert expected.returncode == result.returncode == 0, expected.stderr + result.stderr
+    assert "synchronized cpu(0), cpu(1) in 1 round each" in result.stderr
+    assert result.stdout == expected.stdout
+    assert "Total params: 16" in result.stdout
 
 
 UNUSED = """
@@ -609,7 +695,6 @@ def test_layers_that_never_synchronize_are_a_warning(tmp_path):
     ("options", "message"),
     [
         ((), "a script, or -m and a module, is missing"),
-        (("none.py",), "error: none.py is not a file that can be read"),
         (("--num-devices", "2", "x.py"), "--num-devices belongs to --convert"),
         (("--num-devices", "0", "--convert", "x.py"), "'0' should be a whole number of at least 1"),
     ],
@@ -620,3 +705,9 @@ def test_wrong_options_are_named(options, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["run", *options])
     assert message in capsys.readouterr().err
+
+
+def test_options_of_python_that_ignore_the_environment():
+    result = python(ROOT, "-E", *RUN, "x.py")
+    assert result.returncode == 2
+    assert "Python's options -E, -I and -S keep run from reaching the program" in result.stderr

@@ -1,0 +1,1 @@
+"""The folder that ``gluon-syncbn run`` puts first in PYTHONPATH."""
