@@ -8,15 +8,13 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
-from ..block import SyncBatchNorm, contexts_of
+from ..block import SyncBatchNorm
 from ..convert import difference_from_batchnorm, synchronize
 from ..mxnet_versions import IS_2, PLAIN_NORMS
 from ..naming import name_of
-from ..symbols.conversion import number_devices
 from .first_calls import wrap_method
 from .summary import left_layers, made
 
@@ -27,11 +25,16 @@ if TYPE_CHECKING:
 def replace(convert: bool, num_devices: int | None) -> None:
     """Put SyncBatchNorm wherever MXNet's own can be imported from, and note the layers made."""
     replace_in_mxnet(PLAIN_NORMS[1], SyncBatchNorm)
-    _after_init(SyncBatchNorm, lambda layer: made.append(name_of(layer)))
+    init = SyncBatchNorm.__init__
+
+    @functools.wraps(init)
+    def init_and_note(layer: Any, *args: Any, **kwargs: Any) -> None:
+        init(layer, *args, **kwargs)
+        made.add(name_of(layer))
+
+    SyncBatchNorm.__init__ = init_and_note  # type: ignore[method-assign]
     if convert:
         _convert_new_layers(num_devices)
-    if not IS_2:
-        _number_devices_later()
 
 
 def replace_in_mxnet(theirs: Any, ours: Any) -> None:
@@ -54,7 +57,7 @@ def _convert_new_layers(num_devices: int | None) -> None:
         # The layers of MXNet 2 have no names yet.
         name = f"batchnorm{len(made)}" if IS_2 else layer.name
         synchronize(layer, name, num_devices, None)
-        made.append(name)
+        made.add(name)
 
     # Not in the constructor: copies do not call it, and subclasses change the layer after it.
     def converting(call: Callable) -> Callable:
@@ -71,41 +74,3 @@ def _convert_new_layers(num_devices: int | None) -> None:
         return convert_and_call
 
     wrap_method(gluon.Block, "__call__", converting)
-
-
-def _after_init(block: type, then: Callable) -> None:
-    init = block.__init__  # type: ignore[misc]
-
-    @functools.wraps(init)
-    def init_and_then(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        then(self)
-
-    block.__init__ = init_and_then  # type: ignore[misc]
-
-
-def _number_devices_later() -> None:
-    """Complete networks that became symbols before their parameters had contexts."""
-    seen: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
-
-    def numbering(forward: Callable) -> Callable:
-        @functools.wraps(forward)
-        def number_and_forward(block: Any, *inputs: Any) -> Any:
-            arguments, symbol = block._cached_graph
-            original, number = seen.setdefault(block, (symbol, 0))
-            contexts = next(filter(None, map(contexts_of, block.params.values())), [])
-            if contexts and len(contexts) != number:  # programs move networks, too
-                seen[block] = original, len(contexts)
-                numbered = number_devices(original, len(contexts))
-                if numbered is not original:
-                    block._cached_graph = arguments, numbered
-                    block._clear_cached_op()
-            return forward(block, *inputs)
-
-        return number_and_forward
-
-    def number_of_module(module: Any) -> None:
-        module._symbol = number_devices(module._symbol, len(module._context))
-
-    wrap_method(gluon.SymbolBlock, "forward", numbering)
-    _after_init(mx.mod.Module, number_of_module)

@@ -1,25 +1,24 @@
-"""Replaces MXNet's operator SyncBatchNorm, in functions, symbols and files.
-
-MXNet's own operator is the model. Its function makes a symbol first, which has the name, the
-variables and the attributes that MXNet gives them. This package's operator takes them over.
-"""
+"""Replaces MXNet's operators: SyncBatchNorm of arrays, and norms of symbols before they run."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
+import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
+from mxnet import gluon
 from mxnet.base import _Null
 from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 
-from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES
-from ..mxnet_versions import is_tracing
+from ..block import contexts_of
+from ..mxnet_versions import IS_2, is_tracing
+from ..symbols.conversion import convert_nodes, own_attributes
 from ..symbols.exporting import to_batchnorm, write_fixed_gammas
-from ..symbols.graph import Graph, is_true
+from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
 from .first_calls import wrap_method
 from .layers import replace_in_mxnet
 from .summary import left_operators, made
@@ -27,64 +26,50 @@ from .summary import left_operators, made
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_THEIRS = "_contrib_SyncBatchNorm"
-_NAMES = ("SyncBatchNorm", "sync_batch_norm")
 _INPUTS = ("data", "gamma", "beta", "moving_mean", "moving_var")
 
 
-def replace() -> None:
-    """Replace every function of MXNet that calls its operator, and those that load symbols."""
+def replace(convert: bool, num_devices: int | None) -> None:
+    """Replace MXNet's operators where arrays are computed, and where symbols get arrays."""
     make_symbol = mx.sym.contrib.SyncBatchNorm
-    for module_name, function in _functions(_NAMES):
-        own = _symbols if ".symbol" in module_name else functools.partial(_arrays, make_symbol)
-        replace_in_mxnet(function, own(function, "numpy" in module_name))
-    for _, function in _functions(("load", "load_json", "fromjson"), "mxnet.symbol"):
-        replace_in_mxnet(function, _loading(function))
-    for _, function in _functions(("BatchNorm", "batch_norm"), "mxnet.symbol"):
-        replace_in_mxnet(function, _counting(function))
+    for function, numpy in _functions("SyncBatchNorm", "sync_batch_norm"):
+        replace_in_mxnet(function, _computing(make_symbol, function, numpy))
+    if convert:
+        for function, _ in _functions("BatchNorm", "batch_norm"):
+            replace_in_mxnet(function, _noting(function))
+    nodes = _Nodes(convert, num_devices)
+    wrap_method(gluon.HybridBlock, "_build_cache", nodes.of_block)
+    wrap_method(gluon.SymbolBlock, "forward", nodes.of_symbol_block)
+    for name in ("_bind", "_simple_bind") if IS_2 else ("bind", "simple_bind"):
+        wrap_method(mx.sym.Symbol, name, nodes.of_symbol)
+    if not IS_2:
+        group = mx.mod.executor_group.DataParallelExecutorGroup
+        wrap_method(group, "__init__", nodes.of_executors)
     for function in (mx.viz.print_summary, mx.viz.plot_network):
         replace_in_mxnet(function, _showing(function))
     wrap_method(MXNetGraph, "create_onnx_graph_proto", _exporting)
 
 
-def _functions(names: tuple[str, ...], package: str = "mxnet") -> list[tuple[str, FunctionType]]:
-    """List functions of MXNet by their names, with the first module that has each."""
-    found: dict[FunctionType, str] = {}
+def _functions(*names: str) -> list[tuple[FunctionType, bool]]:
+    """List MXNet's functions of arrays by their names, and say whether they take those of NumPy."""
+    found: dict[FunctionType, bool] = {}
     for module_name, module in sorted(sys.modules.items()):
-        if f"{module_name}.".startswith(f"{package}."):
+        if module_name.partition(".")[0] == "mxnet" and ".symbol" not in module_name:
             for name in names:
                 function = vars(module).get(name)
                 if isinstance(function, FunctionType):
-                    found.setdefault(function, module_name)
-    return [(module_name, function) for function, module_name in found.items()]
+                    found.setdefault(function, "numpy" in module_name)
+    return list(found.items())
 
 
-def _symbols(theirs: Callable, numpy: bool) -> Callable:
-    """Return a function that makes a symbol, with the arguments of MXNet's."""
-
-    @functools.wraps(theirs)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        symbol = theirs(*args, **kwargs)
-        if _leave(symbol.list_attr()):
-            return symbol
-        attributes = _own_attributes(symbol.list_attr(), symbol.name, in_graph=True)
-        made.append(symbol.name)
-        # MXNet has applied the managers of names and attributes already. What it wrote into the
-        # node comes before what a scope says.
-        hidden = {key: attributes.pop(key) for key in [*attributes] if key.startswith("__")}
-        with mx.name.NameManager():
-            own = mx.sym.Custom(*symbol.get_children(), name=symbol.name, attr=hidden, **attributes)
-        return own.as_np_ndarray() if numpy else own
-
-    return call
-
-
-def _arrays(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable:
-    """Return a function that computes, with the arguments of MXNet's."""
+def _computing(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable:
+    """Return a function that computes SyncBatchNorm, with the arguments of MXNet's."""
     signature = inspect.signature(theirs)
 
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if numpy and is_tracing():  # a node of a graph
+            return theirs(*args, **kwargs)
         given = signature.bind(*args, **kwargs).arguments
         given.update(given.pop("kwargs", {}))
         inputs = [given.pop(name, None) for name in _INPUTS]
@@ -92,76 +77,105 @@ def _arrays(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable:
         # MXNet checks the attributes.
         attributes = {key: value for key, value in given.items() if value is not _Null}
         checked = make_symbol(name="checked", **attributes).list_attr()
-        if _leave(checked):
+        key = checked["key"]
+        if is_true(checked.get("output_mean_var")):
+            left_operators[name or key] = THEIR_SYNC_BATCH_NORM
             return theirs(*args, **kwargs)
+        own = {"num_devices": "1", **own_attributes(checked, key), "scope": "key"}
         custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
-        return custom(
-            *[array for array in inputs if array is not None],
-            name=name,
-            out=out,
-            **_own_attributes(checked, name, in_graph=numpy and is_tracing()),
-        )
+        arrays = [array for array in inputs if array is not None]
+        return custom(*arrays, name=name, out=out, **own)
 
     return call
 
 
-def _leave(theirs: dict[str, str]) -> bool:
-    """Count MXNet's operator if it stays, because it returns statistics too; return whether."""
-    stays = is_true(theirs.get("output_mean_var"))
-    if stays:
-        left_operators[_THEIRS] += 1
-    return stays
-
-
-def _own_attributes(theirs: dict[str, str], name: str | None, in_graph: bool) -> dict[str, Any]:
-    """Translate the attributes of MXNet's operator."""
-    layer, number = name or theirs["key"], theirs.get("ndev", "1")
-    kept = {
-        key: value
-        for key, value in theirs.items()
-        if key in SHARED_ATTRIBUTES or key.startswith("__")
-    }
-    return {
-        **kept,
-        "op_type": OP_TYPE,
-        "num_devices": "1" if number == "0" else number,  # as of the layer
-        # Nodes of a graph need no key. It is for messages, and MXNet's may be a number.
-        "key": layer if in_graph else theirs["key"],
-        "scope": "graph" if in_graph else "key",
-        **({"version": ATTRIBUTES_VERSION} if in_graph else {}),
-    }
-
-
-def _loading(theirs: Callable) -> Callable:
-    """Return a function that loads a symbol, and replaces MXNet's operator in it."""
-
-    @functools.wraps(theirs)
-    def load(*args: Any, **kwargs: Any) -> Any:
-        symbol = theirs(*args, **kwargs)
-        graph = Graph(symbol)
-        left_operators.update(node["op"] for node in graph.nodes if node["op"] == "BatchNorm")
-        found = [
-            node for node in graph.nodes if node["op"] == _THEIRS and not _leave(node["attrs"])
-        ]
-        for node in found:
-            attributes = _own_attributes(node["attrs"], node["name"], in_graph=True)
-            made.append(node["name"])
-            node["op"], node["attrs"] = "Custom", {k: str(v) for k, v in attributes.items()}
-        return graph.to_symbol() if found else symbol
-
-    return load
-
-
-def _counting(theirs: Callable) -> Callable:
-    """Return a function that counts the BatchNorms of a program which are not layers of Gluon."""
+def _noting(theirs: Callable) -> Callable:
+    """Return a function that notes BatchNorms of arrays which are not layers of Gluon."""
 
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("name") != "fwd":  # as layers call it
-            left_operators["BatchNorm"] += 1
+        if kwargs.get("name") != "fwd" and not is_tracing():  # as layers call it
+            left_operators["of arrays"] = "BatchNorm"
         return theirs(*args, **kwargs)
 
     return call
+
+
+class _Nodes:
+    """Makes the norms of symbols synchronized, once the number of devices is known."""
+
+    def __init__(self, convert: bool, num_devices: int | None) -> None:
+        self._convert = convert
+        self._num_devices = num_devices
+        # For each block, its symbol before the conversion, and the number of contexts.
+        self._known: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
+
+    def of_symbol_block(self, forward: Callable) -> Callable:
+        """Wrap the method that calls a SymbolBlock. Programs move networks, too."""
+
+        @functools.wraps(forward)
+        def convert_and_forward(block: Any, *args: Any) -> Any:
+            inputs, symbol = block._cached_graph
+            before, known = self._known.get(block, (symbol, 0))
+            contexts = map(contexts_of, block.collect_params().values())
+            number = len(next(filter(None, contexts), []))
+            if number not in (0, known):
+                self._known[block] = before, number
+                block._cached_graph = inputs, self._converted(before, number)
+                block._clear_cached_op()
+            return forward(block, *args)
+
+        return convert_and_forward
+
+    def of_block(self, build: Callable) -> Callable:
+        """Wrap the method that makes an operator of a network's graph.
+
+        BatchNorms stay, as they do in calls of this network that is not hybridized.
+        """
+
+        @functools.wraps(build)
+        def convert_and_build(block: Any, *args: Any, **kwargs: Any) -> Any:
+            inputs, symbol = block._get_graph(*args)
+            block._cached_graph = inputs, self._converted(symbol, None)
+            return build(block, *args, **kwargs)
+
+        return convert_and_build
+
+    def of_symbol(self, bind: Callable) -> Callable:
+        """Wrap a method that binds a symbol to arrays, of how many devices is not known."""
+
+        @functools.wraps(bind)
+        def convert_and_bind(symbol: Any, *args: Any, **kwargs: Any) -> Any:
+            return bind(self._converted(symbol, None), *args, **kwargs)
+
+        return convert_and_bind
+
+    def of_executors(self, init: Callable) -> Callable:
+        """Wrap the constructor of the executors of a Module, one for each context."""
+
+        @functools.wraps(init)
+        def convert_and_init(
+            group: Any, symbol: Any, contexts: Any, *args: Any, **kwargs: Any
+        ) -> None:
+            init(group, self._converted(symbol, len(contexts)), contexts, *args, **kwargs)
+
+        return convert_and_init
+
+    def _converted(self, symbol: Any, number: int | None) -> Any:
+        graph = Graph(symbol)
+        converted, _ = convert_nodes(graph, operators=(THEIR_SYNC_BATCH_NORM,))
+        unknown = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
+        if number is not None:
+            number = self._num_devices or number
+            for index in unknown:
+                graph.nodes[index]["attrs"]["num_devices"] = str(number)
+            if self._convert:
+                converted += convert_nodes(graph, number, ("BatchNorm",))[0]
+        made.update(converted)
+        for node in (graph.nodes[index] for index in graph.plain_norms()):
+            if number is not None or not node["name"].endswith("fwd"):  # as layers name it
+                left_operators[node["name"]] = node["op"]
+        return graph.to_symbol() if converted or (unknown and number) else symbol
 
 
 def _showing(theirs: Callable) -> Callable:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def prepare() -> None:
     """Replace layers and operators as ``GLUON_SYNCBN_RUN`` says, and count what synchronizes."""
     root, convert, num_devices, file = os.environ["GLUON_SYNCBN_RUN"].split(" ", 3)
-    layers.replace(convert == "1", int(num_devices) or None)
-    operators.replace()
+    options = convert == "1", int(num_devices) or None
+    layers.replace(*options)
+    operators.replace(*options)
     first_calls.serialize()
     summary.rounds = LIBRARY.rounds
     _count()

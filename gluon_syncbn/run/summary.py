@@ -15,9 +15,9 @@ from typing import Any, Callable, Collection
 
 _NAMES_SHOWN = 3
 
-made: list[str] = []  # layers and operators of the program that can synchronize
+made: set[str] = set()  # the names of the program's layers and nodes that can synchronize
 left_layers: Counter[str] = Counter()  # its other norm layers, by class
-left_operators: Counter[str] = Counter()  # its other norm operators, by name
+left_operators: dict[str, str] = {}  # its other norm operators, by the names of nodes
 rounds: Callable[[], str] = str  # of the library, once mxnet is imported
 
 
@@ -47,10 +47,10 @@ def summarize(converts: bool, file: str) -> None:
             f"{_count(number, 'layer')} of {kind} stayed: --convert converts layers that compute "
             "what BatchNorm computes"
         )
-    for kind, number in left_operators.items():
+    for kind, number in Counter(left_operators.values()).items():
         _say(
-            f"{_count(number, 'operator')} {kind} stayed: of operators, SyncBatchNorm without "
-            "output_mean_var is replaced"
+            f"{_count(number, 'operator')} {kind} stayed: --convert converts those of networks, "
+            "symbols in a SymbolBlock and Modules, without output_mean_var"
         )
 
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Iterator
 
-import mxnet as mx
 from mxnet import gluon
 
 from .. import processes
@@ -34,22 +33,32 @@ def edited(block: gluon.SymbolBlock) -> Iterator[Graph]:
     block._clear_cached_op()
 
 
-def convert_nodes(graph: Graph, number: int | None) -> tuple[list[str], list[str]]:
-    """Make this package's operator of the BatchNorm nodes of a graph, for `number` devices.
+def convert_nodes(
+    graph: Graph,
+    number: int | None = None,
+    operators: tuple[str, ...] = ("BatchNorm", THEIR_SYNC_BATCH_NORM),
+) -> tuple[list[str], list[str]]:
+    """Make this package's operator of nodes of MXNet's `operators`, for `number` devices.
 
     Returns the names of the converted nodes. Then it says of each other node why it stays.
     """
     converted, left = [], []
+    process_set = processes.default()
     for index in graph.plain_norms():
         node = graph.nodes[index]
+        name, given = node["name"], node.get("attrs", {})
         reason = why_not(graph, index)
-        if reason is None:
-            attributes = own_attributes(node.get("attrs", {}), node["name"], number)
+        if reason is not None:
+            left.append(f"{name} is left as it is: {node['op']} {reason}")
+        elif node["op"] in operators:
+            attributes = own_attributes(given, name)
+            if number is not None:
+                attributes["num_devices"] = number
+            if process_set is not None:
+                attributes.update(process_set=process_set, across=f"{name}#{next(_places[name])}")
             node["op"] = "Custom"
             node["attrs"] = {key: str(value) for key, value in attributes.items()}
-            converted.append(node["name"])
-        else:
-            left.append(f"{node['name']} is left as it is: {node['op']} {reason}")
+            converted.append(name)
     return converted, left
 
 
@@ -65,23 +74,21 @@ def why_not(graph: Graph, index: int) -> str | None:
     return None
 
 
-def own_attributes(theirs: dict[str, str], name: str, number: int | None) -> dict[str, Any]:
-    """Translate the attributes of a BatchNorm node for `number` devices, None if not known yet."""
+def own_attributes(theirs: dict[str, str], name: str) -> dict[str, Any]:
+    """Translate the attributes of a BatchNorm node."""
     kept = {
         key: value
         for key, value in theirs.items()
         if key in SHARED_ATTRIBUTES or key.startswith("__")
     }
-    process_set = processes.default()
-    across = {"process_set": process_set, "across": f"{name}#{next(_places[name])}"}
+    number = theirs.get("ndev")  # None if not known yet, and 0 is one device, as of the layer
     return {
         **kept,
         "op_type": OP_TYPE,
-        "num_devices": number,
+        "num_devices": "1" if number == "0" else number,
         "key": name,  # for messages
         "scope": "graph",
         "version": ATTRIBUTES_VERSION,
-        **({} if process_set is None else across),
     }
 
 
@@ -110,12 +117,3 @@ def meet_on_contexts(
         devices = device_ids(contexts, number)
         attributes.pop("device_ids", None)
         attributes.update({} if devices is None else {"device_ids": devices})
-
-
-def number_devices(symbol: mx.sym.Symbol, number: int) -> mx.sym.Symbol:
-    """Complete the norms whose number of devices was not known when the symbol was made."""
-    graph = Graph(symbol)
-    incomplete = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
-    for index in incomplete:
-        graph.nodes[index]["attrs"]["num_devices"] = str(number)
-    return graph.to_symbol() if incomplete else symbol
