@@ -73,7 +73,8 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     os.environ["GLUON_SYNCBN_RUN"] = " ".join(map(str, settings))
     folders = [str(Path(__file__).resolve().with_name("at_start")), os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    # As multiprocessing passes the options of Python to its processes.
+    # As multiprocessing passes the options of Python to its processes, and -u.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    flags += ["-u"] * getattr(sys.stdout, "write_through", False)
     arguments = [*flags, "--" if options.module is None else "-m", *arguments]
     os.execv(sys.executable, [sys.executable, *arguments])

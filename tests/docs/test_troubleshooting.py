@@ -25,6 +25,7 @@ MODULES = (
     "nvidia_libraries",
     "processes/horovod",
     "registration",
+    "run/at_start/sitecustomize",
     "run/operators",
     "run/summary",
     "standstill",

@@ -63,10 +63,10 @@ def run_and_compare(
 FACTS = """
 import sys
 print(__name__, __file__, __package__, __spec__ and __spec__.name, sys.argv, sys.path)
-print(sys.flags, sys.warnoptions, sorted({*sys.modules} - {"atexit"}))
+print(sys.flags, sys.warnoptions, sys.stdout.write_through, sorted({*sys.modules} - {"atexit"}))
 """
 COMMANDS = {
-    "script": ("-O", "-X", "utf8", "--", "folder/__main__.py", "-m", "--convert"),
+    "script": ("-O", "-X", "utf8", "-u", "--", "folder/__main__.py", "-m", "--convert"),
     "folder": ("folder", "x"),
     "zip": ("folder.zip",),
     "module": ("-m", "folder", "-h", "--", "x"),
@@ -89,7 +89,7 @@ def test_a_program_sees_what_python_shows_it(kind, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('own')\n")
     with zipfile.ZipFile(tmp_path / "folder.zip", "w") as archive:
         archive.writestr("__main__.py", text)
-    flags = 3 if kind == "script" else 0
+    flags = 4 if kind == "script" else 0
     paths = f"{ROOT}:{tmp_path}"
     expected = python(tmp_path, *command, stdin=text, PYTHONPATH=paths)
     command = (*command[:flags], *RUN, *command[flags:])
