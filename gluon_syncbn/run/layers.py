@@ -32,7 +32,7 @@ def replace(convert: bool, num_devices: int | None) -> None:
         init(layer, *args, **kwargs)
         made.add(name_of(layer))
 
-    SyncBatchNorm.__init__ = init_and_note  # type: ignore[method-assign]
+    SyncBatchNorm.__init__ = init_and_note  # type: ignore[assignment,method-assign]
     if convert:
         _convert_new_layers(num_devices)
 

@@ -49,8 +49,8 @@ def summarize(converts: bool, file: str) -> None:
         )
     for kind, number in Counter(left_operators.values()).items():
         _say(
-            f"{_count(number, 'operator')} {kind} stayed: --convert converts those of networks, "
-            "symbols in a SymbolBlock and Modules, without output_mean_var"
+            f"{_count(number, 'operator')} {kind} stayed: run replaces SyncBatchNorm without "
+            "output_mean_var, and --convert the BatchNorms of SymbolBlocks and Modules"
         )
 
 

@@ -354,52 +354,6 @@ def test_no_gpus_are_one_device(tmp_path):
     run(tmp_path, NO_GPUS)
 
 
-# What a program can see of a symbol: all but the node itself is as with MXNet's operator.
-SYMBOLS = """
-import mxnet as mx
-from mxnet import gluon
-from tests.support.either_mxnet import IS_2
-
-data, shared = mx.sym.var("data"), mx.sym.var("shared")
-
-def show(symbol):
-    attributes = symbol.attr_dict()
-    hidden = sorted(each for each in attributes.pop(symbol.name).items() if each[0][:2] == "__")
-    print(symbol.name, symbol.list_inputs(), symbol.list_auxiliary_states(), symbol.list_outputs())
-    print(sorted((name, sorted(each.items())) for name, each in attributes.items()), hidden)
-
-with mx.AttrScope(ctx_group="dev1", lr_mult="3", __mine__="4"):
-    show(mx.sym.contrib.SyncBatchNorm(data, key="a", lr_mult="2", attr={"wd_mult": "0"}))
-    show(mx.contrib.sym.SyncBatchNorm(data, None, None, None, shared, 1e-5, 0.8, False, key="b"))
-with mx.name.Prefix("prefix_"):
-    show(mx.sym.contrib.SyncBatchNorm(key="c", name="bn"))
-    show(mx.symbol.contrib.SyncBatchNorm(data, key="d"))
-try:
-    mx.sym.contrib.SyncBatchNorm(data)
-except mx.base.MXNetError as error:
-    print(str(error).splitlines()[-1])
-if not IS_2:
-    class Net(gluon.HybridBlock):
-        def hybrid_forward(self, F, x):
-            return F.contrib.SyncBatchNorm(x, key="e", name="bn")
-    show(Net(prefix="net_")(data))
-    show(mx.sym.contrib.SyncBatchNorm(data, None, None, shared, key="f"))
-    module = mx.mod.Module(mx.sym.contrib.SyncBatchNorm(data, None, None, shared, key="f"),
-                           label_names=None)
-    module.bind([("data", (2, 3))])
-    module.init_params()
-    print(module.get_params()[1]["shared"].asnumpy())
-"""
-
-
-def test_a_symbol_has_the_names_and_variables_that_mxnet_gives(tmp_path):
-    (tmp_path / "program.py").write_text(SYMBOLS)
-    expected, result = python(tmp_path, "program.py"), python(tmp_path, *RUN, "program.py")
-    assert expected.returncode == result.returncode == 0, expected.stderr + result.stderr
-    assert result.stdout == expected.stdout
-    assert expected.stdout.count("__lr_mult__") >= 8  # the programs are alike, and not empty
-
-
 SAVE = """
 import mxnet as mx
 norm = mx.sym.contrib.SyncBatchNorm
@@ -419,6 +373,8 @@ with mx.autograd.record():
 from_text = getattr(mx.sym, "fromjson", None) or mx.sym.load_json
 loaded = [mx.sym.load("left-symbol.json"), from_text(open("net-symbol.json").read())]
 assert loaded[1].attr("lr_mult") == "3"
+bind = "_simple_bind" if hasattr(loaded[0], "_simple_bind") else "simple_bind"
+getattr(loaded[0], bind)(mx.cpu(), data=(2, 4))
 save(outs)
 """
 
@@ -470,7 +426,7 @@ else:
     with mx.autograd.record():
         outs = [net(part) for part in split(x)]
 save(outs)
-mx.sym.BatchNorm(mx.sym.var("data"))
+mx.sym.BatchNorm(mx.sym.var("data")).simple_bind(mx.cpu(), data=(2, 3))
 """
 
 
@@ -480,6 +436,46 @@ def test_networks_that_become_symbols_before_they_have_contexts(how, tmp_path):
     said, *_ = run_and_compare(tmp_path, FEATURES, how, options=("--convert",))
     assert "synchronized cpu(0), cpu(1) in 1 round\n" in said
     assert "1 operator BatchNorm stayed: " in said
+
+
+# Nodes that no layer made.
+NODES = """
+import sys
+from mxnet import gluon
+from tests.support.program import *
+
+data = mx.sym.var("data")
+bn = mx.sym.BatchNorm(data, fix_gamma=False, eps=1e-5, name="bn")
+if sys.argv[1] == "module":
+    module = mx.mod.Module(bn, label_names=None, context=ctx)
+    module.bind([("data", x.shape)])
+    module.init_params()
+    module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=True)
+    outs = module.get_outputs()
+    assert "Custom" not in module.symbol.tojson()
+else:
+    bn.save("bn-symbol.json")
+    block = gluon.SymbolBlock.imports("bn-symbol.json", ["data"])
+    net = gluon.nn.HybridSequential()
+    net.add(block, gluon.nn.Flatten())
+    block.initialize("zeros")
+    block.collect_params(".*(gamma|var)").initialize("ones")
+    for moved in (ctx[:1], ctx):
+        net.collect_params().reset_ctx(moved)
+        if sys.argv[1] == "hybridized":
+            net.hybridize()
+        with mx.autograd.record():
+            outs = [net(part) for part in split(x)[:len(moved)]]
+save(outs)
+"""
+
+
+@only_1
+@pytest.mark.parametrize("how", ["module", "imported", "hybridized"])
+def test_batchnorm_nodes(how, tmp_path):
+    said, *_ = run_and_compare(tmp_path, NODES, how, options=("--convert",))
+    assert "1 layer (bn) synchronized cpu(0), cpu(1) in 1 round\n" in said
+    assert "stayed" not in said
 
 
 # What MXNet 2's own layer calls.
@@ -671,6 +667,7 @@ with mx.autograd.record():
     layer(mx.nd.ones((2, 3)))
 bn = mx.sym.contrib.SyncBatchNorm(mx.sym.var("data"), name="bn", key="bn", output_mean_var=True)
 print(bn.list_outputs())
+bn.simple_bind(mx.cpu(), data=(2, 3))
 arrays = [mx.nd.array(each) for each in ([[1, 2], [3, 6]], [1, 1], [0, 0], [0, 0], [1, 1])]
 with mx.autograd.record():
     outputs = mx.nd.contrib.SyncBatchNorm(*arrays, key="nd", output_mean_var=True)
@@ -686,8 +683,8 @@ def test_layers_that_never_synchronize_are_a_warning(tmp_path):
     assert result.stderr == (
         "gluon_syncbn: warning: nothing was synchronized, although the program made 1 "
         "SyncBatchNorm: none was trained on several devices\n"
-        "gluon_syncbn: 2 operators _contrib_SyncBatchNorm stayed: of operators, SyncBatchNorm "
-        "without output_mean_var is replaced\n"
+        "gluon_syncbn: 2 operators _contrib_SyncBatchNorm stayed: run replaces SyncBatchNorm "
+        "without output_mean_var, and --convert the BatchNorms of SymbolBlocks and Modules\n"
     )
 
 
