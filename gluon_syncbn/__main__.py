@@ -66,8 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "export" and bool(options.onnx) != bool(options.input_shape):
         export.error("--onnx and --input-shape (such as 1,3,480,480) need each other")
     if options.command == "run":
-        options.run(options)
-        return 0
+        options.run(options)  # starts another program in this process
     return report.main() if options.command == "diagnose" else _export(options)
 
 

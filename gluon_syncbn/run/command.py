@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 def add_command(commands: Any) -> None:
@@ -58,7 +58,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> NoReturn:
     script = options.script[1:] if options.script[:1] == ["--"] else options.script
     # The arguments after -- belong to the module too.
     arguments = [*(options.module or ()), *(options.script if options.module else script)]

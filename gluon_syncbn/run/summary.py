@@ -23,9 +23,9 @@ rounds: Callable[[], str] = str  # of the library, once mxnet is imported
 
 def report(root: int, file: str) -> None:
     """Add to `file` what a child process of `root` has done; the last line of a process counts."""
-    counts = [len(made), left_layers, left_operators]
-    if os.getpid() != root and (any(counts) or rounds()):
-        line = json.dumps([os.getpid(), rounds(), *counts]) + "\n"
+    counts = [rounds(), sorted(made), left_layers, left_operators]
+    if os.getpid() != root and any(counts):
+        line = json.dumps([os.getpid(), *counts]) + "\n"
         with Path(file).open("ab", buffering=0) as stream:  # one write, which others cannot break
             stream.write(line.encode())
 
@@ -33,15 +33,28 @@ def report(root: int, file: str) -> None:
 def summarize(converts: bool, file: str) -> None:
     """Print which layers synchronized, here and in the children; warn if none did."""
     children = _read_reports(file)
+    for _, names, layers, operators in children:
+        made.update(names)
+        left_layers.update(layers)
+        left_operators.update(operators)
     _say_rounds(rounds())
     alike = Counter(text for text, *_ in children)
     for text, number in alike.items():
         _say_rounds(text, f"{_count(number, 'other process', 'es')}: ")
-    for _, _, layers, operators in children:
-        left_layers.update(layers)
-        left_operators.update(operators)
     if not rounds() and not any(alike):
-        _warn(converts, len(made) + sum(number for _, number, *_ in children))
+        if made:
+            _say(
+                f"warning: nothing was synchronized, although the program made "
+                f"{_count(len(made), 'SyncBatchNorm')}: none was trained on several devices"
+            )
+        elif converts:
+            _say("warning: nothing was synchronized, because the program made no BatchNorm layer")
+        else:
+            _say(
+                "warning: nothing was synchronized, because the program made no SyncBatchNorm. "
+                "Does it need an option, such as --syncbn? run --convert converts plain BatchNorm "
+                "layers"
+            )
     for kind, number in left_layers.items():
         _say(
             f"{_count(number, 'layer')} of {kind} stayed: --convert converts layers that compute "
@@ -60,22 +73,6 @@ def _read_reports(file: str) -> Collection[list[Any]]:
     reports = [json.loads(line) for line in Path(file).read_text().splitlines()]
     Path(file).unlink()
     return {process: counts for process, *counts in reports}.values()
-
-
-def _warn(converts: bool, number: int) -> None:
-    if number:
-        _say(
-            f"warning: nothing was synchronized, although the program made "
-            f"{_count(number, 'SyncBatchNorm')}: none was trained on several devices"
-        )
-    elif converts:
-        _say("warning: nothing was synchronized, because the program made no BatchNorm layer")
-    else:
-        _say(
-            "warning: nothing was synchronized, because the program made no SyncBatchNorm. "
-            "Does it need an option, such as --syncbn? run --convert converts plain BatchNorm "
-            "layers"
-        )
 
 
 def _say_rounds(text: str, process: str = "") -> None:
