@@ -81,7 +81,7 @@ def _computing(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable
         if is_true(checked.get("output_mean_var")):
             left_operators[name or key] = THEIR_SYNC_BATCH_NORM
             return theirs(*args, **kwargs)
-        own = {"num_devices": "1", **own_attributes(checked, key), "scope": "key"}
+        own = {**own_attributes(checked, key), "scope": "key"}
         custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
         arrays = [array for array in inputs if array is not None]
         return custom(*arrays, name=name, out=out, **own)

@@ -81,7 +81,8 @@ def own_attributes(theirs: dict[str, str], name: str) -> dict[str, Any]:
         for key, value in theirs.items()
         if key in SHARED_ATTRIBUTES or key.startswith("__")
     }
-    number = theirs.get("ndev")  # None if not known yet, and 0 is one device, as of the layer
+    # SyncBatchNorm has a key, and by default one device. 0 is one device, as of the layer.
+    number = theirs.get("ndev", "1") if "key" in theirs else None  # None is not known yet
     return {
         **kept,
         "op_type": OP_TYPE,

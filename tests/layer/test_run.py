@@ -341,6 +341,7 @@ with mx.autograd.record():
     outs = [
         executor.forward(is_train=True)[0],
         mx.nd.contrib.SyncBatchNorm(*arrays, key="l", **options),
+        mx.nd.contrib.SyncBatchNorm(*arrays, key="m", fix_gamma=False, eps=1e-5),
         layer(x),
     ]
 for out in outs:
