@@ -156,12 +156,13 @@ def _value(
     value = np.asarray(value)
     if leaf == "num_batches_tracked":
         value = value.reshape(1)
-    fits = len(parameter.shape) == value.ndim and all(
-        size in (0, -1, other) for size, other in zip(parameter.shape, value.shape)
+    shape = parameter.shape or parameter.list_data()[0].shape  # None after SymbolBlock.imports
+    fits = len(shape) == value.ndim and all(
+        size in (0, -1, other) for size, other in zip(shape, value.shape)
     )
     if not fits:
         raise ValueError(
-            f"{here} of net has shape {parameter.shape}, but {there}, which is at its place, has "
+            f"{here} of net has shape {shape}, but {there}, which is at its place, has "
             f"{value.shape}: say in `names` which modules match"
         )
     if leaf == "gamma" and not parameter._differentiable and (value != 1).any():

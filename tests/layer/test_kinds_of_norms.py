@@ -266,3 +266,16 @@ def test_nodes_are_logged(tmp_path, caplog):
         gluon_syncbn.revert_sync_batchnorm(net)
     assert all(": 2 norms: " in record.message for record in caplog.records)
     assert all(name in caplog.text for name in names)
+
+
+def test_load_torch(tmp_path):
+    state = {"bn.weight": np.arange(4), "bn.bias": np.ones(4)}
+    state.update({"bn.running_mean": np.ones(4), "bn.running_var": np.ones(4)})
+    net = make("node", tmp_path)
+    gluon_syncbn.load_torch(net, state)
+    gammas = [p for name, p in net.collect_params().items() if name.endswith("gamma")]
+    assert (gammas[0].list_data()[1].asnumpy() == np.arange(4)).all()
+    layers = nn.HybridSequential()
+    layers.add(nn.Dense(4), norm())
+    with pytest.raises(ValueError, match="^net has "):
+        gluon_syncbn.load_torch(imported(layers, tmp_path), state)
