@@ -277,5 +277,5 @@ def test_load_torch(tmp_path):
     assert (gammas[0].list_data()[1].asnumpy() == np.arange(4)).all()
     layers = nn.HybridSequential()
     layers.add(nn.Dense(4), norm())
-    with pytest.raises(ValueError, match="^net has "):
+    with pytest.raises(ValueError, match=r"^net has "):
         gluon_syncbn.load_torch(imported(layers, tmp_path), state)
