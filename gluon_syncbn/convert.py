@@ -13,7 +13,8 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
-from .block import SHARED_ATTRIBUTES, SyncBatchNorm
+from .arguments import find_problem
+from .block import SHARED_ATTRIBUTES, SyncBatchNorm, contexts_of
 from .mxnet_versions import PLAIN_NORMS
 from .naming import name_of
 from .norms import Norm, blocks_of, norms_of
@@ -75,25 +76,27 @@ def convert_sync_batchnorm(
         If `net` is no Block.
     ValueError
         If `num_devices` is not a whole number of at least 0, or `sync_group_size` not one of at
-        least 1 that divides `num_devices`.
+        least 1 that divides `num_devices`, or the number of contexts of a SymbolBlock. Nothing has
+        changed then.
 
     See Also
     --------
     revert_sync_batchnorm : The inverse.
     """
-    # Raises before anything has changed. With a prefix it does not count as the next layer made.
-    example = SyncBatchNorm(
-        num_devices=num_devices, sync_group_size=sync_group_size, prefix="convert_sync_batchnorm_"
-    )
-    num_devices, sync_group_size = example.num_devices, example.sync_group_size
+    _require(num_devices, sync_group_size)
+    num_devices = None if num_devices is None else max(int(num_devices), 1)
+    sync_group_size = None if sync_group_size is None else int(sync_group_size)
     norms = norms_of(net)
     if not norms:
         warnings.warn(f"{name_of(net)} has no BatchNorm to convert", UserWarning, stacklevel=2)
+    for norm in norms:
+        if norm.node is not None:
+            _require(num_devices or len(contexts_of(norm.running_mean) or []), sync_group_size)
     converted, left = [], []
     blocks = _symbol_blocks(norms)
     for block in blocks:
         with edited(block) as graph:
-            nodes, others = convert_nodes(graph, num_devices)
+            nodes, others = convert_nodes(graph)
             meet_on_contexts(graph, block, num_devices, sync_group_size)
         converted += nodes
         left += others
@@ -112,6 +115,12 @@ def convert_sync_batchnorm(
         _drop_graphs(net)
     _log("converted to SyncBatchNorm", net, converted)
     return net
+
+
+def _require(num_devices: int | None, sync_group_size: int | None) -> None:
+    problem = find_problem(num_devices=num_devices, sync_group_size=sync_group_size)
+    if problem is not None:
+        raise ValueError(f"convert_sync_batchnorm: {problem}")
 
 
 def _symbol_blocks(norms: list[Norm]) -> list[gluon.SymbolBlock]:
@@ -290,7 +299,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
         if norm.count is not None:
             raise ValueError(
                 f"{norm.name}: momentum=None, the average over all batches, has no counterpart in "
-                "BatchNorm; set layer.momentum to a number first"
+                "BatchNorm; set layer.momentum to a number first (of a symbol, before it is made)"
             )
         activation = None if norm.node is not None else norm.block.activation
         if activation is not None:

@@ -47,7 +47,7 @@ def norms_of(net: gluon.Block) -> list[Norm]:
 
 
 def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
-    """Every block of `net` once."""
+    """Yield every block of `net` once."""
     if not isinstance(net, gluon.Block):
         raise TypeError(f"net={net!r} should be a gluon.Block")
     seen: set[int] = set()
@@ -82,6 +82,8 @@ def _of_nodes(block: gluon.SymbolBlock) -> Iterator[Norm]:
     own = {*graph.norms()}
     for index in sorted([*own, *graph.plain_norms()]):
         names = [graph.nodes[node]["name"] for node in graph.statistics(index)]
+        if not parameters.keys() >= {*names}:  # statistics that are inputs of the block
+            continue
         mean, var, *count = (parameters[name] for name in names)
         size, process_set = (
             None if value in ("None", "-1") else int(value)

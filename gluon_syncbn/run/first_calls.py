@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+LOCK = threading.RLock()
+
+
 def serialize() -> None:
     """Wrap the methods of Gluon that begin a network."""
-    lock = threading.RLock()
 
     def locked(function: Callable) -> Callable:
         @functools.wraps(function)
         def with_lock(*args: Any, **kwargs: Any) -> Any:
-            with lock:
+            with LOCK:
                 return function(*args, **kwargs)
 
         return with_lock
@@ -33,7 +35,7 @@ def serialize() -> None:
         @functools.wraps(call_graph)
         def build_once_and_call(block: Any, *args: Any) -> Any:
             if block._cached_op is None:
-                with lock:
+                with LOCK:
                     if block._cached_op is None:
                         block._build_cache(*args)
             return call_graph(block, *args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from ..block import SyncBatchNorm
 from ..convert import difference_from_batchnorm, synchronize
 from ..mxnet_versions import IS_2, PLAIN_NORMS
 from ..naming import name_of
-from .first_calls import wrap_method
+from .first_calls import LOCK, wrap_method
 from .summary import left_layers, made
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ def replace_in_mxnet(theirs: Any, ours: Any) -> None:
 def _convert_new_layers(num_devices: int | None) -> None:
     """Make a SyncBatchNorm of each BatchNorm that can be one, before its first call."""
     examined: weakref.WeakSet[Any] = weakref.WeakSet()
-    lock = threading.RLock()
 
     def convert(layer: Any) -> None:
         if difference_from_batchnorm(layer) is not None:
@@ -64,7 +62,7 @@ def _convert_new_layers(num_devices: int | None) -> None:
         @functools.wraps(call)
         def convert_and_call(block: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(block, _BatchNorm) and block not in examined:
-                with lock:
+                with LOCK:
                     if block not in examined:  # else another thread has converted it
                         if not isinstance(block, SyncBatchNorm):
                             convert(block)

@@ -16,10 +16,10 @@ from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 
 from ..block import contexts_of
 from ..mxnet_versions import IS_2, is_tracing
-from ..symbols.conversion import convert_nodes, own_attributes
+from ..symbols.conversion import convert_nodes, edited, meet_on_contexts, own_attributes
 from ..symbols.exporting import to_batchnorm, write_fixed_gammas
 from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
-from .first_calls import wrap_method
+from .first_calls import LOCK, wrap_method
 from .layers import replace_in_mxnet
 from .summary import left_operators, made
 
@@ -34,9 +34,6 @@ def replace(convert: bool, num_devices: int | None) -> None:
     make_symbol = mx.sym.contrib.SyncBatchNorm
     for function, numpy in _functions("SyncBatchNorm", "sync_batch_norm"):
         replace_in_mxnet(function, _computing(make_symbol, function, numpy))
-    if convert:
-        for function, _ in _functions("BatchNorm", "batch_norm"):
-            replace_in_mxnet(function, _noting(function))
     nodes = _Nodes(convert, num_devices)
     wrap_method(gluon.HybridBlock, "_build_cache", nodes.of_block)
     wrap_method(gluon.SymbolBlock, "forward", nodes.of_symbol_block)
@@ -68,7 +65,7 @@ def _computing(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable
 
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if numpy and is_tracing():  # a node of a graph
+        if numpy and IS_2 and is_tracing():  # a node of a graph
             return theirs(*args, **kwargs)
         given = signature.bind(*args, **kwargs).arguments
         given.update(given.pop("kwargs", {}))
@@ -89,40 +86,28 @@ def _computing(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable
     return call
 
 
-def _noting(theirs: Callable) -> Callable:
-    """Return a function that notes BatchNorms of arrays which are not layers of Gluon."""
-
-    @functools.wraps(theirs)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("name") != "fwd" and not is_tracing():  # as layers call it
-            left_operators["of arrays"] = "BatchNorm"
-        return theirs(*args, **kwargs)
-
-    return call
-
-
 class _Nodes:
     """Makes the norms of symbols synchronized, once the number of devices is known."""
 
     def __init__(self, convert: bool, num_devices: int | None) -> None:
         self._convert = convert
         self._num_devices = num_devices
-        # For each block, its symbol before the conversion, and the number of contexts.
-        self._known: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def of_symbol_block(self, forward: Callable) -> Callable:
         """Wrap the method that calls a SymbolBlock. Programs move networks, too."""
 
         @functools.wraps(forward)
         def convert_and_forward(block: Any, *args: Any) -> Any:
-            inputs, symbol = block._cached_graph
-            before, known = self._known.get(block, (symbol, 0))
             contexts = map(contexts_of, block.collect_params().values())
             number = len(next(filter(None, contexts), []))
-            if number not in (0, known):
-                self._known[block] = before, number
-                block._cached_graph = inputs, self._converted(before, number)
-                block._clear_cached_op()
+            if number != self._known.get(block, 0):
+                with LOCK:
+                    if number != self._known.get(block, 0):  # else another thread was here
+                        with edited(block) as graph:
+                            self._convert_in(graph, number)
+                            meet_on_contexts(graph, block, self._num_devices, None)
+                        self._known[block] = number
             return forward(block, *args)
 
         return convert_and_forward
@@ -130,7 +115,7 @@ class _Nodes:
     def of_block(self, build: Callable) -> Callable:
         """Wrap the method that makes an operator of a network's graph.
 
-        BatchNorms stay, as they do in calls of this network that is not hybridized.
+        A BatchNorm that no layer made stays, because it stays in a network that is not hybridized.
         """
 
         @functools.wraps(build)
@@ -163,19 +148,21 @@ class _Nodes:
 
     def _converted(self, symbol: Any, number: int | None) -> Any:
         graph = Graph(symbol)
-        converted, _ = convert_nodes(graph, operators=(THEIR_SYNC_BATCH_NORM,))
-        unknown = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
-        if number is not None:
-            number = self._num_devices or number
-            for index in unknown:
-                graph.nodes[index]["attrs"]["num_devices"] = str(number)
-            if self._convert:
-                converted += convert_nodes(graph, number, ("BatchNorm",))[0]
+        return graph.to_symbol() if self._convert_in(graph, number) else symbol
+
+    def _convert_in(self, graph: Graph, number: int | None) -> bool:
+        """Convert nodes of a graph for a number of devices, if that is known."""
+        converts = self._convert and number is not None
+        operators = (THEIR_SYNC_BATCH_NORM, *(["BatchNorm"] if converts else []))
+        converted, _ = convert_nodes(graph, operators)
         made.update(converted)
         for node in (graph.nodes[index] for index in graph.plain_norms()):
             if number is not None or not node["name"].endswith("fwd"):  # as layers name it
                 left_operators[node["name"]] = node["op"]
-        return graph.to_symbol() if converted or (unknown and number) else symbol
+        unknown = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
+        for index in unknown if number is not None else []:
+            graph.nodes[index]["attrs"]["num_devices"] = str(self._num_devices or number)
+        return bool(converted or unknown)
 
 
 def _showing(theirs: Callable) -> Callable:

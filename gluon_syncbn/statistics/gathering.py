@@ -22,7 +22,7 @@ class Moments:
     """
 
     def __init__(self, norms: list[Norm]) -> None:
-        self.process_set = norms[0].process_set
+        self.process_set = next((n.process_set for n in norms if n.is_synchronized), None)
         self._parameters = [norms[0].running_mean, norms[0].running_var]
         self._before = [[array.copy() for array in p.list_data()] for p in self._parameters]
         self._counters = {norm.count for norm in norms} - {None}
@@ -84,6 +84,8 @@ def noting_layer(layer: Any, moments: Moments) -> Iterator[None]:
 
     def note(_layer: Any, inputs: tuple, _output: Any) -> None:
         x = inputs[0]
+        if isinstance(x, mx.sym.Symbol):  # MXNet infers shapes
+            return
         now = [parameter.data(context_of(x)) for parameter in statistics]
         moments.note(x.size // x.shape[layer._kwargs["axis"]], *now)
 
@@ -132,13 +134,13 @@ def noting_nodes(block: Any, noted: list[tuple[int, Moments]]) -> Iterator[None]
             arrays[ctx] = {name: parameters[name].data(ctx).copy() for name in names}
             for array in arrays[ctx].values():
                 array[:] = 0  # a NaN would stay one
-        known = {**given, **arrays[ctx]}
-        values = [
-            known[name] if name in known else parameters[name].data(ctx)
+        given.update(arrays[ctx])
+        values = {
+            name: given[name] if name in given else parameters[name].data(ctx)
             for name in computed.list_inputs()
-        ]
-        out = operator(*values)
-        _, shapes, _ = data.infer_shape(**{name: each.shape for name, each in given.items()})
+        }
+        out = operator(*values.values())
+        shapes = data.infer_shape(**{name: values[name].shape for name in data.list_inputs()})[1]
         for (_, moments), names, shape in zip(noted, own, shapes):
             mean, var = (arrays[ctx][name] for name in names)
             moments.note(math.prod(shape) // mean.size, mean, var)

@@ -92,22 +92,23 @@ def update_statistics(
 
 
 def _gathering_norms(net: gluon.Block) -> dict[gluon.Parameter, list[Norm]]:
-    """Group the norms that gather statistics by these; warn of those that are not updated.
+    """Group the norms that gather statistics by their running mean; warn of plain norms.
 
-    MXNet may move the statistics of a BatchNorm in a forward pass, so they are restored.
+    MXNet may move the statistics of a BatchNorm in a forward pass. `Moments` restores them.
     """
-    norms = [norm for norm in norms_of(net) if not norm.use_global_stats]
-    if not any(norm.is_synchronized for norm in norms):
+    found = defaultdict(list)
+    for norm in norms_of(net):
+        if not norm.use_global_stats:
+            found[norm.running_mean].append(norm)
+    plain = [n for n in found.values() if not any(norm.is_synchronized for norm in n)]
+    if len(plain) == len(found):
         raise ValueError(
             f"{name_of(net)} has no SyncBatchNorm that gathers statistics: convert it with "
             "gluon_syncbn.convert_sync_batchnorm"
         )
-    found = defaultdict(list)
-    for norm in norms:
-        found[norm.running_mean].append(norm)
-        if not norm.is_synchronized:
-            left = f"{norm.name} keeps its statistics: {norm.kind} is no SyncBatchNorm"
-            warnings.warn(left, UserWarning, stacklevel=3)
+    for norm, *_ in plain:
+        left = f"{norm.name} keeps its statistics: {norm.kind} is not gluon_syncbn.SyncBatchNorm"
+        warnings.warn(left, UserWarning, stacklevel=3)
     return found
 
 

@@ -11,7 +11,6 @@ from typing import Any, Iterator
 from mxnet import gluon
 
 from .. import processes
-from ..arguments import find_problem
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of, device_ids
 from ..device_groups import groups_are_whole
 from .graph import THEIR_SYNC_BATCH_NORM, Graph
@@ -34,26 +33,21 @@ def edited(block: gluon.SymbolBlock) -> Iterator[Graph]:
 
 
 def convert_nodes(
-    graph: Graph,
-    number: int | None = None,
-    operators: tuple[str, ...] = ("BatchNorm", THEIR_SYNC_BATCH_NORM),
+    graph: Graph, operators: tuple[str, ...] = ("BatchNorm", THEIR_SYNC_BATCH_NORM)
 ) -> tuple[list[str], list[str]]:
-    """Make this package's operator of nodes of MXNet's `operators`, for `number` devices.
+    """Convert the nodes of MXNet's `operators` to SyncBatchNorm.
 
-    Returns the names of the converted nodes. Then it says of each other node why it stays.
+    Returns the names of the converted nodes. Then it says why other norms of MXNet stay.
     """
     converted, left = [], []
     process_set = processes.default()
     for index in graph.plain_norms():
         node = graph.nodes[index]
-        name, given = node["name"], node.get("attrs", {})
-        reason = why_not(graph, index)
+        name, reason = node["name"], why_not(graph, index)
         if reason is not None:
             left.append(f"{name} is left as it is: {node['op']} {reason}")
         elif node["op"] in operators:
-            attributes = own_attributes(given, name)
-            if number is not None:
-                attributes["num_devices"] = number
+            attributes = own_attributes(node.get("attrs", {}), name)
             if process_set is not None:
                 attributes.update(process_set=process_set, across=f"{name}#{next(_places[name])}")
             node["op"] = "Custom"
@@ -81,7 +75,7 @@ def own_attributes(theirs: dict[str, str], name: str) -> dict[str, Any]:
         for key, value in theirs.items()
         if key in SHARED_ATTRIBUTES or key.startswith("__")
     }
-    # SyncBatchNorm has a key, and by default one device. 0 is one device, as of the layer.
+    # Only MXNet's SyncBatchNorm has a key. Without ndev it counts one device, as with 0.
     number = theirs.get("ndev", "1") if "key" in theirs else None  # None is not known yet
     return {
         **kept,
@@ -98,20 +92,17 @@ def meet_on_contexts(
 ) -> None:
     """Synchronize the SyncBatchNorm nodes of a block over the contexts of its parameters.
 
-    The block is an imported or a fused network, `size` that of groups.
+    The block is an imported or a fused network, and `size` is the size of groups.
     """
     parameters = block.collect_params()
     for index in graph.norms():
-        node = graph.nodes[index]
-        contexts = contexts_of(parameters[graph.nodes[graph.statistics(index)[0]]["name"]]) or []
+        attributes = graph.nodes[index]["attrs"]
+        parameter = parameters.get(graph.nodes[graph.running_mean(index)]["name"])
+        contexts = (parameter and contexts_of(parameter)) or []
         number = num_devices or len(contexts)
-        problem = find_problem(num_devices=number, sync_group_size=size)
-        if problem is not None and number > 0:
-            raise ValueError(f"{node['name']}: {problem}")
         group = size or int(graph.attribute(index, "sync_group_size", str(number)))
         if number == 0 or not groups_are_whole(number, group):
             continue
-        attributes = node["attrs"]
         attributes["num_devices"] = str(number)
         if size is not None:
             attributes["sync_group_size"] = str(size)

@@ -12,7 +12,10 @@ from ..mxnet_versions import load_symbol
 
 SHORTCUT = 3  # the input of this package's operator that is the shortcut, if there is one
 THEIR_SYNC_BATCH_NORM = "_contrib_SyncBatchNorm"
-_PLAIN_NORMS = ("BatchNorm", THEIR_SYNC_BATCH_NORM, "_contrib_BatchNormWithReLU")
+_PLAIN_NORMS = (
+    *("BatchNorm", THEIR_SYNC_BATCH_NORM),
+    *("BatchNorm_v1", "_contrib_BatchNormWithReLU"),  # these are not converted
+)
 
 
 def last_line(error: Exception) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gluon_syncbn.mxnet_versions import IS_2
 from gluon_syncbn.norms import norms_of
+from gluon_syncbn.statistics.gathering import Moments
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -251,8 +252,47 @@ def test_nodes_that_stay(tmp_path):
     ]
 
 
+@only_1
+def test_symbols_with_other_inputs(tmp_path):
+    """The norm reads one of two inputs, and a parameter whose shape it does not determine."""
+    data, other, place = (mx.sym.var(name) for name in ("data", "other", "place"))
+    norm = mx.sym.BatchNorm(mx.sym.broadcast_add(data, place), fix_gamma=False)
+    net = gluon.SymbolBlock(norm + other, [data, other])
+    for name, parameter in net.collect_params().items():
+        parameter.shape = (1, 4, 1, 1) if name == "place" else (4,)
+    net.initialize(ctx=contexts(2))
+    whole = nn.HybridLambda(lambda F, x: net(x, x))
+    whole.register_child(net)
+    gluon_syncbn.convert_sync_batchnorm(whole)
+    train(whole)
+    gluon_syncbn.update_statistics(whole, [nd.array(X)])
+    (mean, _), _ = statistics(whole)
+    place = net.collect_params()["place"].data(contexts(2)[0]).asnumpy()
+    np.testing.assert_allclose(mean, (X + place).astype("float64").mean((0, 2, 3)), rtol=1e-6)
+
+
+@only_1
+def test_statistics_that_are_inputs(tmp_path):
+    """They are not parameters of the network."""
+    data, mean = mx.sym.var("data"), mx.sym.var("mean")
+    net = gluon.SymbolBlock(mx.sym.BatchNorm(data, moving_mean=mean), [data, mean])
+    assert norms_of(net) == []
+
+
+def test_norms_that_share_statistics_with_a_plain_one(monkeypatch):
+    """Other processes add theirs, whichever comes first."""
+    monkeypatch.setattr(gluon_syncbn.processes, "default", lambda: 5)
+    net = Twice(2)
+    gluon_syncbn.convert_sync_batchnorm(net.second)
+    assert [each.is_synchronized for each in norms_of(net)] == [False, True]
+    net.initialize(ctx=contexts(2))
+    assert Moments(norms_of(net)).process_set == 5
+
+
 def test_groups_that_do_not_fit_the_contexts(tmp_path):
     net = KINDS["layer and node"][1](tmp_path)
+    net.add(imported(norm(), tmp_path))
+    reset_ctx(net[-1], contexts(3))
     with pytest.raises(ValueError, match="sync_group_size=3 should divide num_devices=2"):
         gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=3)
     assert not any(each.is_synchronized for each in norms_of(net))
