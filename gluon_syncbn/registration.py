@@ -6,16 +6,13 @@ import atexit
 import ctypes
 import gc
 import sys
-from typing import TYPE_CHECKING
+from typing import Callable
 
 import mxnet as mx
 
 from . import cpu_contexts, executors, notebooks, standstill
 from .library import LIBRARY, CpuContextCheck, FirstUse, LiveArrays, write_text
 from .timeout import set_timeout_from_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def start() -> None:

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any, Callable
 
 from mxnet import gluon
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 LOCK = threading.RLock()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Callable
 
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
@@ -16,9 +16,6 @@ from ..mxnet_versions import IS_2, PLAIN_NORMS
 from ..naming import name_of
 from .first_calls import LOCK, wrap_method
 from .summary import left_layers, made
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def replace(convert: bool, num_devices: int | None) -> None:

@@ -7,7 +7,7 @@ import inspect
 import sys
 import weakref
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Callable
 
 import mxnet as mx
 from mxnet import gluon
@@ -22,9 +22,6 @@ from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
 from .first_calls import LOCK, wrap_method
 from .layers import replace_in_mxnet
 from .summary import left_operators, made
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _INPUTS = ("data", "gamma", "beta", "moving_mean", "moving_var")
 

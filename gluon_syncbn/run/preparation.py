@@ -6,13 +6,10 @@ import atexit
 import functools
 import os
 from multiprocessing import util
-from typing import TYPE_CHECKING
+from typing import Callable
 
 from ..library import LIBRARY
 from . import first_calls, layers, operators, summary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def prepare() -> None:
