@@ -37,8 +37,8 @@ def replace(convert: bool, num_devices: int | None) -> None:
     for name in ("_bind", "_simple_bind") if IS_2 else ("bind", "simple_bind"):
         wrap_method(mx.sym.Symbol, name, nodes.of_symbol)
     if not IS_2:
-        group = mx.mod.executor_group.DataParallelExecutorGroup
-        wrap_method(group, "__init__", nodes.of_executors)
+        for module in (mx.mod.executor_group, mx.executor_manager):
+            wrap_method(module.DataParallelExecutorGroup, "__init__", nodes.of_executors)
     for function in (mx.viz.print_summary, mx.viz.plot_network):
         replace_in_mxnet(function, _showing(function))
     wrap_method(MXNetGraph, "create_onnx_graph_proto", _exporting)
@@ -133,13 +133,18 @@ class _Nodes:
         return convert_and_bind
 
     def of_executors(self, init: Callable) -> Callable:
-        """Wrap the constructor of the executors of a Module, one for each context."""
+        """Wrap the constructor of the executors of a Module or FeedForward, one per context."""
+        signature = inspect.signature(init)
+        symbol, contexts = (
+            next(name for name in names if name in signature.parameters)
+            for names in (("symbol", "sym"), ("contexts", "ctx"))
+        )
 
         @functools.wraps(init)
-        def convert_and_init(
-            group: Any, symbol: Any, contexts: Any, *args: Any, **kwargs: Any
-        ) -> None:
-            init(group, self._converted(symbol, len(contexts)), contexts, *args, **kwargs)
+        def convert_and_init(*args: Any, **kwargs: Any) -> None:
+            given = signature.bind(*args, **kwargs).arguments
+            given[symbol] = self._converted(given[symbol], len(given[contexts]))
+            init(**given)
 
         return convert_and_init
 

@@ -457,6 +457,15 @@ if sys.argv[1] == "module":
     module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=True)
     outs = module.get_outputs()
     assert "Custom" not in module.symbol.tojson()
+elif sys.argv[1] == "feedforward":
+    outs = []
+    output = mx.sym.LinearRegressionOutput(bn, mx.sym.var("label"))  # its output is its input
+    model = mx.model.FeedForward(output, ctx=ctx, num_epoch=1)
+    model.fit(
+        mx.io.NDArrayIter(x, x, batch_size=len(x), label_name="label"),
+        eval_metric=mx.metric.np(lambda _, out: outs.append(mx.nd.array(out)) or 0),
+    )
+    assert "Custom" not in model.symbol.tojson()
 else:
     bn.save("bn-symbol.json")
     block = gluon.SymbolBlock.imports("bn-symbol.json", ["data"])
@@ -481,7 +490,9 @@ save(outs)
 
 
 @only_1
-@pytest.mark.parametrize("how", ["module", "imported", "hybridized", "converted", "threads"])
+@pytest.mark.parametrize(
+    "how", ["module", "feedforward", "imported", "hybridized", "converted", "threads"]
+)
 def test_batchnorm_nodes(how, tmp_path):
     said, *_ = run_and_compare(tmp_path, NODES, how, options=("--convert",))
     assert "1 layer (bn) synchronized cpu(0), cpu(1) in 1 round\n" in said
