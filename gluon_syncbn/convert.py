@@ -18,15 +18,13 @@ from .block import SHARED_ATTRIBUTES, SyncBatchNorm, contexts_of
 from .mxnet_versions import PLAIN_NORMS
 from .naming import name_of
 from .norms import Norm, blocks_of, norms_of
-from .symbols.conversion import convert_nodes, edited, meet_on_contexts
+from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts
 from .symbols.exporting import make_plain
 from .symbols.graph import THEIR_SYNC_BATCH_NORM, Graph
 
 _logger = logging.getLogger(__name__)
 _FORWARD = {"forward", "hybrid_forward"}
 _PARAMETERS = ("gamma", "beta", "running_mean", "running_var")
-# Attributes of the operators of MXNet's layers, as in layer._kwargs. cudnn_off chooses a library.
-_ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
 # What a class may define without a change to its layers once they are made.
 _OF_ANY_CLASS = {
     *("__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__"),
@@ -145,7 +143,7 @@ def difference_from_batchnorm(layer: Any) -> str | None:
         return f"has parameters of its own: {', '.join(parameters)}"
     if getattr(layer, "fuse_relu", False):  # later versions of MXNet 2 have no such layer
         return "computes a ReLU too: replace it by SyncBatchNorm(activation='relu')"
-    if layer._kwargs.keys() - _ATTRIBUTES:
+    if layer._kwargs.keys() - ATTRIBUTES:
         return "does not compute what BatchNorm computes"
     inherits = isinstance(layer, PLAIN_NORMS) and not own & _FORWARD
     if inherits or _computes_batchnorm(layer):

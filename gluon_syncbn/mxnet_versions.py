@@ -97,4 +97,4 @@ def custom_operator(traced: bool) -> Any:
 
 def is_tracing() -> bool:
     """Whether MXNet 2 is building a graph on this thread."""
-    return bool(mx._deferred_compute.is_deferred_compute())
+    return IS_2 and bool(mx._deferred_compute.is_deferred_compute())

@@ -62,7 +62,7 @@ def _computing(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable
 
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if numpy and IS_2 and is_tracing():  # a node of a graph
+        if numpy and is_tracing():  # a node of a graph
             return theirs(*args, **kwargs)
         given = signature.bind(*args, **kwargs).arguments
         given.update(given.pop("kwargs", {}))
@@ -96,7 +96,7 @@ class _Nodes:
 
         @functools.wraps(forward)
         def convert_and_forward(block: Any, *args: Any) -> Any:
-            contexts = map(contexts_of, block.collect_params().values())
+            contexts = map(contexts_of, block.params.values())
             number = len(next(filter(None, contexts), []))
             if number != self._known.get(block, 0):
                 with LOCK:
@@ -150,7 +150,13 @@ class _Nodes:
 
     def _converted(self, symbol: Any, number: int | None) -> Any:
         graph = Graph(symbol)
-        return graph.to_symbol() if self._convert_in(graph, number) else symbol
+        changed = self._convert_in(graph, number)
+        unknown = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
+        if number is not None:
+            changed = changed or bool(unknown)
+            for index in unknown:
+                graph.nodes[index]["attrs"]["num_devices"] = str(self._num_devices or number)
+        return graph.to_symbol() if changed else symbol
 
     def _convert_in(self, graph: Graph, number: int | None) -> bool:
         """Convert nodes of a graph for a number of devices, if that is known."""
@@ -161,10 +167,7 @@ class _Nodes:
         for node in (graph.nodes[index] for index in graph.plain_norms()):
             if number is not None or not node["name"].endswith("fwd"):  # as layers name it
                 left_operators[node["name"]] = node["op"]
-        unknown = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
-        for index in unknown if number is not None else []:
-            graph.nodes[index]["attrs"]["num_devices"] = str(self._num_devices or number)
-        return bool(converted or unknown)
+        return bool(converted)
 
 
 def _showing(theirs: Callable) -> Callable:

@@ -15,8 +15,8 @@ from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of,
 from ..device_groups import groups_are_whole
 from .graph import THEIR_SYNC_BATCH_NORM, Graph
 
-# Attributes of MXNet's operators that SyncBatchNorm has or does not need.
-_KNOWN = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key", "output_mean_var"}
+# Attributes of the operators of MXNet's layers, as in layer._kwargs. cudnn_off chooses a library.
+ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
 
 # Counts the converted nodes of a name, to name them for other processes.
 _places: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
@@ -63,7 +63,11 @@ def why_not(graph: Graph, index: int) -> str | None:
         return "returns its mean and variance too"
     given = node.get("attrs", {}).items()
     own = {key for key, value in given if value != "None" and not key.startswith("__")}
-    if node["op"] not in ("BatchNorm", THEIR_SYNC_BATCH_NORM) or own - _KNOWN:
+    own -= {*ATTRIBUTES, "output_mean_var"}
+    if node["op"] not in ("BatchNorm", THEIR_SYNC_BATCH_NORM) or own - {
+        *ATTRIBUTES,
+        "output_mean_var",
+    }:
         return "does not compute what BatchNorm computes"
     return None
 
