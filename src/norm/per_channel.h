@@ -87,8 +87,9 @@ struct RunningAverages {
     if (!mean) return;
     const double weight =
         num_batches ? 1.0 - 1.0 / (static_cast<double>(*num_batches) + 1.0) : momentum;
-    mean[c] = moved(mean[c], weight, batch_mean);
+    const P new_mean = moved(mean[c], weight, batch_mean);
     variance[c] = moved(variance[c], weight, batch_variance);
+    mean[c] = new_mean;
   }
   GLUON_SYNCBN_HOST_DEVICE void count_batch() const {
     if (num_batches) *num_batches += P(1);

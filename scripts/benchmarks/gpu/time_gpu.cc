@@ -1,7 +1,7 @@
 // Times the GPU backend on one GPU: each phase of a pass by the GPU's clock, and whole rounds of 1
 // to 8 contexts by the host's. "time_gpu messages" times only rounds of 8 contexts with many
 // channels, whose messages lie on the host if MXNET_ENABLE_GPU_P2P=0. "time_gpu once" takes two
-// steps of one case, for a profiler. "time_gpu small" takes tiny arrays and few rounds, to see that
+// steps of two cases, for a profiler. "time_gpu small" takes tiny arrays and few rounds, to see that
 // the program runs.
 
 #include <cuda_runtime_api.h>
@@ -362,15 +362,17 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
   }
 }
 
-/// Two steps of a layer.
+/// Two steps of a layer, for each of two layouts.
 void run_once() {
-  Layers layers;
-  layers.push_back(
-      std::make_unique<Layer>(0, Case{16, 256, 60, DType::kFloat32, false, ActType::kRelu}));
-  Calls calls;
-  for (const bool forward : {true, false, true, false}) {
-    launch_passes(layers, forward, true, &calls, {});
-    calls.wait(1);
+  for (const Case& given : {Case{16, 256, 60, DType::kFloat32, false, ActType::kRelu},
+                            Case{16, 256, 60, DType::kFloat16, true, ActType::kRelu}}) {
+    Layers layers;
+    layers.push_back(std::make_unique<Layer>(0, given));
+    Calls calls;
+    for (const bool forward : {true, false, true, false}) {
+      launch_passes(layers, forward, true, &calls, {});
+      calls.wait(1);
+    }
   }
 }
 
@@ -389,6 +391,7 @@ void run(bool small, bool messages) {
   }
   if (small) time_rounds({2, 2048, 8}, {2}, 3);
   time_rounds({2, 64, 8}, {1, 2, 4, 8}, small ? 3 : 2000);
+  if (!small) time_rounds({16, 256, 120}, {1, 2, 8}, 50);  // kernels that take longer than waits
 }
 
 }  // namespace

@@ -46,8 +46,7 @@ GLUON_SYNCBN_HOST_DEVICE Pack<T> load(const T* from, std::uint32_t size) {
 }
 
 /// Replaces the first `size` elements of an access by `values`, or adds these to them. Overwrites
-/// `values`. No thread of this kernel reads the output, so the inputs keep their place in the GPU's
-/// cache.
+/// `values`. The output stays in the GPU's cache as long as other data, for the next layer.
 template <class T>
 GLUON_SYNCBN_HOST_DEVICE void store(T* to, std::uint32_t size, Real<T>* values, bool add) {
   if (add) {
@@ -59,11 +58,7 @@ GLUON_SYNCBN_HOST_DEVICE void store(T* to, std::uint32_t size, Real<T>* values, 
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < kWidest<T>; ++i) pack.set(i, from_real<T>(values[i]));
   if (size == kWidest<T>) {
-#ifdef __CUDA_ARCH__
-    __stcs(reinterpret_cast<float4*>(to), *reinterpret_cast<const float4*>(&pack));
-#else
     *reinterpret_cast<Pack<T>*>(to) = pack;
-#endif
     return;
   }
   GLUON_SYNCBN_UNROLL

@@ -50,12 +50,13 @@ struct ForwardMerge {
       variance = static_cast<double>(running_variance[c]);
     }
     const double inv_std = inv_std_of(variance, eps);
+    const double scale = scale_of(gamma, c, inv_std);
+    const double shift = shift_of<R>(mean, scale, static_cast<double>(beta[c]));
+    // All loads come before the stores, so that they overlap.
+    averages.move(c, mean, variance);
     statistics.mean[c] = mean;
     statistics.variance[c] = variance;
     statistics.inv_std[c] = inv_std;
-    averages.move(c, mean, variance);
-    const double scale = scale_of(gamma, c, inv_std);
-    const double shift = shift_of<R>(mean, scale, static_cast<double>(beta[c]));
     normalizations[c] = {{static_cast<R>(mean), static_cast<R>(scale), static_cast<R>(shift)}};
   }
 };
@@ -106,8 +107,8 @@ struct BackwardMerge {
       first += own_first;
       second += own_second;
     });
-    gamma_gradient.put(c, gamma_gradient_is_zero ? 0.0 : own[channels + c] * inv_std[c]);
-    beta_gradient.put(c, own[c]);
+    const double gamma_sum = gamma_gradient_is_zero ? 0.0 : own[channels + c] * inv_std[c];
+    const double beta_sum = own[c];
     const double scale = scale_of(gamma, c, inv_std[c]);
     double center = mean[c];
     InputGradientFactors factors{};
@@ -122,6 +123,9 @@ struct BackwardMerge {
     } else {
       factors.constant = factors.constant_for<R>(center);
     }
+    // All loads come before the stores, so that they overlap.
+    gamma_gradient.put(c, gamma_sum);
+    beta_gradient.put(c, beta_sum);
     gradients[c] = {static_cast<R>(center), static_cast<R>(scale), static_cast<R>(factors.x_factor),
                     static_cast<R>(factors.constant)};
   }

@@ -51,7 +51,7 @@ class AlignedArrays {
   template <class Launch>
   void launch_with_tiling(bool for_sums, const Launch& launch) const {
     if (is_matrix_) {
-      launch(ChannelLast::of(layout_, kWidest<T>));
+      launch(ChannelLast::of(layout_, kWidest<T>, for_sums));
     } else {
       launch(ChannelFirst::of(layout_, kWidest<T>, phase_, for_sums));
     }

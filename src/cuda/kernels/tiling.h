@@ -54,7 +54,7 @@ struct ChannelFirst {
 
   static constexpr int kLeastLanes = 16;
 
-  /// Without `for_sums` it need not care for the merges that several chunks of a channel need.
+  /// With `for_sums` it makes fewer chunks, because the results of a channel's chunks must merge.
   static ChannelFirst of(const Layout& layout, int vector, int phase, bool for_sums);
 
   GLUON_SYNCBN_HOST_DEVICE std::uint32_t channels_at_once() const {
@@ -137,13 +137,14 @@ struct ChannelLast {
   std::uint32_t chunks;
   FastDivisor tiles;
 
-  static ChannelLast of(const Layout& layout, int vector);
+  static ChannelLast of(const Layout& layout, int vector, bool for_sums);
   /// Whether this tiling suits an array better than ChannelFirst. A matrix of few rows leaves most
   /// threads of a block idle. If its channels have several columns, it needs a merge as well.
   static bool suits(const Layout& layout, int vector);
 
-  /// The number of threads in a row. Together they read 64 bytes.
-  static constexpr std::uint32_t kLanes = 4;
+  /// The number of threads in a row. Together they read 128 bytes, a line of the
+  /// GPU's cache.
+  static constexpr std::uint32_t kLanes = 8;
 
   std::int64_t blocks() const { return std::int64_t{tiles.divisor} * chunks; }
 

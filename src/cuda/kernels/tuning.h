@@ -21,12 +21,17 @@ constexpr int kResidentBlocks = sizeof(R) > 4  ? 3
 template <int kInputs>
 constexpr int kAccessesTogether = kInputs == 1 ? 4 : 2;
 
-/// Blocks that fill a GPU. An array makes fewer if each would have too few elements.
-constexpr std::int64_t kBlocks = 1024;
+/// Blocks that fill a GPU. An array makes fewer if each would have too few elements. Outputs have
+/// more blocks than sums, because no kernel merges them.
+constexpr std::int64_t kSumBlocks = 1024;
+constexpr std::int64_t kOutputBlocks = 2048;
 /// If one block per channel makes this many blocks, a block may take more of its channel.
 constexpr std::int64_t kEnoughBlocks = 256;
+/// One block sums a channel, or a tile of columns, that has at most so many accesses for each
+/// thread. To merge the sums of several blocks would take longer.
+constexpr std::int64_t kAccessesWithoutMerge = 8;
 
-/// A matrix of fewer rows leaves three of four threads idle.
+/// A matrix of fewer rows leaves more than half of the threads idle.
 constexpr std::int64_t kEnoughRows = 8;
 
 /// A thread has at least two accesses, whose loads overlap.
