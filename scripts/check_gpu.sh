@@ -190,7 +190,7 @@ if [[ $part != first ]]; then
   # dtypes, activations, shortcuts and in place, in layouts that several blocks merge. The tools
   # share the time that is left.
   export GLUON_SYNCBN_TEST_ELEMENTS=2000
-  tools=(racecheck memcheck synccheck initcheck)
+  tools=(memcheck synccheck initcheck racecheck) # the slowest comes last
   for i in "${!tools[@]}"; do
     check "${tools[i]}" "$(((end - SECONDS) / (${#tools[@]} - i)))" \
       compute-sanitizer "--tool=${tools[i]}" --error-exitcode=9 --report-api-errors=no \
