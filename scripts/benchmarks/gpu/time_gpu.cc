@@ -1,8 +1,8 @@
 // Times the GPU backend on one GPU: each phase of a pass by the GPU's clock, and whole rounds of 1
 // to 8 contexts by the host's. "time_gpu messages" times only rounds of 8 contexts with many
 // channels, whose messages lie on the host if MXNET_ENABLE_GPU_P2P=0. "time_gpu once" takes two
-// steps of two cases, for a profiler. "time_gpu small" takes tiny arrays and few rounds, to see that
-// the program runs.
+// steps of two cases, for a profiler. "time_gpu small" takes tiny arrays and few rounds, to see
+// that the program runs.
 
 #include <cuda_runtime_api.h>
 
