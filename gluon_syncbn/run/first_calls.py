@@ -18,40 +18,43 @@ LOCK = threading.RLock()
 
 def serialize() -> None:
     """Wrap the methods of Gluon that begin a network."""
-
-    def locked(function: Callable) -> Callable:
-        @functools.wraps(function)
-        def with_lock(*args: Any, **kwargs: Any) -> Any:
-            with LOCK:
-                return function(*args, **kwargs)
-
-        return with_lock
-
-    def building_once(call_graph: Callable) -> Callable:
-        @functools.wraps(call_graph)
-        def build_once_and_call(block: Any, *args: Any) -> Any:
-            if block._cached_op is None:
-                with LOCK:
-                    if block._cached_op is None:
-                        block._build_cache(*args)
-            return call_graph(block, *args)
-
-        return build_once_and_call
-
-    wrap_method(gluon.HybridBlock, "_call_cached_op", building_once)
-    wrap_method(gluon.HybridBlock, "infer_shape", locked)
-    wrap_method(gluon.Parameter, "_finish_deferred_init", locked)
+    wrap_method(gluon.HybridBlock, "_call_cached_op", _build_once)
+    wrap_method(gluon.HybridBlock, "infer_shape", _locked)
+    wrap_method(gluon.Parameter, "_finish_deferred_init", _locked)
     # While a parameter is initialized, for a moment it has neither data nor a deferred
     # initialization, and then data without a gradient.
-    wrap_method(gluon.Parameter, "data", locked)
+    wrap_method(gluon.Parameter, "data", _locked)
 
 
-def wrap_method(cls: type, name: str, wrap: Callable) -> None:
-    """Wrap a method of a class, and those of its subclasses.
+def _locked(theirs: Callable, *args: Any, **kwargs: Any) -> Any:
+    with LOCK:
+        return theirs(*args, **kwargs)
+
+
+def _build_once(call_graph: Callable, block: Any, *args: Any) -> Any:
+    if block._cached_op is None:
+        with LOCK:
+            if block._cached_op is None:
+                block._build_cache(*args)
+    return call_graph(block, *args)
+
+
+def wrap_method(cls: type, name: str, around: Callable) -> None:
+    """Wrap a method of a class, and those of its subclasses, as `wrapped` does.
 
     The layers of MXNet 2 have copies of the methods that they inherit (``mx.util.use_np``).
     """
     if name in vars(cls):
-        setattr(cls, name, wrap(vars(cls)[name]))
+        setattr(cls, name, wrapped(vars(cls)[name], around))
     for subclass in cls.__subclasses__():
-        wrap_method(subclass, name, wrap)
+        wrap_method(subclass, name, around)
+
+
+def wrapped(theirs: Callable, around: Callable) -> Callable:
+    """Return a function that calls `around` with the function `theirs`, then the arguments."""
+
+    @functools.wraps(theirs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return around(theirs, *args, **kwargs)
+
+    return call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from typing import Any, Callable
@@ -21,16 +20,14 @@ from .summary import left_layers, made
 def replace(convert: bool, num_devices: int | None) -> None:
     """Put SyncBatchNorm wherever MXNet's own can be imported from, and note the layers made."""
     replace_in_mxnet(PLAIN_NORMS[1], SyncBatchNorm)
-    init = SyncBatchNorm.__init__
-
-    @functools.wraps(init)
-    def init_and_note(layer: Any, *args: Any, **kwargs: Any) -> None:
-        init(layer, *args, **kwargs)
-        made.add(name_of(layer))
-
-    SyncBatchNorm.__init__ = init_and_note  # type: ignore[assignment,method-assign]
+    wrap_method(SyncBatchNorm, "__init__", _init_and_note)
     if convert:
         _convert_new_layers(num_devices)
+
+
+def _init_and_note(init: Callable, layer: Any, *args: Any, **kwargs: Any) -> None:
+    init(layer, *args, **kwargs)
+    made.add(name_of(layer))
 
 
 def replace_in_mxnet(theirs: Any, ours: Any) -> None:
@@ -55,17 +52,13 @@ def _convert_new_layers(num_devices: int | None) -> None:
         made.add(name)
 
     # Not in the constructor: copies do not call it, and subclasses change the layer after it.
-    def converting(call: Callable) -> Callable:
-        @functools.wraps(call)
-        def convert_and_call(block: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(block, _BatchNorm) and block not in examined:
-                with LOCK:
-                    if block not in examined:  # else another thread has converted it
-                        if not isinstance(block, SyncBatchNorm):
-                            convert(block)
-                        examined.add(block)
-            return call(block, *args, **kwargs)
+    def convert_and_call(call: Callable, block: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(block, _BatchNorm) and block not in examined:
+            with LOCK:
+                if block not in examined:  # else another thread has converted it
+                    if not isinstance(block, SyncBatchNorm):
+                        convert(block)
+                    examined.add(block)
+        return call(block, *args, **kwargs)
 
-        return convert_and_call
-
-    wrap_method(gluon.Block, "__call__", converting)
+    wrap_method(gluon.Block, "__call__", convert_and_call)

@@ -19,7 +19,7 @@ from ..mxnet_versions import IS_2, is_tracing
 from ..symbols.conversion import convert_nodes, edited, meet_on_contexts, own_attributes
 from ..symbols.exporting import to_batchnorm, write_fixed_gammas
 from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
-from .first_calls import LOCK, wrap_method
+from .first_calls import LOCK, wrap_method, wrapped
 from .layers import replace_in_mxnet
 from .summary import left_operators, made
 
@@ -28,9 +28,8 @@ _INPUTS = ("data", "gamma", "beta", "moving_mean", "moving_var")
 
 def replace(convert: bool, num_devices: int | None) -> None:
     """Replace MXNet's operators where arrays are computed, and where symbols get arrays."""
-    make_symbol = mx.sym.contrib.SyncBatchNorm
     for function, numpy in _functions("SyncBatchNorm", "sync_batch_norm"):
-        replace_in_mxnet(function, _computing(make_symbol, function, numpy))
+        replace_in_mxnet(function, wrapped(function, functools.partial(_compute, numpy)))
     nodes = _Nodes(convert, num_devices)
     wrap_method(gluon.HybridBlock, "_build_cache", nodes.of_block)
     wrap_method(gluon.SymbolBlock, "forward", nodes.of_symbol_block)
@@ -40,8 +39,8 @@ def replace(convert: bool, num_devices: int | None) -> None:
         for module in (mx.mod.executor_group, mx.executor_manager):
             wrap_method(module.DataParallelExecutorGroup, "__init__", nodes.of_executors)
     for function in (mx.viz.print_summary, mx.viz.plot_network):
-        replace_in_mxnet(function, _showing(function))
-    wrap_method(MXNetGraph, "create_onnx_graph_proto", _exporting)
+        replace_in_mxnet(function, wrapped(function, _show))
+    wrap_method(MXNetGraph, "create_onnx_graph_proto", _export)
 
 
 def _functions(*names: str) -> list[tuple[FunctionType, bool]]:
@@ -56,31 +55,25 @@ def _functions(*names: str) -> list[tuple[FunctionType, bool]]:
     return list(found.items())
 
 
-def _computing(make_symbol: Callable, theirs: Callable, numpy: bool) -> Callable:
-    """Return a function that computes SyncBatchNorm, with the arguments of MXNet's."""
-    signature = inspect.signature(theirs)
-
-    @functools.wraps(theirs)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if numpy and is_tracing():  # a node of a graph
-            return theirs(*args, **kwargs)
-        given = signature.bind(*args, **kwargs).arguments
-        given.update(given.pop("kwargs", {}))
-        inputs = [given.pop(name, None) for name in _INPUTS]
-        out, name = given.pop("out", None), given.pop("name", None)
-        # MXNet checks the attributes.
-        attributes = {key: value for key, value in given.items() if value is not _Null}
-        checked = make_symbol(name="checked", **attributes).list_attr()
-        key = checked["key"]
-        if is_true(checked.get("output_mean_var")):
-            left_operators[name or key] = THEIR_SYNC_BATCH_NORM
-            return theirs(*args, **kwargs)
-        own = {**own_attributes(checked, key), "scope": "key"}
-        custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
-        arrays = [array for array in inputs if array is not None]
-        return custom(*arrays, name=name, out=out, **own)
-
-    return call
+def _compute(numpy: bool, theirs: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Compute SyncBatchNorm, with the arguments of MXNet's."""
+    if numpy and is_tracing():  # a node of a graph
+        return theirs(*args, **kwargs)
+    given = inspect.signature(theirs).bind(*args, **kwargs).arguments
+    given.update(given.pop("kwargs", {}))
+    inputs = [given.pop(name, None) for name in _INPUTS]
+    out, name = given.pop("out", None), given.pop("name", None)
+    # MXNet checks the attributes.
+    attributes = {key: value for key, value in given.items() if value is not _Null}
+    checked = mx.sym.contrib.SyncBatchNorm(name="checked", **attributes).list_attr()
+    key = checked["key"]
+    if is_true(checked.get("output_mean_var")):
+        left_operators[name or key] = THEIR_SYNC_BATCH_NORM
+        return theirs(*args, **kwargs)
+    own = {**own_attributes(checked, key), "scope": "key"}
+    custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
+    arrays = [array for array in inputs if array is not None]
+    return custom(*arrays, name=name, out=out, **own)
 
 
 class _Nodes:
@@ -91,62 +84,39 @@ class _Nodes:
         self._num_devices = num_devices
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
-    def of_symbol_block(self, forward: Callable) -> Callable:
-        """Wrap the method that calls a SymbolBlock. Programs move networks, too."""
+    def of_symbol_block(self, forward: Callable, block: Any, *args: Any) -> Any:
+        """Call a SymbolBlock. Programs move networks, too."""
+        contexts = map(contexts_of, block.params.values())
+        number = len(next(filter(None, contexts), []))
+        if number != self._known.get(block, 0):
+            with LOCK:
+                if number != self._known.get(block, 0):  # else another thread was here
+                    with edited(block) as graph:
+                        self._convert_in(graph, number)
+                        meet_on_contexts(graph, block, self._num_devices, None)
+                    self._known[block] = number
+        return forward(block, *args)
 
-        @functools.wraps(forward)
-        def convert_and_forward(block: Any, *args: Any) -> Any:
-            contexts = map(contexts_of, block.params.values())
-            number = len(next(filter(None, contexts), []))
-            if number != self._known.get(block, 0):
-                with LOCK:
-                    if number != self._known.get(block, 0):  # else another thread was here
-                        with edited(block) as graph:
-                            self._convert_in(graph, number)
-                            meet_on_contexts(graph, block, self._num_devices, None)
-                        self._known[block] = number
-            return forward(block, *args)
-
-        return convert_and_forward
-
-    def of_block(self, build: Callable) -> Callable:
-        """Wrap the method that makes an operator of a network's graph.
+    def of_block(self, build: Callable, block: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make an operator of a network's graph.
 
         A BatchNorm that no layer made stays, because it stays in a network that is not hybridized.
         """
+        inputs, symbol = block._get_graph(*args)
+        block._cached_graph = inputs, self._converted(symbol, None)
+        return build(block, *args, **kwargs)
 
-        @functools.wraps(build)
-        def convert_and_build(block: Any, *args: Any, **kwargs: Any) -> Any:
-            inputs, symbol = block._get_graph(*args)
-            block._cached_graph = inputs, self._converted(symbol, None)
-            return build(block, *args, **kwargs)
+    def of_symbol(self, bind: Callable, symbol: Any, *args: Any, **kwargs: Any) -> Any:
+        """Bind a symbol to arrays, of how many devices is not known."""
+        return bind(self._converted(symbol, None), *args, **kwargs)
 
-        return convert_and_build
-
-    def of_symbol(self, bind: Callable) -> Callable:
-        """Wrap a method that binds a symbol to arrays, of how many devices is not known."""
-
-        @functools.wraps(bind)
-        def convert_and_bind(symbol: Any, *args: Any, **kwargs: Any) -> Any:
-            return bind(self._converted(symbol, None), *args, **kwargs)
-
-        return convert_and_bind
-
-    def of_executors(self, init: Callable) -> Callable:
-        """Wrap the constructor of the executors of a Module or FeedForward, one per context."""
-        signature = inspect.signature(init)
-        symbol, contexts = (
-            next(name for name in names if name in signature.parameters)
-            for names in (("symbol", "sym"), ("contexts", "ctx"))
-        )
-
-        @functools.wraps(init)
-        def convert_and_init(*args: Any, **kwargs: Any) -> None:
-            given = signature.bind(*args, **kwargs).arguments
-            given[symbol] = self._converted(given[symbol], len(given[contexts]))
-            init(**given)
-
-        return convert_and_init
+    def of_executors(self, init: Callable, *args: Any, **kwargs: Any) -> None:
+        """Make the executors of a Module or FeedForward, one per context."""
+        given = inspect.signature(init).bind(*args, **kwargs).arguments
+        contexts = given["contexts" if "contexts" in given else "ctx"]
+        symbol = "symbol" if "symbol" in given else "sym"
+        given[symbol] = self._converted(given[symbol], len(contexts))
+        init(**given)
 
     def _converted(self, symbol: Any, number: int | None) -> Any:
         graph = Graph(symbol)
@@ -170,23 +140,13 @@ class _Nodes:
         return bool(converted)
 
 
-def _showing(theirs: Callable) -> Callable:
-    """Return a function that shows a symbol, with BatchNorm in the place of this operator."""
-
-    @functools.wraps(theirs)
-    def show(symbol: Any, *args: Any, **kwargs: Any) -> Any:
-        return theirs(to_batchnorm(symbol), *args, **kwargs)
-
-    return show
+def _show(theirs: Callable, symbol: Any, *args: Any, **kwargs: Any) -> Any:
+    """Show a symbol, with BatchNorm in the place of this operator."""
+    return theirs(to_batchnorm(symbol), *args, **kwargs)
 
 
-def _exporting(theirs: Callable) -> Callable:
-    """Return the method by which MXNet writes ONNX files, with BatchNorm as above."""
-
-    @functools.wraps(theirs)
-    def export(graph: Any, sym: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        sym, params = to_batchnorm(sym), {**params}
-        write_fixed_gammas(sym, params)
-        return theirs(graph, sym, params, *args, **kwargs)
-
-    return export
+def _export(theirs: Callable, graph: Any, sym: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+    """Write an ONNX file, with BatchNorm as above."""
+    sym, params = to_batchnorm(sym), {**params}
+    write_fixed_gammas(sym, params)
+    return theirs(graph, sym, params, *args, **kwargs)
