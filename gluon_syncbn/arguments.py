@@ -13,7 +13,6 @@ from typing import Any, Callable
 import numpy as np
 
 from .activations import ACTIVATIONS, INVERTIBLE, WITH_ALPHA
-from .device_groups import groups_are_whole
 
 
 def _is_number(value: Any, least: float = 0, most: float = sys.float_info.max) -> bool:
@@ -54,6 +53,11 @@ ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "alpha": ("a number of at least 0", lambda x: x is None or _is_number(x)),
 }
+
+
+def groups_are_whole(num_devices: int | None, size: int | None) -> bool:
+    """Return whether groups of `size` leave no device out, or True if a number is None."""
+    return num_devices is None or size is None or num_devices % size == 0
 
 
 def find_problem(*, inplace: bool = False, **given: Any) -> str | None:

@@ -16,8 +16,8 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 from .arguments import find_problem
 from .block import SHARED_ATTRIBUTES, SyncBatchNorm, contexts_of
 from .mxnet_versions import PLAIN_NORMS
-from .naming import name_of
-from .norms import Norm, blocks_of, norms_of
+from .naming import name_of, named_blocks
+from .norms import Norm, norms_of
 from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts
 from .symbols.exporting import make_plain
 from .symbols.graph import THEIR_SYNC_BATCH_NORM, Graph
@@ -143,10 +143,8 @@ def difference_from_batchnorm(layer: Any) -> str | None:
         return f"has parameters of its own: {', '.join(parameters)}"
     if getattr(layer, "fuse_relu", False):  # later versions of MXNet 2 have no such layer
         return "computes a ReLU too: replace it by SyncBatchNorm(activation='relu')"
-    if layer._kwargs.keys() - ATTRIBUTES:
-        return "does not compute what BatchNorm computes"
     inherits = isinstance(layer, PLAIN_NORMS) and not own & _FORWARD
-    if inherits or _computes_batchnorm(layer):
+    if layer._kwargs.keys() <= ATTRIBUTES and (inherits or _computes_batchnorm(layer)):
         return None
     return "does not compute what BatchNorm computes"
 
@@ -319,11 +317,11 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
 
 def _drop_graphs(net: gluon.Block) -> None:
     """Let `net`, its parts and the networks that contain it build their graphs again."""
-    changed = {id(block) for block in blocks_of(net)}
+    changed = named_blocks(net).keys()
     # Only the collector knows the networks that contain `net`.
     hybrid = (each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock))
-    for block in [*blocks_of(net), *hybrid]:
-        if getattr(block, "_cached_graph", None) and changed & {*map(id, blocks_of(block))}:
+    for block in [*changed, *hybrid]:
+        if getattr(block, "_cached_graph", None) and changed & named_blocks(block).keys():
             block._clear_cached_op()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .mxnet_versions import EXECUTOR
+import mxnet as mx
+
+from .mxnet_versions import IS_2
 from .symbols.graph import Graph
 
 
@@ -17,20 +19,17 @@ def keep_modes() -> None:
     of a Module would turn the training pass into inference on the devices that have not run it yet,
     and the other devices would wait for them. Executors without the layer stay as they are.
     """
-    if EXECUTOR is None:
+    if IS_2:  # which has another executor
         return
-    forward = EXECUTOR.forward
+    forward = mx.executor.Executor.forward
 
     @functools.wraps(forward)
     def wait_and_forward(self: Any, is_train: bool = False, **arrays: Any) -> Any:
-        if is_train != getattr(self, "_gluon_syncbn_mode", is_train) and _has_layer(self):
+        changes = is_train != getattr(self, "_gluon_syncbn_mode", is_train)
+        if changes and Graph(self._symbol).norms():
             for output in self.outputs:
                 output.wait_to_read()
         self._gluon_syncbn_mode = is_train
         return forward(self, is_train, **arrays)
 
-    EXECUTOR.forward = wait_and_forward
-
-
-def _has_layer(executor: Any) -> bool:
-    return bool(Graph(executor._symbol).norms())
+    mx.executor.Executor.forward = wait_and_forward

@@ -20,11 +20,13 @@ def name_of(block: gluon.Block) -> str:
     return str(getattr(block, "name", None) or type(block).__name__)
 
 
-def names_in(net: gluon.Block, prefix: str = "") -> dict[gluon.Block, str]:
-    """Name the blocks of a network: by themselves, or in MXNet 2 by their place in it."""
+def named_blocks(net: gluon.Block, prefix: str = "") -> dict[gluon.Block, str]:
+    """List every block of `net` once, and name it: by itself, or in MXNet 2 by its place."""
+    if not isinstance(net, gluon.Block):
+        raise TypeError(f"net={net!r} should be a gluon.Block")
     names = {net: prefix or name_of(net)} if IS_2 else {net: net.name}
     for key, child in zip(net._children, children_of(net)):
-        for block, name in names_in(child, f"{prefix}.{key}".lstrip(".")).items():
+        for block, name in named_blocks(child, f"{prefix}.{key}".lstrip(".")).items():
             names.setdefault(block, name)
     return names
 
@@ -69,10 +71,7 @@ class Identity:
         """
         return f"{self._prefix}#{self.place}" + ("" if use is None else f"@{use}")
 
-    def __deepcopy__(self, memo: dict) -> Identity:
-        return Identity(self._prefix)
-
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple:  # of copy.deepcopy too
         return (Identity, (self._prefix,))
 
 
@@ -143,5 +142,5 @@ def _current_graph_2(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
             return gluon.Block, None, "", False  # the class stands for no graph
         frame = frame.f_back
     block = frame.f_locals["self"]
-    name = f"{type(block).__name__}.{names_in(block).get(layer, name_of(layer))}"
+    name = f"{type(block).__name__}.{named_blocks(block).get(layer, name_of(layer))}"
     return block, frame.f_locals["symbol_inputs"], name, block is layer

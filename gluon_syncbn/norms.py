@@ -9,8 +9,7 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SyncBatchNorm
-from .mxnet_versions import children_of
-from .naming import names_in
+from .naming import named_blocks
 from .symbols.graph import Graph
 
 
@@ -36,28 +35,13 @@ class Norm:
 
 def norms_of(net: gluon.Block) -> list[Norm]:
     """List every norm of a network once."""
-    names = names_in(net) if isinstance(net, gluon.Block) else {}
     norms: list[Norm] = []
-    for block in blocks_of(net):
+    for block, name in named_blocks(net).items():
         if isinstance(block, _BatchNorm):
-            norms.append(_of_layer(block, names[block]))
+            norms.append(_of_layer(block, name))
         elif isinstance(block, gluon.SymbolBlock):
             norms += _of_nodes(block)
     return norms
-
-
-def blocks_of(net: gluon.Block) -> Iterator[gluon.Block]:
-    """Yield every block of `net` once."""
-    if not isinstance(net, gluon.Block):
-        raise TypeError(f"net={net!r} should be a gluon.Block")
-    seen: set[int] = set()
-    waiting: list[Any] = [net]
-    while waiting:
-        block = waiting.pop()
-        if id(block) not in seen:
-            seen.add(id(block))
-            waiting.extend(reversed(children_of(block)))
-            yield block
 
 
 def _of_layer(layer: Any, name: str) -> Norm:

@@ -16,10 +16,7 @@ from ..symbols.graph import Graph
 
 
 class Moments:
-    """The count, the mean and M2 of all inputs of norms that share their running statistics.
-
-    As a context, it sets the running statistics at the end, or restores them after an error.
-    """
+    """The count, the mean and M2 of all inputs of norms that share their running statistics."""
 
     def __init__(self, norms: list[Norm]) -> None:
         self.process_set = next((n.process_set for n in norms if n.is_synchronized), None)
@@ -51,10 +48,8 @@ class Moments:
             [count + more, mean + share * change, m2 + m2_other + change**2 * count * share]
         )
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, error: Any, *_: Any) -> None:
+    def finish(self, error: Any, *_: Any) -> None:
+        """Set the running statistics, or restore them after an error; see ``ExitStack.push``."""
         count, mean, m2 = self.values
         if error is not None or not count.all():
             for parameter, arrays in zip(self._parameters, self._before):

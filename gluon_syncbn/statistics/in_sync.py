@@ -6,7 +6,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from ..device_groups import in_groups
 from ..norms import norms_of
 
 
@@ -55,6 +54,7 @@ def check_in_sync(net: gluon.Block) -> dict[str, str]:
 
 
 def _describe_groups(arrays: list[np.ndarray], size: int) -> str:
-    if all(len({array.tobytes() for array in group}) == 1 for group in in_groups(arrays, size)):
+    bits = [array.tobytes() for array in arrays]
+    if all(len({*bits[first : first + size]}) == 1 for first in range(0, len(bits), size)):
         return f"; expected with sync_group_size={size}: each group agrees"
     return f"; the devices of a group differ too (sync_group_size={size})"

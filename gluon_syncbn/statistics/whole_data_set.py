@@ -13,8 +13,8 @@ from mxnet import autograd, gluon
 
 from .. import processes
 from ..library import LIBRARY
-from ..naming import name_of
-from ..norms import Norm, blocks_of, norms_of
+from ..naming import name_of, named_blocks
+from ..norms import Norm, norms_of
 from .gathering import Moments, noting_layer, noting_nodes
 
 
@@ -72,7 +72,7 @@ def update_statistics(
         for norms in by_statistics.values():
             moments = Moments(norms)
             gathered.append(moments)
-            stack.enter_context(moments)
+            stack.push(moments.finish)
             for norm in norms:
                 if not norm.is_synchronized:
                     continue
@@ -115,7 +115,7 @@ def _gathering_norms(net: gluon.Block) -> dict[gluon.Parameter, list[Norm]]:
 @contextmanager
 def _running(net: gluon.Block) -> Iterator[None]:
     """Let every layer be called in training mode, and end a failed step."""
-    hybrid = [block for block in blocks_of(net) if isinstance(block, gluon.HybridBlock)]
+    hybrid = [block for block in named_blocks(net) if isinstance(block, gluon.HybridBlock)]
     active = [block._active for block in hybrid]
     try:
         for block in hybrid:  # a compiled network calls no hooks of its layers

@@ -11,8 +11,8 @@ from typing import Any, Iterator
 from mxnet import gluon
 
 from .. import processes
+from ..arguments import groups_are_whole
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of, device_ids
-from ..device_groups import groups_are_whole
 from .graph import THEIR_SYNC_BATCH_NORM, Graph
 
 # Attributes of the operators of MXNet's layers, as in layer._kwargs. cudnn_off chooses a library.
@@ -63,11 +63,8 @@ def why_not(graph: Graph, index: int) -> str | None:
         return "returns its mean and variance too"
     given = node.get("attrs", {}).items()
     own = {key for key, value in given if value != "None" and not key.startswith("__")}
-    own -= {*ATTRIBUTES, "output_mean_var"}
-    if node["op"] not in ("BatchNorm", THEIR_SYNC_BATCH_NORM) or own - {
-        *ATTRIBUTES,
-        "output_mean_var",
-    }:
+    known = {*ATTRIBUTES, "output_mean_var"}
+    if node["op"] not in ("BatchNorm", THEIR_SYNC_BATCH_NORM) or own - known:
         return "does not compute what BatchNorm computes"
     return None
 
@@ -101,7 +98,7 @@ def meet_on_contexts(
     parameters = block.collect_params()
     for index in graph.norms():
         attributes = graph.nodes[index]["attrs"]
-        parameter = parameters.get(graph.nodes[graph.running_mean(index)]["name"])
+        parameter = parameters.get(graph.nodes[graph.statistics(index)[0]]["name"])
         contexts = (parameter and contexts_of(parameter)) or []
         number = num_devices or len(contexts)
         group = size or int(graph.attribute(index, "sync_group_size", str(number)))

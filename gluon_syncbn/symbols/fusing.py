@@ -192,7 +192,8 @@ class _Graph(Graph):
         """Fuse all norms; return the lists `fused` and `left` of the network."""
         fused, left = [], []
         norms = self.norms()
-        counts = Counter(self.running_mean(index) for index in norms)
+        # The running mean identifies the layer.
+        counts = Counter(self.statistics(index)[0] for index in norms)
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
         plain = [(self.nodes[index]["name"], "is no SyncBatchNorm") for index in self.plain_norms()]
         for index in norms:
@@ -253,7 +254,7 @@ class _Graph(Graph):
             return []
         norms = {*self.norms()}
         order = [index for index in self.order() if index in norms]
-        uses = ((self.running_mean(index), self.nodes[index]["inputs"][0]) for index in order)
+        uses = ((self.statistics(index)[0], self.nodes[index]["inputs"][0]) for index in order)
         return sorted((use for use in uses if use[0] in self._shared), key=lambda use: use[0])
 
     def _only_reader(self, index: int) -> int | None:

@@ -61,10 +61,6 @@ class Graph:
         first = SHORTCUT + self.flag(index, "shortcut")
         return [entry[0] for entry in self.nodes[index]["inputs"][first:]]
 
-    def running_mean(self, index: int) -> int:
-        """Return the node of a norm's running mean, which identifies the layer."""
-        return self.statistics(index)[0]
-
     def consumers(self, index: int) -> list[tuple[int, int]]:
         """(node, output) of all readers of a node's outputs; -1 stands for a head."""
         read = [(-1, head[1]) for head in self.heads if head[0] == index]
