@@ -15,7 +15,7 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .arguments import find_problem
 from .block import SHARED_ATTRIBUTES, SyncBatchNorm, contexts_of
-from .mxnet_versions import PLAIN_NORMS
+from .mxnet_versions import PLAIN_NORMS, new_array
 from .naming import name_of, named_blocks
 from .norms import Norm, norms_of
 from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts
@@ -160,14 +160,32 @@ def _computes_batchnorm(layer: Any) -> bool:
     """Whether `layer` computes BatchNorm with its own attributes, of symbols and of arrays."""
     try:
         with mx.autograd.pause(), mx.cpu(0):
-            inputs = _small_inputs(layer)
-            probe = _with_parameters(layer, inputs)
-            return all(_is_batchnorm(probe, inputs, training) for training in (False, True))
+            probe = _small_copy(layer)
+            return all(_is_batchnorm(probe, training) for training in (False, True))
     except Exception:  # of a user's forward; in MXNet 2 none takes symbols
         return False
 
 
-def _is_batchnorm(probe: Any, inputs: dict[str, gluon.Parameter], training: bool) -> bool:
+def _small_copy(layer: Any) -> Any:
+    """Return a layer that shares all with `layer` but its graph and its parameters.
+
+    It is alone: MXNet's SyncBatchNorm would wait for other devices.
+    """
+    channels = max(layer.gamma.shape[0], 0) or 2
+    own = {
+        name: gluon.Parameter(name, "null" if "running" in name else "write", (channels,))
+        for name in _PARAMETERS
+    }
+    for each in own.values():
+        each.initialize(mx.init.Zero())
+    alone = {"ndev": 1, "key": uuid.uuid4().hex} if "ndev" in layer._kwargs else {}
+    other = object.__new__(type(layer))
+    vars(other).update({**vars(layer), **own})
+    vars(other).update(_active=False, _reg_params=own, _kwargs={**layer._kwargs, **alone})
+    return other
+
+
+def _is_batchnorm(probe: Any, training: bool) -> bool:
     """Whether `probe` is one BatchNorm as a symbol, and computes the same with arrays."""
     data = mx.sym.var("data")
     with mx.autograd.pause(train_mode=training):
@@ -176,37 +194,9 @@ def _is_batchnorm(probe: Any, inputs: dict[str, gluon.Parameter], training: bool
     if not _is_one_node(symbol, probe._kwargs):
         return False
     operator = mx.nd.CachedOp(symbol)
-    parameters = [inputs[name].data() for name in _PARAMETERS]
-    expected = _step(lambda x: operator(x, *parameters), inputs, training)
-    return _step(probe.forward, inputs, training) == expected
-
-
-def _small_inputs(layer: Any) -> dict[str, gluon.Parameter]:
-    """Return arrays for data and for the parameters of `layer`, as parameters."""
-    axis, channels = layer._kwargs.get("axis", 1), max(layer.gamma.shape[0], 0) or 2
-    shape = [2] * max(4, axis + 1, -axis)
-    shape[axis] = channels
-    shapes = {"data": shape, **dict.fromkeys(_PARAMETERS, (channels,))}
-    inputs = {
-        name: gluon.Parameter(name, "null" if "running" in name else "write", shape)
-        for name, shape in shapes.items()
-    }
-    for each in inputs.values():
-        each.initialize(mx.init.Zero())
-    return inputs
-
-
-def _with_parameters(layer: Any, parameters: dict[str, gluon.Parameter]) -> Any:
-    """Return a layer that shares all with `layer` but its graph and its parameters.
-
-    It is alone: MXNet's SyncBatchNorm would wait for other devices.
-    """
-    own = {name: parameters[name] for name in _PARAMETERS}
-    alone = {"ndev": 1, "key": uuid.uuid4().hex} if "ndev" in layer._kwargs else {}
-    other = object.__new__(type(layer))
-    vars(other).update({**vars(layer), **own})
-    vars(other).update(_active=False, _reg_params=own, _kwargs={**layer._kwargs, **alone})
-    return other
+    parameters = [each.data() for each in probe._reg_params.values()]
+    expected = _step(lambda x: operator(x, *parameters), probe, training)
+    return _step(probe.forward, probe, training) == expected
 
 
 def _is_one_node(symbol: Any, expected: dict[str, Any]) -> bool:
@@ -223,18 +213,22 @@ def _is_one_node(symbol: Any, expected: dict[str, Any]) -> bool:
     )
 
 
-def _step(compute: Callable, inputs: dict[str, gluon.Parameter], training: bool) -> list[bytes]:
+def _step(compute: Callable, probe: Any, training: bool) -> list[bytes]:
     """Return the bits of the output, gradients and statistics of a training step or inference."""
+    axis, parameters = probe._kwargs.get("axis", 1), probe._reg_params.values()
+    shape = [2] * max(4, axis + 1, -axis)
+    shape[axis] = probe.gamma.shape[0]
     rng = np.random.default_rng(0)
-    for each in inputs.values():
+    x = new_array(rng.uniform(1, 2, shape), mx.cpu(0), "float32")
+    x.attach_grad()
+    for each in parameters:
         each.set_data(rng.uniform(1, 2, each.shape))
-    x = inputs["data"].data()
     with (mx.autograd.record if training else mx.autograd.pause)():
         out = compute(x)
     if training:
         out.backward(x * x)
-    left = [each.data() if each.grad_req == "null" else each.grad() for each in inputs.values()]
-    return [array.asnumpy().tobytes() for array in (out, *left)]
+    left = [each.data() if each.grad_req == "null" else each.grad() for each in parameters]
+    return [array.asnumpy().tobytes() for array in (out, x.grad, *left)]
 
 
 def synchronize(

@@ -21,7 +21,8 @@ from pathlib import Path
 import mxnet as mx
 
 from .library import LIBRARY
-from .mxnet_versions import ONEDNN, ONEDNN_RNN, SYMBOL_VERSION, load_symbol
+from .mxnet_versions import ONEDNN, ONEDNN_RNN
+from .symbols.graph import Graph
 
 # Otherwise every first convolution would print that it runs without oneDNN.
 _VERBOSE = "MXNET_STORAGE_FALLBACK_LOG_VERBOSE"
@@ -31,18 +32,6 @@ SETTINGS = (ONEDNN, _VERBOSE, ONEDNN_RNN)
 _LIBMXNET = mx.base._LIB._name.encode()
 _GPU_FILES = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
 
-# A graph, because automatic mixed precision changes the dtypes of mx.nd.Convolution.
-_CONVOLUTION = """{
-  "nodes": [
-    {"op": "null", "name": "data", "inputs": []},
-    {"op": "null", "name": "weight", "inputs": []},
-    {"op": "Convolution", "name": "convolution", "inputs": [[0, 0, 0], [1, 0, 0]],
-     "attrs": {"kernel": "(3, 3)", "num_filter": "16", "no_bias": "True"}}
-  ],
-  "arg_nodes": [0, 1],
-  "heads": [[2, 0, 0]],
-  "attrs": {"mxnet_version": ["int", %d]}
-}"""
 # Part of the error about an array in a layout of oneDNN (SetTBlob in mxnet/src/ndarray/ndarray.cc).
 _LAYOUT_ERROR = "generate TBlob for"
 
@@ -217,7 +206,11 @@ def _export_convolution(errors: list[Exception]) -> None:
     try:
         data = mx.nd.ones((1, 16, 8, 8), ctx=mx.cpu())
         weight = mx.nd.ones((16, 16, 3, 3), ctx=mx.cpu())
-        convolution = mx.nd.CachedOp(load_symbol(_CONVOLUTION % SYMBOL_VERSION))
-        convolution(data, weight).to_dlpack_for_read()
+        # A node of a graph, because mixed precision changes the dtypes of MXNet's functions.
+        graph = Graph(mx.sym.var("data"))
+        inputs = [[0, 0, 0], [graph.add("null", "weight", []), 0, 0]]
+        options = {"kernel": (3, 3), "num_filter": 16, "no_bias": True}
+        graph.heads = [[graph.add("Convolution", "convolution", inputs, **options), 0, 0]]
+        mx.nd.CachedOp(graph.to_symbol())(data, weight).to_dlpack_for_read()
     except Exception as error:
         errors.append(error)

@@ -23,9 +23,6 @@ PLAIN_NORMS = (gluon.nn.BatchNorm, (gluon if IS_2 else gluon.contrib).nn.SyncBat
 # The class of contexts. MXNet 2 calls them devices, and its ``mx.Context`` is a function.
 Context = mx.Device if IS_2 else mx.Context
 
-# As files of symbols have it. MXNet 2 prints two lines for each symbol of an earlier version.
-SYMBOL_VERSION = 20000 if IS_2 else 10901
-
 load_symbol: Callable[[str], Any] = mx.sym.fromjson if IS_2 else mx.sym.load_json
 
 

@@ -52,9 +52,7 @@ def _step(layer: nn.BatchNorm, contexts: list[Context], samples: int) -> dict[st
         array.attach_grad()
     with mx.autograd.record():
         outputs = [layer(array) for array in inputs]
-    heads = new_array(
-        np.eye(samples)[:, :1], mx.cpu(), "float32"
-    )  # the gradient of the first sample
+    heads = new_array(np.eye(samples)[:, :1], mx.cpu(), "float32")  # only of the first sample
     mx.autograd.backward(outputs, gluon.utils.split_and_load(heads, contexts))
     return {
         "output": np.concatenate([array.asnumpy() for array in outputs]),

@@ -13,7 +13,7 @@ from mxnet import gluon
 from .. import processes
 from ..arguments import groups_are_whole
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of, device_ids
-from .graph import THEIR_SYNC_BATCH_NORM, Graph
+from .graph import THEIR_SYNC_BATCH_NORM, Graph, shared_attributes
 
 # Attributes of the operators of MXNet's layers, as in layer._kwargs. cudnn_off chooses a library.
 ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
@@ -71,15 +71,10 @@ def why_not(graph: Graph, index: int) -> str | None:
 
 def own_attributes(theirs: dict[str, str], name: str) -> dict[str, Any]:
     """Translate the attributes of a BatchNorm node."""
-    kept = {
-        key: value
-        for key, value in theirs.items()
-        if key in SHARED_ATTRIBUTES or key.startswith("__")
-    }
     # Only MXNet's SyncBatchNorm has a key. Without ndev it counts one device, as with 0.
     number = theirs.get("ndev", "1") if "key" in theirs else None  # None is not known yet
     return {
-        **kept,
+        **shared_attributes(theirs),
         "op_type": OP_TYPE,
         "num_devices": "1" if number == "0" else number,
         "key": name,  # for messages

@@ -9,10 +9,9 @@ import mxnet as mx
 from mxnet import gluon
 
 from ..activations import BY_TYPE, DEFAULT_SLOPE
-from ..block import SHARED_ATTRIBUTES
 from ..mxnet_versions import load_symbol
 from .folding import Arrays, FoldReport, fold_batchnorm
-from .graph import SHORTCUT, Graph, last_line
+from .graph import SHORTCUT, Graph, last_line, shared_attributes
 
 _logger = logging.getLogger(__name__)
 
@@ -53,16 +52,11 @@ def _make_plain(graph: Graph, index: int) -> None:
     name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
     attributes = graph.nodes[index]["attrs"]
     shortcut = inputs.pop(SHORTCUT) if graph.flag(index, "shortcut") else None
-    kept = {
-        key: value
-        for key, value in attributes.items()
-        if (key in SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # of momentum
-    }
     for node in (graph.nodes[entry[0]] for entry in inputs):
         if node["op"] == "null":  # it may have copies of the attributes
             copied = node.get("attrs", {}).items()
             node["attrs"] = {key: value for key, value in copied if key.startswith("__")}
-    last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **kept)
+    last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **shared_attributes(attributes))
     if shortcut is not None:
         last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
     act_type = attributes.get("act_type", "None")

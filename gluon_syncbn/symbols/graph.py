@@ -7,7 +7,7 @@ from typing import Any
 
 import mxnet as mx
 
-from ..block import OP_TYPE
+from ..block import OP_TYPE, SHARED_ATTRIBUTES
 from ..mxnet_versions import load_symbol
 
 SHORTCUT = 3  # the input of this package's operator that is the shortcut, if there is one
@@ -26,6 +26,15 @@ def last_line(error: Exception) -> str:
 def is_true(attribute: str | None) -> bool:
     """Whether an attribute of a node says True, in one of MXNet's spellings."""
     return attribute in ("True", "true", "1")
+
+
+def shared_attributes(attributes: dict[str, str]) -> dict[str, str]:
+    """Return the attributes that BatchNorm and this package's operator share, and MXNet's own."""
+    return {
+        key: value
+        for key, value in attributes.items()
+        if (key in SHARED_ATTRIBUTES or key.startswith("__")) and value != "None"  # of momentum
+    }
 
 
 class Graph:
