@@ -15,7 +15,7 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .arguments import find_problem
 from .block import SHARED_ATTRIBUTES, SyncBatchNorm, contexts_of
-from .mxnet_versions import PLAIN_NORMS, new_array
+from .mxnet_versions import PLAIN_NORMS
 from .naming import name_of, named_blocks
 from .norms import Norm, norms_of
 from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts
@@ -215,20 +215,22 @@ def _is_one_node(symbol: Any, expected: dict[str, Any]) -> bool:
 
 def _step(compute: Callable, probe: Any, training: bool) -> list[bytes]:
     """Return the bits of the output, gradients and statistics of a training step or inference."""
-    axis, parameters = probe._kwargs.get("axis", 1), probe._reg_params.values()
+    axis = probe._kwargs.get("axis", 1)
     shape = [2] * max(4, axis + 1, -axis)
     shape[axis] = probe.gamma.shape[0]
+    data = gluon.Parameter("data", shape=shape)
+    data.initialize(mx.init.Zero())
+    inputs = [data, *probe._reg_params.values()]
     rng = np.random.default_rng(0)
-    x = new_array(rng.uniform(1, 2, shape), mx.cpu(0), "float32")
-    x.attach_grad()
-    for each in parameters:
+    for each in inputs:
         each.set_data(rng.uniform(1, 2, each.shape))
+    x = data.data()
     with (mx.autograd.record if training else mx.autograd.pause)():
         out = compute(x)
     if training:
         out.backward(x * x)
-    left = [each.data() if each.grad_req == "null" else each.grad() for each in parameters]
-    return [array.asnumpy().tobytes() for array in (out, x.grad, *left)]
+    left = [each.data() if each.grad_req == "null" else each.grad() for each in inputs]
+    return [array.asnumpy().tobytes() for array in (out, *left)]
 
 
 def synchronize(
