@@ -29,9 +29,7 @@ except (ImportError, OSError) as error:
 
     raise _failed_import(error) from None
 
-from .mxnet_versions import is_supported as _is_supported
-
-if not _is_supported():
+if not _mxnet.__version__.startswith(("1.9.1", "2.")):
     raise ImportError(f"gluon_syncbn needs MXNet 1.9.1 or 2; this is MXNet {_mxnet.__version__}")
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

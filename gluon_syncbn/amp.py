@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .mxnet_versions import mixed_precision
+import importlib
+
+from .mxnet_versions import IS_2
 
 
 def amp_fp32_ops() -> list[str]:
@@ -25,4 +27,6 @@ def amp_fp32_ops() -> list[str]:
     >>> from mxnet.contrib import amp
     >>> amp.init(fp32_ops=gluon_syncbn.amp_fp32_ops())
     """
-    return [name for name in mixed_precision().list_fp32_ops("float16") if name != "Custom"]
+    # MXNet does not load it on import.
+    amp = importlib.import_module("mxnet.amp" if IS_2 else "mxnet.contrib.amp")
+    return [name for name in amp.list_fp32_ops("float16") if name != "Custom"]

@@ -10,14 +10,7 @@ from mxnet import gluon
 from . import processes
 from .activations import ACTIVATIONS
 from .arguments import find_problem
-from .mxnet_versions import (
-    IS_2,
-    add_parameter,
-    context_of,
-    custom_operator,
-    is_tracing,
-    remove_parameter,
-)
+from .mxnet_versions import IS_2, context_of, custom_operator, is_tracing
 from .naming import Identity, Named
 
 OP_TYPE = "SyncBatchNorm"
@@ -449,13 +442,16 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         if value is None and not counts:
             self._count_batches()
         elif value is not None and counts:
-            remove_parameter(self, "num_batches_tracked")
+            parameter = self._reg_params.pop("num_batches_tracked")
+            if not IS_2:
+                self.params._params.pop(parameter.name, None)
+            del self.num_batches_tracked
 
     def _count_batches(self) -> None:
         # The count has the dtype of the other parameters, so that casts keep them together. A
         # float32 count ends at 2**24, where another batch no longer changes float32 averages.
-        add_parameter(
-            self,
+        make = gluon.Parameter if IS_2 else self.params.get
+        self.num_batches_tracked = make(
             "num_batches_tracked",
             grad_req="null",
             shape=(1,),

@@ -26,11 +26,6 @@ Context = mx.Device if IS_2 else mx.Context
 load_symbol: Callable[[str], Any] = mx.sym.fromjson if IS_2 else mx.sym.load_json
 
 
-def is_supported() -> bool:
-    """Whether this is a version of MXNet that the package knows."""
-    return IS_2 or mx.__version__.startswith("1.9.1")
-
-
 def context_of(array: Any) -> Any:
     """Return the context of an array. In MXNet 2 the old name of the attribute warns."""
     return array.device if IS_2 else array.context
@@ -56,29 +51,6 @@ def require_symbolic_calls(function: str, instead: str) -> None:
             f"gluon_syncbn.{function} needs MXNet 1.9.1: networks of MXNet 2 cannot be called with "
             f"symbols. Instead, {instead}"
         )
-
-
-def add_parameter(block: gluon.Block, name: str, **arguments: Any) -> None:
-    """Give `block` a parameter, as an attribute."""
-    make = gluon.Parameter if IS_2 else block.params.get
-    setattr(block, name, make(name, **arguments))
-
-
-def remove_parameter(block: gluon.Block, name: str) -> None:
-    """Take a parameter away again."""
-    parameter = block._reg_params.pop(name)
-    if not IS_2:
-        block.params._params.pop(parameter.name, None)
-    delattr(block, name)
-
-
-def mixed_precision() -> Any:
-    """Return the module of automatic mixed precision, which MXNet does not load on import."""
-    if IS_2:
-        from mxnet import amp
-    else:
-        from mxnet.contrib import amp
-    return amp
 
 
 def custom_operator(traced: bool) -> Any:

@@ -111,17 +111,13 @@ class Named(gluon.HybridBlock):
         return super()._get_graph(*args)
 
 
-def _current_graph(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
+def _current_graph_1(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
     """Say for which graph MXNet is calling `layer`, if it builds one.
 
     Returns an object that builds graphs, and another one for each graph that it builds if these are
     several. Then it returns a name of the graph that is the same in all processes, and whether
     `layer` is called by itself.
     """
-    return _current_graph_2(layer) if IS_2 else _current_graph_1(layer)
-
-
-def _current_graph_1(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
     # Gluon enters a scope of names with each block that has a prefix. The outermost one belongs to
     # the trace.
     scope = current = mx.name.NameManager.current
@@ -144,3 +140,6 @@ def _current_graph_2(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
     block = frame.f_locals["self"]
     name = f"{type(block).__name__}.{named_blocks(block).get(layer, name_of(layer))}"
     return block, frame.f_locals["symbol_inputs"], name, block is layer
+
+
+_current_graph = _current_graph_2 if IS_2 else _current_graph_1

@@ -42,10 +42,8 @@ def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
     write_text(problem or "", message, size)
 
 
-@FirstUse
-def _begin() -> None:
-    """Change what programs without the operator keep as it is."""
-    executors.keep_modes()
+# Changes what programs without the operator keep as it is.
+_begin = FirstUse(executors.keep_modes)
 
 
 @LiveArrays

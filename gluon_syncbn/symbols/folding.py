@@ -80,14 +80,9 @@ def fold_batchnorm(
         graph.redirect(index, node["inputs"][0])
         report.folded[node["name"]] = graph.nodes[source]["name"]
     folded = graph.to_symbol()
-    used = {*folded.list_arguments()}
-    states = {*folded.list_auxiliary_states()}
-    return (
-        folded,
-        {name: value for name, value in args.items() if name in used},
-        {name: value for name, value in aux.items() if name in states},
-        report,
-    )
+    args = {name: args[name] for name in folded.list_arguments() if name in args}
+    aux = {name: aux[name] for name in folded.list_auxiliary_states() if name in aux}
+    return folded, args, aux, report
 
 
 class _Graph(Graph):

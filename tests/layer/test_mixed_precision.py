@@ -10,7 +10,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import add_parameter
+from gluon_syncbn.mxnet_versions import IS_2
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -20,15 +20,16 @@ from tests.support.processes import run_python
 from tests.support.step import make_case, train
 
 PREPARE = """
+import importlib
 import gluon_syncbn, mxnet as mx, numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
-from gluon_syncbn.mxnet_versions import mixed_precision
+from gluon_syncbn.mxnet_versions import IS_2
 from tests.conftest import contexts
 from tests.support.oracle import batch_norm, relative_error
 from tests.support.either_mxnet import nd
 
-amp = mixed_precision()
+amp = importlib.import_module("mxnet.amp" if IS_2 else "mxnet.contrib.amp")
 ctx = contexts(2)
 rng = np.random.default_rng(0)
 data = [nd.array(rng.normal(1, 2, (n, 3, 8, 8)), ctx=c) for n, c in zip((1, 3), ctx)]
@@ -145,7 +146,8 @@ class Scaled(HybridBlock):
     def __init__(self, channels: int) -> None:
         super().__init__()
         with self.name_scope():
-            add_parameter(self, "weight", shape=(1, channels, 1, 1), init=mx.init.One())
+            make = gluon.Parameter if IS_2 else self.params.get
+            self.weight = make("weight", shape=(1, channels, 1, 1), init=mx.init.One())
 
     def hybrid_forward(self, F, x, weight):
         return F.broadcast_mul(x, weight)
