@@ -10,9 +10,9 @@ from typing import Callable
 
 import mxnet as mx
 
-from . import cpu_contexts, executors, notebooks, standstill
+from . import cpu_contexts, executors, standstill
 from .library import LIBRARY, CpuContextCheck, FirstUse, LiveArrays, write_text
-from .timeout import set_timeout_from_environment
+from .timeout import set_timeout_from_environment, watch_cells
 
 
 def start() -> None:
@@ -21,7 +21,7 @@ def start() -> None:
     _register_operator()
     set_timeout_from_environment()
     standstill.watch()
-    notebooks.watch_cells()
+    watch_cells()
 
 
 def _register_operator() -> None:

@@ -45,29 +45,25 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
 def make_plain(graph: Graph) -> None:
     """Replace every SyncBatchNorm of a graph by MXNet's own operators."""
     for index in graph.norms():
-        _make_plain(graph, index)
-
-
-def _make_plain(graph: Graph, index: int) -> None:
-    name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
-    attributes = graph.nodes[index]["attrs"]
-    shortcut = inputs.pop(SHORTCUT) if graph.flag(index, "shortcut") else None
-    for node in (graph.nodes[entry[0]] for entry in inputs):
-        if node["op"] == "null":  # it may have copies of the attributes
-            copied = node.get("attrs", {}).items()
-            node["attrs"] = {key: value for key, value in copied if key.startswith("__")}
-    last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **shared_attributes(attributes))
-    if shortcut is not None:
-        last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
-    act_type = attributes.get("act_type", "None")
-    if act_type != "None":
-        activation = BY_TYPE[act_type]
-        extra = {"act_type": act_type}
-        if activation.alpha is not None:
-            extra["slope"] = attributes.get("slope", DEFAULT_SLOPE)
-        graph.add(activation.op, f"{name}_{act_type}", [[last, 0, 0]], **extra)
-    # The last node takes the index of the norm, so that readers of the norm read it.
-    graph.nodes[index] = graph.nodes.pop()
+        name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
+        attributes = graph.nodes[index]["attrs"]
+        shortcut = inputs.pop(SHORTCUT) if graph.flag(index, "shortcut") else None
+        for node in (graph.nodes[entry[0]] for entry in inputs):
+            if node["op"] == "null":  # it may have copies of the attributes
+                copied = node.get("attrs", {}).items()
+                node["attrs"] = {key: value for key, value in copied if key.startswith("__")}
+        last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **shared_attributes(attributes))
+        if shortcut is not None:
+            last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
+        act_type = attributes.get("act_type", "None")
+        if act_type != "None":
+            activation = BY_TYPE[act_type]
+            extra = {"act_type": act_type}
+            if activation.alpha is not None:
+                extra["slope"] = attributes.get("slope", DEFAULT_SLOPE)
+            graph.add(activation.op, f"{name}_{act_type}", [[last, 0, 0]], **extra)
+        # The last node takes the index of the norm, so that readers of the norm read it.
+        graph.nodes[index] = graph.nodes.pop()
 
 
 def export(

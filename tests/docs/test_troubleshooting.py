@@ -21,7 +21,6 @@ MODULES = (
     "diagnose/report",
     "library",
     "mxnet_versions",
-    "notebooks",
     "nvidia_libraries",
     "processes/horovod",
     "registration",

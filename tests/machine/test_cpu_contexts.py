@@ -85,12 +85,12 @@ def test_an_empty_variable_counts_as_not_set():
     empty = {f"GLUON_SYNCBN_{name}": "" for name in names}
     program = """
 import gluon_syncbn
-from gluon_syncbn import cpu_contexts, notebooks
+from gluon_syncbn import cpu_contexts, timeout
 assert gluon_syncbn.get_timeout() == 300
 assert "GLUON_SYNCBN" not in str(cpu_contexts.describe())
 dropped = []
-notebooks.drop_step = lambda: dropped.append(1)
-notebooks._after_cell(type("Failed", (), {"success": False}))
+timeout.drop_step = lambda: dropped.append(1)
+timeout._after_cell(type("Failed", (), {"success": False}))
 assert dropped
 """
     run_python(program, **empty)
