@@ -17,7 +17,7 @@ OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
 # Version of the operator's attributes. src/operator/attributes.cc refuses a later version.
 ATTRIBUTES_VERSION = 1
-_PARAMETERS = ("gamma", "beta", "running_mean", "running_var", "num_batches_tracked")
+PARAMETERS = ("gamma", "beta", "running_mean", "running_var")  # BatchNorm's too
 
 
 class SyncBatchNorm(Named, gluon.nn.BatchNorm):
@@ -213,7 +213,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         def infer_shape(self, x: Any, *_: Any) -> None:
             """Give the parameters the shapes that the operator infers."""
             norm = mx.sym.Custom(mx.sym.var("x"), op_type=OP_TYPE, key=self.key, axis=self.axis)
-            parameters = [self._reg_params[name] for name in _PARAMETERS[:4]]
+            parameters = [self._reg_params[name] for name in PARAMETERS]
             known = zip(norm.list_inputs(), [x.shape, *(each.shape for each in parameters)])
             (_, *shapes), _, states = norm.infer_shape(**dict(known))
             for parameter, shape in zip(parameters, [*shapes, *states]):
@@ -235,7 +235,8 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         def hybrid_forward(self, F: Any, x: Any, *inputs: Any, **named: Any) -> Any:  # noqa: N803
             """Return ``act(norm(x))`` or ``act(norm(x) + shortcut)``."""
             # Gluon gives parameters by name, a subclass perhaps by position after a shortcut.
-            missing = [each for each in _PARAMETERS if each in self._reg_params.keys() - named]
+            every = (*PARAMETERS, "num_batches_tracked")
+            missing = [each for each in every if each in self._reg_params.keys() - named]
             first = len(inputs) - len(missing)
             named.update(zip(missing, inputs[first:]))
             return self._normalize(F is mx.sym, x, *inputs[:first], **named)

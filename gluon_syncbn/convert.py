@@ -14,7 +14,7 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .arguments import find_problem
-from .block import SHARED_ATTRIBUTES, SyncBatchNorm, contexts_of
+from .block import PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_of
 from .mxnet_versions import PLAIN_NORMS
 from .naming import name_of, named_blocks
 from .norms import Norm, norms_of
@@ -24,7 +24,6 @@ from .symbols.graph import THEIR_SYNC_BATCH_NORM, Graph
 
 _logger = logging.getLogger(__name__)
 _FORWARD = {"forward", "hybrid_forward"}
-_PARAMETERS = ("gamma", "beta", "running_mean", "running_var")
 # What a class may define without a change to its layers once they are made.
 _OF_ANY_CLASS = {
     *("__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__"),
@@ -138,7 +137,7 @@ def difference_from_batchnorm(layer: Any) -> str | None:
     functions = sorted(_FORWARD & vars(layer).keys())
     if functions:
         return f"has a function of its own as {' and '.join(functions)}"
-    parameters = sorted(layer._reg_params.keys() - _PARAMETERS)
+    parameters = sorted(layer._reg_params.keys() - PARAMETERS)
     if parameters:
         return f"has parameters of its own: {', '.join(parameters)}"
     if getattr(layer, "fuse_relu", False):  # later versions of MXNet 2 have no such layer
@@ -174,7 +173,7 @@ def _small_copy(layer: Any) -> Any:
     channels = max(layer.gamma.shape[0], 0) or 2
     own = {
         name: gluon.Parameter(name, "null" if "running" in name else "write", (channels,))
-        for name in _PARAMETERS
+        for name in PARAMETERS
     }
     for each in own.values():
         each.initialize(mx.init.Zero())
@@ -208,7 +207,7 @@ def _is_one_node(symbol: Any, expected: dict[str, Any]) -> bool:
     attributes.pop("cudnn_off", None)  # chooses a library, not a formula
     return (
         norm["op"] in ("BatchNorm", THEIR_SYNC_BATCH_NORM)
-        and [node["name"] for node in inputs] == ["data", *_PARAMETERS]
+        and [node["name"] for node in inputs] == ["data", *PARAMETERS]
         and attributes == {name: str(value) for name, value in expected.items()}
     )
 
@@ -322,5 +321,5 @@ def _drop_graphs(net: gluon.Block) -> None:
 
 
 def _log(action: str, net: gluon.Block, names: list[str]) -> None:
-    shown = ", ".join(names) or "none"
-    _logger.info("%s in %s: %d norms: %s", action, name_of(net), len(names), shown)
+    told = name_of(net), len(names), ", ".join(names) or "none"
+    _logger.info("%s in %s: %d norms: %s", action, *told)

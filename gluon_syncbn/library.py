@@ -10,23 +10,17 @@ from typing import Any
 
 from ._version import __version__
 
+_INT, _CHARACTERS = ctypes.c_int, ctypes.POINTER(ctypes.c_char)
 ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 LiveArrays = ctypes.CFUNCTYPE(None, ArrayVisitor)
 FirstUse = ctypes.CFUNCTYPE(None)
-AskPython = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.POINTER(ctypes.c_int),
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.POINTER(ctypes.c_char),
-    ctypes.c_int,
-)
-CpuContextCheck = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
+AskPython = ctypes.CFUNCTYPE(_INT, ctypes.POINTER(_INT), _INT, _INT, _CHARACTERS, _INT)
+CpuContextCheck = ctypes.CFUNCTYPE(None, _INT, _CHARACTERS, _INT)
 
 _TEXT = ctypes.c_char_p
 # The functions of src/exports.cc: the type of the result, then the types of the arguments.
 _FUNCTIONS = {
-    "add_process_set": (_TEXT, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, _TEXT),
+    "add_process_set": (_TEXT, ctypes.c_void_p, _INT, _INT, _INT, _TEXT),
     "blas": (_TEXT,),
     "build_info": (_TEXT,),
     "count_rounds": (None,),

@@ -20,9 +20,6 @@ ONEDNN_RNN = "MXNET_USE_ONEDNN_RNN" if IS_2 else "MXNET_USE_MKLDNN_RNN"
 # The norm layers of MXNet that SyncBatchNorm replaces.
 PLAIN_NORMS = (gluon.nn.BatchNorm, (gluon if IS_2 else gluon.contrib).nn.SyncBatchNorm)
 
-# The class of contexts. MXNet 2 calls them devices, and its ``mx.Context`` is a function.
-Context = mx.Device if IS_2 else mx.Context
-
 load_symbol: Callable[[str], Any] = mx.sym.fromjson if IS_2 else mx.sym.load_json
 
 

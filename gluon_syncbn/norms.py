@@ -69,13 +69,8 @@ def _of_nodes(block: gluon.SymbolBlock) -> Iterator[Norm]:
         if not parameters.keys() >= {*names}:  # statistics that are inputs of the block
             continue
         mean, var, *count = (parameters[name] for name in names)
-        size, process_set = (
-            None if value in ("None", "-1") else int(value)
-            for value in (
-                graph.attribute(index, "sync_group_size", "None"),
-                graph.attribute(index, "process_set", "-1"),
-            )
-        )
+        size = graph.attribute(index, "sync_group_size", "None")
+        process_set = graph.attribute(index, "process_set", "-1")
         yield Norm(
             name=graph.nodes[index]["name"],
             kind=graph.nodes[index]["op"],
@@ -86,6 +81,6 @@ def _of_nodes(block: gluon.SymbolBlock) -> Iterator[Norm]:
             count=count[0] if count else None,
             is_synchronized=index in own,
             use_global_stats=graph.flag(index, "use_global_stats"),
-            sync_group_size=size,
-            process_set=process_set,
+            sync_group_size=int(size) if size.isdecimal() else None,
+            process_set=int(process_set) if process_set.isdecimal() else None,
         )

@@ -17,16 +17,16 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 from ..block import SyncBatchNorm
-from ..mxnet_versions import Context, new_array
+from ..mxnet_versions import new_array
 
 _SECONDS = 300
 _FAILED = 3  # exit status of a test that has printed why
 
 
-def contexts_of(device_type: str) -> list[Context]:
+def contexts_of(device_type: str) -> list[mx.Context]:
     """Contexts to test: two CPU contexts, or all GPU contexts."""
     number = 2 if device_type == "cpu" else _count_gpus()
-    return [Context(device_type, i) for i in range(number)]
+    return [getattr(mx, device_type)(i) for i in range(number)]
 
 
 def _count_gpus() -> int:
@@ -36,7 +36,7 @@ def _count_gpus() -> int:
         return 0
 
 
-def run(contexts: list[Context]) -> None:
+def run(contexts: list[mx.Context]) -> None:
     """Train one step on `contexts` and compare with MXNet's BatchNorm on one CPU context."""
     expected = _step(nn.BatchNorm(epsilon=1e-3), [mx.cpu()], 3 * len(contexts))
     found = _step(SyncBatchNorm(epsilon=1e-3), contexts, 3 * len(contexts))
@@ -44,7 +44,7 @@ def run(contexts: list[Context]) -> None:
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def _step(layer: nn.BatchNorm, contexts: list[Context], samples: int) -> dict[str, np.ndarray]:
+def _step(layer: nn.BatchNorm, contexts: list[mx.Context], samples: int) -> dict[str, np.ndarray]:
     batch = new_array(np.arange(samples)[:, None] ** 2, mx.cpu(), "float32")
     layer.initialize(ctx=contexts)
     inputs = gluon.utils.split_and_load(batch, contexts)

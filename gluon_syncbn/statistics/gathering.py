@@ -103,41 +103,33 @@ def noting_nodes(block: Any, noted: list[tuple[int, Moments]]) -> Iterator[None]
     inputs, symbol = block._cached_graph
     graph = Graph(symbol)
     parameters = {**block.collect_params()}
-    own = []  # the names of each node's statistics
+    own = {}  # the parameters that are statistics, by the names of the copies for each node
     for index, _ in noted:
-        node, (mean, var, *_count) = graph.nodes[index], graph.statistics(index)
+        node, statistics = graph.nodes[index], graph.statistics(index)
         node["attrs"]["momentum"] = "0"
-        node["inputs"] = [entry for entry in node["inputs"] if entry[0] not in _count]
-        own.append([f"{index}_mean", f"{index}_var"])
-        for name, old in zip(own[-1], (mean, var)):
-            parameters[name] = parameters[graph.nodes[old]["name"]]
-            new = graph.add("null", name, [])
-            for entry in node["inputs"]:
-                if entry[0] == old:
-                    entry[0] = new
+        del node["inputs"][-len(statistics) :]
+        for name, old in zip((f"{index}_mean", f"{index}_var"), statistics):
+            own[name] = parameters[graph.nodes[old]["name"]]
+            node["inputs"].append([graph.add("null", name, []), 0, 0])
     computed = graph.to_symbol()
     operator = mx.nd.CachedOp(computed)
     graph.heads = [graph.nodes[index]["inputs"][0] for index, _ in noted]
     data = graph.to_symbol()
-    arrays: dict[Any, dict[str, Any]] = {}  # for each context
 
     def forward(*args: Any) -> Any:
         given = dict(zip((each.name for each in inputs), _flatten(args, "input")[0]))
         ctx = context_of(args[0])
-        if ctx not in arrays:
-            names = [name for pair in own for name in pair]
-            arrays[ctx] = {name: parameters[name].data(ctx).copy() for name in names}
-            for array in arrays[ctx].values():
-                array[:] = 0  # a NaN would stay one
-        given.update(arrays[ctx])
+        for name, parameter in own.items():
+            given[name] = parameter.data(ctx).copy()
+            given[name][:] = 0  # a NaN would stay one
         values = {
             name: given[name] if name in given else parameters[name].data(ctx)
             for name in computed.list_inputs()
         }
         out = operator(*values.values())
         shapes = data.infer_shape(**{name: values[name].shape for name in data.list_inputs()})[1]
-        for (_, moments), names, shape in zip(noted, own, shapes):
-            mean, var = (arrays[ctx][name] for name in names)
+        for (index, moments), shape in zip(noted, shapes):
+            mean, var = given[f"{index}_mean"], given[f"{index}_var"]
             moments.note(math.prod(shape) // mean.size, mean, var)
         return _regroup(out if isinstance(out, list) else [out], block._out_format)
 

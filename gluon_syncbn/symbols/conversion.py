@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Iterator
@@ -13,13 +11,11 @@ from mxnet import gluon
 from .. import processes
 from ..arguments import groups_are_whole
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of, device_ids
+from ..naming import Identity
 from .graph import THEIR_SYNC_BATCH_NORM, Graph, shared_attributes
 
 # Attributes of the operators of MXNet's layers, as in layer._kwargs. cudnn_off chooses a library.
 ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
-
-# Counts the converted nodes of a name, to name them for other processes.
-_places: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
 @contextmanager
@@ -49,7 +45,7 @@ def convert_nodes(
         elif node["op"] in operators:
             attributes = own_attributes(node.get("attrs", {}), name)
             if process_set is not None:
-                attributes.update(process_set=process_set, across=f"{name}#{next(_places[name])}")
+                attributes.update(process_set=process_set, across=Identity(name).across(None))
             node["op"] = "Custom"
             node["attrs"] = {key: str(value) for key, value in attributes.items()}
             converted.append(name)

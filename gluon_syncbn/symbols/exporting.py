@@ -15,9 +15,6 @@ from .graph import SHORTCUT, Graph, last_line, shared_attributes
 
 _logger = logging.getLogger(__name__)
 
-# Inputs of BatchNorm. SyncBatchNorm with momentum=None also has the count of batches.
-_NUM_INPUTS = 5
-
 
 def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
     """Turn every SyncBatchNorm node of a symbol into a ``BatchNorm`` node.
@@ -52,7 +49,8 @@ def make_plain(graph: Graph) -> None:
             if node["op"] == "null":  # it may have copies of the attributes
                 copied = node.get("attrs", {}).items()
                 node["attrs"] = {key: value for key, value in copied if key.startswith("__")}
-        last = graph.add("BatchNorm", name, inputs[:_NUM_INPUTS], **shared_attributes(attributes))
+        plain = inputs[:5]  # without the count of batches of momentum=None
+        last = graph.add("BatchNorm", name, plain, **shared_attributes(attributes))
         if shortcut is not None:
             last = graph.add("elemwise_add", f"{name}_add", [[last, 0, 0], shortcut])
         act_type = attributes.get("act_type", "None")
@@ -162,8 +160,7 @@ def _load_symbol(name: str) -> mx.sym.Symbol:
 
 def _load_parameters(name: str) -> tuple[Arrays, Arrays]:
     """Load arguments and auxiliary states; if there are none, a ValueError names the file."""
-    with Path(name).open("rb"):  # raises the usual error if there is no such file
-        pass
+    Path(name).open("rb").close()  # raises the usual error if there is no such file
     try:
         arrays = mx.nd.load(name)
     except mx.base.MXNetError as error:
