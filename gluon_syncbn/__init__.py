@@ -42,8 +42,7 @@ from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .cpu_contexts import prepare_cpu_contexts
 from .processes import init
 from .registration import start as _start
-from .statistics.averaging import average_statistics
-from .statistics.in_sync import check_in_sync
+from .statistics.devices import average_statistics, check_in_sync
 from .statistics.whole_data_set import update_statistics
 from .symbols.exporting import export, to_batchnorm
 from .symbols.folding import fold_batchnorm

@@ -41,7 +41,7 @@ def convert_sync_batchnorm(
     parameters, so references, trainers and checkpoints stay valid. What the program has set on them
     stays: hooks, attributes, and the settings of parameters. In a SymbolBlock, such as an imported
     network, it converts the nodes ``BatchNorm`` and ``_contrib_SyncBatchNorm``. The logger
-    ``gluon_syncbn`` lists the converted norms.
+    ``gluon_syncbn`` lists the converted norms. :func:`revert_sync_batchnorm` undoes it.
 
     Norms that compute something else, and layers with methods or parameters of their own, stay as
     they are, and a warning names each. Another one says that a network has no norms. If a subclass
@@ -75,10 +75,6 @@ def convert_sync_batchnorm(
         If `num_devices` is not a whole number of at least 0, or `sync_group_size` not one of at
         least 1 that divides `num_devices`, or the number of contexts of a SymbolBlock. Nothing has
         changed then.
-
-    See Also
-    --------
-    revert_sync_batchnorm : The inverse.
     """
     _require(num_devices, sync_group_size)
     num_devices = None if num_devices is None else max(int(num_devices), 1)
@@ -276,10 +272,6 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
     ------
     ValueError
         If a norm has ``momentum=None``, or a layer an activation. The network stays as it was.
-
-    See Also
-    --------
-    convert_sync_batchnorm : The inverse.
     """
     norms = [
         norm

@@ -65,7 +65,7 @@ def _of_nodes(block: gluon.SymbolBlock) -> Iterator[Norm]:
     graph, parameters = Graph(block._cached_graph[1]), block.collect_params()
     own = {*graph.norms()}
     for index in sorted([*own, *graph.plain_norms()]):
-        names = [graph.nodes[node]["name"] for node in graph.statistics(index)]
+        names = graph.statistics(index)
         if not parameters.keys() >= {*names}:  # statistics that are inputs of the block
             continue
         mean, var, *count = (parameters[name] for name in names)

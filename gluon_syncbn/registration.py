@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import gc
 import sys
-from typing import Callable
+from typing import Any, Callable
 
 import mxnet as mx
 
-from . import cpu_contexts, executors, standstill
+from . import cpu_contexts, standstill
 from .library import LIBRARY, CpuContextCheck, FirstUse, LiveArrays, write_text
+from .mxnet_versions import IS_2
+from .symbols.graph import Graph
 from .timeout import set_timeout_from_environment, watch_cells
 
 
@@ -26,7 +29,7 @@ def start() -> None:
 
 def _register_operator() -> None:
     libmxnet = mx.base._LIB._name.encode()
-    error = LIBRARY.register(libmxnet, _check_cpu_contexts, _visit_live_arrays, _begin)
+    error = LIBRARY.register(libmxnet, _check_cpu_contexts, _visit_live_arrays, _keep_modes)
     if error is not None:
         raise ImportError(f"gluon_syncbn could not register its operator: {error}")
     # Python calls this handler before MXNet's own, because it is registered later.
@@ -42,8 +45,29 @@ def _check_cpu_contexts(several: int, message: ctypes.Array, size: int) -> None:
     write_text(problem or "", message, size)
 
 
-# Changes what programs without the operator keep as it is.
-_begin = FirstUse(executors.keep_modes)
+@FirstUse  # programs without the operator keep executors as they are
+def _keep_modes() -> None:
+    """Let ``Executor.forward`` wait for the last pass if it changes between training and inference.
+
+    An operation reads the mode when it runs. All passes of an executor share it (``RunOps`` in
+    mxnet/src/executor/graph_executor.cc). So ``forward_backward; update; forward(is_train=False)``
+    of a Module would turn the training pass into inference on the devices that have not run it yet,
+    and the other devices would wait for them. Executors without the layer stay as they are.
+    """
+    if IS_2:  # which has another executor
+        return
+    forward = mx.executor.Executor.forward
+
+    @functools.wraps(forward)
+    def wait_and_forward(self: Any, is_train: bool = False, **arrays: Any) -> Any:
+        changes = is_train != getattr(self, "_gluon_syncbn_mode", is_train)
+        if changes and Graph(self._symbol).norms():
+            for output in self.outputs:
+                output.wait_to_read()
+        self._gluon_syncbn_mode = is_train
+        return forward(self, is_train, **arrays)
+
+    mx.executor.Executor.forward = wait_and_forward
 
 
 @LiveArrays

@@ -56,11 +56,12 @@ class Moments:
                 for now, before in zip(parameter.list_data(), arrays):
                     now[:] = before
             return
-        _set(self._parameters, [mean, m2 / count])
-        _set(self._counters, [float(self._uses)] * len(self._counters))
+        set_everywhere(self._parameters, [mean, m2 / count])
+        set_everywhere(self._counters, [float(self._uses)] * len(self._counters))
 
 
-def _set(parameters: Any, values: Sequence[Any]) -> None:
+def set_everywhere(parameters: Any, values: Sequence[Any]) -> None:
+    """Give each parameter a value on all of its contexts."""
     for parameter, value in zip(parameters, values):
         for array in parameter.list_data():
             array[:] = value
@@ -75,7 +76,7 @@ def noting_layer(layer: Any, moments: Moments) -> Iterator[None]:
     momentum, count = layer._kwargs["momentum"], layer._reg_params.pop("num_batches_tracked", None)
     layer._kwargs["momentum"] = 0.0
     statistics = [layer.running_mean, layer.running_var]
-    _set(statistics, [0.0, 0.0])  # a NaN would stay one
+    set_everywhere(statistics, [0.0, 0.0])  # a NaN would stay one
 
     def note(_layer: Any, inputs: tuple, _output: Any) -> None:
         x = inputs[0]
@@ -109,7 +110,7 @@ def noting_nodes(block: Any, noted: list[tuple[int, Moments]]) -> Iterator[None]
         node["attrs"]["momentum"] = "0"
         del node["inputs"][-len(statistics) :]
         for name, old in zip((f"{index}_mean", f"{index}_var"), statistics):
-            own[name] = parameters[graph.nodes[old]["name"]]
+            own[name] = parameters[old]
             node["inputs"].append([graph.add("null", name, []), 0, 0])
     computed = graph.to_symbol()
     operator = mx.nd.CachedOp(computed)

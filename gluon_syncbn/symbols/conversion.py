@@ -89,7 +89,7 @@ def meet_on_contexts(
     parameters = block.collect_params()
     for index in graph.norms():
         attributes = graph.nodes[index]["attrs"]
-        parameter = parameters.get(graph.nodes[graph.statistics(index)[0]]["name"])
+        parameter = parameters.get(graph.statistics(index)[0])
         contexts = (parameter and contexts_of(parameter)) or []
         number = num_devices or len(contexts)
         group = size or int(graph.attribute(index, "sync_group_size", str(number)))

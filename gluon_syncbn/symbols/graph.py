@@ -65,10 +65,10 @@ class Graph:
         """List the nodes that are a batch normalization of MXNet's own."""
         return [index for index, node in enumerate(self.nodes) if node["op"] in _PLAIN_NORMS]
 
-    def statistics(self, index: int) -> list[int]:
-        """List the nodes of a norm's running mean and variance, and of a count of batches."""
+    def statistics(self, index: int) -> list[str]:
+        """Name the nodes of a norm's running mean and variance, and of a count of batches."""
         first = SHORTCUT + self.flag(index, "shortcut")
-        return [entry[0] for entry in self.nodes[index]["inputs"][first:]]
+        return [self.nodes[entry[0]]["name"] for entry in self.nodes[index]["inputs"][first:]]
 
     def consumers(self, index: int) -> list[tuple[int, int]]:
         """(node, output) of all readers of a node's outputs; -1 stands for a head."""
