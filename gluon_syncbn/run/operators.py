@@ -32,6 +32,7 @@ def replace(convert: bool, num_devices: int | None) -> None:
         replace_in_mxnet(function, wrapped(function, functools.partial(_compute, numpy)))
     nodes = _Nodes(convert, num_devices)
     wrap_method(gluon.HybridBlock, "_build_cache", nodes.of_block)
+    wrap_method(gluon.HybridBlock, "_call_cached_op", nodes.of_moved_block)
     wrap_method(gluon.SymbolBlock, "forward", nodes.of_symbol_block)
     for name in ("_bind", "_simple_bind") if IS_2 else ("bind", "simple_bind"):
         wrap_method(mx.sym.Symbol, name, nodes.of_symbol)
@@ -83,6 +84,8 @@ class _Nodes:
         self._convert = convert
         self._num_devices = num_devices
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        # For each block with norms in its graph: a parameter, and the contexts that it then had.
+        self._made_for: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
 
     def of_symbol_block(self, forward: Callable, block: Any, *args: Any) -> Any:
         """Call a SymbolBlock. Programs move networks, too."""
@@ -103,8 +106,29 @@ class _Nodes:
         A BatchNorm that no layer made stays, because it stays in a network that is not hybridized.
         """
         inputs, symbol = block._get_graph(*args)
-        block._cached_graph = inputs, self._converted(symbol, None)
+        symbol = self._converted(symbol, None)
+        block._cached_graph = inputs, symbol
+        placed = filter(contexts_of, block.collect_params().values())
+        parameter = next(placed, None) if Graph(symbol).norms() else None
+        self._made_for[block] = parameter, parameter and contexts_of(parameter)
         return build(block, *args, **kwargs)
+
+    def of_moved_block(self, call: Callable, block: Any, *args: Any) -> Any:
+        """Run the graph of a network, which is made anew if the network has moved.
+
+        MXNet's BatchNorm runs wherever a program moves a hybridized network. Inference does not
+        depend on the number of devices.
+        """
+        if mx.autograd.is_training() and self._is_moved(block):
+            with LOCK:
+                if self._is_moved(block):  # else another thread has made the graph
+                    block._clear_cached_op()
+                    block._build_cache(*args)
+        return call(block, *args)
+
+    def _is_moved(self, block: Any) -> bool:
+        parameter, contexts = self._made_for.get(block, (None, None))
+        return parameter is not None and contexts_of(parameter) != contexts
 
     def of_symbol(self, bind: Callable, symbol: Any, *args: Any, **kwargs: Any) -> Any:
         """Bind a symbol to arrays, of how many devices is not known."""
