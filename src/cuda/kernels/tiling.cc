@@ -11,8 +11,10 @@ namespace {
 
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
 
-/// The number of accesses of `vector` elements for each block, in an array of `total` elements.
-std::int64_t chunk_of(std::int64_t total, int vector, bool for_sums) {
+/// The number of accesses of `vector` elements for each block, in an array of `total` elements. A
+/// channel, or a tile of columns, has `together` accesses. If these are few, one block sums them.
+std::int64_t chunk_of(std::int64_t total, int vector, bool for_sums, std::int64_t together) {
+  if (for_sums && together <= kThreads * kAccessesWithoutMerge) return together;
   const std::int64_t least = std::max(kLeastAccesses * vector, kLeastElements);
   const std::int64_t chunk = std::clamp(divide_up(total, for_sums ? kSumBlocks : kOutputBlocks),
                                         kThreads * least, kThreads * kMostElements);
@@ -49,12 +51,11 @@ ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase, bool 
   runs.lane_distance = runs.lanes / runs.run_units.divisor * runs.run_distance;
   // Merging chunks takes time. So a channel has several chunks only if a block has one channel. One
   // block per channel must also make too few blocks or too large ones.
-  std::int64_t wanted = chunk_of(layout.channels * layout.count(), vector, for_sums);
+  std::int64_t wanted = chunk_of(layout.channels * layout.count(), vector, for_sums, units);
   if (for_sums && layout.channels >= kEnoughBlocks) {
     wanted = std::max(wanted, std::min(4 * wanted, kThreads * kMostElements / vector));
   }
-  const bool is_small = for_sums && units <= kThreads * kAccessesWithoutMerge;
-  const std::int64_t chunks = runs.lanes == kThreads && !is_small ? divide_up(units, wanted) : 1;
+  const std::int64_t chunks = runs.lanes == kThreads ? divide_up(units, wanted) : 1;
   constexpr std::int64_t kLineUnits = 8;
   const std::int64_t chunk_units = round_up(divide_up(units, chunks), kLineUnits);
   runs.chunk_units = index(chunk_units, layout);
@@ -86,10 +87,8 @@ ChannelLast ChannelLast::of(const Layout& layout, int vector, bool for_sums) {
   matrix.row_distance = rows_at_once * columns;
   matrix.tiles = FastDivisor::of(index(tiles(), layout));
 
-  const bool is_small = for_sums && rows <= rows_at_once * kAccessesWithoutMerge;
-  const std::int64_t wanted =
-      is_small ? rows
-               : std::max(rows_at_once, divide_up(chunk_of(matrix.total, vector, for_sums), lanes));
+  const std::int64_t chunk = chunk_of(matrix.total, vector, for_sums, rows * lanes);
+  const std::int64_t wanted = std::max(rows_at_once, divide_up(chunk, lanes));
   const std::int64_t chunk_rows = divide_up(rows, divide_up(rows, wanted));
   matrix.chunk_rows = index(chunk_rows, layout);
   matrix.chunks = index(divide_up(rows, chunk_rows), layout);

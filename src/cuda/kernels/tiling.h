@@ -142,8 +142,7 @@ struct ChannelLast {
   /// threads of a block idle. If its channels have several columns, it needs a merge as well.
   static bool suits(const Layout& layout, int vector);
 
-  /// The number of threads in a row. Together they read 128 bytes, a line of the
-  /// GPU's cache.
+  /// The number of threads in a row. Together they read 128 bytes, a line of the GPU's cache.
   static constexpr std::uint32_t kLanes = 8;
 
   std::int64_t blocks() const { return std::int64_t{tiles.divisor} * chunks; }
