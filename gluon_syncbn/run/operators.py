@@ -106,10 +106,12 @@ class _Nodes:
         A BatchNorm that no layer made stays, because it stays in a network that is not hybridized.
         """
         inputs, symbol = block._get_graph(*args)
-        symbol = self._converted(symbol, None)
+        graph = Graph(symbol)
+        if self._convert_in(graph, None):
+            symbol = graph.to_symbol()
         block._cached_graph = inputs, symbol
         placed = filter(contexts_of, block.collect_params().values())
-        parameter = next(placed, None) if Graph(symbol).norms() else None
+        parameter = next(placed, None) if graph.norms() else None
         self._made_for[block] = parameter, parameter and contexts_of(parameter)
         return build(block, *args, **kwargs)
 
