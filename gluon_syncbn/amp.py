@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 
 from .mxnet_versions import IS_2
+
+
+def mixed_precision() -> ModuleType:
+    """Return MXNet's module of mixed precision, which MXNet does not load on import."""
+    return importlib.import_module("mxnet.amp" if IS_2 else "mxnet.contrib.amp")
 
 
 def amp_fp32_ops() -> list[str]:
@@ -27,6 +33,4 @@ def amp_fp32_ops() -> list[str]:
     >>> from mxnet.contrib import amp
     >>> amp.init(fp32_ops=gluon_syncbn.amp_fp32_ops())
     """
-    # MXNet does not load it on import.
-    amp = importlib.import_module("mxnet.amp" if IS_2 else "mxnet.contrib.amp")
-    return [name for name in amp.list_fp32_ops("float16") if name != "Custom"]
+    return [name for name in mixed_precision().list_fp32_ops("float16") if name != "Custom"]

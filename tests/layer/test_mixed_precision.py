@@ -20,16 +20,15 @@ from tests.support.processes import run_python
 from tests.support.step import make_case, train
 
 PREPARE = """
-import importlib
 import gluon_syncbn, mxnet as mx, numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
-from gluon_syncbn.mxnet_versions import IS_2
+from gluon_syncbn.amp import mixed_precision
 from tests.conftest import contexts
 from tests.support.oracle import batch_norm, relative_error
 from tests.support.either_mxnet import nd
 
-amp = importlib.import_module("mxnet.amp" if IS_2 else "mxnet.contrib.amp")
+amp = mixed_precision()
 ctx = contexts(2)
 rng = np.random.default_rng(0)
 data = [nd.array(rng.normal(1, 2, (n, 3, 8, 8)), ctx=c) for n, c in zip((1, 3), ctx)]
