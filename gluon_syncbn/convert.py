@@ -313,5 +313,5 @@ def _drop_graphs(net: gluon.Block) -> None:
 
 
 def _log(action: str, net: gluon.Block, names: list[str]) -> None:
-    told = name_of(net), len(names), ", ".join(names) or "none"
-    _logger.info("%s in %s: %d norms: %s", action, *told)
+    shown = ", ".join(names) or "none"
+    _logger.info("%s in %s: %d norms: %s", action, name_of(net), len(names), shown)

@@ -86,8 +86,10 @@ def _require_driver(needed_by: Path) -> None:
 
 def find_library(library: str) -> Path | None:
     """Return the file of a library in NVIDIA's packages."""
-    folders = (Path(folder or ".", "nvidia") for folder in sys.path)
-    return next((path for each in folders for path in sorted(each.glob(f"*/lib/{library}"))), None)
+    for folder in sys.path:
+        for path in sorted(Path(folder or ".", "nvidia").glob(f"*/lib/{library}")):
+            return path
+    return None
 
 
 def _require_cuda_11(path: Path) -> None:

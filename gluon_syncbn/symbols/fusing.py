@@ -34,8 +34,8 @@ def fuse(
 
     A :class:`gluon_syncbn.SyncBatchNorm` is fused with an activation (ReLU, leaky ReLU or ELU) that
     is the only reader of its output. A sum with another array may stand between them. The
-    attribute ``fused`` of the new network lists the fused norms with the operations after them, and
-    ``left`` the other norms with the reason. The logger ``gluon_syncbn`` prints both.
+    attribute ``fused`` of the new network lists the fused norms, and ``left`` the other norms with
+    the reason. The logger ``gluon_syncbn`` prints both.
 
     The new network computes the same as `net` does when it is hybridized. A layer that is called
     several times in a step updates its running statistics in the order of the graph, not of the
@@ -127,11 +127,19 @@ def fuse(
 
 
 class FusedNetwork(gluon.SymbolBlock):
-    """A network made by :func:`gluon_syncbn.fuse`."""
+    """A network made by :func:`gluon_syncbn.fuse`.
 
-    # A layer that is called several times has several entries.
-    fused: list[tuple[str, str]]  # each fused norm, and the operations after it that it computes
-    left: list[tuple[str, str]]  # each other norm, and why it was not fused
+    Attributes
+    ----------
+    fused : list of (str, str)
+        Each fused norm, and the operations after it that it now computes. A layer that is called
+        several times has several entries.
+    left : list of (str, str)
+        Each other norm, and why it was not fused.
+    """
+
+    fused: list[tuple[str, str]]
+    left: list[tuple[str, str]]
 
     def __init__(
         self,
