@@ -20,6 +20,7 @@ from pathlib import Path
 
 import mxnet as mx
 
+from .environment import switch
 from .library import LIBRARY
 from .mxnet_versions import ONEDNN, ONEDNN_RNN
 from .symbols.graph import Graph
@@ -101,13 +102,9 @@ def prepare_at_import() -> None:
 
 def _choose() -> tuple[bool, str]:
     """Decide whether the import prepares CPU contexts, and say why."""
-    value = os.environ.get("GLUON_SYNCBN_CPU_CONTEXTS", "")
-    if value not in ("", "0", "1"):
-        raise ImportError(
-            f"environment variable GLUON_SYNCBN_CPU_CONTEXTS={value!r} should be 0 or 1"
-        )
-    if value:
-        return value == "1", f"GLUON_SYNCBN_CPU_CONTEXTS is {value}"
+    wanted = switch("GLUON_SYNCBN_CPU_CONTEXTS")
+    if wanted is not None:
+        return wanted, f"GLUON_SYNCBN_CPU_CONTEXTS is {int(wanted)}"
     if _gpus_here():
         return False, "MXNet was built for CUDA and there is an NVIDIA GPU"
     return True, "MXNet was built without CUDA, or there is no NVIDIA GPU"
@@ -127,7 +124,7 @@ def _use_openblas() -> str | None:
     path, problem = None, None
     # An import would load the library for the whole process.
     package = importlib.util.find_spec("scipy_openblas32")
-    if os.environ.get("GLUON_SYNCBN_OPENBLAS") == "0":
+    if switch("GLUON_SYNCBN_OPENBLAS") is False:
         problem = "GLUON_SYNCBN_OPENBLAS is 0"
     elif package is None or package.origin is None:
         problem = "it is not installed"

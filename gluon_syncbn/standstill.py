@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .environment import switch
 from .library import LIBRARY, AskPython, write_text
 
 # As in src/common/program.h.
@@ -47,12 +48,7 @@ _HARMLESS = {
 
 def watch() -> None:
     """Let the watchdog ask, unless ``GLUON_SYNCBN_STANDSTILL`` is 0."""
-    setting = os.environ.get("GLUON_SYNCBN_STANDSTILL", "")
-    if setting not in ("", "0", "1"):
-        raise ImportError(
-            f"environment variable GLUON_SYNCBN_STANDSTILL={setting!r} should be 0 or 1"
-        )
-    if setting != "0":
+    if switch("GLUON_SYNCBN_STANDSTILL") is not False:
         LIBRARY.set_ask_python(_answer)
 
 

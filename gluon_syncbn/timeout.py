@@ -11,6 +11,7 @@ from typing import Any
 import mxnet as mx
 
 from . import processes
+from .environment import switch
 from .library import LIBRARY
 
 
@@ -84,7 +85,7 @@ def watch_cells() -> None:
 
 
 def _after_cell(result: Any) -> None:
-    if result.success or os.environ.get("GLUON_SYNCBN_NOTEBOOK") == "0":
+    if result.success or switch("GLUON_SYNCBN_NOTEBOOK") is False:
         return
     if processes.default() is not None:
         return  # the other processes may still compute the step, which ends with their timeout

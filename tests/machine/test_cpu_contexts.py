@@ -80,20 +80,34 @@ def test_timeout_from_the_environment():
     assert failed.stderr.rstrip().splitlines()[-1].startswith(last)
 
 
+IMPORT = """
+import gluon_syncbn
+from gluon_syncbn import cpu_contexts, timeout
+dropped = []
+timeout.drop_step = lambda: dropped.append(1)
+"""
+FAILED_CELL = 'timeout._after_cell(type("Failed", (), {"success": False}))\n'
+
+
 def test_an_empty_variable_counts_as_not_set():
     names = ("TIMEOUT", "CPU_CONTEXTS", "NOTEBOOK", "OPENBLAS")
     empty = {f"GLUON_SYNCBN_{name}": "" for name in names}
-    program = """
-import gluon_syncbn
-from gluon_syncbn import cpu_contexts, timeout
+    program = f"""
+{IMPORT}
 assert gluon_syncbn.get_timeout() == 300
 assert "GLUON_SYNCBN" not in str(cpu_contexts.describe())
-dropped = []
-timeout.drop_step = lambda: dropped.append(1)
-timeout._after_cell(type("Failed", (), {"success": False}))
+{FAILED_CELL}
 assert dropped
 """
     run_python(program, **empty)
+
+
+@pytest.mark.parametrize("name", ["CPU_CONTEXTS", "NOTEBOOK", "OPENBLAS", "STANDSTILL"])
+def test_switches_are_0_or_1(name):
+    variable = f"GLUON_SYNCBN_{name}"
+    failed = run_python(f"{IMPORT}{FAILED_CELL}", status=1, **{variable: "off"})
+    last = f"ImportError: environment variable {variable}='off' should be 0 or 1"
+    assert failed.stderr.rstrip().splitlines()[-1] == last
 
 
 @pytest.mark.parametrize("name", ["avx", "AVX2", "avx2 "])
@@ -244,12 +258,6 @@ def test_what_the_import_decides(variable, cuda, files, prepares, monkeypatch, t
         assert bool(prepared) is prepares
         no_backend = cuda and files and not prepares and build.startswith("not")
         assert [str(each.message).partition(": ")[2] for each in caught] == [build] * no_backend
-
-
-def test_another_value_of_the_variable():
-    failed = run_python("import gluon_syncbn", status=1, GLUON_SYNCBN_CPU_CONTEXTS="off")
-    last = "ImportError: environment variable GLUON_SYNCBN_CPU_CONTEXTS='off' should be 0 or 1"
-    assert failed.stderr.rstrip().splitlines()[-1] == last
 
 
 # Prints which parts of MXNet the import has changed.
