@@ -1,8 +1,9 @@
 """Lets one thread at a time trace a network and initialize its parameters.
 
 GluonCV's ``DataParallelModel(sync=True)`` calls the network on one thread per device. Each thread
-could build a graph of its own, and devices with different graphs never meet. Calls of a network
-that has its graph hold the lock only while they fetch parameters.
+could build a graph of its own, and devices with different graphs never meet. ``operators.py`` makes
+graphs under this lock. Calls of a network that has its graph hold it only while they fetch
+parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ LOCK = threading.RLock()
 
 def serialize() -> None:
     """Wrap the methods of Gluon that begin a network."""
-    wrap_method(gluon.HybridBlock, "_call_cached_op", _build_once)
     wrap_method(gluon.HybridBlock, "infer_shape", _locked)
     wrap_method(gluon.Parameter, "_finish_deferred_init", _locked)
     # While a parameter is initialized, for a moment it has neither data nor a deferred
@@ -29,14 +29,6 @@ def serialize() -> None:
 def _locked(theirs: Callable, *args: Any, **kwargs: Any) -> Any:
     with LOCK:
         return theirs(*args, **kwargs)
-
-
-def _build_once(call_graph: Callable, block: Any, *args: Any) -> Any:
-    if block._cached_op is None:
-        with LOCK:
-            if block._cached_op is None:
-                block._build_cache(*args)
-    return call_graph(block, *args)
 
 
 def wrap_method(cls: type, name: str, around: Callable) -> None:

@@ -32,7 +32,7 @@ def replace(convert: bool, num_devices: int | None) -> None:
         replace_in_mxnet(function, wrapped(function, functools.partial(_compute, numpy)))
     nodes = _Nodes(convert, num_devices)
     wrap_method(gluon.HybridBlock, "_build_cache", nodes.of_block)
-    wrap_method(gluon.HybridBlock, "_call_cached_op", nodes.of_moved_block)
+    wrap_method(gluon.HybridBlock, "_call_cached_op", nodes.of_call)
     wrap_method(gluon.SymbolBlock, "forward", nodes.of_symbol_block)
     for name in ("_bind", "_simple_bind") if IS_2 else ("bind", "simple_bind"):
         wrap_method(mx.sym.Symbol, name, nodes.of_symbol)
@@ -115,22 +115,24 @@ class _Nodes:
         self._made_for[block] = parameter, parameter and contexts_of(parameter)
         return build(block, *args, **kwargs)
 
-    def of_moved_block(self, call: Callable, block: Any, *args: Any) -> Any:
-        """Run the graph of a network, which is made anew if the network has moved.
+    def of_call(self, call: Callable, block: Any, *args: Any) -> Any:
+        """Run the graph of a network, which one thread makes, and anew if the network has moved.
 
         MXNet's BatchNorm runs wherever a program moves a hybridized network. Inference does not
         depend on the number of devices.
         """
-        if mx.autograd.is_training() and self._is_moved(block):
+        if self._needs_graph(block):
             with LOCK:
-                if self._is_moved(block):  # else another thread has made the graph
-                    block._clear_cached_op()
+                if self._needs_graph(block):  # else another thread has made it
+                    if block._cached_op is not None:
+                        block._clear_cached_op()
                     block._build_cache(*args)
         return call(block, *args)
 
-    def _is_moved(self, block: Any) -> bool:
+    def _needs_graph(self, block: Any) -> bool:
         parameter, contexts = self._made_for.get(block, (None, None))
-        return parameter is not None and contexts_of(parameter) != contexts
+        moved = parameter is not None and contexts_of(parameter) != contexts
+        return block._cached_op is None or (moved and mx.autograd.is_training())
 
     def of_symbol(self, bind: Callable, symbol: Any, *args: Any, **kwargs: Any) -> Any:
         """Bind a symbol to arrays, of how many devices is not known."""
