@@ -125,10 +125,12 @@ def fork(options: argparse.Namespace) -> Iterator[Row]:
     suites.copy_tests(options.fork / "python", package)
     base = package / "python/mxnet/base.py"
     base.write_text(base.read_text().replace("MXConfigureFlushDenorms", "MXSetFlushDenorms"))
-    library = package / "python/mxnet/libmxnet.so"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    library.unlink(missing_ok=True)
-    library.symlink_to(REPOSITORY / f".venv-mxnet2/lib/{version}/site-packages/mxnet/libmxnet.so")
+    mxnet2 = REPOSITORY / f".venv-mxnet2/lib/{version}/site-packages/mxnet"
+    for library in mxnet2.glob("lib*.so*"):  # its libgfortran too
+        link = package / "python/mxnet" / library.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(library)
     written = package / "outcomes.jsonl"
     written.unlink(missing_ok=True)
     environment = {
