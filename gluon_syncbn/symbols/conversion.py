@@ -79,6 +79,12 @@ def own_attributes(theirs: dict[str, str], name: str) -> dict[str, Any]:
     }
 
 
+def contexts_of_block(block: gluon.SymbolBlock) -> list:
+    """Return the contexts of the parameters. Not of a norm's statistics, which may be inputs."""
+    contexts = map(contexts_of, block.params.values())
+    return next(filter(None, contexts), [])
+
+
 def meet_on_contexts(
     graph: Graph, block: gluon.SymbolBlock, num_devices: int | None, size: int | None
 ) -> None:
@@ -86,12 +92,10 @@ def meet_on_contexts(
 
     The block is an imported or a fused network, and `size` is the size of groups.
     """
-    parameters = block.collect_params()
+    contexts = contexts_of_block(block)
+    number = num_devices or len(contexts)
     for index in graph.norms():
         attributes = graph.nodes[index]["attrs"]
-        parameter = parameters.get(graph.statistics(index)[0])
-        contexts = (parameter and contexts_of(parameter)) or []
-        number = num_devices or len(contexts)
         group = size or int(graph.attribute(index, "sync_group_size", str(number)))
         if number == 0 or not groups_are_whole(number, group):
             continue

@@ -465,6 +465,15 @@ elif sys.argv[1] == "feedforward":
         eval_metric=mx.metric.np(lambda _, out: outs.append(mx.nd.array(out)) or 0),
     )
     assert "Custom" not in model.symbol.tojson()
+elif sys.argv[1] == "statistics":  # that are inputs
+    block = gluon.SymbolBlock(bn, [data, *map(mx.sym.var, bn.list_auxiliary_states())])
+    block.initialize("zeros", ctx=ctx)
+    block.collect_params(".*gamma").initialize("ones", ctx=ctx, force_reinit=True)
+    with mx.autograd.record():
+        outs = [
+            block(part, mx.nd.zeros(4, ctx=part.ctx), mx.nd.ones(4, ctx=part.ctx))
+            for part in split(x)
+        ]
 else:
     bn.save("bn-symbol.json")
     block = gluon.SymbolBlock.imports("bn-symbol.json", ["data"])
@@ -489,11 +498,12 @@ save(outs)
 
 @only_1
 @pytest.mark.parametrize(
-    "how", ["module", "feedforward", "imported", "hybridized", "converted", "threads"]
+    "how",
+    ["module", "feedforward", "statistics", "imported", "hybridized", "converted", "threads"],
 )
 def test_batchnorm_nodes(how, tmp_path):
     said, *_ = run_and_compare(tmp_path, NODES, how, options=("--convert",))
-    rounds = "1 round" if how in ("module", "feedforward") else "2 rounds"
+    rounds = "1 round" if how in ("module", "feedforward", "statistics") else "2 rounds"
     assert f"1 layer (bn) synchronized cpu(0), cpu(1) in {rounds}\n" in said
     assert "stayed" not in said
 
