@@ -474,6 +474,11 @@ def contexts_of(parameter: Any) -> list | None:
         return None
 
 
+def contexts_in(block: gluon.SymbolBlock) -> list:
+    """Contexts of a block's parameters. The statistics of a norm of it may be inputs."""
+    return next(filter(None, map(contexts_of, block.params.values())), [])
+
+
 def device_ids(contexts: list, num_devices: int) -> str | None:
     """Write the attribute `device_ids`, the devices of a training step; None if they are not known.
 

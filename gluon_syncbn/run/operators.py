@@ -14,15 +14,9 @@ from mxnet import gluon
 from mxnet.base import _Null
 from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 
-from ..block import contexts_of
+from ..block import contexts_in, contexts_of
 from ..mxnet_versions import IS_2, is_tracing
-from ..symbols.conversion import (
-    contexts_of_block,
-    convert_nodes,
-    edited,
-    meet_on_contexts,
-    own_attributes,
-)
+from ..symbols.conversion import convert_nodes, edited, meet_on_contexts, own_attributes
 from ..symbols.exporting import to_batchnorm, write_fixed_gammas
 from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
 from .first_calls import LOCK, wrap_method, wrapped
@@ -95,7 +89,7 @@ class _Nodes:
 
     def of_symbol_block(self, forward: Callable, block: Any, *args: Any) -> Any:
         """Call a SymbolBlock. Programs move networks, too."""
-        number = len(contexts_of_block(block))
+        number = len(contexts_in(block))
         if number != self._known.get(block, 0):
             with LOCK:
                 if number != self._known.get(block, 0):  # else another thread was here

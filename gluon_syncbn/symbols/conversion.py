@@ -10,7 +10,7 @@ from mxnet import gluon
 
 from .. import processes
 from ..arguments import groups_are_whole
-from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_of, device_ids
+from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_in, device_ids
 from ..naming import Identity
 from .graph import THEIR_SYNC_BATCH_NORM, Graph, shared_attributes
 
@@ -79,12 +79,6 @@ def own_attributes(theirs: dict[str, str], name: str) -> dict[str, Any]:
     }
 
 
-def contexts_of_block(block: gluon.SymbolBlock) -> list:
-    """Return the contexts of the parameters. Not of a norm's statistics, which may be inputs."""
-    contexts = map(contexts_of, block.params.values())
-    return next(filter(None, contexts), [])
-
-
 def meet_on_contexts(
     graph: Graph, block: gluon.SymbolBlock, num_devices: int | None, size: int | None
 ) -> None:
@@ -92,7 +86,7 @@ def meet_on_contexts(
 
     The block is an imported or a fused network, and `size` is the size of groups.
     """
-    contexts = contexts_of_block(block)
+    contexts = contexts_in(block)
     number = num_devices or len(contexts)
     for index in graph.norms():
         attributes = graph.nodes[index]["attrs"]
