@@ -14,7 +14,7 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .arguments import find_problem
-from .block import PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_of
+from .block import PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_in
 from .mxnet_versions import PLAIN_NORMS
 from .naming import name_of, named_blocks
 from .norms import Norm, norms_of
@@ -82,11 +82,10 @@ def convert_sync_batchnorm(
     norms = norms_of(net)
     if not norms:
         warnings.warn(f"{name_of(net)} has no BatchNorm to convert", UserWarning, stacklevel=2)
-    for norm in norms:
-        if norm.node is not None:
-            _require(num_devices or len(contexts_of(norm.running_mean) or []), sync_group_size)
-    converted, left = [], []
     blocks = _symbol_blocks(norms)
+    for block in blocks:
+        _require(num_devices or len(contexts_in(block)), sync_group_size)
+    converted, left = [], []
     for block in blocks:
         with edited(block) as graph:
             nodes, others = convert_nodes(graph)

@@ -129,9 +129,11 @@ class _Nodes:
         return call(block, *args)
 
     def _needs_graph(self, block: Any) -> bool:
+        return block._cached_op is None or (mx.autograd.is_training() and self._is_moved(block))
+
+    def _is_moved(self, block: Any) -> bool:
         parameter, contexts = self._made_for.get(block, (None, None))
-        moved = parameter is not None and contexts_of(parameter) != contexts
-        return block._cached_op is None or (moved and mx.autograd.is_training())
+        return parameter is not None and contexts_of(parameter) != contexts
 
     def of_symbol(self, bind: Callable, symbol: Any, *args: Any, **kwargs: Any) -> Any:
         """Bind a symbol to arrays, of how many devices is not known."""
