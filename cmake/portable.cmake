@@ -31,23 +31,7 @@ file(CONFIGURE OUTPUT "${portable_build}/renames.txt" CONTENT "${renames}" @ONLY
 target_compile_definitions(gluon_syncbn_flags INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
 target_compile_options(gluon_syncbn_flags INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${portable_build}/portable.h>"
-                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sized-deallocation>
-                       $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fno-sized-deallocation>)
-
-# Sets `variable` to a copy of a static library that asks for the older versions by name, such as
-# "pthread_create@GLIBC_2.2.5". `target` is to be linked with it.
-function(make_portable_archive target library variable)
-  get_target_property(archive ${library} IMPORTED_LOCATION)
-  get_filename_component(name "${archive}" NAME)
-  add_custom_command(
-    OUTPUT "${portable_build}/${name}" VERBATIM
-    COMMAND "${CMAKE_OBJCOPY}" "--redefine-syms=${portable_build}/renames.txt" "${archive}"
-            "${portable_build}/${name}"
-    DEPENDS "${archive}" "${portable_folder}/symbol_versions.txt")
-  add_custom_target(portable_${name} DEPENDS "${portable_build}/${name}")
-  add_dependencies(${target} portable_${name})
-  set(${variable} "${portable_build}/${name}" PARENT_SCOPE)
-endfunction()
+                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sized-deallocation>)
 
 # Makes the shared library `target` portable. It must not export the functions of newer_libstdcxx.cc.
 # Before glibc 2.34, threads and dlopen were in libraries of their own.

@@ -9,6 +9,9 @@
 #include "common/error.h"
 #include "common/watchdog.h"
 #include "cpu/simd/isa.h"
+#include "cuda/code_cache.h"
+#include "cuda/nvrtc.h"
+#include "cuda/runtime.h"
 #include "horovod/process_sets.h"
 #include "mxnet/repairs/cpu_context_check.h"
 #include "mxnet/repairs/cpu_workspaces.h"
@@ -16,7 +19,6 @@
 #include "mxnet/repairs/fork.h"
 #include "mxnet/repairs/openblas.h"
 #include "mxnet/wait_for_all.h"
-#include "operator/backends.h"
 #include "operator/callbacks.h"
 #include "sync/meeting.h"
 #include "sync/sync_group.h"
@@ -151,17 +153,24 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_build_info() {
   return GLUON_SYNCBN_VERSION ", C++17, compiler " __VERSION__;
 }
 
-/// The CUDA version and the architectures of this build, or how to build it with CUDA.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_build() noexcept {
-  static const std::string build = op::gpu_build();
-  return build.c_str();
+/// See cuda::describe_nvrtc().
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_nvrtc() noexcept {
+  static const std::string text = cuda::describe_nvrtc();
+  return text.c_str();
+}
+
+/// See cuda::code_cache_folder(). The text is valid until the next call.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_code_cache() noexcept {
+  static std::string folder;
+  folder = cuda::code_cache_folder();
+  return folder.c_str();
 }
 
 /// The names of the GPUs, or the reason why there are none. The text is valid until the next call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_gpu_devices() {
   static std::string devices;
   try {
-    devices = op::gpu_devices();
+    devices = cuda::describe_devices();
   } catch (const std::exception& error) {
     devices = error.what();
   }

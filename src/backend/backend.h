@@ -105,6 +105,7 @@ class Backend {
     const void* beta = nullptr;
     Activation activation;
     const void* shortcut = nullptr;  ///< null: none
+    bool inplace = false;            ///< the backward pass will recover x from y
     WriteMode write = WriteMode::kAssign;
     void* y = nullptr;  ///< null: not wanted
     Running running;

@@ -2,8 +2,6 @@
 
 #include <type_traits>
 
-#include "common/host_device.h"
-
 namespace gluon_syncbn {
 
 /// The type in which elements of T are computed: float for float and Half, double for double. Gamma
@@ -15,7 +13,7 @@ using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 /// The kernels add the rest, times its factor, to their constant term. So the result is exact to R
 /// even if the mean is thousands of standard deviations from zero.
 template <class R>
-GLUON_SYNCBN_HOST_DEVICE inline double rest_of(double mean) {
+inline double rest_of(double mean) {
   return mean - static_cast<double>(static_cast<R>(mean));
 }
 

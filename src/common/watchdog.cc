@@ -103,6 +103,10 @@ void Watchdog::run() {
       const Waiting::Seconds pause(std::max(timeout() / 20, 0.01));
       wake_.wait_for(lock, timeout() > 0 ? std::min(pause, kLookEvery) : kLookEvery);
     }
+    if (pauses_ > 0) {
+      for (auto& [_, entry] : entries_) entry.since = Clock::now();
+      continue;
+    }
     look(lock);
     // set_timeout() may have been called in the meantime.
     const Waiting::Seconds limit(timeout());

@@ -70,6 +70,16 @@ class Watchdog {
   /// missing calls. std::nullopt ends the interruptions.
   void interrupt_when_idle(std::optional<Interruption> interruption);
 
+  /// Stops the clocks of all waits while it lives. They then begin anew. For a kernel that a device
+  /// compiles, while its peers wait.
+  class Pause {
+   public:
+    Pause() { ++instance().pauses_; }
+    ~Pause() { --instance().pauses_; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+  };
+
   /// Fails every Waiting, now and from now on. Called at the end of a process, which would
   /// otherwise wait for devices that the program no longer calls.
   void retire();
@@ -101,6 +111,7 @@ class Watchdog {
   std::optional<Interruption> interruption_;
   bool is_interrupted_by_user_ = false;
   std::atomic<bool> is_looking_{false};
+  std::atomic<int> pauses_{0};
   ProgramState program_;  ///< as of the last look
   OtherThreads other_threads_;
   std::unordered_map<const Waiting*, Entry> entries_;

@@ -335,20 +335,22 @@ class BackwardPass : public GpuPass {
     if (channel == kNone) return "";
     return dispatch(work_.data.dtype, [&](auto types) {
       using P = typename decltype(types)::Parameter;
-      P gamma = 1;
-      P beta = 0;
-      const auto get = [&](P* to, const void* from) {
-        if (from) gpu()->stream()->copy(to, static_cast<const P*>(from) + channel, sizeof(P));
-      };
       try {
-        get(&gamma, work_.gamma);
-        get(&beta, work_.beta);
+        const auto here = gpu()->host_memory(2);
+        auto* const parameters = static_cast<P*>(here->data());
+        parameters[0] = 1;
+        parameters[1] = 0;
+        const auto get = [&](P* to, const void* from) {
+          if (from) gpu()->stream()->copy(to, static_cast<const P*>(from) + channel, sizeof(P));
+        };
+        get(&parameters[0], work_.gamma);
+        get(&parameters[1], work_.beta);
         gpu()->stream()->synchronize();
+        return Invertible::of(work_.data.dtype, work_.activation)
+            .error(channel, static_cast<double>(parameters[0]), static_cast<double>(parameters[1]));
       } catch (const std::exception& error) {
         return std::string(error.what());
       }
-      return Invertible::of(work_.data.dtype, work_.activation)
-          .error(channel, static_cast<double>(gamma), static_cast<double>(beta));
     });
   }
 
@@ -379,6 +381,9 @@ class CudaBackend : public Backend {
   explicit CudaBackend(Gpu* gpu) : gpu_(gpu) {}
 
   std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) override {
+    load_kernels({work.data.dtype, work.data.layout, work.activation.type, work.shortcut != nullptr,
+                  work.inplace, work.running.num_batches != nullptr},
+                 gpu_->stream()->ordinal());
     return std::make_shared<ForwardPass>(gpu_, work, std::move(call));
   }
 

@@ -16,8 +16,8 @@
 #include "common/per_process.h"
 #include "common/report.h"
 #include "common/watchdog.h"
+#include "cuda/kernel.h"
 #include "cuda/kernels/per_channel.h"
-#include "cuda/kernels/phases.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -79,7 +79,7 @@ Gpu& Gpu::of(int index) {
   std::unique_lock<std::mutex> lock(gpus.mutex);
   OfContext& context = gpus.of_contexts[index];
   lock.unlock();
-  // To load all kernels takes long, so other contexts do not wait for it.
+  // To make a context takes long, so others do not wait for it.
   const std::lock_guard<std::mutex> lock_of_context(context.mutex);
   if (!context.gpu) context.gpu = std::make_unique<Gpu>(index, ordinal_of(index));
   return *context.gpu;
@@ -93,9 +93,8 @@ Gpu::Gpu(int index, int ordinal)
       reading_(static_cast<std::size_t>(device_count())),
       stream_(ordinal),
       memories_(index, &stream_) {
-  // CUDA would load each kernel at its first launch. The load could wait for kernels of NCCL, which
-  // wait for other launches.
-  load_kernels(ordinal);
+  // try_reading() must not load its kernel (load_kernels() says why).
+  if (reading_.size() > 1) Kernel::of<PerChannel<ReadNumbers>>().load(ordinal);
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
@@ -151,10 +150,11 @@ Gpu::Reading Gpu::try_reading(Gpu* owner) {
   const std::shared_ptr<Check> check(new Check{
       Stream(ordinal_), Event(ordinal_), owner->memories_.allocate(Memory::Place::kDevice, bytes),
       host_memory(numbers.size())});
-  Stream writing(owner->ordinal_);
-  writing.copy(check->there->data(), numbers.data(), bytes);
-  writing.synchronize();
   auto* read = static_cast<double*>(check->here->data());
+  std::copy(numbers.begin(), numbers.end(), read);
+  Stream writing(owner->ordinal_);
+  writing.copy(check->there->data(), read, bytes);
+  writing.synchronize();
   std::fill_n(read, numbers.size(), 0.0);
   const PerChannel<ReadNumbers> body{{static_cast<const double*>(check->there->data()), read},
                                      static_cast<std::int64_t>(numbers.size())};

@@ -1,24 +1,38 @@
 #include "cuda/runtime.h"
 
-#include <cuda_runtime_api.h>
-
 #include <array>
 #include <atomic>
 #include <sstream>
 
 #include "common/error.h"
-#include "cuda/check.h"
-#include "cuda/thread_context.h"
+#include "cuda/driver.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
 
-/// The primary context of each GPU, which this library shares with MXNet; null if it is not known
-/// yet.
-std::atomic<void*>& context_of(int ordinal) {
-  constexpr std::size_t kMostGpus = 64;
-  static std::array<std::atomic<void*>, kMostGpus> contexts{};
-  return contexts.at(static_cast<std::size_t>(ordinal));
+int device_of(int ordinal) {
+  int device = 0;
+  check(driver().device(&device, ordinal), "cuDeviceGet", ordinal);
+  return device;
+}
+
+std::string name_of(int ordinal) {
+  std::array<char, 256> name{};
+  check(driver().device_name(name.data(), static_cast<int>(name.size()), device_of(ordinal)),
+        "cuDeviceGetName", ordinal);
+  return name.data();
+}
+
+/// The primary context of a GPU, which this library shares with MXNet's runtime. It is retained
+/// once and never released, because threads may work in it until the process ends.
+CUctx_st* context_of(int ordinal) {
+  static std::array<std::atomic<CUctx_st*>, kMostGpus> contexts{};
+  auto& context = contexts.at(static_cast<std::size_t>(ordinal));
+  if (CUctx_st* known = context) return known;
+  CUctx_st* retained = nullptr;
+  check(driver().retain_context(&retained, device_of(ordinal)), "cuDevicePrimaryCtxRetain",
+        ordinal);
+  return context = retained;
 }
 
 /// For destructors. At the end of the process the driver may have released everything before.
@@ -26,7 +40,7 @@ template <class Release>
 void release_on(int ordinal, const Release& release) noexcept {
   try {
     const OnDevice on_device(ordinal);
-    if (release() != cudaSuccess) cudaGetLastError();
+    release();
   } catch (const Error&) {
   }
 }
@@ -35,58 +49,66 @@ void release_on(int ordinal, const Release& release) noexcept {
 std::string free_bytes() {
   std::size_t free = 0;
   std::size_t total = 0;
-  if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
-    cudaGetLastError();
-    return "";
-  }
+  if (driver().memory(&free, &total) != kSuccess) return "";
   return "; " + std::to_string(free) + " of " + std::to_string(total) + " bytes are free";
 }
 
+/// The context of the calling thread; null if it has none.
+CUctx_st* current_context() {
+  CUctx_st* context = nullptr;
+  driver().context(&context);
+  return context;
+}
+
+Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
+
 }  // namespace
 
-OnDevice::OnDevice(int ordinal) : before_(thread_context()) {
-  void* const context = context_of(ordinal);
-  if (before_ && before_ == context) return;
+OnDevice::OnDevice(int ordinal) : before_(current_context()) {
+  CUctx_st* const context = context_of(ordinal);
+  if (before_ == context) return;
+  check(driver().set_context(context), "cuCtxSetCurrent", ordinal);
   changed_ = true;
-  // This is cudaSetDevice for a context that exists. Before CUDA 12, cudaSetDevice leaves the
-  // thread without a context until a call needs one. Each OnDevice in this scope would then call it
-  // again.
-  if (context && set_thread_context(context)) return;
-  const cudaError_t status = cudaSetDevice(ordinal);
-  if (status != cudaSuccess) set_thread_context(before_);
-  check(status, "cudaSetDevice", ordinal);
 }
 OnDevice::~OnDevice() {
-  if (changed_) set_thread_context(before_);
+  if (changed_) driver().set_context(before_);
 }
 
 int device_count() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();
-  return 0;
+  if (!driver().missing.empty() || driver().init(0) != kSuccess) return 0;
+  return driver().device_count(&count) == kSuccess ? count : 0;
+}
+
+int compute_capability(int ordinal) {
+  const int device = device_of(ordinal);
+  int major = 0;
+  int minor = 0;
+  check(driver().attribute(&major, kComputeCapabilityMajor, device), "cuDeviceGetAttribute",
+        ordinal);
+  check(driver().attribute(&minor, kComputeCapabilityMinor, device), "cuDeviceGetAttribute",
+        ordinal);
+  return 10 * major + minor;
 }
 
 std::string describe_devices() {
+  if (!driver().missing.empty()) return "none: no NVIDIA driver (" + driver().missing + ")";
   int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess) {
-    cudaGetLastError();
-    const bool may_be_forked = status == cudaErrorInitializationError;
-    return std::string("none: ") + cudaGetErrorString(status) +
-           (may_be_forked ? " (CUDA serves no process that was forked after it had been called)"
-                          : "");
+  int status = driver().init(0);
+  if (status == kSuccess) status = driver().device_count(&count);
+  if (status != kSuccess) {
+    return "none: " + text_of(status) +
+           (status == kNotInitialized
+                ? "; CUDA serves no process that was forked after it had been called"
+                : "");
   }
   std::ostringstream text;
   for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties{};
-    const cudaError_t known = cudaGetDeviceProperties(&properties, i);
     text << (i ? ", " : "");
-    if (known == cudaSuccess) {
-      text << properties.name << " (sm_" << properties.major << properties.minor << ")";
-    } else {
-      cudaGetLastError();
-      text << "one that does not answer (" << cudaGetErrorString(known) << ")";
+    try {
+      text << name_of(i) << " (sm_" << compute_capability(i) << ")";
+    } catch (const Error& error) {
+      text << "one that does not answer (" << error.what() << ")";
     }
   }
   return count ? text.str() : "none";
@@ -94,40 +116,35 @@ std::string describe_devices() {
 
 bool enable_reading(int reader, int owner) {
   int possible = 0;
-  check(cudaDeviceCanAccessPeer(&possible, reader, owner), "cudaDeviceCanAccessPeer", reader);
+  check(driver().can_access_peer(&possible, device_of(reader), device_of(owner)),
+        "cuDeviceCanAccessPeer", reader);
   if (!possible) return false;
   const OnDevice on_device(reader);
-  const cudaError_t status = cudaDeviceEnablePeerAccess(owner, 0);
-  if (status == cudaSuccess) return true;
-  cudaGetLastError();
+  const int status = driver().enable_peer_access(context_of(owner), 0);
   // Any other error means no access: too many peers, or a machine that promises too much.
-  return status == cudaErrorPeerAccessAlreadyEnabled;
+  return status == kSuccess || status == kPeerAccessAlreadyEnabled;
 }
 
 Event::Event(int ordinal) : ordinal_(ordinal) {
   const OnDevice on_device(ordinal);
-  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate", ordinal);
+  check(driver().create_event(&event_, kDisableTiming), "cuEventCreate", ordinal);
 }
 Event::~Event() {
-  release_on(ordinal_, [this] { return cudaEventDestroy(event_); });
+  release_on(ordinal_, [this] { driver().destroy_event(event_); });
 }
 
 void Event::record(Stream* stream) {
   const OnDevice on_device(ordinal_);
-  check(cudaEventRecord(event_, stream->handle()), "cudaEventRecord", ordinal_);
+  check(driver().record(event_, stream->handle()), "cuEventRecord", ordinal_);
 }
 bool Event::is_reached() const {
-  cudaError_t status = cudaEventQuery(event_);
-  const bool is_error = status != cudaSuccess && status != cudaErrorNotReady;
-  if (is_error && thread_context() != context_of(ordinal_)) {
+  int status = driver().query(event_);
+  if (status != kSuccess && status != kNotReady && current_context() != context_of(ordinal_)) {
     // It may be an error of the selected GPU.
     const OnDevice on_device(ordinal_);
-    status = cudaEventQuery(event_);
+    status = driver().query(event_);
   }
-  if (status == cudaErrorNotReady) {
-    cudaGetLastError();
-    return false;
-  }
+  if (status == kNotReady) return false;
   check(status, "earlier work", ordinal_);
   return true;
 }
@@ -136,53 +153,54 @@ Stream::Stream(int ordinal) : ordinal_(ordinal) {
   const OnDevice on_device(ordinal);
   int least = 0;
   int greatest = 0;
-  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaStreamCreate", ordinal);
-  check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreate",
+  check(driver().stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange", ordinal);
+  check(driver().create_stream(&stream_, kNonBlocking, greatest), "cuStreamCreateWithPriority",
         ordinal);
-  // Before CUDA 12 the thread has no context until a call like cudaStreamCreate needs one.
-  context_of(ordinal) = thread_context();
 }
 Stream::~Stream() {
-  release_on(ordinal_, [this] { return cudaStreamDestroy(stream_); });
+  release_on(ordinal_, [this] { driver().destroy_stream(stream_); });
 }
 
 void Stream::synchronize() {
   const OnDevice on_device(ordinal_);
-  check(cudaStreamSynchronize(stream_), "earlier work", ordinal_);
+  check(driver().synchronize(stream_), "earlier work", ordinal_);
 }
 void Stream::fill(void* begin, int byte, std::size_t bytes) {
   if (bytes == 0) return;
   const OnDevice on_device(ordinal_);
-  check(cudaMemsetAsync(begin, byte, bytes, stream_), "cudaMemsetAsync", ordinal_);
+  check(driver().fill(address_of(begin), static_cast<unsigned char>(byte), bytes, stream_),
+        "cuMemsetD8Async", ordinal_);
 }
 void Stream::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   const OnDevice on_device(ordinal_);
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync", ordinal_);
+  check(driver().copy(address_of(to), address_of(from), bytes, stream_), "cuMemcpyAsync", ordinal_);
 }
 
 Memory::Memory(Place place, int ordinal, std::size_t bytes)
     : place_(place), ordinal_(ordinal), bytes_(bytes) {
   const OnDevice on_device(ordinal);
   // All 64-bit systems have unified addressing, so one address serves all GPUs.
-  const cudaError_t status =
-      place == Place::kDevice
-          ? cudaMalloc(&data_, bytes)
-          : cudaHostAlloc(&data_, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
-  if (status == cudaSuccess) return;
+  Address address = 0;
+  const int status = place == Place::kDevice
+                         ? driver().allocate(&address, bytes)
+                         : driver().allocate_host(&data_, bytes, kPortable | kDeviceMap);
+  if (place == Place::kDevice) data_ = reinterpret_cast<void*>(address);
+  if (status == kSuccess) return;
   const std::string what = "allocation of " + std::to_string(bytes) + " bytes" +
                            (place == Place::kDevice ? "" : " of pinned host memory");
   try {
     check(status, what, ordinal);
   } catch (const Error& error) {
-    if (status != cudaErrorMemoryAllocation) throw;
+    if (status != kOutOfMemory) throw;
     throw OutOfMemory(error.what() + (place == Place::kDevice ? free_bytes() : ""));
   }
 }
 Memory::~Memory() {
   if (lent_) return;
-  release_on(ordinal_,
-             [this] { return place_ == Place::kDevice ? cudaFree(data_) : cudaFreeHost(data_); });
+  release_on(ordinal_, [this] {
+    place_ == Place::kDevice ? driver().free(address_of(data_)) : driver().free_host(data_);
+  });
 }
 
 }  // namespace gluon_syncbn::cuda

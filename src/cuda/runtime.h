@@ -9,19 +9,24 @@
 
 #include "common/error.h"
 
-// Handles of CUDA, whose headers users of this one do not need.
+struct CUctx_st;
 struct CUevent_st;
 struct CUstream_st;
 
 namespace gluon_syncbn::cuda {
 
-// The calls of the CUDA runtime that this library needs, as objects. The tests run runtime.cc on a
-// CUDA runtime without a GPU (tests/fake_cuda). Every function throws Error, which names the call
-// and the GPU.
+// The calls of the driver (driver.h) as objects. The tests run them on a driver without a GPU
+// (tests/fake_cuda). Every function throws Error, which names the call and the GPU.
 
-/// Number of GPUs: 0 if there is no GPU, no driver, or a driver that is too old. This function and
-/// the next one make no context on a GPU.
+/// At most so many GPUs.
+constexpr std::size_t kMostGpus = 64;
+
+/// Number of GPUs: 0 if there is no GPU or no driver. This function and the next two make no
+/// context on a GPU.
 int device_count();
+
+/// The compute capability of a GPU, such as 86 for 8.6.
+int compute_capability(int ordinal);
 
 /// Lists the GPUs of device_count() by name, or says why there is none.
 std::string describe_devices();
@@ -41,7 +46,7 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
-  void* const before_;  // context
+  CUctx_st* const before_;
   bool changed_ = false;
 };
 
@@ -126,13 +131,5 @@ class Memory {
 
 /// Gives scratch memory of the GPU to the kernels that the caller launches next.
 using Scratch = std::function<double*(std::size_t doubles)>;
-
-/// Launches `body` (body.h) in `blocks` blocks on `stream`. Defined for the bodies in instances.h.
-template <class Body>
-void launch(const Body& body, std::int64_t blocks, Stream* stream);
-
-/// Loads that kernel to the selected GPU, whose number is for messages.
-template <class Body>
-void load(int ordinal);
 
 }  // namespace gluon_syncbn::cuda

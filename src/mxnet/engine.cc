@@ -7,34 +7,12 @@
 #include <utility>
 
 #include "common/error.h"
-
-#ifdef GLUON_SYNCBN_CUDA
-#include "cuda/thread_context.h"
-#endif
+#include "cuda/driver.h"
 
 namespace gluon_syncbn::mxnet {
 namespace {
 
 using Task = std::function<void(Completion)>;
-
-/// Restores the current GPU of the calling thread. MXNet changes it on any thread that frees arrays
-/// or pushes operations of another GPU. MXNet's workers rely on their current GPU.
-class KeepsGpu {
- public:
-  KeepsGpu() = default;
-  KeepsGpu(const KeepsGpu&) = delete;
-  KeepsGpu& operator=(const KeepsGpu&) = delete;
-#ifdef GLUON_SYNCBN_CUDA
-  ~KeepsGpu() {
-    if (cuda::thread_context() != before_) cuda::set_thread_context(before_);
-  }
-
- private:
-  void* const before_ = cuda::thread_context();
-#else
-  ~KeepsGpu() {}
-#endif
-};
 
 std::atomic<int> the_engine_arguments{0};
 int the_probe = 0;  // its address is the parameter of the probe
@@ -67,8 +45,9 @@ void probe(void* /*run_context*/, void* second, void* third, void* fourth) {
 
 void run(void* /*run_context*/, void* second, void* third, void* fourth) {
   const Operation operation = begin_operation(second, third, fourth);
-  // The worker of the last device of a round frees arrays of all devices.
-  const KeepsGpu keeps_gpu;
+  // MXNet changes the GPU of any thread that frees arrays or pushes operations of another GPU, and
+  // its workers rely on their GPU. The worker of the last device of a round frees arrays of all.
+  const cuda::KeepsContext keeps_gpu;
   // Moved out of `param`, because completing deletes `param`. The task may still be running then,
   // and may have locked its own mutex.
   const Task task = std::move(*static_cast<Task*>(operation.param));
@@ -82,8 +61,8 @@ void push_to(const Context& context, std::vector<NDArrayHandle> inputs,
              std::vector<NDArrayHandle> outputs, const char* name, EngineProperty property,
              bool always, Task task) {
   count_engine_arguments();
-  // MXNet may run the operation at once, and then changes the current GPU of this thread.
-  const KeepsGpu keeps_gpu;
+  // MXNet may run the operation at once, and then changes the GPU of this thread.
+  const cuda::KeepsContext keeps_gpu;
   auto owned = std::make_unique<Task>(std::move(task));
   // From here on the engine owns the task, even if the push fails.
   check(api().EnginePushAsyncND(&run, owned.release(), &destroy, &context, inputs.data(),

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "common/dtype.h"
-#include "common/host_device.h"
+#include "common/inline.h"
 
 namespace gluon_syncbn {
 
@@ -72,19 +72,19 @@ struct Rectifier {
   Number inverse_slope;
 
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V value(V z) const {
+  GLUON_SYNCBN_INLINE V value(V z) const {
     return z < 0 ? Math::product(z, slope) : z;
   }
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient(V dy, V z) const {
+  GLUON_SYNCBN_INLINE V gradient(V dy, V z) const {
     return z > 0 ? dy : Math::product(dy, slope);
   }
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient_by_output(V dy, V y) const {
+  GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V y) const {
     return gradient(dy, y);
   }
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V inverse(V y, Number /*lowest*/) const {
+  GLUON_SYNCBN_INLINE V inverse(V y, Number /*lowest*/) const {
     return y < 0 ? y * Math::lanes(y, inverse_slope) : y;
   }
 };
@@ -97,23 +97,23 @@ struct Elu {
   Number inverse_slope;
 
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V value(V z) const {
+  GLUON_SYNCBN_INLINE V value(V z) const {
     return z > 0 ? z : Math::lanes(z, slope) * Math::expm1(z > 0 ? V{} : z);
   }
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V derivative(V z) const {
+  GLUON_SYNCBN_INLINE V derivative(V z) const {
     return z > 0 ? Math::lanes(z, 1) : Math::lanes(z, slope) * Math::exp(z > 0 ? V{} : z);
   }
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient(V dy, V z) const {
+  GLUON_SYNCBN_INLINE V gradient(V dy, V z) const {
     return dy * derivative(z);
   }
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V gradient_by_output(V dy, V y) const {
+  GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V y) const {
     return y > 0 ? dy : dy * (y + Math::lanes(y, slope));
   }
   template <class V>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE V inverse(V y, Number lowest) const {
+  GLUON_SYNCBN_INLINE V inverse(V y, Number lowest) const {
     const V ratio = y > 0 ? V{} : y * Math::lanes(y, inverse_slope);
     const V z = Math::log1p(ratio < -1 ? Math::lanes(y, -1) : ratio);
     const V least = Math::lanes(y, lowest);
@@ -138,7 +138,7 @@ struct ActFunctions {
 
   /// Calls visit(functions). Those of kNone are a Rectifier of slope 1.
   template <class Visit>
-  GLUON_SYNCBN_HOST_DEVICE_INLINE void visit(const Visit& visit) const {
+  GLUON_SYNCBN_INLINE void visit(const Visit& visit) const {
     if (type == ActType::kElu) return visit(Elu<Math>{slope, inverse_slope});
     visit(Rectifier<Math>{slope, inverse_slope});
   }

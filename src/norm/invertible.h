@@ -5,7 +5,6 @@
 #include <string>
 
 #include "common/dtype.h"
-#include "common/host_device.h"
 #include "norm/activation.h"
 
 namespace gluon_syncbn {
@@ -30,11 +29,11 @@ struct Invertible {
   static Invertible of(DType dtype, const Activation& activation);
 
   /// |gamma| must be greater than this.
-  GLUON_SYNCBN_HOST_DEVICE double least_gamma(double beta) const {
+  double least_gamma(double beta) const {
     return (rounding * std::fabs(beta) + underflow) / tolerance;
   }
   /// A gamma or beta that is not finite proves nothing, so it passes.
-  GLUON_SYNCBN_HOST_DEVICE bool holds(double gamma, double beta) const {
+  bool holds(double gamma, double beta) const {
     const double above = least_gamma(beta);
     return !(std::fabs(gamma) <= above && above < HUGE_VAL);
   }

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "common/host_device.h"
+#include "common/inline.h"
 
 namespace gluon_syncbn {
 
@@ -15,14 +15,13 @@ struct MergeWeight {
   double of_merged;     ///< the share of the newly merged elements in all elements so far
   double count_before;  ///< the number of elements before
 
-  GLUON_SYNCBN_HOST_DEVICE_INLINE static MergeWeight of(std::int64_t count_before,
-                                                        std::int64_t count) {
+  GLUON_SYNCBN_INLINE static MergeWeight of(std::int64_t count_before, std::int64_t count) {
     return {static_cast<double>(count) / static_cast<double>(count_before + count),
             static_cast<double>(count_before)};
   }
 
-  GLUON_SYNCBN_HOST_DEVICE_INLINE void merge(double mean, double m2, double* merged_mean,
-                                             double* merged_m2) const {
+  GLUON_SYNCBN_INLINE void merge(double mean, double m2, double* merged_mean,
+                                 double* merged_m2) const {
     // The weight 0 would not do: the square of delta may be infinite.
     if (count_before == 0) {
       *merged_mean = mean;

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/host_device.h"
 #include "common/real.h"
 #include "common/write_mode.h"
 
@@ -13,25 +12,23 @@
 
 namespace gluon_syncbn {
 
-GLUON_SYNCBN_HOST_DEVICE inline double inv_std_of(double variance, double eps) {
-  return 1.0 / std::sqrt(variance + eps);
-}
+inline double inv_std_of(double variance, double eps) { return 1.0 / std::sqrt(variance + eps); }
 
 /// The gamma of a channel. `gamma` is null for 1.
 template <class P>
-GLUON_SYNCBN_HOST_DEVICE P gamma_of(const P* gamma, std::int64_t c) {
+P gamma_of(const P* gamma, std::int64_t c) {
   return gamma ? gamma[c] : P(1);
 }
 
 /// The scale of z = (x - mean) * scale + beta.
 template <class P>
-GLUON_SYNCBN_HOST_DEVICE double scale_of(const P* gamma, std::int64_t c, double inv_std) {
+double scale_of(const P* gamma, std::int64_t c, double inv_std) {
   return static_cast<double>(gamma_of(gamma, c)) * inv_std;
 }
 
 /// The shift of z = (x - R(mean)) * scale + shift.
 template <class R>
-GLUON_SYNCBN_HOST_DEVICE double shift_of(double mean, double scale, double beta) {
+double shift_of(double mean, double scale, double beta) {
   return beta - rest_of<R>(mean) * scale;
 }
 
@@ -41,16 +38,15 @@ struct InputGradientFactors {
   double constant;
 
   /// The sums of dz and dz * (x - mean) are those of all devices, which have `count` elements.
-  GLUON_SYNCBN_HOST_DEVICE static InputGradientFactors of(double dz, double dz_centered,
-                                                          double count, double scale,
-                                                          double inv_std) {
+  static InputGradientFactors of(double dz, double dz_centered, double count, double scale,
+                                 double inv_std) {
     const double share = -scale / count;
     return {share * dz_centered * inv_std * inv_std, share * dz};
   }
   /// The constant for (x - R(mean)) * x_factor. Without an x_factor the mean may be infinite or
   /// NaN.
   template <class R>
-  GLUON_SYNCBN_HOST_DEVICE double constant_for(double mean) const {
+  double constant_for(double mean) const {
     return x_factor == 0 ? constant : constant - rest_of<R>(mean) * x_factor;
   }
 };
@@ -62,7 +58,7 @@ struct ParameterGradient {
   P* values;  ///< null: not wanted
   WriteMode write;
 
-  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t c, double value) const {
+  void put(std::int64_t c, double value) const {
     if (!values) return;
     const double before = write == WriteMode::kAdd ? static_cast<double>(values[c]) : 0.0;
     values[c] = static_cast<P>(before + value);
@@ -82,8 +78,7 @@ struct RunningAverages {
   P* num_batches;   ///< batches so far, for the average over all batches; null: `momentum` is used
 
   /// To be called for all channels before count_batch().
-  GLUON_SYNCBN_HOST_DEVICE void move(std::int64_t c, double batch_mean,
-                                     double batch_variance) const {
+  void move(std::int64_t c, double batch_mean, double batch_variance) const {
     if (!mean) return;
     const double weight =
         num_batches ? 1.0 - 1.0 / (static_cast<double>(*num_batches) + 1.0) : momentum;
@@ -91,14 +86,14 @@ struct RunningAverages {
     variance[c] = moved(variance[c], weight, batch_variance);
     mean[c] = new_mean;
   }
-  GLUON_SYNCBN_HOST_DEVICE void count_batch() const {
+  void count_batch() const {
     if (num_batches) *num_batches += P(1);
   }
 
  private:
   /// The explicit fma makes all devices compute the same bits. Without it a compiler could fuse
   /// either of the two products with the sum, or none.
-  GLUON_SYNCBN_HOST_DEVICE static P moved(P average, double weight, double batch) {
+  static P moved(P average, double weight, double batch) {
     return static_cast<P>(std::fma(static_cast<double>(average), weight, batch * (1.0 - weight)));
   }
 };

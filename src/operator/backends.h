@@ -8,13 +8,7 @@
 
 namespace gluon_syncbn::op {
 
-/// The backend of a context. Throws Error naming `layer` if this build has none.
+/// The backend of a context. Throws Error naming `layer` if there is no such device.
 std::shared_ptr<Backend> backend_of(const Device& device, const std::string& layer);
-
-/// The CUDA version and architectures of this build, or how to build for GPUs.
-std::string gpu_build();
-
-/// The GPUs that this build finds.
-std::string gpu_devices();
 
 }  // namespace gluon_syncbn::op

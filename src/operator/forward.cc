@@ -151,6 +151,7 @@ class ForwardCall : public EngineCall {
     work.beta = data(at_[kBeta]);
     work.activation = attributes.activation;
     if (attributes.shortcut) work.shortcut = data(at_[kShortcut]);
+    work.inplace = attributes.inplace;
     work.write = write_of(request_);
     if (attributes.backward_reads().output && work.write == WriteMode::kAdd) {
       throw Error("cannot add to what its output holds: backward reads the output");

@@ -25,6 +25,10 @@ struct Table {
       {"DELAY", &settings.delay},
       {"PEERS", &settings.peers},
       {"QUEUES", &settings.queues},
+      {"ORDER", &settings.order},
+      {"CAPABILITY", &settings.capability},
+      {"NVRTC", &settings.nvrtc},
+      {"ARCHITECTURE", &settings.architecture},
       {"LOST", &settings.lost},
       {"IGNORE_EVENT_SYNCHRONIZE", &settings.ignore_event_synchronize},
       {"IGNORE_STREAM_SYNCHRONIZE", &settings.ignore_stream_synchronize},
@@ -56,9 +60,12 @@ struct Fault {
 };
 
 cudaError_t usual_error(const std::string& point) {
-  if (point == "cudaMalloc" || point == "cudaHostAlloc") return cudaErrorMemoryAllocation;
+  if (point == "cudaMalloc" || point == "cuMemAlloc" || point == "cuMemHostAlloc") {
+    return cudaErrorMemoryAllocation;
+  }
   if (point == "kernel" || point == "copy" || point == "memset") return cudaErrorIllegalAddress;
-  if (point == "cudaLaunchKernel") return cudaErrorLaunchOutOfResources;
+  if (point == "cudaLaunchKernel" || point == "cuLaunchKernel")
+    return cudaErrorLaunchOutOfResources;
   if (point == "context") return cudaErrorDevicesUnavailable;
   return cudaErrorUnknown;
 }
@@ -181,6 +188,5 @@ void fakeCudaSetLink(int reader, int owner, int linked) {
   fake_cuda::set_link(reader, owner, linked != 0);
 }
 int fakeCudaHasContext(int ordinal) { return fake_cuda::device(ordinal).has_context(); }
-void fakeCudaReset(int ordinal) { fake_cuda::device(ordinal).reset(); }
 
 }  // extern "C"

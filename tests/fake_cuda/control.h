@@ -26,6 +26,10 @@ struct Settings {
   Setting peers{1};
   /// Streams of a device share so many hardware queues, by the order in which they are made.
   Setting queues{8};
+  Setting order{0};          ///< of emulated kernels (emulated_kernel.h)
+  Setting capability{80};    ///< compute capability of all devices
+  Setting nvrtc{1199};       ///< version of NVRTC; no real one has this one
+  Setting architecture{80};  ///< the only one that NVRTC knows
   /// This device is lost: its streams stand still, without an error, until the setting changes.
   Setting lost{-1};
 

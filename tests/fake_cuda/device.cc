@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "context.h"
 #include "control.h"
-#include "driver.h"
 
 namespace fake_cuda {
 namespace {
@@ -55,15 +55,6 @@ void Device::break_with(cudaError_t error) {
   error_.compare_exchange_strong(none, error);
 }
 
-void Device::reset() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  error_ = cudaSuccess;
-  has_context_ = false;
-  peers_.clear();
-  kernels_.clear();
-  used_ = 0;
-}
-
 cudaError_t Device::make_context() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (has_context_) return cudaSuccess;
@@ -87,16 +78,6 @@ cudaError_t Device::enable_peer(int peer) {
 bool Device::reaches(int peer) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return peer == ordinal_ || peers_.count(peer);
-}
-
-void Device::load(const void* kernel) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (kernels_.count(kernel)) return;
-  }
-  wait_in_driver(this);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  kernels_.insert(kernel);
 }
 
 std::size_t Device::all_memory() { return static_cast<std::size_t>(settings().memory) << 20; }

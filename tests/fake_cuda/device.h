@@ -23,7 +23,6 @@ class Device {
   cudaError_t error() const { return error_; }
   void break_with(cudaError_t error);
   void mend() { error_ = cudaSuccess; }
-  void reset();
 
   /// Makes the context if there is none yet.
   cudaError_t make_context();
@@ -31,9 +30,6 @@ class Device {
 
   cudaError_t enable_peer(int peer);
   bool reaches(int peer);
-
-  /// Loads a kernel, which waits for running work. Without effect if it is there already.
-  void load(const void* kernel);
 
   cudaError_t take_memory(std::size_t bytes);
   void give_back_memory(std::size_t bytes);
@@ -51,7 +47,6 @@ class Device {
   std::mutex mutex_;  // of what follows
   bool has_context_ = false;
   std::set<int> peers_;
-  std::set<const void*> kernels_;
   std::size_t used_ = 0;
   std::set<cudaStream_t> streams_;
   long streams_so_far_ = 0;

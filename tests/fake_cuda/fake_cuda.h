@@ -1,6 +1,6 @@
 #pragma once
 
-// What tests may ask of the fake CUDA runtime beside CUDA's own interface. C functions, for ctypes.
+// What tests may ask of the fake CUDA beside CUDA's own interface. C functions, for ctypes.
 
 #include <cuda_runtime_api.h>
 
@@ -36,17 +36,10 @@ long fakeCudaCountHere(const char* call);
 void fakeCudaSetLink(int reader, int owner, int linked);
 
 int fakeCudaHasContext(int device);
-/// As a new process would find the device: in order, without a context. Memory that is there stays.
-void fakeCudaReset(int device);
 
-/// Puts a kernel on the stream: `run` gets a copy of the arguments, which are searched for pointers
-/// to memory that this device cannot reach. For kernels of tests, which have no device code.
+/// Puts a kernel of a test on the stream: `run` gets a copy of the arguments, in which addresses of
+/// memory are looked for that this device cannot reach.
 cudaError_t fakeCudaLaunch(const void* arguments, std::size_t bytes,
-                           void (*run)(const void* arguments, long blocks), long blocks,
-                           cudaStream_t stream);
-
-/// Loads such a kernel on the thread's device, as cudaFuncGetAttributes does it. If nobody has, its
-/// first launch does so, and like many calls that change a context it waits for running work.
-cudaError_t fakeCudaLoad(void (*run)(const void* arguments, long blocks));
+                           void (*run)(const void* arguments), cudaStream_t stream);
 
 }  // extern "C"

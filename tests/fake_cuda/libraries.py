@@ -14,7 +14,9 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
+# The fake has most of what is needed of these.
 RUNTIME = "libcudart.so.11.0"
+DRIVER = "libcuda.so.1"
 
 # Of sonames, the functions that have no version in libmxnet.so.
 UNVERSIONED = {"libnccl.so.2": "nccl[A-Z]", "libcuda.so.1": "cu[A-Z]", "libnvidia-ml.so.1": "nvml"}
@@ -48,10 +50,6 @@ def missing(libmxnet: Path) -> dict[str, list[str]]:
                 soname = next((s for s, p in UNVERSIONED.items() if re.match(p, symbol.name)), None)
             if soname in functions:
                 functions[soname].append(symbol.name)
-    # The runtime has the driver's functions too, where MXNet also looks them up (libcuda.so.1 is
-    # linked to it).
-    functions[RUNTIME] += functions["libcuda.so.1"]
-    functions["libcuda.so.1"] = []
     return functions
 
 
@@ -83,10 +81,12 @@ def main(libmxnet: Path, folder: Path) -> None:
         lines += [source_of(function) for function in functions]
         (folder / f"{soname}.c").write_text("\n".join(lines) + "\n")
         version = "" if soname in UNVERSIONED or not functions else soname
-        exports = " ".join(f"{name};" for name in functions)
+        # NVRTC has more, which gluon_syncbn looks up.
+        names = ["nvrtc*"] if "nvrtc" in soname else functions
+        exports = " ".join(f"{name};" for name in names)
         exported = f"global: {exports} " if functions else ""
         (folder / f"{soname}.map").write_text(f"{version} {{ {exported}local: *; }};\n")
-    print(";".join(soname for soname in libraries if soname != RUNTIME), end="")
+    print(";".join(soname for soname in libraries if soname not in (RUNTIME, DRIVER)), end="")
 
 
 if __name__ == "__main__":

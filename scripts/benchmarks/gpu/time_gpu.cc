@@ -4,7 +4,7 @@
 // steps of two cases, for a profiler. "time_gpu small" takes tiny arrays and few rounds, to see
 // that the program runs.
 
-#include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@
 
 #include "common/error.h"
 #include "cuda/backend.h"
-#include "cuda/check.h"
+#include "cuda/driver.h"
 #include "cuda/gpu.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
@@ -187,26 +187,30 @@ class TimedEvent {
  public:
   TimedEvent() {
     const cuda::OnDevice on_device(0);
-    cuda::check(cudaEventCreate(&event_), "cudaEventCreate", 0);
+    cuda::check(cuda::driver().create_event(&event_, 0), "cuEventCreate", 0);
   }
-  ~TimedEvent() { cudaEventDestroy(event_); }
+  ~TimedEvent() { cuda::driver().destroy_event(event_); }
   TimedEvent(const TimedEvent&) = delete;
   TimedEvent& operator=(const TimedEvent&) = delete;
 
   void record(const cuda::Stream& stream) const {
     const cuda::OnDevice on_device(0);
-    cuda::check(cudaEventRecord(event_, stream.handle()), "cudaEventRecord", 0);
+    cuda::check(cuda::driver().record(event_, stream.handle()), "cuEventRecord", 0);
   }
   /// To be called when the work before this event has ended.
   double microseconds_since(const TimedEvent& other) const {
+    using ElapsedTime = int(float* milliseconds, CUevent_st* from, CUevent_st* to);
+    // The library itself does not use this function of the driver.
+    static auto* const elapsed_time = reinterpret_cast<ElapsedTime*>(
+        dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuEventElapsedTime"));
+    const cuda::OnDevice on_device(0);
     float milliseconds = 0;
-    cuda::check(cudaEventElapsedTime(&milliseconds, other.event_, event_), "cudaEventElapsedTime",
-                0);
+    cuda::check(elapsed_time(&milliseconds, other.event_, event_), "cuEventElapsedTime", 0);
     return 1e3 * static_cast<double>(milliseconds);
   }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  CUevent_st* event_ = nullptr;
 };
 
 double quantile(std::vector<double> values, double share) {

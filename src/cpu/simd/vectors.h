@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "common/inline.h"
 #include "cpu/simd/isa.h"
 
 #ifdef __SSE2__
@@ -14,7 +15,6 @@
 #endif
 
 #define GLUON_SYNCBN_INLINED __attribute__((always_inline))  // for lambdas, after the parameters
-#define GLUON_SYNCBN_INLINE inline GLUON_SYNCBN_INLINED
 #define GLUON_SYNCBN_CALLED __attribute__((noinline))
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {

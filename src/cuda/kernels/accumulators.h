@@ -40,7 +40,7 @@ struct alignas(16) ShiftedSums {
   /// Merges by the formulae of Chan, Golub and LeVeque (norm/moments.h), but with one division for
   /// all. Results without elements may have any pivot.
   template <int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE static ShiftedSums merged(const ShiftedSums* results) {
+  static ShiftedSums merged(const ShiftedSums* results) {
     ShiftedSums all{results[kNumber - 1].pivot, R(0), R(0), R(0)};
     GLUON_SYNCBN_UNROLL
     for (int i = kNumber - 2; i >= 0; --i) {
@@ -62,7 +62,7 @@ struct alignas(16) ShiftedSums {
 
   /// Keeps the pivot of the first result: the mean of many elements is near enough in double.
   template <class From>
-  GLUON_SYNCBN_HOST_DEVICE void add(const ShiftedSums<From>& result) {
+  void add(const ShiftedSums<From>& result) {
     static_assert(std::is_same_v<R, double>);
     const ShiftedSums in_double{result.pivot, result.first, result.second, result.count};
     if (count == 0) pivot = in_double.pivot;
@@ -72,7 +72,7 @@ struct alignas(16) ShiftedSums {
 
  private:
   /// Adds the sums of `other`, as deviations from this pivot. Does not add the count.
-  GLUON_SYNCBN_HOST_DEVICE void move_in(const ShiftedSums& other) {
+  void move_in(const ShiftedSums& other) {
     const R apart = other.pivot - pivot;
     const R moved = other.first + other.count * apart;
     first += moved;
@@ -86,14 +86,14 @@ struct alignas(2 * sizeof(R)) Sums {
   R second;
 
   template <int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE static Sums merged(const Sums* results) {
+  static Sums merged(const Sums* results) {
     Sums all = results[0];
     GLUON_SYNCBN_UNROLL
     for (int i = 1; i < kNumber; ++i) all.add(results[i]);
     return all;
   }
   template <class From>
-  GLUON_SYNCBN_HOST_DEVICE void add(const Sums<From>& result) {
+  void add(const Sums<From>& result) {
     first += static_cast<R>(result.first);
     second += static_cast<R>(result.second);
   }
@@ -110,16 +110,16 @@ struct Deviations {
   static constexpr int kInputs = 1;  // x
   static constexpr bool kNeedsStatistic = false;
 
-  GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R pivot, R* first, R* second) {
+  static void add(const R* elements, R pivot, R* first, R* second) {
     const R deviation = elements[0] - pivot;
     *first += deviation;
     *second += deviation * deviation;
   }
-  GLUON_SYNCBN_HOST_DEVICE static Result result(R count, R pivot, R first, R second) {
+  static Result result(R count, R pivot, R first, R second) {
     return {pivot, first, second, count};
   }
   template <class From>
-  GLUON_SYNCBN_HOST_DEVICE static Pair finish(const ShiftedSums<From>& sums, double) {
+  static Pair finish(const ShiftedSums<From>& sums, double) {
     const double shift = static_cast<double>(sums.first) / static_cast<double>(sums.count);
     const double second =
         static_cast<double>(sums.second) - shift * static_cast<double>(sums.first);
@@ -139,13 +139,13 @@ struct GatedProducts {
   static constexpr int kInputs = Gate::kInputs;
   static constexpr bool kNeedsStatistic = true;
 
-  GLUON_SYNCBN_HOST_DEVICE static void add(const R* elements, R mean, R* first, R* second) {
+  static void add(const R* elements, R mean, R* first, R* second) {
     *first += elements[0];
     *second += elements[0] * (elements[1] - mean);
   }
-  GLUON_SYNCBN_HOST_DEVICE static Result result(R, R, R first, R second) { return {first, second}; }
+  static Result result(R, R, R first, R second) { return {first, second}; }
   template <class From>
-  GLUON_SYNCBN_HOST_DEVICE static Pair finish(const Sums<From>& sums, double mean) {
+  static Pair finish(const Sums<From>& sums, double mean) {
     const auto first = static_cast<double>(sums.first);
     return {first, static_cast<double>(sums.second) - rest_of<R>(mean) * first};
   }
@@ -163,7 +163,7 @@ template <class R>
 struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
   using OfResults = ProductsInPlace;
   template <class From>
-  GLUON_SYNCBN_HOST_DEVICE static Pair finish(const Sums<From>& sums, double inv_std) {
+  static Pair finish(const Sums<From>& sums, double inv_std) {
     return {static_cast<double>(sums.first), static_cast<double>(sums.second) / inv_std};
   }
 };
@@ -186,7 +186,7 @@ struct Summation {
   R second[kNumber];
   R count[kNumber];
 
-  GLUON_SYNCBN_HOST_DEVICE void clear() {
+  void clear() {
     GLUON_SYNCBN_UNROLL
     for (int n = 0; n < kNumber; ++n) center[n] = first[n] = second[n] = count[n] = R(0);
   }
@@ -194,7 +194,7 @@ struct Summation {
   /// Adds N accesses, whose loads overlap. If the compiler knows that they are full, it leaves out
   /// all that the others need.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void add(const Piece (&pieces)[N]) {
+  void add(const Piece (&pieces)[N]) {
     Pack<T> packs[N][kInputs];
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
@@ -244,7 +244,7 @@ struct Summation {
     }
   }
 
-  GLUON_SYNCBN_HOST_DEVICE typename Accumulator<R>::Result result(int n) const {
+  typename Accumulator<R>::Result result(int n) const {
     return Accumulator<R>::result(count[n], center[n], first[n], second[n]);
   }
 
@@ -253,8 +253,7 @@ struct Summation {
   /// the pivot would make M2 cancel. An outlier that moves the mean of so few elements makes M2
   /// large as well.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void set_pivots(const Piece (&pieces)[N],
-                                           const Pack<T> (&packs)[N][kInputs]) {
+  void set_pivots(const Piece (&pieces)[N], const Pack<T> (&packs)[N][kInputs]) {
     // The differences from a sample make the mean exact if all elements are equal.
     if constexpr (kNumber == 1) {
       const bool is_second = pieces[1].size > pieces[0].size;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/numbers.h"
@@ -15,14 +16,16 @@ template <class R>
 struct GpuMath {
   using Number = R;
 
-  GLUON_SYNCBN_HOST_DEVICE static R lanes(R, R number) { return number; }
-  GLUON_SYNCBN_HOST_DEVICE static R product(R v, R number) {
-    return number == R(0) ? R(0) : v * number;
-  }
-  GLUON_SYNCBN_HOST_DEVICE static R exp(R v) { return std::exp(v); }
-  GLUON_SYNCBN_HOST_DEVICE static R expm1(R v) { return std::expm1(v); }
-  GLUON_SYNCBN_HOST_DEVICE static R log1p(R v) { return std::log1p(v); }
+  static R lanes(R, R number) { return number; }
+  static R product(R v, R number) { return number == R(0) ? R(0) : v * number; }
+  static R exp(R v) { return std::exp(v); }
+  static R expm1(R v) { return std::expm1(v); }
+  static R log1p(R v) { return std::log1p(v); }
 };
+
+/// NVRTC knows no static member of a parameter.
+template <class Act>
+constexpr bool kCallsMath = std::decay_t<Act>::kCallsMath;
 
 /// Applies an activation to N elements in registers, which share one branch on its type.
 template <class R>
@@ -31,16 +34,16 @@ struct Activator : ActFunctions<GpuMath<R>> {
 
   /// Replaces z by act(z).
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void activate(R* z) const {
+  void activate(R* z) const {
     this->visit([&](const auto& act) {
-      replace<N, act.kCallsMath>(z, [&](R each) { return act.value(each); });
+      replace<N, kCallsMath<decltype(act)>>(z, [&](R each) { return act.value(each); });
     });
   }
   /// Replaces dy by the gradient with respect to z. May overwrite z.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void differentiate(R* z, R* dy) const {
+  void differentiate(R* z, R* dy) const {
     this->visit([&](const auto& act) {
-      if constexpr (act.kCallsMath) {
+      if constexpr (kCallsMath<decltype(act)>) {
         replace<N, true>(z, [&](R each) { return act.derivative(each); });
         GLUON_SYNCBN_UNROLL
         for (int i = 0; i < N; ++i) dy[i] *= z[i];
@@ -52,7 +55,7 @@ struct Activator : ActFunctions<GpuMath<R>> {
   }
   /// Like differentiate(), but computed from y = act(z), which it keeps.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void differentiate_by_output(const R* y, R* dy) const {
+  void differentiate_by_output(const R* y, R* dy) const {
     this->visit([&](const auto& act) {
       GLUON_SYNCBN_UNROLL
       for (int i = 0; i < N; ++i) dy[i] = act.gradient_by_output(dy[i], y[i]);
@@ -63,7 +66,7 @@ struct Activator : ActFunctions<GpuMath<R>> {
   /// Replaces each value by function(value). A long function is compiled once and not N times. The
   /// array rotates, because a variable index would move it to local memory.
   template <int N, bool kIsLong, class Function>
-  GLUON_SYNCBN_HOST_DEVICE static void replace(R* values, const Function& function) {
+  static void replace(R* values, const Function& function) {
     if constexpr (kIsLong) {
       GLUON_SYNCBN_NO_UNROLL
       for (int turn = 0; turn < N; ++turn) {
@@ -92,9 +95,9 @@ struct Inverter : Activator<R> {
 
   /// Replaces act(z) by z.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void invert(R* y) const {
+  void invert(R* y) const {
     this->visit([&](const auto& act) {
-      Activator<R>::template replace<N, act.kCallsMath>(
+      Activator<R>::template replace<N, kCallsMath<decltype(act)>>(
           y, [&](R each) { return act.inverse(each, lowest); });
     });
   }
@@ -102,12 +105,12 @@ struct Inverter : Activator<R> {
 
 /// Copies the k-th of the inputs of N elements to an array, and back.
 template <int N, class R, int kInputs>
-GLUON_SYNCBN_HOST_DEVICE void take(const R (*elements)[kInputs], int k, R* input) {
+void take(const R (*elements)[kInputs], int k, R* input) {
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < N; ++i) input[i] = elements[i][k];
 }
 template <int N, class R, int kInputs>
-GLUON_SYNCBN_HOST_DEVICE void put(const R* input, R (*elements)[kInputs], int k) {
+void put(const R* input, R (*elements)[kInputs], int k) {
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < N; ++i) elements[i][k] = input[i];
 }
@@ -130,12 +133,12 @@ struct NoGate {
   static constexpr int kInputs = 2;
   struct Channel {};
 
-  GLUON_SYNCBN_HOST_DEVICE Channel at(const double* mean, std::uint32_t c, R* center) const {
+  Channel at(const double* mean, std::uint32_t c, R* center) const {
     *center = static_cast<R>(mean[c]);
     return {};
   }
   template <int N, int kNumber, class Elements>
-  GLUON_SYNCBN_HOST_DEVICE void apply(const Channel*, const R*, Elements*) const {}
+  void apply(const Channel*, const R*, Elements*) const {}
 };
 
 /// Computes dz from z, and z again from x.
@@ -151,14 +154,13 @@ struct GateByInput {
   Activator<R> activator;
   const StoredAffine<R>* normalizations;  // of channels
 
-  GLUON_SYNCBN_HOST_DEVICE Channel at(const double*, std::uint32_t c, R* center) const {
+  Channel at(const double*, std::uint32_t c, R* center) const {
     const StoredAffine<R> of_channel = normalizations[c];
     *center = of_channel.mean;
     return {of_channel.scale, of_channel.shift};
   }
   template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void apply(const Channel* channels, const R* center,
-                                      R (*elements)[kInputs]) const {
+  void apply(const Channel* channels, const R* center, R (*elements)[kInputs]) const {
     R dy[N];
     R z[N];
     take<N>(elements, 0, dy);
@@ -182,7 +184,7 @@ struct GateByOutput : NoGate<R> {
   Activator<R> activator;
 
   template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void apply(const Channel*, const R*, R (*elements)[kInputs]) const {
+  void apply(const Channel*, const R*, R (*elements)[kInputs]) const {
     R dy[N];
     R y[N];
     take<N>(elements, 0, dy);
@@ -206,14 +208,13 @@ struct GateInPlace {
   const R* gamma;  // null: 1
   const R* beta;
 
-  GLUON_SYNCBN_HOST_DEVICE Channel at(const double*, std::uint32_t c, R* center) const {
+  Channel at(const double*, std::uint32_t c, R* center) const {
     *center = R(0);
     return {beta[c], R(1) / gamma_of(gamma, c)};
   }
   /// Also replaces y by (x - mean) / sqrt(variance + eps).
   template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void apply(const Channel* channels, const R*,
-                                      R (*elements)[kInputs]) const {
+  void apply(const Channel* channels, const R*, R (*elements)[kInputs]) const {
     recover<N>(elements);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < N; ++i) {
@@ -223,7 +224,7 @@ struct GateInPlace {
   }
   /// Replaces dy by dz, and y by z.
   template <int N>
-  GLUON_SYNCBN_HOST_DEVICE void recover(R (*elements)[kInputs]) const {
+  void recover(R (*elements)[kInputs]) const {
     R dy[N];
     R y[N];
     take<N>(elements, 0, dy);

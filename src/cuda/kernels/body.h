@@ -15,8 +15,8 @@
 //   step(step, block, thread, Shared*) const
 //
 // All threads of a block take a step before one of them takes the next one. So a kernel is its
-// steps with barriers between (kernel.cuh), and the CPU can run the same source in lockstep
-// (tests/native/emulation/lockstep.h).
+// steps with barriers between (program.h), and the CPU can run the same source in lockstep
+// (tests/native/emulation/lockstep.h). The bodies are in headers that g++ and NVRTC understand.
 
 #ifdef __CUDA_ARCH__
 #define GLUON_SYNCBN_UNROLL _Pragma("unroll")
@@ -30,12 +30,12 @@ namespace gluon_syncbn::cuda {
 
 /// Loads an access.
 template <class T>
-GLUON_SYNCBN_HOST_DEVICE Pack<T> load(const T* from) {
+Pack<T> load(const T* from) {
   return *reinterpret_cast<const Pack<T>*>(from);
 }
 /// Loads the first `size` elements of an access.
 template <class T>
-GLUON_SYNCBN_HOST_DEVICE Pack<T> load(const T* from, std::uint32_t size) {
+Pack<T> load(const T* from, std::uint32_t size) {
   if (size == kWidest<T>) return load(from);
   Pack<T> pack{};
   GLUON_SYNCBN_UNROLL
@@ -48,7 +48,7 @@ GLUON_SYNCBN_HOST_DEVICE Pack<T> load(const T* from, std::uint32_t size) {
 /// Replaces the first `size` elements of an access by `values`, or adds these to them. Overwrites
 /// `values`. The output stays in the GPU's cache as long as other data, for the next layer.
 template <class T>
-GLUON_SYNCBN_HOST_DEVICE void store(T* to, std::uint32_t size, Real<T>* values, bool add) {
+void store(T* to, std::uint32_t size, Real<T>* values, bool add) {
   if (add) {
     const Pack<T> old = load(static_cast<const T*>(to), size);
     GLUON_SYNCBN_UNROLL

@@ -40,8 +40,7 @@ struct Elementwise {
   static constexpr int kSteps = 1;
   static constexpr int kResident = kResidentBlocks<R, Source::kIsActivated>;
 
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::uint32_t block, std::uint32_t thread,
-                                     Shared*) const {
+  void step(int, std::uint32_t block, std::uint32_t thread, Shared*) const {
     const auto task = tiling.template task<kVector>(last_block - block, thread);
     if (!task.exists) return;
     auto walk = Walk<Tiling, kVector>::of(tiling, task);
@@ -72,7 +71,7 @@ struct Elementwise {
     Pack<T> packs[kTogether][kInputs];
   };
   /// Returns whether there were any.
-  GLUON_SYNCBN_HOST_DEVICE bool load_next(Walk<Tiling, kVector>* walk, Accesses* accesses) const {
+  bool load_next(Walk<Tiling, kVector>* walk, Accesses* accesses) const {
     const bool has_some = walk->has_next();
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kTogether; ++i) {
@@ -87,8 +86,7 @@ struct Elementwise {
   }
 
   /// Computes the outputs of an access.
-  GLUON_SYNCBN_HOST_DEVICE void write(const Piece& piece, const Pack<T>* packs,
-                                      const Values* values) const {
+  void write(const Piece& piece, const Pack<T>* packs, const Values* values) const {
     if (piece.size == 0) return;
     R elements[kVector][kInputs];
     GLUON_SYNCBN_UNROLL

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 
-#include "common/host_device.h"
-
 namespace gluon_syncbn::cuda {
 
 /// Division by a number that the host knows, as a product and a shift, because GPUs have no
@@ -23,7 +21,7 @@ struct FastDivisor {
     return {divisor, static_cast<std::uint32_t>((rest << 32) / divisor + 1), shift};
   }
 
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t quotient(std::uint32_t dividend) const {
+  std::uint32_t quotient(std::uint32_t dividend) const {
 #ifdef __CUDA_ARCH__
     const std::uint32_t high = __umulhi(dividend, multiplier);
 #else
@@ -32,7 +30,7 @@ struct FastDivisor {
 #endif
     return (high + dividend) >> shift;
   }
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t remainder(std::uint32_t dividend) const {
+  std::uint32_t remainder(std::uint32_t dividend) const {
     return dividend - quotient(dividend) * divisor;
   }
 };

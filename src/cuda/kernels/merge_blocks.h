@@ -35,7 +35,7 @@ struct MergeBlocks {
   static constexpr int kResident = kResidentBlocks<double, false>;
 
   /// The number of threads per channel in the first step.
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t threads() const {
+  std::uint32_t threads() const {
     return places.number > kMerged * kMerged ? kThreads / kLeastChannels : kMerged;
   }
   std::int64_t blocks() const {
@@ -43,8 +43,7 @@ struct MergeBlocks {
     return (channels + at_once - 1) / at_once;
   }
 
-  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::uint32_t block, std::uint32_t thread,
-                                     Shared* shared) const {
+  void step(int step, std::uint32_t block, std::uint32_t thread, Shared* shared) const {
     const std::uint32_t at_once = kThreads / threads();
     const std::uint32_t channel = block * at_once + thread % at_once;
     const std::uint32_t parts = step == 0 ? threads() : step == 1 ? kMerged : 1;
@@ -71,8 +70,8 @@ struct MergeBlocks {
  private:
   /// Merges every `distance`-th of `number` results into `all`, from `first` on and in this order.
   template <class From, class Get>
-  GLUON_SYNCBN_HOST_DEVICE static void merge(std::uint32_t first, std::uint32_t distance,
-                                             std::uint32_t number, InDouble* all, const Get& get) {
+  static void merge(std::uint32_t first, std::uint32_t distance, std::uint32_t number,
+                    InDouble* all, const Get& get) {
     // Registers hold this many results, whose loads overlap.
     constexpr std::uint32_t kAtOnce = sizeof(From) > 16 ? 4 : 8;
     for (std::uint32_t begin = first; begin < number; begin += kAtOnce * distance) {

@@ -6,7 +6,7 @@
 #include "cuda/kernels/messages.h"
 #include "cuda/kernels/numbers.h"
 #include "norm/invertible.h"
-#include "norm/moments.h"
+#include "norm/merge_weight.h"
 #include "norm/per_channel.h"
 
 // The work of PerChannel: a thread merges the messages of all devices for one channel. It also
@@ -38,7 +38,7 @@ struct ForwardMerge {
   const R* beta;
   StoredAffine<R>* normalizations;  // written
 
-  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
+  void compute(std::int64_t c) const {
     double mean = 0;
     double m2 = 0;
     messages.for_each(channels, c, [&](const MergeWeight& weight, double own_mean, double own_m2) {
@@ -66,7 +66,7 @@ struct InvertibleCheck {
   Invertible invertible;
   std::uint32_t* first;  // in host memory, which the host sets to ~0u before; null: no check
 
-  GLUON_SYNCBN_HOST_DEVICE void look(std::int64_t c, double gamma, double beta) const {
+  void look(std::int64_t c, double gamma, double beta) const {
     if (!first || invertible.holds(gamma, beta)) return;
     const auto channel = static_cast<std::uint32_t>(c);
 #ifdef __CUDA_ARCH__
@@ -100,7 +100,7 @@ struct BackwardMerge {
   InvertibleCheck check;
   Gradient<R>* gradients;  // written
 
-  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t c) const {
+  void compute(std::int64_t c) const {
     double first = 0;
     double second = 0;
     messages.for_each(channels, c, [&](const MergeWeight&, double own_first, double own_second) {
@@ -139,7 +139,7 @@ struct CountBatch {
 
   RunningAverages<R> averages;
 
-  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t) const { averages.count_batch(); }
+  void compute(std::int64_t) const { averages.count_batch(); }
 };
 
 }  // namespace gluon_syncbn::cuda

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/body.h"
-#include "norm/moments.h"
+#include "norm/merge_weight.h"
 
 namespace gluon_syncbn::cuda {
 
@@ -20,7 +20,7 @@ struct Message {
   double* copy;       // a second place; null: none
   std::int64_t size;  // channels
 
-  GLUON_SYNCBN_HOST_DEVICE void put(std::int64_t i, const Pair& pair) const {
+  void put(std::int64_t i, const Pair& pair) const {
     first[i] = pair.first;
     first[size + i] = pair.second;
     if (!copy) return;
@@ -48,8 +48,7 @@ struct Messages {
   /// Calls visit(weight, first, second) with the numbers of a channel, in the order of devices. The
   /// loads of several devices overlap.
   template <class Visit>
-  GLUON_SYNCBN_HOST_DEVICE void for_each(std::int64_t channels, std::int64_t c,
-                                         const Visit& visit) const {
+  void for_each(std::int64_t channels, std::int64_t c, const Visit& visit) const {
     constexpr int kAtOnce = 8;
     for (int begin = 0; begin < size; begin += kAtOnce) {
       double first[kAtOnce];

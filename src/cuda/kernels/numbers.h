@@ -3,24 +3,19 @@
 #include <cstdint>
 
 #include "common/half.h"
-#include "common/host_device.h"
 #include "common/real.h"
-
-#ifdef __CUDACC__
-#include <cuda_fp16.h>
-#endif
 
 namespace gluon_syncbn::cuda {
 
 template <class T>
-GLUON_SYNCBN_HOST_DEVICE T from_real(Real<T> value) {
+T from_real(Real<T> value) {
   return value;
 }
 template <>
-GLUON_SYNCBN_HOST_DEVICE inline Half from_real<Half>(float value) {
+inline Half from_real<Half>(float value) {
 #ifdef __CUDA_ARCH__
   Half half;
-  half.bits = __half_as_ushort(__float2half_rn(value));
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half.bits) : "f"(value));
   return half;
 #else
   return to_half(value);
@@ -36,9 +31,9 @@ template <class T>
 struct alignas(16) Pack {
   T elements[kWidest<T>];
 
-  GLUON_SYNCBN_HOST_DEVICE T get(int i) const { return elements[i]; }
-  GLUON_SYNCBN_HOST_DEVICE Real<T> real(int i) const { return elements[i]; }
-  GLUON_SYNCBN_HOST_DEVICE void set(int i, T element) { elements[i] = element; }
+  T get(int i) const { return elements[i]; }
+  Real<T> real(int i) const { return elements[i]; }
+  void set(int i, T element) { elements[i] = element; }
 };
 /// Has words. Otherwise the compiler moves each element to a register of its own as soon as it is
 /// loaded, and so waits for one load before the next one.
@@ -46,22 +41,31 @@ template <>
 struct alignas(16) [[gnu::may_alias]] Pack<Half> {
   std::uint32_t words[4];
 
-  GLUON_SYNCBN_HOST_DEVICE Half get(int i) const {
+  Half get(int i) const {
     Half half;
     half.bits = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
     return half;
   }
   /// Without a shift. Code that two branches share would otherwise keep a register for each
   /// element.
-  GLUON_SYNCBN_HOST_DEVICE float real(int i) const {
+  float real(int i) const {
 #ifdef __CUDA_ARCH__
-    const __half2 both = reinterpret_cast<const __half2&>(words[i / 2]);
-    return i % 2 == 0 ? __low2float(both) : __high2float(both);
+    float value;
+    if (i % 2 == 0) {
+      asm("{ .reg .f16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }"
+          : "=f"(value)
+          : "r"(words[i / 2]));
+    } else {
+      asm("{ .reg .f16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high; }"
+          : "=f"(value)
+          : "r"(words[i / 2]));
+    }
+    return value;
 #else
     return to_float(get(i));
 #endif
   }
-  GLUON_SYNCBN_HOST_DEVICE void set(int i, Half element) {
+  void set(int i, Half element) {
     words[i / 2] &= 0xffff0000u >> (i % 2 * 16);
     words[i / 2] |= std::uint32_t{element.bits} << (i % 2 * 16);
   }
@@ -75,9 +79,7 @@ struct Affine {
   R shift;
 
   /// y from {x}.
-  GLUON_SYNCBN_HOST_DEVICE R of(const R* elements) const {
-    return (elements[0] - mean) * scale + shift;
-  }
+  R of(const R* elements) const { return (elements[0] - mean) * scale + shift; }
 };
 
 /// The form in which memory of the GPU keeps it, in accesses of 16 bytes.
@@ -93,7 +95,7 @@ struct alignas(16) Gradient {
   R constant;
 
   /// dx from {dy, x}. If x_factor is 0, a NaN or infinity in x does not matter.
-  GLUON_SYNCBN_HOST_DEVICE R of(const R* elements) const {
+  R of(const R* elements) const {
     const R centered = x_factor == R(0) ? R(0) : elements[1] - mean;
     return dy_factor * elements[0] + (x_factor * centered + constant);
   }

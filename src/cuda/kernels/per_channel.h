@@ -23,8 +23,7 @@ struct PerChannel {
 
   std::int64_t blocks() const { return (size + kBlockThreads - 1) / kBlockThreads; }
 
-  GLUON_SYNCBN_HOST_DEVICE void step(int, std::uint32_t block, std::uint32_t thread,
-                                     Shared*) const {
+  void step(int, std::uint32_t block, std::uint32_t thread, Shared*) const {
     const std::int64_t c = std::int64_t{block} * kBlockThreads + thread;
     if (c < size) work.compute(c);
   }
@@ -37,7 +36,7 @@ struct ReadNumbers {
   const double* from;
   double* to;
 
-  GLUON_SYNCBN_HOST_DEVICE void compute(std::int64_t i) const { to[i] = from[i]; }
+  void compute(std::int64_t i) const { to[i] = from[i]; }
 };
 
 }  // namespace gluon_syncbn::cuda

@@ -9,7 +9,12 @@
 #include <vector>
 
 #include "common/dtype.h"
-#include "cuda/kernels/instances.h"
+#include "cuda/kernel.h"
+#include "cuda/kernels/elementwise.h"
+#include "cuda/kernels/merge_blocks.h"
+#include "cuda/kernels/per_channel.h"
+#include "cuda/kernels/reduce.h"
+#include "cuda/kernels/sources.h"
 #include "cuda/kernels/tiling.h"
 
 namespace gluon_syncbn::cuda {
@@ -142,16 +147,58 @@ GateInPlace<Real<T>> gate_in_place(const Gate<T>& gate) {
   return {Inverter<Real<T>>::template of<T>(gate.activation), gate.gamma, gate.beta};
 }
 
+template <class... Bodies>
+void load(int ordinal) {
+  (Kernel::of<Bodies>().load(ordinal), ...);
+}
+
+/// Loads the kernels of reduce() and of write_outputs().
+template <class Tiling, class T, template <class> class Accumulator, class Source>
+void load_pass(int ordinal) {
+  using OfResults = typename Accumulator<Real<T>>::OfResults;
+  load<Reduce<Tiling, T, Accumulator>, MergeBlocks<OfResults>, Elementwise<Tiling, T, Source>>(
+      ordinal);
+}
+
+/// Chooses kernels as the four phases below.
+template <class Tiling, class T>
+void load_passes(const LayerKind& kind, int ordinal) {
+  using R = Real<T>;
+  const bool is_plain = kind.act_type == ActType::kNone;
+  if (kind.has_shortcut) {
+    load_pass<Tiling, T, Deviations, ActivatedNormalization<R, true>>(ordinal);
+  } else if (is_plain) {
+    load_pass<Tiling, T, Deviations, Normalization<R>>(ordinal);
+  } else {
+    load_pass<Tiling, T, Deviations, ActivatedNormalization<R, false>>(ordinal);
+  }
+  if (kind.inplace) {
+    load_pass<Tiling, T, ProductsInPlace, InputGradientInPlace<R>>(ordinal);
+  } else if (is_plain) {
+    load_pass<Tiling, T, Products, InputGradient<R>>(ordinal);
+    if (kind.has_shortcut) load<Elementwise<Tiling, T, InputGradientByOutput<R>>>(ordinal);
+  } else if (kind.has_shortcut) {
+    load_pass<Tiling, T, ProductsByOutput, InputGradientByOutput<R>>(ordinal);
+  } else {
+    load_pass<Tiling, T, ProductsByInput, InputGradientByInput<R>>(ordinal);
+  }
+}
+
 }  // namespace
 
-void load_kernels(int ordinal) {
-  const OnDevice on_device(ordinal);
-#define GLUON_SYNCBN_LOAD(...) load<__VA_ARGS__>(ordinal);
-  GLUON_SYNCBN_CUDA_CHANNEL_BODIES(GLUON_SYNCBN_LOAD)
-#define GLUON_SYNCBN_LOAD_ALL(T) GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_LOAD, T)
-  GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_LOAD_ALL)
-#undef GLUON_SYNCBN_LOAD_ALL
-#undef GLUON_SYNCBN_LOAD
+void load_kernels(const LayerKind& kind, int ordinal) {
+  dispatch(kind.dtype, [&](auto types) {
+    using T = typename decltype(types)::Data;
+    using P = typename decltype(types)::Parameter;
+    load<PerChannel<ForwardMerge<P>>, PerChannel<BackwardMerge<P>>>(ordinal);
+    if (kind.counts_batches) load<PerChannel<CountBatch<P>>>(ordinal);
+    if (kind.layout.is_empty()) return;
+    if (ChannelLast::suits(kind.layout, kWidest<T>)) {
+      load_passes<ChannelLast, T>(kind, ordinal);
+    } else {
+      load_passes<ChannelFirst, T>(kind, ordinal);
+    }
+  });
 }
 
 template <class T>

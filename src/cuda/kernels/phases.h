@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/dtype.h"
 #include "common/layout.h"
 #include "common/real.h"
 #include "common/write_mode.h"
@@ -12,8 +13,22 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Loads all kernels to a GPU.
-void load_kernels(int ordinal);
+/// The properties of a layer and its data that determine the kernels of a training step.
+struct LayerKind {
+  DType dtype = DType::kFloat32;
+  Layout layout;
+  ActType act_type = ActType::kNone;
+  bool has_shortcut = false;
+  bool inplace = false;
+  bool counts_batches = false;
+};
+
+/// Compiles the kernels of a step, forward and backward, and loads them to a GPU. Returns at once
+/// if they are there.
+///
+/// To be called before the step. A load can wait for kernels of NCCL, which wait for launches of
+/// other GPUs. So no GPU may wait for this one meanwhile.
+void load_kernels(const LayerKind& kind, int ordinal);
 
 /// The activation and the shortcut after the normalization z: y = act(z), or act(z + shortcut).
 template <class T>

@@ -43,8 +43,7 @@ struct Reduce {
   static constexpr int kSteps = 3;
   static constexpr int kResident = kResidentBlocks<R, Gate::kIsActivated>;
 
-  GLUON_SYNCBN_HOST_DEVICE void step(int step, std::uint32_t block, std::uint32_t thread,
-                                     Shared* shared) const {
+  void step(int step, std::uint32_t block, std::uint32_t thread, Shared* shared) const {
     const std::uint32_t width = tiling.template tile_columns<kVector>();
     if (step == 0) {
       Result* row = &shared->results[tiling.row(thread) * width];
@@ -63,7 +62,7 @@ struct Reduce {
   }
 
  private:
-  GLUON_SYNCBN_HOST_DEVICE void sum(std::uint32_t block, std::uint32_t thread, Result* row) const {
+  void sum(std::uint32_t block, std::uint32_t thread, Result* row) const {
     Summation<T, Accumulator, kColumns> sum;
     sum.inputs = inputs;
     sum.gate = &gate;
@@ -87,8 +86,7 @@ struct Reduce {
   }
 
   /// Merges `number` results, or kAtOnce if there are more. They lie `distance` results apart.
-  GLUON_SYNCBN_HOST_DEVICE static Result merge_some(const Result* from, std::uint32_t distance,
-                                                    std::uint32_t number) {
+  static Result merge_some(const Result* from, std::uint32_t distance, std::uint32_t number) {
     Result results[kAtOnce];
     GLUON_SYNCBN_UNROLL
     for (std::uint32_t i = 0; i < kAtOnce; ++i) {
@@ -98,8 +96,7 @@ struct Reduce {
     return Result::template merged<kAtOnce>(results);
   }
   /// Merges `rows` results, which lie `distance` results apart.
-  GLUON_SYNCBN_HOST_DEVICE static Result merge_rows(const Result* from, std::uint32_t distance,
-                                                    std::uint32_t rows) {
+  static Result merge_rows(const Result* from, std::uint32_t distance, std::uint32_t rows) {
     Result all = merge_some(from, distance, rows);
     GLUON_SYNCBN_UNROLL
     for (std::uint32_t row = kAtOnce; row < kThreads / kAtOnce; row += kAtOnce) {
@@ -111,8 +108,7 @@ struct Reduce {
   }
 
   /// Writes the result of a column to `results`, or to the message if `results` is null.
-  GLUON_SYNCBN_HOST_DEVICE void leave(std::uint32_t block, std::uint32_t place,
-                                      const Result& all) const {
+  void leave(std::uint32_t block, std::uint32_t place, const Result& all) const {
     const std::uint32_t column = tiling.template column<kVector>(block, place);
     if (column >= columns) return;
     if (results) {

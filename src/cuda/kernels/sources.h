@@ -20,7 +20,7 @@ namespace gluon_syncbn::cuda {
 
 /// Applies the values of its channel to each of N elements.
 template <int N, int kNumber, class Values, class R, int kInputs>
-GLUON_SYNCBN_HOST_DEVICE void each_of(const Values* values, R (*elements)[kInputs], R* results) {
+void each_of(const Values* values, R (*elements)[kInputs], R* results) {
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < N; ++i) results[i] = values[i % kNumber].of(elements[i]);
 }
@@ -34,11 +34,10 @@ struct Plain {
 
   const V* of_channels;
 
-  GLUON_SYNCBN_HOST_DEVICE V at(std::int64_t c) const { return of_channels[c]; }
+  V at(std::int64_t c) const { return of_channels[c]; }
 
   template <int N, int kNumber, class R, int kInputs>
-  GLUON_SYNCBN_HOST_DEVICE void outputs(const V* values, R (*elements)[kInputs],
-                                        R (*results)[N]) const {
+  void outputs(const V* values, R (*elements)[kInputs], R (*results)[N]) const {
     each_of<N, kNumber>(values, elements, results[0]);
   }
 };
@@ -60,8 +59,7 @@ struct ActivatedNormalization : Normalization<R> {
   Activator<R> activator;
 
   template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
-                                        R (*results)[N]) const {
+  void outputs(const Values* values, R (*elements)[kInputs], R (*results)[N]) const {
     each_of<N, kNumber>(values, elements, results[0]);
     if constexpr (kShortcut) {
       GLUON_SYNCBN_UNROLL
@@ -88,13 +86,10 @@ struct InputGradientByInput : InputGradient<R> {
 
   GateByInput<R> gate;
 
-  GLUON_SYNCBN_HOST_DEVICE Values at(std::int64_t c) const {
-    return {this->of_channels[c], gate.normalizations[c].shift};
-  }
+  Values at(std::int64_t c) const { return {this->of_channels[c], gate.normalizations[c].shift}; }
 
   template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[2],
-                                        R (*results)[N]) const {
+  void outputs(const Values* values, R (*elements)[2], R (*results)[N]) const {
     R centers[kNumber];
     typename GateByInput<R>::Channel channels[kNumber];
     GLUON_SYNCBN_UNROLL
@@ -118,8 +113,7 @@ struct InputGradientByOutput : InputGradient<R> {
   GateByOutput<R> gate;
 
   template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[kInputs],
-                                        R (*results)[N]) const {
+  void outputs(const Values* values, R (*elements)[kInputs], R (*results)[N]) const {
     gate.template apply<N, 1>(nullptr, nullptr, elements);
     each_of<N, kNumber>(values, elements, results[0]);
     GLUON_SYNCBN_UNROLL
@@ -137,8 +131,7 @@ struct InputGradientInPlace : InputGradient<R> {
   GateInPlace<R> gate;
 
   template <int N, int kNumber>
-  GLUON_SYNCBN_HOST_DEVICE void outputs(const Values* values, R (*elements)[2],
-                                        R (*results)[N]) const {
+  void outputs(const Values* values, R (*elements)[2], R (*results)[N]) const {
     gate.template recover<N>(elements);
     each_of<N, kNumber>(values, elements, results[0]);
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/error.h"
+#include "common/layout.h"
 
 namespace gluon_syncbn::cuda {
 namespace {

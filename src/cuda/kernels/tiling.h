@@ -2,8 +2,6 @@
 
 #include <cstdint>
 
-#include "common/host_device.h"
-#include "common/layout.h"
 #include "cuda/kernels/fast_division.h"
 #include "cuda/kernels/tuning.h"
 
@@ -11,6 +9,10 @@
 // of elements and the array's address modulo 16. It does not depend on the GPU, so every GPU sums
 // in the same order. Indices and distances of elements have 64 bits. All other numbers have 32:
 // of() throws Error if a number reaches 2^31.
+
+namespace gluon_syncbn {
+struct Layout;
+}
 
 namespace gluon_syncbn::cuda {
 
@@ -24,7 +26,7 @@ struct ResultPlaces {
   FastDivisor in_row;         // results per channel in a row of the array
 
   /// The place of the i-th result of a channel.
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t of(std::uint32_t channel, std::uint32_t i) const {
+  std::int64_t of(std::uint32_t channel, std::uint32_t i) const {
     const std::uint32_t chunk = in_chunk.quotient(i);
     const std::uint32_t rest = i - chunk * in_chunk.divisor;
     const std::uint32_t row = in_row.quotient(rest);
@@ -57,9 +59,7 @@ struct ChannelFirst {
   /// With `for_sums` it makes fewer chunks, because the results of a channel's chunks must merge.
   static ChannelFirst of(const Layout& layout, int vector, int phase, bool for_sums);
 
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t channels_at_once() const {
-    return std::uint32_t{kThreads} >> lane_shift;
-  }
+  std::uint32_t channels_at_once() const { return std::uint32_t{kThreads} >> lane_shift; }
   /// The number of groups of blocks with the same channels.
   std::int64_t groups() const {
     return (std::int64_t{channels} + channels_at_once() - 1) / channels_at_once();
@@ -74,7 +74,7 @@ struct ChannelFirst {
     bool exists;  // whether the array has this channel
   };
   template <int kVector>
-  GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
+  Task task(std::uint32_t block, std::uint32_t thread) const {
     Task task;
     task.channel = column<kVector>(block, place(thread, 0));
     task.exists = task.channel < channels;
@@ -89,29 +89,23 @@ struct ChannelFirst {
   template <int kVector>
   static constexpr int kChannels = 1;
   /// The i-th channel of an access.
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel(const Task& task, std::uint32_t) const {
-    return task.channel;
-  }
+  std::uint32_t channel(const Task& task, std::uint32_t) const { return task.channel; }
 
   // The next functions arrange the threads of a block in rows. A row has a place for each column in
   // shared memory (reduce.h). column() turns a place into a column, here a channel.
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t rows_at_once() const { return lanes; }
+  std::uint32_t rows_at_once() const { return lanes; }
   template <int>
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t tile_columns() const {
+  std::uint32_t tile_columns() const {
     return channels_at_once();
   }
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t row(std::uint32_t thread) const {
-    return thread & (lanes - 1);
-  }
+  std::uint32_t row(std::uint32_t thread) const { return thread & (lanes - 1); }
   /// The place of the i-th column of a thread.
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t place(std::uint32_t thread, std::uint32_t) const {
-    return thread >> lane_shift;
-  }
+  std::uint32_t place(std::uint32_t thread, std::uint32_t) const { return thread >> lane_shift; }
   template <int>
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t column(std::uint32_t block, std::uint32_t place) const {
+  std::uint32_t column(std::uint32_t block, std::uint32_t place) const {
     return chunks.quotient(block) * channels_at_once() + place;
   }
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t chunk(std::uint32_t block) const {
+  std::uint32_t chunk(std::uint32_t block) const {
     return block - chunks.quotient(block) * chunks.divisor;
   }
   ResultPlaces results() const {
@@ -155,7 +149,7 @@ struct ChannelLast {
     bool exists;  // whether the matrix has this column
   };
   template <int kVector>
-  GLUON_SYNCBN_HOST_DEVICE Task task(std::uint32_t block, std::uint32_t thread) const {
+  Task task(std::uint32_t block, std::uint32_t thread) const {
     Task task;
     task.column = column<kVector>(block, place(thread, 0));
     task.exists = task.column < columns;
@@ -167,41 +161,35 @@ struct ChannelLast {
   }
 
   /// Whether the columns are the channels.
-  GLUON_SYNCBN_HOST_DEVICE bool is_plain() const { return columns == channels; }
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel(std::uint32_t column) const {
+  bool is_plain() const { return columns == channels; }
+  std::uint32_t channel(std::uint32_t column) const {
     return is_plain() ? column : inner.quotient(width.remainder(column));
   }
 
   /// As in ChannelFirst.
   template <int kVector>
   static constexpr int kChannels = kVector;
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t channel(const Task& task, std::uint32_t i) const {
+  std::uint32_t channel(const Task& task, std::uint32_t i) const {
     return channel(task.column + i);
   }
 
   // As in ChannelFirst. The places of a row begin with the first column of every thread. The second
   // columns follow, and so on. So neighbouring threads use neighbouring memory.
-  GLUON_SYNCBN_HOST_DEVICE static constexpr std::uint32_t rows_at_once() {
-    return kThreads / kLanes;
-  }
+  static constexpr std::uint32_t rows_at_once() { return kThreads / kLanes; }
   template <int kVector>
-  GLUON_SYNCBN_HOST_DEVICE static constexpr std::uint32_t tile_columns() {
+  static constexpr std::uint32_t tile_columns() {
     return kLanes * kVector;
   }
-  GLUON_SYNCBN_HOST_DEVICE static std::uint32_t row(std::uint32_t thread) {
-    return thread / kLanes;
-  }
-  GLUON_SYNCBN_HOST_DEVICE static std::uint32_t place(std::uint32_t thread, std::uint32_t i) {
+  static std::uint32_t row(std::uint32_t thread) { return thread / kLanes; }
+  static std::uint32_t place(std::uint32_t thread, std::uint32_t i) {
     return i * kLanes + thread % kLanes;
   }
   template <int kVector>
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t column(std::uint32_t block, std::uint32_t place) const {
+  std::uint32_t column(std::uint32_t block, std::uint32_t place) const {
     return tiles.remainder(block) * tile_columns<kVector>() + place % kLanes * kVector +
            place / kLanes;
   }
-  GLUON_SYNCBN_HOST_DEVICE std::uint32_t chunk(std::uint32_t block) const {
-    return tiles.quotient(block);
-  }
+  std::uint32_t chunk(std::uint32_t block) const { return tiles.quotient(block); }
   ResultPlaces results() const {
     const std::uint32_t in_chunk = fold * inner.divisor;
     return {columns, chunks * in_chunk, width.divisor, FastDivisor::of(in_chunk), inner};

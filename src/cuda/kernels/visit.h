@@ -25,12 +25,12 @@ struct Piece {
   std::int64_t begin;
   std::uint32_t size;  // kVector if the access is full
 
-  GLUON_SYNCBN_HOST_DEVICE bool has(int i) const { return static_cast<std::uint32_t>(i) < size; }
+  bool has(int i) const { return static_cast<std::uint32_t>(i) < size; }
 };
 
 /// `left`, but at least 0 and at most kMost.
 template <int kMost>
-GLUON_SYNCBN_HOST_DEVICE std::uint32_t at_most(std::int64_t left) {
+std::uint32_t at_most(std::int64_t left) {
   return left < 0 ? 0 : left < kMost ? static_cast<std::uint32_t>(left) : kMost;
 }
 
@@ -44,22 +44,21 @@ struct Walk<ChannelFirst, kVector> {
   std::uint32_t next_unit;  // index of the next unit in its channel
   std::uint32_t end;        // of the chunk, in units of the channel
 
-  GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelFirst& runs,
-                                          const ChannelFirst::Task& task) {
+  static Walk of(const ChannelFirst& runs, const ChannelFirst::Task& task) {
     const std::uint32_t run = runs.run_units.quotient(task.first);
     return {run * runs.run_distance + task.channel * runs.inner,
             task.first - run * runs.run_units.divisor, task.first, task.end};
   }
-  GLUON_SYNCBN_HOST_DEVICE bool has_next() const { return next_unit < end; }
-  GLUON_SYNCBN_HOST_DEVICE bool has_full(const ChannelFirst& runs, std::uint32_t number) const {
+  bool has_next() const { return next_unit < end; }
+  bool has_full(const ChannelFirst& runs, std::uint32_t number) const {
     return runs.is_even && next_unit + (number - 1) * runs.lanes < end;
   }
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelFirst& runs) {
+  std::int64_t next_full(const ChannelFirst& runs) {
     const std::int64_t begin = run_begin + std::int64_t{unit} * kVector;
     advance(runs);
     return begin;
   }
-  GLUON_SYNCBN_HOST_DEVICE Piece next(const ChannelFirst& runs) {
+  Piece next(const ChannelFirst& runs) {
     if (!has_next()) return {0, 0};
     Piece piece{run_begin + std::int64_t{unit} * kVector, kVector};
     if (!runs.is_even) {
@@ -76,7 +75,7 @@ struct Walk<ChannelFirst, kVector> {
   }
 
  private:
-  GLUON_SYNCBN_HOST_DEVICE void advance(const ChannelFirst& runs) {
+  void advance(const ChannelFirst& runs) {
     next_unit += runs.lanes;
     unit += runs.lane_units;
     run_begin += runs.lane_distance;
@@ -95,22 +94,21 @@ struct Walk<ChannelLast, kVector> {
   std::uint32_t row;
   std::uint32_t end;
 
-  GLUON_SYNCBN_HOST_DEVICE static Walk of(const ChannelLast& matrix,
-                                          const ChannelLast::Task& task) {
+  static Walk of(const ChannelLast& matrix, const ChannelLast::Task& task) {
     return {task.row * std::int64_t{matrix.columns} + task.column, task.row, task.end};
   }
-  GLUON_SYNCBN_HOST_DEVICE bool has_next() const { return row < end; }
-  GLUON_SYNCBN_HOST_DEVICE bool has_full(const ChannelLast& matrix, std::uint32_t number) const {
+  bool has_next() const { return row < end; }
+  bool has_full(const ChannelLast& matrix, std::uint32_t number) const {
     const std::uint32_t last = row + (number - 1) * kRows;
     return last < end && last < matrix.full_rows;
   }
-  GLUON_SYNCBN_HOST_DEVICE std::int64_t next_full(const ChannelLast& matrix) {
+  std::int64_t next_full(const ChannelLast& matrix) {
     const std::int64_t begin = at;
     row += kRows;
     at += matrix.row_distance;
     return begin;
   }
-  GLUON_SYNCBN_HOST_DEVICE Piece next(const ChannelLast& matrix) {
+  Piece next(const ChannelLast& matrix) {
     if (!has_next()) return {0, 0};
     const std::int64_t begin = next_full(matrix);
     return {begin, at_most<kVector>(matrix.total - begin)};
@@ -120,8 +118,7 @@ struct Walk<ChannelLast, kVector> {
 /// Visits kTogether full accesses at a time, and the other ones two at a time, so that loads
 /// overlap.
 template <class Tiling, class Visitor>
-GLUON_SYNCBN_HOST_DEVICE void visit(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk,
-                                    Visitor* visitor) {
+void visit(const Tiling& tiling, Walk<Tiling, Visitor::kVector>* walk, Visitor* visitor) {
   constexpr int kTogether = Visitor::kTogether;
   GLUON_SYNCBN_NO_UNROLL
   while (walk->has_full(tiling, kTogether)) {

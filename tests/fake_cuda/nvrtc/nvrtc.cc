@@ -1,5 +1,6 @@
-// NVIDIA's compiler at run time, with which MXNet 2 compiles elementwise functions: the compiler of
-// the host makes a shared library of each. "Machine code" is the path of that library.
+// NVIDIA's compiler at run time. It finds kernels of gluon_syncbn among those of the lockstep.
+// MXNet 2 compiles elementwise functions: the compiler of the host makes a shared library of each,
+// and "machine code" is the path of that library.
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -12,10 +13,13 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "control.h"
+#include "emulated_kernel.h"
 #include "nvrtc/compiled_kernel.h"
 
 extern char** environ;
@@ -27,9 +31,32 @@ enum Result { kSuccess = 0, kCompilation = 6 };
 struct Program {
   std::string source;
   std::string kernel;
-  std::string library{};
+  std::string code{};
   std::string log{};
 };
+
+/// Whether the program is a kernel of gluon_syncbn (src/cuda/compiler.h). Finds it.
+bool is_emulated(Program* program) {
+  static const std::regex form(
+      "#include \"cuda/kernels/program.h\"\\nusing Body = (.*);\\n"
+      "static_assert\\(sizeof\\(Body\\) == (\\d+) && alignof\\(Body\\) == (\\d+)\\);\\n"
+      ".*\\n(\\w+)\\(const Body body\\) \\{\\n[^]*");
+  std::smatch found;
+  if (!std::regex_match(program->source, found, form)) return false;
+  const auto* const kernel = fake_cuda::emulated_kernel(found[1]);
+  if (!kernel) {
+    program->log = "tests/native/emulation/bodies.h has no such kernel";
+  } else if (std::to_string(kernel->bytes) != found[2] ||
+             std::to_string(kernel->alignment) != found[3]) {
+    program->log = "static_assert failed";
+  } else if (fake_cuda::fault_at("nvrtcCompileProgram", -1) != cudaSuccess) {
+    program->log = "the log of a fault";
+  } else {
+    program->code =
+        std::string(fake_cuda::kEmulated) + std::string(found[4]) + " " + std::string(found[1]);
+  }
+  return true;
+}
 
 /// Puts `text` in place of the statement of PTX that contains `instruction`.
 void replace_ptx(std::string* source, const std::string& instruction, const std::string& text) {
@@ -74,8 +101,8 @@ Result compile(Program* program) {
   const std::string folder = FAKE_CUDA_COMPILED;
   mkdir(folder.c_str(), 0755);
   const std::string name = folder + "/" + std::to_string(std::hash<std::string>()(source));
-  program->library = name + ".so";
-  if (access(program->library.c_str(), R_OK) == 0) return kSuccess;
+  program->code = name + ".so";
+  if (access(program->code.c_str(), R_OK) == 0) return kSuccess;
   // Another process may compile the same.
   const std::string own = name + "." + std::to_string(getpid());
   std::ofstream(own + ".cc") << source;
@@ -85,7 +112,7 @@ Result compile(Program* program) {
            "-I" FAKE_CUDA_ROOT "/tests/fake_cuda/include", "-include", "nvrtc/prelude.h",
            own + ".cc", "-o", own + ".so"},
           own + ".log");
-  if (status != 0 || std::rename((own + ".so").c_str(), program->library.c_str()) != 0) {
+  if (status != 0 || std::rename((own + ".so").c_str(), program->code.c_str()) != 0) {
     program->log = "fake CUDA: " + program->kernel + " is not imitated (" + own + ".cc):\n" +
                    read(own + ".log");
     return kCompilation;
@@ -103,18 +130,22 @@ Result give_size(const std::string& text, std::size_t* to) {
   return kSuccess;
 }
 
-constexpr int kArchitecture = 80;
-
 }  // namespace
 
 extern "C" {
 
+Result nvrtcVersion(int* major, int* minor) {
+  const long version = fake_cuda::settings().nvrtc;
+  *major = static_cast<int>(version / 100);
+  *minor = static_cast<int>(version % 100);
+  return kSuccess;
+}
 Result nvrtcGetNumSupportedArchs(int* number) {
   *number = 1;
   return kSuccess;
 }
 Result nvrtcGetSupportedArchs(int* all) {
-  *all = kArchitecture;
+  *all = static_cast<int>(fake_cuda::settings().architecture);
   return kSuccess;
 }
 
@@ -132,7 +163,11 @@ Result nvrtcAddNameExpression(Program* program, const char* kernel) {
   program->kernel = kernel;
   return kSuccess;
 }
-Result nvrtcCompileProgram(Program* program, int, const char**) { return compile(program); }
+Result nvrtcCompileProgram(Program* program, int, const char**) {
+  fake_cuda::count("nvrtcCompileProgram", -1);
+  if (!is_emulated(program)) return compile(program);
+  return program->code.empty() ? kCompilation : kSuccess;
+}
 Result nvrtcGetLoweredName(Program*, const char*, const char** name) {
   *name = fake_cuda::kCompiledKernel;
   return kSuccess;
@@ -143,9 +178,13 @@ Result nvrtcGetProgramLogSize(Program* program, std::size_t* bytes) {
 }
 Result nvrtcGetProgramLog(Program* program, char* log) { return give(program->log, log); }
 Result nvrtcGetCUBINSize(Program* program, std::size_t* bytes) {
-  return give_size(program->library, bytes);
+  return give_size(program->code, bytes);
 }
-Result nvrtcGetCUBIN(Program* program, char* code) { return give(program->library, code); }
+Result nvrtcGetCUBIN(Program* program, char* code) { return give(program->code, code); }
+Result nvrtcGetPTXSize(Program* program, std::size_t* bytes) {
+  return give_size(program->code, bytes);
+}
+Result nvrtcGetPTX(Program* program, char* code) { return give(program->code, code); }
 
 const char* nvrtcGetErrorString(Result result) {
   return result == kSuccess ? "NVRTC_SUCCESS" : "NVRTC_ERROR_COMPILATION";

@@ -1,12 +1,11 @@
 #pragma once
 
-// This folder is a CUDA runtime, the rest of the fake its driver. As in a real program, there are
-// two runtimes in a process: MXNet's, a shared library, and the one linked into this library, whose
-// functions are hidden. Each has its own last error and its own idea of a thread's device.
+// This folder is the CUDA runtime that MXNet is linked with; the rest of the fake is the driver. It
+// has its own last error, and its own idea of a thread's device.
 
 #include <cuda_runtime_api.h>
 
-#include "driver.h"
+#include "context.h"
 
 namespace fake_cuda {
 

@@ -4,9 +4,9 @@
 
 #include <cstdio>
 #include <cstring>
-#include <string>
 
 #include "control.h"
+#include "errors.h"
 #include "runtime/call.h"
 
 using fake_cuda::call;
@@ -16,38 +16,6 @@ using fake_cuda::exists;
 using fake_cuda::last_error;
 using fake_cuda::Needs;
 using fake_cuda::settings;
-
-namespace {
-
-struct ErrorText {
-  const char* name;
-  const char* text;
-};
-
-ErrorText describe(cudaError_t error) {
-  switch (error) {
-#define FAKE_CUDA_ERROR(name, text) \
-  case name:                        \
-    return {#name, text}
-    FAKE_CUDA_ERROR(cudaSuccess, "no error");
-    FAKE_CUDA_ERROR(cudaErrorInvalidValue, "invalid argument");
-    FAKE_CUDA_ERROR(cudaErrorMemoryAllocation, "out of memory");
-    FAKE_CUDA_ERROR(cudaErrorInitializationError, "initialization error");
-    FAKE_CUDA_ERROR(cudaErrorDevicesUnavailable,
-                    "all CUDA-capable devices are busy or unavailable");
-    FAKE_CUDA_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected");
-    FAKE_CUDA_ERROR(cudaErrorInvalidDevice, "invalid device ordinal");
-    FAKE_CUDA_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered");
-    FAKE_CUDA_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch");
-    FAKE_CUDA_ERROR(cudaErrorLaunchFailure, "unspecified launch failure");
-    FAKE_CUDA_ERROR(cudaErrorUnknown, "unknown error");
-#undef FAKE_CUDA_ERROR
-    default:
-      return {"an error without a name here", "an error without a text here"};
-  }
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -84,7 +52,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
     if (!exists(ordinal)) return cudaErrorInvalidDevice;
     std::memset(properties, 0, sizeof *properties);
     std::snprintf(properties->name, sizeof properties->name, "fake GPU %d", ordinal);
-    properties->major = 8;
+    properties->major = static_cast<int>(settings().capability / 10);
+    properties->minor = static_cast<int>(settings().capability % 10);
     return cudaSuccess;
   });
 }
@@ -92,20 +61,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
 cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int ordinal) {
   return call("cudaDeviceGetAttribute", Needs::kDriver, [=] {
     if (!exists(ordinal)) return cudaErrorInvalidDevice;
-    constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
-    switch (attribute) {
-      case kMultiprocessors:
-        *value = 4;
-        return cudaSuccess;
-      case kMajor:
-        *value = 8;
-        return cudaSuccess;
-      case kMinor:
-        *value = 0;
-        return cudaSuccess;
-      default:
-        fake_cuda::die("attribute " + std::to_string(attribute) + " of devices is not imitated");
-    }
+    return fake_cuda::attribute(value, attribute, ordinal);
   });
 }
 
@@ -133,7 +89,7 @@ cudaError_t cudaGetLastError() {
 }
 cudaError_t cudaPeekAtLastError() { return last_error(); }
 
-const char* cudaGetErrorName(cudaError_t error) { return describe(error).name; }
-const char* cudaGetErrorString(cudaError_t error) { return describe(error).text; }
+const char* cudaGetErrorName(cudaError_t error) { return fake_cuda::describe(error).name; }
+const char* cudaGetErrorString(cudaError_t error) { return fake_cuda::describe(error).text; }
 
 }  // extern "C"

@@ -1,175 +1,38 @@
-// Memory and copies. A copy to or from memory that is not pinned is done with it when the call
-// returns, and one from host to host altogether, as CUDA does it.
-
-#include "memory.h"
+// Memory and copies.
 
 #include <cuda_runtime_api.h>
 
-#include <cstring>
-#include <optional>
-#include <vector>
-
-#include "control.h"
+#include "context.h"
 #include "runtime/call.h"
+#include "transfer.h"
 
-using fake_cuda::Allocation;
 using fake_cuda::call;
+using fake_cuda::copy;
 using fake_cuda::current_device;
 using fake_cuda::device;
-using fake_cuda::kFresh;
 using fake_cuda::Needs;
-using fake_cuda::put;
-using fake_cuda::settings;
-using fake_cuda::synchronize;
-
-namespace {
-
-/// Rows of a copy: one, where memory is not pitched.
-struct Block {
-  char* to;
-  const char* from;
-  std::size_t to_pitch;
-  std::size_t from_pitch;
-  std::size_t width;
-  std::size_t height;
-};
-
-struct End {
-  std::optional<Allocation> allocation;
-
-  explicit End(const void* address) : allocation(fake_cuda::find(address)) {}
-  bool on_device() const { return allocation && allocation->ordinal >= 0; }
-  bool pinned() const { return allocation && allocation->ordinal < 0; }
-  bool holds(const char* begin, std::size_t bytes) const {
-    return !allocation || begin + bytes <= allocation->begin + allocation->bytes;
-  }
-};
-
-std::size_t span(std::size_t pitch, std::size_t width, std::size_t height) {
-  return height == 0 ? 0 : pitch * (height - 1) + width;
-}
-
-bool fits(cudaMemcpyKind kind, const End& to, const End& from) {
-  switch (kind) {
-    case cudaMemcpyHostToHost:
-      return !to.on_device() && !from.on_device();
-    case cudaMemcpyHostToDevice:
-      return to.on_device() && !from.on_device();
-    case cudaMemcpyDeviceToHost:
-      return !to.on_device() && from.on_device();
-    case cudaMemcpyDeviceToDevice:
-      return to.on_device() && from.on_device();
-    default:
-      return true;
-  }
-}
-
-/// Whether data between the two devices gets lost: directly, where that is broken.
-bool gets_lost(const End& to, const End& from) {
-  if (settings().peers != 2 || !to.on_device() || !from.on_device()) return false;
-  const int a = to.allocation->ordinal;
-  const int b = from.allocation->ordinal;
-  return a != b && (device(a).reaches(b) || device(b).reaches(a));
-}
-
-void move(const Block& block, bool lost) {
-  for (std::size_t row = 0; row < block.height; ++row) {
-    char* to = block.to + row * block.to_pitch;
-    if (lost) {
-      std::memset(to, kFresh, block.width);
-    } else {
-      std::memcpy(to, block.from + row * block.from_pitch, block.width);
-    }
-  }
-}
-
-cudaError_t copy(Block block, cudaMemcpyKind kind, cudaStream_t stream) {
-  if (block.width == 0 || block.height == 0) return cudaSuccess;
-  const End to(block.to);
-  const End from(block.from);
-  if (!fits(kind, to, from) ||
-      !to.holds(block.to, span(block.to_pitch, block.width, block.height)) ||
-      !from.holds(block.from, span(block.from_pitch, block.width, block.height))) {
-    return cudaErrorInvalidValue;
-  }
-  const bool lost = gets_lost(to, from);
-  const bool between_hosts = !to.on_device() && !from.on_device();
-  if (to.on_device() && !from.on_device() && !from.pinned()) {
-    std::vector<char> staged;
-    for (std::size_t row = 0; row < block.height; ++row) {
-      const char* begin = block.from + row * block.from_pitch;
-      staged.insert(staged.end(), begin, begin + block.width);
-    }
-    block.from_pitch = block.width;
-    return put(stream, {"copy", [block, staged = std::move(staged)]() mutable {
-                          block.from = staged.data();
-                          move(block, false);
-                        }});
-  }
-  const cudaError_t status = put(stream, {"copy", [block, lost] { move(block, lost); }});
-  if (status != cudaSuccess) return status;
-  const bool to_pageable = !to.on_device() && !to.pinned();
-  return to_pageable || between_hosts ? synchronize(stream) : cudaSuccess;
-}
-
-Block row(void* to, const void* from, std::size_t bytes) {
-  return {static_cast<char*>(to), static_cast<const char*>(from), bytes, bytes, bytes, 1};
-}
-
-cudaError_t set(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
-  const End end(begin);
-  if (!end.allocation || !end.holds(static_cast<char*>(begin), bytes)) return cudaErrorInvalidValue;
-  return put(stream, {"memset", [=] { std::memset(begin, value, bytes); }});
-}
-
-cudaError_t allocate(void** begin, std::size_t bytes, int ordinal) {
-  *begin = nullptr;
-  if (bytes == 0) return cudaSuccess;
-  if (ordinal >= 0) {
-    const cudaError_t status = device(ordinal).take_memory(bytes);
-    if (status != cudaSuccess) return status;
-  }
-  *begin = fake_cuda::allocate(bytes, ordinal).begin;
-  return cudaSuccess;
-}
-
-cudaError_t free_memory(void* begin, bool on_device) {
-  if (!begin) return cudaSuccess;
-  const auto known = fake_cuda::find(begin);
-  if (!known || known->begin != begin || (known->ordinal >= 0) != on_device) {
-    return cudaErrorInvalidValue;
-  }
-  // Work that is under way may use it.
-  fake_cuda::wait_in_driver(on_device ? &device(known->ordinal) : nullptr);
-  const auto allocation = fake_cuda::forget(begin);
-  if (!allocation) return cudaErrorInvalidValue;
-  if (on_device) device(allocation->ordinal).give_back_memory(allocation->bytes);
-  fake_cuda::release(*allocation);
-  return on_device ? device(allocation->ordinal).error() : cudaSuccess;
-}
-
-}  // namespace
+using fake_cuda::row;
 
 extern "C" {
 
 cudaError_t cudaMalloc(void** begin, size_t bytes) {
   return call("cudaMalloc", Needs::kContext,
-              [=] { return allocate(begin, bytes, current_device()); });
+              [=] { return fake_cuda::take(begin, bytes, current_device()); });
 }
 
 cudaError_t cudaHostAlloc(void** begin, size_t bytes, unsigned) {
   return call("cudaHostAlloc", Needs::kContext, [=] {
     fake_cuda::wait_in_driver();
-    return allocate(begin, bytes, -1);
+    return fake_cuda::take(begin, bytes, -1);
   });
 }
 
 cudaError_t cudaFree(void* begin) {
-  return call("cudaFree", Needs::kContext, [=] { return free_memory(begin, true); });
+  return call("cudaFree", Needs::kContext, [=] { return fake_cuda::give_back(begin, true); });
 }
 
 cudaError_t cudaFreeHost(void* begin) {
-  return call("cudaFreeHost", Needs::kContext, [=] { return free_memory(begin, false); });
+  return call("cudaFreeHost", Needs::kContext, [=] { return fake_cuda::give_back(begin, false); });
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
@@ -196,18 +59,19 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
                               size_t width, size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream) {
   return call("cudaMemcpy2DAsync", Needs::kContext, [=] {
-    const Block block{static_cast<char*>(to),
-                      static_cast<const char*>(from),
-                      to_pitch,
-                      from_pitch,
-                      width,
-                      height};
+    const fake_cuda::Block block{static_cast<char*>(to),
+                                 static_cast<const char*>(from),
+                                 to_pitch,
+                                 from_pitch,
+                                 width,
+                                 height};
     return copy(block, kind, stream);
   });
 }
 
 cudaError_t cudaMemsetAsync(void* begin, int value, size_t bytes, cudaStream_t stream) {
-  return call("cudaMemsetAsync", Needs::kContext, [=] { return set(begin, value, bytes, stream); });
+  return call("cudaMemsetAsync", Needs::kContext,
+              [=] { return fake_cuda::set(begin, value, bytes, stream); });
 }
 
 }  // extern "C"

@@ -69,6 +69,18 @@ long sleeps_of_other_threads() {
 
 }  // namespace
 
+TEST_CASE("watchdog: while a kernel is compiled, no wait counts") {
+  const ScopedTimeout timeout(0.3);
+  const LoneMeeting meeting("layer", 2, 0);
+  const Inbox<Moments> first;
+  auto pause = std::make_unique<Watchdog::Pause>();
+  arrive(*meeting, {"cpu", 0}, kPart, first.then());
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  CHECK(first.calls().empty());
+  pause = nullptr;
+  CHECK_FALSE(first.wait().outcome.error.empty());
+}
+
 TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
   const ScopedTimeout restore(300);
   for (int repeat = 0; repeat < 20; ++repeat) {

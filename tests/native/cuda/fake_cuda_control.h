@@ -47,15 +47,16 @@ class CubeMesh {
   }
 };
 
-// How often the library has called CUDA so far, on all GPUs.
+// How often the library has called the driver so far, on all GPUs.
 
-inline long copies() { return fakeCudaCount("cudaMemcpyAsync", -1); }
-inline long host_allocations() { return fakeCudaCount("cudaHostAlloc", -1); }
-inline long allocations() { return fakeCudaCount("cudaMalloc", -1) + host_allocations(); }
+inline long copies() { return fakeCudaCount("cuMemcpyAsync", -1); }
+inline long host_allocations() { return fakeCudaCount("cuMemHostAlloc", -1); }
+inline long allocations() { return fakeCudaCount("cuMemAlloc", -1) + host_allocations(); }
 inline long launches() {
-  return fakeCudaCount("cudaLaunchKernel", -1) + fakeCudaCount("cudaMemsetAsync", -1);
+  return fakeCudaCount("cuLaunchKernel", -1) + fakeCudaCount("cuMemsetD8Async", -1);
 }
+inline long loads() { return fakeCudaCount("cuModuleLoadData", -1); }
 /// Of a GPU with another that it is to read.
-inline long meetings() { return fakeCudaCount("cudaDeviceCanAccessPeer", -1); }
+inline long meetings() { return fakeCudaCount("cuDeviceCanAccessPeer", -1); }
 
 }  // namespace gluon_syncbn::tests

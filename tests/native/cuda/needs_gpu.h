@@ -9,7 +9,7 @@
 
 #ifdef GLUON_SYNCBN_FAKE_CUDA
 #include "cuda/fake_cuda_control.h"
-#include "emulation/lockstep.h"
+#include "fake_cuda/emulated_kernel.h"
 #endif
 
 namespace gluon_syncbn::tests {
@@ -35,15 +35,12 @@ constexpr std::size_t kEvery = 1;
 #endif
 
 /// The orders in which kernels in lockstep are to give the same.
-constexpr Order kOtherOrders[] = {Order::kDescending, Order::kConcurrent};
+constexpr fake_cuda::Order kOtherOrders[] = {fake_cuda::Order::kDescending,
+                                             fake_cuda::Order::kConcurrent};
 
 /// Lets kernels run in that order for as long as it lives.
-class InOrder {
- public:
-  explicit InOrder(Order order) { order_of_kernels() = order; }
-  ~InOrder() { order_of_kernels() = Order::kAscending; }
-  InOrder(const InOrder&) = delete;
-  InOrder& operator=(const InOrder&) = delete;
+struct InOrder : Setting {
+  explicit InOrder(fake_cuda::Order order) : Setting("ORDER", static_cast<long>(order)) {}
 };
 #else
 /// Fewer for tools under which kernels are slow.

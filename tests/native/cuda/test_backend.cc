@@ -174,26 +174,20 @@ TEST_CASE("cuda backend: what a round asks of CUDA beside kernels, on which thre
       for (int i = 0; i < devices; ++i) calls.push_back(calls_on_thread_of(i, call));
       return calls;
     };
-    const auto launched_before = on_threads("cudaLaunchKernel");
-    const long waits = count("cudaStreamWaitEvent");
-    const long records = count("cudaEventRecord");
+    const auto launched_before = on_threads("cuLaunchKernel");
+    const long records = count("cuEventRecord");
     const long changes = count("cuCtxSetCurrent");
-    const long switches = count("cudaSetDevice");
-    const long sleeps = count("cudaEventSynchronize");
-    const long questions = count("cudaEventQuery");
+    const long questions = count("cuEventQuery");
     CHECK(layer.step() == no_errors(2 * number));
-    CHECK(count("cudaStreamWaitEvent") == waits);
-    CHECK(count("cudaEventSynchronize") == sleeps);
-    CHECK(count("cudaEventRecord") - records == 4 * devices);
+    CHECK(count("cuEventRecord") - records == 4 * devices);
     // To and fro for the sum, and for the last device's end of the meeting; fewer where contexts
     // share GPUs.
     CHECK(count("cuCtxSetCurrent") - changes <= 4 * devices + 4);
-    CHECK(count("cudaSetDevice") == switches);
     // In each direction for the sums of all others and for its own work, at least once.
-    CHECK(count("cudaEventQuery") - questions >= 2 * devices * devices);
+    CHECK(count("cuEventQuery") - questions >= 2 * devices * devices);
     // Merge and outputs, in each direction. The last device may launch its own from its caller's
     // thread.
-    const auto launched = on_threads("cudaLaunchKernel");
+    const auto launched = on_threads("cuLaunchKernel");
     long all = 0;
     for (std::size_t i = 0; i < number; ++i) {
       CHECK(launched[i] - launched_before[i] <= 4);
@@ -209,12 +203,12 @@ TEST_CASE("cuda backend: the last device launches its outputs itself if it need 
   Layer layer({{"gpu", 2}}, 49);
   layer.step();
   const auto forward = [&](std::size_t rank, Finishes* finishes) {
-    const long before = fakeCudaCountHere("cudaLaunchKernel");
+    const long before = fakeCudaCountHere("cuLaunchKernel");
     layer.forward(rank, finishes);
-    return fakeCudaCountHere("cudaLaunchKernel") - before;
+    return fakeCudaCountHere("cuLaunchKernel") - before;
   };
   const auto become_idle = [](int context) {
-    calls_on_thread_of(context, "cudaLaunchKernel");
+    calls_on_thread_of(context, "cuLaunchKernel");
     while (!cuda::Gpu::of(context).take_turn()) std::this_thread::yield();
     cuda::Gpu::of(context).end_turn();
   };
@@ -354,7 +348,7 @@ TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages un
   Layer layer({{"gpu", 2}}, 49, kFirst);
   const int ordinal = layer.shards[1]->ordinal();
   // After the moments and the check of peer access comes the output.
-  const Faults fault("cudaLaunchKernel@" + std::to_string(ordinal) + "#3");
+  const Faults fault("cuLaunchKernel@" + std::to_string(ordinal) + "#3");
   std::promise<void> release;
   cuda::Gpu::of(kFirst + 1).when_done([released = release.get_future().share()](auto&) {
     released.wait();

@@ -16,10 +16,6 @@
 #include "support/refused_threads.h"
 #include "support/step.h"
 
-#ifdef GLUON_SYNCBN_FAKE_CUDA
-#include "cuda/check.h"
-#endif
-
 namespace gluon_syncbn::tests {
 namespace {
 
@@ -77,15 +73,15 @@ TEST_CASE(
   gpu.memory(large);  // and back again
   const auto kept_on_host = gpu.host_memory(large).get();
 
-  const long released = fakeCudaCount("cudaFree", -1);
+  const long released = fakeCudaCount("cuMemFree", -1);
   {
-    const Faults refused("cudaMalloc#1");
+    const Faults refused("cuMemAlloc#1");
     const auto small = gpu.memory(large / 2);
-    CHECK(fakeCudaCount("cudaFree", -1) == released + 1);
+    CHECK(fakeCudaCount("cuMemFree", -1) == released + 1);
     CHECK(gpu.host_memory(large).get() == kept_on_host);
   }
 
-  const Faults refused("cudaMalloc#1+;cudaHostAlloc#1+");
+  const Faults refused("cuMemAlloc#1+;cuMemHostAlloc#1+");
   CHECK_THROWS_AS(gpu.memory(large), cuda::OutOfMemory);
 
   cuda::set_lender(lend);
@@ -151,7 +147,7 @@ TEST_CASE("cuda gpu: memory goes back to the host program after the work that us
     gpu.stream()->zero(lent->data(), sizeof(double));
     gpu.stream()->copy(number, lent->data(), sizeof(double));
   }
-  const Faults refused("cudaMalloc#1");
+  const Faults refused("cuMemAlloc#1");
   gpu.memory(large / 2);
   cuda::set_lender(nullptr);
   CHECK(at_return == 0);
@@ -174,10 +170,10 @@ TEST_CASE("cuda gpu: a thread that waits for work asks CUDA seldom, and lets lau
   const auto memory = gpu.memory(1);
   const auto message = gpu.message(1);
   const auto questions = [&] {
-    const long before = fakeCudaCountHere("cudaEventQuery");
+    const long before = fakeCudaCountHere("cuEventQuery");
     const cuda::OnDevice on_device(0);
     CHECK(wait_until_reached(*message.written));
-    return fakeCudaCountHere("cudaEventQuery") - before;
+    return fakeCudaCountHere("cuEventQuery") - before;
   };
   CHECK(questions() == 1);
   const Setting slow("DELAY", 2000);
@@ -194,7 +190,7 @@ TEST_CASE("cuda gpu: without an event the thread waits for all work there is") {
   const auto memory = gpu.memory(1);
   const auto value = gpu.host_memory(1);
   auto* number = static_cast<double*>(value->data());
-  for (const std::string fault : {"cudaEventCreateWithFlags", "cudaEventRecord"}) {
+  for (const std::string fault : {"cuEventCreate", "cuEventRecord"}) {
     CAPTURE(fault);
     *number = 1;
     gpu.stream()->zero(memory->data(), sizeof(double));

@@ -1,5 +1,10 @@
-#include "emulation/launch.h"
+#include "emulation/emulate.h"
 
 namespace gluon_syncbn::cuda {
-GLUON_SYNCBN_CUDA_CHANNEL_BODIES(GLUON_SYNCBN_LAUNCH)
-}
+
+static const bool emulates = [] {
+  GLUON_SYNCBN_CHANNEL_BODIES(GLUON_SYNCBN_EMULATE)
+  return true;
+}();
+
+}  // namespace gluon_syncbn::cuda

@@ -1,5 +1,10 @@
-#include "emulation/launch.h"
+#include "emulation/emulate.h"
 
 namespace gluon_syncbn::cuda {
-GLUON_SYNCBN_CUDA_DATA_BODIES(GLUON_SYNCBN_LAUNCH, Half)
-}
+
+static const bool emulates = [] {
+  GLUON_SYNCBN_DATA_BODIES(GLUON_SYNCBN_EMULATE, Half)
+  return true;
+}();
+
+}  // namespace gluon_syncbn::cuda

@@ -8,20 +8,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "fake_cuda/emulated_kernel.h"
+
 namespace gluon_syncbn::tests {
 
-/// The order in which blocks run, and the threads of a block take a step. A GPU takes any: results
-/// may not differ.
-enum class Order : std::int64_t {
-  kAscending,
-  kDescending,
-  kConcurrent,  ///< several blocks run at the same time
-};
-
-inline Order& order_of_kernels() {
-  static Order order = Order::kAscending;
-  return order;
-}
+using fake_cuda::Order;
 
 /// Runs a block of a kernel: all threads take a step of `body` before one of them takes the next.
 template <class Body>

@@ -213,7 +213,7 @@ TEST_CASE_FIXTURE(Library, "faults: a GPU that takes no NaN still gives the erro
   const Layer layer("bn", 3, 2);
   const Batch x(kTwo, 1);
   const ScopedTimeout timeout(0.1);
-  for (const char* fault : {"cudaMemsetAsync#1+=701", "memset"}) {
+  for (const char* fault : {"cuMemsetD8Async#1+=701", "memset"}) {
     const Faults faults(fault);
     check_error(layer.call(0, x.arrays[0]).out, {"forward waited"});
     fake_mxnet::Engine::get().wait_for_all();

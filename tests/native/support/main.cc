@@ -1,6 +1,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <streambuf>
 
@@ -16,5 +17,10 @@ class NoBuffer : public std::streambuf {
 // Never destroyed, because std::cerr is flushed after all other objects are gone.
 NoBuffer& no_buffer = *new NoBuffer();
 [[maybe_unused]] std::streambuf* const before = std::cerr.rdbuf(&no_buffer);
+
+#ifdef GLUON_SYNCBN_FAKE_CUDA
+/// Code for the fake CUDA stays out of the folder where code for GPUs lies.
+[[maybe_unused]] const bool has_no_home = unsetenv("HOME") + unsetenv("XDG_CACHE_HOME") == 0;
+#endif
 
 }  // namespace

@@ -92,6 +92,7 @@ struct Shard {
     work.beta = beta.data();
     work.activation = activation;
     if (adds_shortcut) work.shortcut = shortcut_array.data();
+    work.inplace = in_place;
     work.write = write;
     if (wants_outputs) work.y = y.data();
     work.running = {running_mean.data(), running_variance.data(), momentum,

@@ -1,4 +1,4 @@
-#include "driver.h"
+#include "context.h"
 
 #include <unistd.h>
 
@@ -56,23 +56,3 @@ cudaError_t synchronize(cudaStream_t stream) {
 }
 
 }  // namespace fake_cuda
-
-// The two calls of the driver that the library makes.
-
-extern "C" {
-
-int cuCtxGetCurrent(void** context) {
-  *context = fake_cuda::thread_context();
-  return 0;
-}
-
-int cuCtxSetCurrent(void* context) {
-  fake_cuda::count("cuCtxSetCurrent", -1);
-  auto* const of = static_cast<fake_cuda::Device*>(context);
-  constexpr int kInvalidContext = 201;
-  if (of && !of->has_context()) return kInvalidContext;
-  fake_cuda::thread_context() = of;
-  return 0;
-}
-
-}  // extern "C"

@@ -7,14 +7,15 @@
 #include "cuda/kernels/reduce.h"
 #include "cuda/kernels/sources.h"
 
-// The list of all kernels. The user of a macro defines VISIT(...).
+// All kernels there are, for the tests: the fake CUDA knows no other ones, and compile_kernels
+// compiles each of them. The user of a macro defines VISIT(...).
 
 /// Kernels for data of T.
-#define GLUON_SYNCBN_CUDA_DATA_BODIES(VISIT, T)            \
-  GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, ChannelFirst, T) \
-  GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, ChannelLast, T)
+#define GLUON_SYNCBN_DATA_BODIES(VISIT, T)            \
+  GLUON_SYNCBN_DATA_BODIES_IN(VISIT, ChannelFirst, T) \
+  GLUON_SYNCBN_DATA_BODIES_IN(VISIT, ChannelLast, T)
 
-#define GLUON_SYNCBN_CUDA_DATA_BODIES_IN(VISIT, Tiling, T)              \
+#define GLUON_SYNCBN_DATA_BODIES_IN(VISIT, Tiling, T)                   \
   VISIT(Reduce<Tiling, T, Deviations>)                                  \
   VISIT(Reduce<Tiling, T, Products>)                                    \
   VISIT(Elementwise<Tiling, T, Normalization<Real<T>>>)                 \
@@ -29,16 +30,16 @@
   VISIT(Elementwise<Tiling, T, InputGradientInPlace<Real<T>>>)
 
 /// Kernels of channels.
-#define GLUON_SYNCBN_CUDA_CHANNEL_BODIES(VISIT)      \
-  GLUON_SYNCBN_CUDA_CHANNEL_BODIES_OF(VISIT, float)  \
-  GLUON_SYNCBN_CUDA_CHANNEL_BODIES_OF(VISIT, double) \
+#define GLUON_SYNCBN_CHANNEL_BODIES(VISIT)      \
+  GLUON_SYNCBN_CHANNEL_BODIES_OF(VISIT, float)  \
+  GLUON_SYNCBN_CHANNEL_BODIES_OF(VISIT, double) \
   VISIT(PerChannel<ReadNumbers>)
 
 /// For parameters, or for elements that are computed as R.
-#define GLUON_SYNCBN_CUDA_CHANNEL_BODIES_OF(VISIT, R) \
-  VISIT(PerChannel<ForwardMerge<R>>)                  \
-  VISIT(PerChannel<BackwardMerge<R>>)                 \
-  VISIT(PerChannel<CountBatch<R>>)                    \
-  VISIT(MergeBlocks<Deviations<R>>)                   \
-  VISIT(MergeBlocks<Products<R>>)                     \
+#define GLUON_SYNCBN_CHANNEL_BODIES_OF(VISIT, R) \
+  VISIT(PerChannel<ForwardMerge<R>>)             \
+  VISIT(PerChannel<BackwardMerge<R>>)            \
+  VISIT(PerChannel<CountBatch<R>>)               \
+  VISIT(MergeBlocks<Deviations<R>>)              \
+  VISIT(MergeBlocks<Products<R>>)                \
   VISIT(MergeBlocks<ProductsInPlace<R>>)

@@ -6,7 +6,7 @@
 
 namespace fake_cuda {
 
-/// The device whose context the calling thread works in; null where it has none.
+/// The device whose context the calling thread works in; null if it has none.
 Device*& thread_context();
 
 /// Of a process that forked after it had called CUDA, the child cannot. Without a GPU no call gets

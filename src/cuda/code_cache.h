@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+namespace gluon_syncbn::cuda {
+
+/// The folder of compiled kernels, which the first call makes: $XDG_CACHE_HOME/gluon_syncbn, or
+/// ~/.cache/gluon_syncbn. Empty if there is no such variable, if this user cannot write there, or
+/// if others can, because a GPU would run their code.
+std::string code_cache_folder();
+
+/// A file of compiled code in that folder. Other processes may read and write it at the same time.
+/// Without a folder, load() finds nothing and save() does nothing.
+class CodeFile {
+ public:
+  /// `key` is everything that the code depends on.
+  explicit CodeFile(const std::string& key);
+  /// Returns "" if there is no file, or if it is damaged.
+  std::string load() const;
+  void save(const std::string& code) const;
+
+ private:
+  std::string path_;  // empty: none
+};
+
+}  // namespace gluon_syncbn::cuda

@@ -1,0 +1,115 @@
+#include "cuda/compiler.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "common/error.h"
+#include "common/report.h"
+#include "common/watchdog.h"
+#include "cuda/code_cache.h"
+#include "cuda/nvrtc.h"
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+bool is_machine_code(const std::string& architecture) { return architecture.rfind("sm_", 0) == 0; }
+
+/// An NVRTC program, from its text to its code.
+class Program {
+ public:
+  explicit Program(const std::string& text) {
+    std::vector<const char*> names;
+    std::vector<const char*> texts;
+    for (const auto& [name, header] : kKernelHeaders) {
+      names.push_back(name);
+      texts.push_back(header);
+    }
+    const int failed = nvrtc().create(&program_, text.c_str(), "gluon_syncbn.cu",
+                                      static_cast<int>(names.size()), texts.data(), names.data());
+    if (failed) throw Error("NVRTC has made no program: error " + std::to_string(failed));
+  }
+  ~Program() { nvrtc().destroy(&program_); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  bool compile(const std::string& architecture) {
+    const std::string option = "-arch=" + architecture;
+    // -default-device: a function without __device__ is one for the GPU.
+    const char* const options[] = {option.c_str(), "-std=c++17", "-default-device"};
+    return nvrtc().compile(program_, static_cast<int>(std::size(options)), options) == 0;
+  }
+  std::string log() const { return text(nvrtc().log_size, nvrtc().log).c_str(); }
+  std::string code(const std::string& architecture) const {
+    return is_machine_code(architecture) ? text(nvrtc().cubin_size, nvrtc().cubin)
+                                         : text(nvrtc().ptx_size, nvrtc().ptx);
+  }
+
+ private:
+  template <class Size, class Get>
+  std::string text(const Size& size, const Get& get) const {
+    std::size_t bytes = 0;
+    size(program_, &bytes);
+    std::string text(bytes, '\0');
+    get(program_, text.data());
+    return text;
+  }
+
+  NvrtcProgram* program_ = nullptr;
+};
+
+std::string compile(const KernelSource& kernel, const std::string& architecture) {
+  // Other devices may wait for this one.
+  const Watchdog::Pause pause;
+  Program program(kernel.text());
+  if (program.compile(architecture)) return program.code(architecture);
+  report("NVRTC " + nvrtc().version() + " does not compile this kernel for " + architecture +
+         ":\n" + kernel.text() + program.log());
+  throw Error("NVRTC " + nvrtc().version() + " (" + nvrtc().path + ") does not compile '" +
+              kernel.name + "' for " + architecture + "; its log has been printed");
+}
+
+}  // namespace
+
+std::string KernelSource::text() const {
+  return "#include \"cuda/kernels/program.h\"\n"
+         "using Body = " +
+         body +
+         ";\n"
+         "static_assert(sizeof(Body) == " +
+         std::to_string(bytes) + " && alignof(Body) == " + std::to_string(alignment) +
+         ");\n"
+         "extern \"C\" __global__ void __launch_bounds__(Body::kBlockThreads, Body::kResident)\n" +
+         name +
+         "(const Body body) {\n"
+         "  __shared__ Body::Shared shared;\n"
+         "  gluon_syncbn::cuda::run_from<0>(body, &shared);\n"
+         "}\n";
+}
+
+std::string architecture_for(int capability) {
+  if (!nvrtc().missing.empty()) throw Error("GPU contexts need NVRTC: " + nvrtc().missing);
+  int best = 0;
+  for (const int each : nvrtc().architectures) {
+    if (each <= capability) best = std::max(best, each);
+  }
+  if (best == 0) {
+    throw Error("NVRTC " + nvrtc().version() + " compiles for no GPU of compute capability " +
+                std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
+                ": use an earlier CUDA");
+  }
+  return (best / 10 == capability / 10 ? "sm_" : "compute_") + std::to_string(best);
+}
+
+std::string code_of(const KernelSource& kernel, const std::string& architecture) {
+  std::string key = nvrtc().version() + "\n" + architecture + "\n" + kernel.text();
+  for (const auto& [name, header] : kKernelHeaders) key += std::string(name) + "\n" + header;
+  const CodeFile file(key);
+  std::string code = file.load();
+  if (code.empty()) {
+    code = compile(kernel, architecture);
+    file.save(code);
+  }
+  return code;
+}
+
+}  // namespace gluon_syncbn::cuda

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gluon_syncbn::cuda {
+
+/// A kernel for NVRTC: the C++ type of its body (kernels/body.h), and how the host lays it out.
+struct KernelSource {
+  std::string body;  ///< such as "gluon_syncbn::cuda::PerChannel<...>"
+  std::string name;  ///< of the function, which profilers show
+  std::size_t bytes;
+  std::size_t alignment;
+
+  /// The program that NVRTC compiles.
+  std::string text() const;
+};
+
+/// The architecture to compile for, for a GPU of this compute capability, such as 86. This is
+/// "sm_86", or a lower one of the same generation that NVRTC knows. It is "compute_" and the last
+/// generation that NVRTC knows if the GPU is newer: PTX, which the driver compiles. Throws Error if
+/// there is no NVRTC, or if it compiles for no GPU as old as this one.
+std::string architecture_for(int capability);
+
+/// Machine code or PTX of a kernel, from the folder of compiled kernels or from NVRTC. Throws
+/// Error.
+std::string code_of(const KernelSource& kernel, const std::string& architecture);
+
+/// The headers of the kernels and their names, which CMake puts into the library
+/// (cmake/kernels.cmake).
+extern const std::vector<std::pair<const char*, const char*>> kKernelHeaders;
+
+}  // namespace gluon_syncbn::cuda

@@ -1,0 +1,86 @@
+#include "cuda/kernel.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+
+#include "common/error.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+
+namespace gluon_syncbn::cuda {
+namespace {
+
+/// The type as C++ spells it.
+std::string spelling_of(const std::type_info& type) {
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), &std::free);
+  return text.get();
+}
+
+std::string identifier(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+/// Says what to do if the driver does not know the code.
+std::string advice(int result) {
+  if (result != kInvalidImage && result != kNoBinaryForGpu && result != kUnsupportedPtxVersion) {
+    return "";
+  }
+  return "; the driver is for CUDA up to " + driver_cuda() + ", and NVRTC " + nvrtc().version() +
+         " (" + nvrtc().path +
+         ") has compiled the kernel: install a newer driver, or an MXNet "
+         "with an earlier NVRTC";
+}
+
+}  // namespace
+
+Kernel::Kernel(const std::type_info& body, const char* name, std::size_t bytes,
+               std::size_t alignment)
+    : name_(std::string("kernel '") + name + "'"),
+      source_{spelling_of(body), identifier(name), bytes, alignment} {}
+
+const std::string& Kernel::code_for(const std::string& architecture) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::string& code = codes_[architecture];
+  if (code.empty()) code = code_of(source_, architecture);
+  return code;
+}
+
+CUfunc_st* Kernel::load(int ordinal) {
+  auto& function = functions_.at(static_cast<std::size_t>(ordinal));
+  if (CUfunc_st* const there = function) return there;
+  const std::string& code = code_for(architecture_for(compute_capability(ordinal)));
+  const OnDevice on_device(ordinal);
+  CUmod_st* module = nullptr;
+  const int result = driver().load_module(&module, code.c_str());
+  try {
+    check(result, name_, ordinal);
+  } catch (const Error& error) {
+    throw Error(error.what() + advice(result));
+  }
+  CUfunc_st* found = nullptr;
+  check(driver().function(&found, module, source_.name.c_str()), name_, ordinal);
+  // If another thread has loaded it meanwhile, either will do.
+  return function = found;
+}
+
+void Kernel::launch(const void* body, std::int64_t blocks, int threads, Stream* stream) {
+  if (blocks == 0) return;
+  if (blocks > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(name_ + " needs " + std::to_string(blocks) + " blocks, more than CUDA allows");
+  }
+  CUfunc_st* const function = load(stream->ordinal());
+  const OnDevice on_device(stream->ordinal());
+  void* arguments[] = {const_cast<void*>(body)};
+  check(
+      driver().launch(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(threads),
+                      1, 1, 0, stream->handle(), arguments, nullptr),
+      name_, stream->ordinal());
+}
+
+}  // namespace gluon_syncbn::cuda

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+
+#include "cuda/compiler.h"
+#include "cuda/runtime.h"
+
+struct CUfunc_st;
+
+namespace gluon_syncbn::cuda {
+
+/// A kernel, which is compiled once for each kind of GPU, and loaded once to each GPU.
+class Kernel {
+ public:
+  /// Returns the kernel of a body (kernels/body.h), which lives as long as the process.
+  template <class Body>
+  static Kernel& of() {
+    static_assert(std::is_trivially_copyable_v<Body>);
+    static Kernel& kernel = *new Kernel(typeid(Body), Body::kName, sizeof(Body), alignof(Body));
+    return kernel;
+  }
+
+  const KernelSource& source() const { return source_; }
+
+  /// Compiles the kernel and loads it to a GPU. Returns at once if it is there. Throws Error.
+  CUfunc_st* load(int ordinal);
+  /// Loads the kernel if it is not there. This may wait for all kernels that run.
+  void launch(const void* body, std::int64_t blocks, int threads, Stream* stream);
+
+ private:
+  Kernel(const std::type_info& body, const char* name, std::size_t bytes, std::size_t alignment);
+  const std::string& code_for(const std::string& architecture);
+
+  const std::string name_;
+  const KernelSource source_;
+  std::array<std::atomic<CUfunc_st*>, kMostGpus> functions_{};  // by GPU
+  std::mutex mutex_;
+  std::map<std::string, std::string> codes_;  // by architecture
+};
+
+/// Launches `body` in `blocks` blocks on `stream`.
+template <class Body>
+void launch(const Body& body, std::int64_t blocks, Stream* stream) {
+  Kernel::of<Body>().launch(&body, blocks, Body::kBlockThreads, stream);
+}
+
+}  // namespace gluon_syncbn::cuda

@@ -1,5 +1,0 @@
-#include "cuda/kernels/kernel.cuh"
-
-namespace gluon_syncbn::cuda {
-GLUON_SYNCBN_CUDA_CHANNEL_BODIES(GLUON_SYNCBN_CUDA_INSTANTIATE)
-}

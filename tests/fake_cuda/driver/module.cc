@@ -1,0 +1,157 @@
+// Modules and launches: kernels of gluon_syncbn, which the lockstep of the native tests runs, those
+// that nvrtc/nvrtc.cc has compiled for MXNet, and those of tests.
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "control.h"
+#include "driver/call.h"
+#include "emulated_kernel.h"
+#include "fake_cuda.h"
+#include "memory.h"
+#include "nvrtc/compiled_kernel.h"
+
+using fake_cuda::Device;
+using fake_cuda::in_context;
+using fake_cuda::thread_context;
+
+namespace {
+
+using Work = std::function<void()>;
+
+/// Arguments of a kernel, and the memory that it finds where it reads a peer's memory in vain.
+struct Arguments {
+  std::vector<char> bytes;
+  std::vector<std::vector<char>> shadows;
+  bool legal = true;
+  bool hangs = false;
+};
+
+/// Looks for addresses among the arguments, as a GPU meets them when it uses them.
+Arguments reachable_by(Device* device, std::vector<char> bytes) {
+  Arguments arguments;
+  arguments.bytes = std::move(bytes);
+  for (std::size_t at = 0; at + sizeof(char*) <= arguments.bytes.size(); at += sizeof(char*)) {
+    char* address = nullptr;
+    std::memcpy(&address, arguments.bytes.data() + at, sizeof address);
+    const auto found = fake_cuda::find(address);
+    if (!found || found->ordinal < 0 || found->ordinal == device->ordinal()) continue;
+    if (!device->reaches(found->ordinal)) arguments.legal = false;
+    if (fake_cuda::settings().peers == 3) arguments.hangs = true;
+    if (fake_cuda::settings().peers != 2) continue;
+    arguments.shadows.emplace_back(found->bytes, static_cast<char>(fake_cuda::kFresh));
+    char* shadow = arguments.shadows.back().data() + (address - found->begin);
+    std::memcpy(arguments.bytes.data() + at, &shadow, sizeof shadow);
+  }
+  return arguments;
+}
+
+cudaError_t put_kernel(cudaStream_t stream, Work kernel) {
+  if (fake_cuda::device_of(stream) != thread_context()) return cudaErrorInvalidResourceHandle;
+  return fake_cuda::put(stream, {"kernel", std::move(kernel)});
+}
+
+cudaError_t put_with_addresses(cudaStream_t stream, std::vector<char> given,
+                               std::function<void(const void* arguments)> run) {
+  Device* const device = fake_cuda::device_of(stream);
+  return put_kernel(stream, [=, arguments = reachable_by(device, std::move(given))] {
+    if (!arguments.legal) return device->break_with(cudaErrorIllegalAddress);
+    while (arguments.hangs && fake_cuda::settings().peers == 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    run(arguments.bytes.data());
+  });
+}
+
+std::vector<char> bytes_of(const void* begin, std::size_t bytes) {
+  const auto* const at = static_cast<const char*>(begin);
+  return {at, at + bytes};
+}
+
+}  // namespace
+
+/// Loaded code, which is never unloaded.
+struct CUmod_st {
+  std::string kernel;       // for an emulated kernel, its function and the type of its body
+  void* library = nullptr;  // for a compiled kernel
+};
+struct CUfunc_st {
+  std::function<cudaError_t(dim3 grid, dim3 block, cudaStream_t stream, void** arguments)> launch;
+};
+
+extern "C" {
+
+cudaError_t cuModuleLoadData(CUmod_st** module, const char* code) {
+  return in_context("cuModuleLoadData", [=] {
+    fake_cuda::wait_in_driver(thread_context());
+    if (std::strncmp(code, fake_cuda::kEmulated, std::strlen(fake_cuda::kEmulated)) == 0) {
+      *module = new CUmod_st{code + std::strlen(fake_cuda::kEmulated), nullptr};
+      return cudaSuccess;
+    }
+    *module = new CUmod_st{"", dlopen(code, RTLD_NOW | RTLD_LOCAL)};
+    if (!(*module)->library) fake_cuda::die(dlerror());
+    return cudaSuccess;
+  });
+}
+cudaError_t cuModuleLoadDataEx(CUmod_st** module, const char* code, unsigned, void*, void*) {
+  return cuModuleLoadData(module, code);
+}
+
+cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {
+  return in_context("cuModuleGetFunction", [=] {
+    if (module->library) {
+      const auto* const kernel =
+          static_cast<const fake_cuda::CompiledKernel*>(dlsym(module->library, name));
+      if (!kernel) return cudaErrorInvalidValue;
+      *function = new CUfunc_st{[=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
+        std::vector<std::vector<char>> values;
+        for (std::size_t i = 0; i < kernel->arguments; ++i) {
+          values.push_back(bytes_of(given[i], kernel->bytes[i]));
+        }
+        return put_kernel(stream, [=]() mutable {
+          std::vector<void*> arguments;
+          for (auto& value : values) arguments.push_back(value.data());
+          kernel->run(grid, block, arguments.data());
+        });
+      }};
+      return cudaSuccess;
+    }
+    const std::string prefix = std::string(name) + " ";
+    if (module->kernel.rfind(prefix, 0) != 0) return cudaErrorInvalidValue;
+    const auto* const kernel = fake_cuda::emulated_kernel(module->kernel.substr(prefix.size()));
+    *function = new CUfunc_st{[=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
+      if (block.x != kernel->threads) return cudaErrorInvalidValue;
+      std::vector<char> body = bytes_of(given[0], kernel->bytes);
+      kernel->clear_padding(body.data());
+      const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
+      return put_with_addresses(stream, std::move(body), [=](const void* arguments) {
+        kernel->run(arguments, grid.x, order);
+      });
+    }};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cuLaunchKernel(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
+                           cudaStream_t stream, void** arguments, void**) {
+  return in_context("cuLaunchKernel", [=] {
+    return function->launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, stream,
+                            arguments);
+  });
+}
+
+cudaError_t fakeCudaLaunch(const void* arguments, std::size_t bytes,
+                           void (*run)(const void* arguments), cudaStream_t stream) {
+  return in_context("cuLaunchKernel",
+                    [=] { return put_with_addresses(stream, bytes_of(arguments, bytes), run); });
+}
+
+}  // extern "C"

@@ -1,0 +1,246 @@
+// How kernels are compiled, kept and loaded, on the fake NVRTC and the fake driver.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/error.h"
+#include "cuda/code_cache.h"
+#include "cuda/compiler.h"
+#include "cuda/fake_cuda_control.h"
+#include "cuda/kernel.h"
+#include "cuda/kernels/merge_devices.h"
+#include "cuda/kernels/per_channel.h"
+#include "support/captured_errors.h"
+#include "support/ranks.h"
+#include "support/step.h"
+
+namespace gluon_syncbn::tests {
+namespace {
+
+namespace files = std::filesystem;
+
+/// A folder for one test.
+class Folder {
+ public:
+  Folder() { REQUIRE(mkdtemp(path_.data()) != nullptr); }
+  ~Folder() { files::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/gluon_syncbn_test_XXXXXX";
+};
+
+long compilations() { return fakeCudaCount("nvrtcCompileProgram", -1); }
+
+std::string error_of(const std::function<void()>& task) {
+  try {
+    task();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const cuda::KernelSource& a_source() {
+  return cuda::Kernel::of<cuda::PerChannel<cuda::ReadNumbers>>().source();
+}
+
+int next_gpu = 16;            // the first that no other test uses; each test takes new ones
+constexpr int kIndex = 6400;  // with 64 GPUs, no other test uses the contexts from there on
+
+}  // namespace
+
+TEST_CASE("cuda code: machine code for a GPU that NVRTC knows, otherwise PTX for the driver") {
+  // The fake NVRTC knows sm_80.
+  CHECK(cuda::architecture_for(80) == "sm_80");
+  CHECK(cuda::architecture_for(86) == "sm_80");
+  CHECK(cuda::architecture_for(90) == "compute_80");
+  CHECK(cuda::architecture_for(120) == "compute_80");
+  CHECK(error_of([] { cuda::architecture_for(75); }) ==
+        "NVRTC 11.99 compiles for no GPU of compute capability 7.5: use an earlier CUDA");
+}
+
+TEST_CASE("cuda code: the folder keeps code, and finds damage") {
+  const Folder home;
+  const ScopedVariable cache("XDG_CACHE_HOME", home.path() + "/not/there");
+  const std::string folder = home.path() + "/not/there/gluon_syncbn";
+  const cuda::CodeFile file("key");
+  CHECK(file.load().empty());
+  const std::string code("co\0de", 5);
+  file.save(code);
+  CHECK(cuda::CodeFile("key").load() == code);
+  CHECK(cuda::CodeFile("other").load().empty());
+  CHECK(cuda::code_cache_folder() == folder);
+  CHECK(files::status(folder).permissions() == files::perms::owner_all);
+  // One file, and no rest of its writing.
+  CHECK(std::distance(files::directory_iterator(folder), {}) == 1);
+  const files::path path = *files::directory_iterator(folder);
+  SUBCASE("cut off") { files::resize_file(path, files::file_size(path) - 1); }
+  SUBCASE("empty") { files::resize_file(path, 0); }
+  SUBCASE("changed") {
+    std::fstream changed(path, std::ios::in | std::ios::out | std::ios::binary);
+    changed.seekp(-1, std::ios::end);
+    changed << 'E';
+  }
+  CHECK(file.load().empty());
+  file.save(code);
+  CHECK(file.load() == code);
+}
+
+TEST_CASE("cuda code: without a folder of this user alone nothing is kept") {
+  const Folder home;
+  const std::string folder = home.path() + "/gluon_syncbn";
+  const ScopedVariable cache("XDG_CACHE_HOME", home.path());
+  SUBCASE("others can write there") {
+    files::create_directory(folder);
+    files::permissions(folder, files::perms::all);
+  }
+  SUBCASE("a file is in its place") { std::ofstream(folder) << "file"; }
+  CHECK(cuda::code_cache_folder().empty());
+  const cuda::CodeFile file("key");
+  file.save("code");
+  CHECK(file.load().empty());
+}
+
+TEST_CASE("cuda code: HOME is the second choice, and neither is needed") {
+  const Folder home;
+  const ScopedVariable cache("XDG_CACHE_HOME", "");
+  const ScopedVariable of_user("HOME", home.path());
+  CHECK(cuda::code_cache_folder() == home.path() + "/.cache/gluon_syncbn");
+  const ScopedVariable none("HOME", "");
+  CHECK(cuda::code_cache_folder().empty());
+}
+
+TEST_CASE("cuda code: it is compiled once for each folder, kernel and architecture") {
+  const Folder home;
+  const ScopedVariable cache("XDG_CACHE_HOME", home.path());
+  const long before = compilations();
+  const std::string code = cuda::code_of(a_source(), "sm_80");
+  CHECK(compilations() == before + 1);
+  CHECK(cuda::code_of(a_source(), "sm_80") == code);
+  CHECK(compilations() == before + 1);
+  cuda::code_of(a_source(), "compute_80");
+  CHECK(compilations() == before + 2);
+  cuda::KernelSource other = a_source();
+  other.name += "_2";
+  cuda::code_of(other, "sm_80");
+  CHECK(compilations() == before + 3);
+  const ScopedVariable none("XDG_CACHE_HOME", "/proc");
+  cuda::code_of(a_source(), "sm_80");
+  CHECK(compilations() == before + 4);
+}
+
+TEST_CASE("cuda code: several threads and processes fill one folder") {
+  const Folder home;
+  const ScopedVariable cache("XDG_CACHE_HOME", home.path());
+  std::atomic<int> wrong{0};
+  run_ranks(8, [&](std::size_t) {
+    for (int i = 0; i < 50; ++i) {
+      const std::string code(static_cast<std::size_t>(1000 + i), 'x');
+      const cuda::CodeFile file("key" + std::to_string(i));
+      file.save(code);
+      if (file.load() != code) ++wrong;
+    }
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("cuda code: GPUs of one kind compile a kernel once, without a folder too") {
+  const Setting devices("DEVICES", next_gpu + 8);
+  const int first = std::exchange(next_gpu, next_gpu + 8);
+  // No other test has this kernel.
+  auto& kernel = cuda::Kernel::of<cuda::PerChannel<cuda::CountBatch<double>>>();
+  const long before = compilations();
+  const long loads_before = loads();
+  run_ranks(8, [&](std::size_t i) { kernel.load(first + static_cast<int>(i)); });
+  CHECK(compilations() <= before + 1);
+  CHECK(loads() == loads_before + 8);
+  kernel.load(first);
+  CHECK(loads() == loads_before + 8);
+}
+
+TEST_CASE("cuda code: a kernel that does not compile is an error, and its log is printed") {
+  const Setting devices("DEVICES", next_gpu + 1);
+  const CapturedErrors errors;
+  cuda::KernelSource unknown = a_source();
+  unknown.body = "gluon_syncbn::cuda::Nothing";
+  const std::string error = error_of([&] { cuda::code_of(unknown, "sm_80"); });
+  CHECK(contains(error, "NVRTC 11.99 ("));
+  CHECK(contains(error,
+                 "/libnvrtc.so.11.2) does not compile 'check_of_peer_access' for sm_80; its log "
+                 "has been printed"));
+  CHECK(contains(errors.text(), "using Body = gluon_syncbn::cuda::Nothing;"));
+  CHECK(contains(errors.text(), "has no such kernel"));
+}
+
+TEST_CASE("cuda code: a driver that is too old for the code of NVRTC is named") {
+  const Setting devices("DEVICES", next_gpu + 1);
+  const Faults too_old("cuModuleLoadData=222");
+  auto& kernel = cuda::Kernel::of<cuda::PerChannel<cuda::ReadNumbers>>();
+  const std::string error = error_of([&] { kernel.load(next_gpu); });
+  CHECK(contains(error, "CUDA: kernel 'check of peer access' on gpu("));
+  CHECK(contains(error, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"));
+  CHECK(contains(error, "; the driver is for CUDA up to 11.2, and NVRTC 11.99 ("));
+  CHECK(contains(error, ": install a newer driver, or an MXNet with an earlier NVRTC"));
+}
+
+TEST_CASE("cuda code: a device without elements loads the kernels of its merges") {
+  const ShareGpus share;
+  const Setting devices("DEVICES", 64);
+  LayerOf<float> layer({{"gpu", 2}}, {Layout{0, 3, 49}, Layout{2, 3, 49}}, kIndex + next_gpu);
+  next_gpu += 2;
+  CHECK(layer.step() == no_errors(4));
+}
+
+TEST_CASE_TEMPLATE("cuda code: forward loads the kernels of backward", T, float, double, Half) {
+  const ShareGpus share;
+  const Setting devices("DEVICES", 64);
+  // Several blocks, in both tilings.
+  for (const Layout& layout : {Layout{2, 3, 5000}, Layout{3000, 8, 1}}) {
+    for (const ActType type : {ActType::kNone, ActType::kElu}) {
+      for (const bool shortcut : {false, true}) {
+        for (const bool in_place : {false, true}) {
+          if (in_place && shortcut) continue;
+          // Each on a GPU of its own, to which nothing is loaded yet.
+          REQUIRE(next_gpu < 64);
+          LayerOf<T> layer({{"gpu", 1}}, {layout}, kIndex + next_gpu++);
+          layer.for_each([&](Shard<T>* shard) {
+            shard->activation = {type, 1};
+            shard->adds_shortcut = shortcut;
+            shard->in_place = in_place;
+            shard->momentum = std::nullopt;
+          });
+          CAPTURE(static_cast<int>(type));
+          CAPTURE(shortcut);
+          CAPTURE(in_place);
+          Finishes forward;
+          const long before = loads();
+          const auto round = layer.join(0);
+          auto pass = layer.shards[0]->forward_pass(forward.one());
+          const long loaded = loads();
+          CHECK(loaded >= before + 7);
+          pass->sum();
+          round->forward_meeting().arrive(layer.shards[0]->device, pass);
+          CHECK(forward.wait(1) == no_errors(1));
+          Finishes backward;
+          layer.backward(0, round.get(), &backward);
+          CHECK(backward.wait(1) == no_errors(1));
+          CHECK(loads() == loaded);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace gluon_syncbn::tests
