@@ -16,13 +16,9 @@
 #   GLUON_SYNCBN_MXNET  the MXNet to install: cpu, cu112, or cu112-toolkit without the libraries of
 #                       CUDA 11. The default is cpu if there is no NVIDIA driver, cu112-toolkit if
 #                       the system has all of these libraries, and cu112 otherwise.
-#   GLUON_SYNCBN_CUDA   ON builds the GPU backend for all GPUs, AUTO for the GPUs of this machine, OFF
-#                       does not build it. The default is AUTO with MXNet for CUDA, and OFF without.
-#                       ON and AUTO install an nvcc if there is none: the one of Python's packages,
-#                       in .venv, if the driver is new enough for it. Otherwise Debian's
-#                       nvidia-cuda-toolkit (non-free), if this user may call apt-get and if that
-#                       would not install another driver. Otherwise ON takes the one of Python's
-#                       packages, whose code this driver does not run.
+#   CUDACXX             the nvcc for Horovod's own kernels, which --distributed builds with MXNet for
+#                       CUDA. The default is nvcc in PATH, /usr/local/cuda/bin/nvcc, or 13.0 of
+#                       Python's packages, in .venv.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -137,70 +133,6 @@ choose_mxnet() {
   if [[ -n "$missing" ]]; then mxnet=cu112; fi
 }
 
-# Prints the CUDA version of the driver, such as 12.4, or nothing if there is no driver.
-driver_cuda() {
-  "$venv/bin/python" - <<'END' 2>/dev/null || true
-import ctypes
-
-version = ctypes.c_int()
-if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0:
-    print(f"{version.value // 1000}.{version.value % 1000 // 10}")
-END
-}
-
-# The path of the user's nvcc, or nothing.
-users_nvcc="${CUDACXX:-$(command -v nvcc || true)}"
-if [[ -z "$users_nvcc" && -x /usr/local/cuda/bin/nvcc ]]; then
-  users_nvcc=/usr/local/cuda/bin/nvcc
-fi
-
-# Installs nvcc from the system's packages if its code runs with a driver for CUDA "$1", such as 12.4.
-# Does not if the packages would also install a driver, which would replace this one.
-system_nvcc() {
-  local version changes
-  version="$(LC_ALL=C apt-cache policy nvidia-cuda-toolkit 2>/dev/null |
-    sed -n 's/^ *Candidate: \([0-9]*\.[0-9]*\).*/\1/p')"
-  if [[ -z "$version" ]] || ((${version%%.*} > ${1%%.*})) ||
-    [[ "$(printf '%s\n' 11.2 "$version" | sort -V | head -n 1)" != 11.2 ]]; then
-    return 1
-  fi
-  changes="$(LC_ALL=C apt-get install -s --no-install-recommends nvidia-cuda-toolkit 2>/dev/null)" ||
-    return 1
-  if grep -qE '^(Remv|Inst (libcuda1|libnvidia-compute|nvidia-(alternative|driver|kernel)))' \
-    <<<"$changes"; then
-    return 1
-  fi
-  system_packages "nvcc $version, 1.6 GB" nvidia-cuda-toolkit
-}
-
-# Sets CUDACXX to an nvcc: the user's, or one of the system's or Python's packages whose code runs with
-# this driver; with GLUON_SYNCBN_CUDA=ON, that of Python's packages for any driver. If there is none,
-# says what to install and returns 1.
-provide_nvcc() {
-  local known
-  CUDACXX="${CUDACXX:-$users_nvcc}"
-  export CUDACXX
-  if [[ -n "$CUDACXX" ]]; then return; fi
-  known="$(driver_cuda)"
-  if ((${known%%.*} + 0 < 13)); then
-    if [[ -n "$known" ]] && system_nvcc "$known"; then
-      users_nvcc="$(command -v nvcc)"
-      CUDACXX="$users_nvcc"
-      return
-    fi
-    if [[ "$GLUON_SYNCBN_CUDA" != ON ]]; then
-      say "warning: there is no nvcc. The one of Python's packages builds for drivers of CUDA 13" \
-        "(580.65.06 and later), and this driver is for CUDA ${known:-unknown}. Install a newer" \
-        "driver or nvcc of CUDA 11.2 to ${known:-12} (Debian: nvidia-cuda-toolkit in non-free) and" \
-        "run this again"
-      return 1
-    fi
-  fi
-  say "installing nvcc 13.0 in .venv; its code runs on GPUs from Turing (sm_75) on"
-  logged scripts/install_nvcc.sh "$venv"
-  CUDACXX="$(tail -n 1 "$log")"
-}
-
 # Prints a hash of the names and contents of the files "$@", and of all files in the folders "$@".
 hash_of() {
   local path
@@ -228,9 +160,6 @@ version="$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:
 ## What to install
 
 choose_mxnet
-default=AUTO
-if [[ "$mxnet" == cpu ]]; then default=OFF; fi
-export GLUON_SYNCBN_CUDA="${GLUON_SYNCBN_CUDA:-$default}"
 extras="$mxnet,demo"
 # The tools of the tests stay in .venv even if this run does not ask for them.
 if ((want_test)) || [[ -e "$state/test" ]]; then
@@ -242,14 +171,7 @@ if [[ "$version" == 3.11 ]]; then
 fi
 
 dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
-# Prints a hash of the sources of the build, and its nvcc, which the driver determines if the user has
-# none.
-project_stamp() {
-  local nvcc=""
-  if [[ "$GLUON_SYNCBN_CUDA" != OFF ]]; then nvcc="${users_nvcc:-that for $(driver_cuda)}"; fi
-  printf '%s ' "$version" "$GLUON_SYNCBN_CUDA" "${GLUON_SYNCBN_CUDA_ARCHITECTURES:-}" "$nvcc"
-  hash_of CMakeLists.txt cmake gluon_syncbn/_version.py pyproject.toml setup.py src
-}
+project="$version $(hash_of CMakeLists.txt cmake gluon_syncbn/_version.py pyproject.toml setup.py src)"
 library=gluon_syncbn/libgluon_syncbn.so
 
 ## Installing
@@ -258,7 +180,7 @@ library=gluon_syncbn/libgluon_syncbn.so
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 with_dependencies=0
 if ! stamped dependencies "$dependencies"; then with_dependencies=1; fi
-if ((with_dependencies)) || ! stamped project "$(project_stamp)" || [[ ! -e "$library" ]]; then
+if ((with_dependencies)) || ! stamped project "$project" || [[ ! -e "$library" ]]; then
   command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
     die "no C++ compiler found (Debian: apt-get install g++)"
   rm -f "$state/project" "$state/imported"
@@ -275,15 +197,12 @@ if ((with_dependencies)) || ! stamped project "$(project_stamp)" || [[ ! -e "$li
     fi
     say "building and installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
   fi
-  if [[ "$GLUON_SYNCBN_CUDA" != OFF ]] && ! provide_nvcc; then
-    say "warning: built without the GPU backend: GPU contexts will be refused"
-  fi
   # One call installs all packages, so that pip sees all constraints on NumPy.
   logged "${pip[@]}" install ${alone[@]+"${alone[@]}"} ${constraints[@]+"${constraints[@]}"} \
     --editable ".[$extras]"
   printf '%s\n' "$mxnet" >"$state/mxnet"
   printf '%s\n' "$dependencies" >"$state/dependencies"
-  project_stamp >"$state/project"
+  printf '%s\n' "$project" >"$state/project"
 fi
 
 # pip may have replaced a library that MXNet loads. An import shows whether all still load.
@@ -311,6 +230,16 @@ fi
 
 ## Horovod
 
+# Sets CUDACXX to the user's nvcc, or to one that it installs.
+provide_nvcc() {
+  export CUDACXX="${CUDACXX:-$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)}"
+  if [[ -n "$CUDACXX" ]]; then return; fi
+  say "installing nvcc 13.0 in .venv for Horovod's kernels, which then need the NVIDIA driver 580.65.06" \
+    "or later. With an older driver, set CUDACXX to an nvcc of CUDA 11 or 12"
+  logged scripts/install_nvcc.sh "$venv"
+  CUDACXX="$(tail -n 1 "$log")"
+}
+
 with_mpi=
 if ((want_distributed)); then
   have_mpi() { command -v mpicxx && command -v mpirun; } >/dev/null
@@ -318,9 +247,7 @@ if ((want_distributed)); then
   if have_mpi; then with_mpi=mpi; fi
   horovod="$(hash_of scripts/install_horovod.sh) $version $mxnet $with_mpi"
   if ! stamped horovod "$horovod" || ! "$venv/bin/python" -c 'import horovod.mxnet' 2>/dev/null; then
-    if [[ "$mxnet" != cpu ]] && ! provide_nvcc; then
-      die "with MXNet for CUDA, Horovod has its own kernels, which only nvcc compiles"
-    fi
+    if [[ "$mxnet" != cpu ]]; then provide_nvcc; fi
     say "building Horovod with MXNet, gloo${with_mpi:+ and MPI}; this takes minutes"
     rm -f "$state/horovod"
     logged scripts/install_horovod.sh "$venv" $with_mpi
@@ -329,12 +256,10 @@ if ((want_distributed)); then
   fi
 fi
 
-facts="$("$venv/bin/python" -W ignore -c '
-import sys
-from gluon_syncbn.diagnose import report
-from gluon_syncbn.library import LIBRARY
-build = LIBRARY.gpu_build()
-print("GPU backend: " + (build if sys.argv[1] != "cpu" else build.split(";")[0]))
-if not build.startswith("not built"):
-    print("NVIDIA driver: " + report.describe_driver(build))' "$mxnet")"
-say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}, ${facts//$'\n'/, }"
+facts=
+if [[ "$mxnet" != cpu ]]; then
+  facts="$("$venv/bin/python" -W ignore -c '
+from gluon_syncbn.diagnose.report import _facts
+print(*(f", {n}: {v}" for n, v in _facts() if n in ("NVIDIA driver", "NVRTC")), sep="")')"
+fi
+say "ready: .venv with Python $version, MXNet for ${mxnet%-toolkit}$facts"

@@ -51,9 +51,6 @@ export PATH="$PWD/.venv/bin:$PATH"
 
 source scripts/native_tests.sh
 
-# One architecture shows whether the kernels compile. A release has all of them.
-export GLUON_SYNCBN_CUDA_ARCHITECTURES="${GLUON_SYNCBN_CUDA_ARCHITECTURES:-80-real}"
-
 # build_and_run NAME BUILD_TYPE SANITIZER TARGET: builds in build/native-NAME, and runs the tests.
 build_and_run() {
   printf '\ntest: native tests, build/native-%s\n' "$1"
@@ -83,7 +80,6 @@ wheel() {
   # setuptools would also pack files of earlier builds that are no longer in the repository.
   rm -rf "$folder" build/lib build/lib.* build/bdist.*
   mkdir -p "$folder"
-  # Builds the GPU backend if there is an nvcc.
   CMAKE_ARGS="${CMAKE_ARGS:-} -DGLUON_SYNCBN_PORTABLE=ON" \
     "$python" -m pip wheel --disable-pip-version-check --no-deps -w "$folder" . \
     >"$folder/log" 2>&1 </dev/null || { cat "$folder/log" && return 1; }
