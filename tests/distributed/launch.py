@@ -50,15 +50,12 @@ def needs_mpi() -> None:
 def needs_gpus(contexts: str) -> None:
     """Skip a test of contexts other than "cpu" where there are no GPUs for it."""
     import mxnet as mx
-    from gluon_syncbn.library import LIBRARY
 
     if contexts == "cpu":
         return
     gpus = mx.context.num_gpus()
     if gpus < 2:
         pytest.skip(f"needs 2 GPUs and MXNet for CUDA; MXNet finds {gpus}")
-    if LIBRARY.gpu_build().startswith("not built"):
-        pytest.skip(f"GPU backend {LIBRARY.gpu_build()}")
 
 
 def notes(folder: Path, processes: int, missing: Collection[int] = ()) -> list[dict]:
