@@ -20,6 +20,7 @@ from pathlib import Path
 
 import mxnet as mx
 
+from . import gpu_contexts
 from .environment import switch
 from .library import LIBRARY
 from .mxnet_versions import ONEDNN, ONEDNN_RNN
@@ -90,10 +91,9 @@ def prepare_at_import() -> None:
     try:
         if wanted:
             prepare_cpu_contexts()
-        elif _gpus_here() and LIBRARY.gpu_build().startswith("not built"):
+        elif _gpus_here() and (problem := gpu_contexts.find_problem()):
             raise RuntimeError(
-                "there is an NVIDIA GPU, but this gluon_syncbn has no GPU backend: "
-                f"{LIBRARY.gpu_build()}"
+                f"there is an NVIDIA GPU, but GPU contexts of gluon_syncbn do not work: {problem}"
             )
     except RuntimeError as error:
         warnings.warn(str(error), UserWarning, stacklevel=4)

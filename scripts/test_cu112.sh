@@ -67,13 +67,16 @@ export PATH="$venv/bin:$PATH"
 packages="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 mkdir -p "$folder"
 logged "$folder.log" cmake -S . -B "$folder" -G Ninja --log-level=WARNING \
-  -DCMAKE_BUILD_TYPE=Release -DGLUON_SYNCBN_WERROR=ON -DGLUON_SYNCBN_CUDA=OFF \
+  -DCMAKE_BUILD_TYPE=Release -DGLUON_SYNCBN_WERROR=ON \
   -DPython3_EXECUTABLE="$venv/bin/python" \
   -DGLUON_SYNCBN_FAKE_CUDA_LIBMXNET="$packages/mxnet/libmxnet.so"
 logged "$folder.log" cmake --build "$folder" --target fake_cuda_libraries
 
 export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-export GLUON_SYNCBN_LIBRARY="$folder/libgluon_syncbn_on_fake.so"
+export GLUON_SYNCBN_LIBRARY="$folder/libgluon_syncbn.so"
+# Code for the fake CUDA stays out of the folder where code for GPUs lies.
+export XDG_CACHE_HOME="$folder/cache"
+rm -rf "$XDG_CACHE_HOME"
 export GLUON_SYNCBN_TEST_DEVICE=gpu
 # The fake compiler (tests/fake_cuda/nvrtc) compiles elementwise functions, but no fused kernels.
 export MXNET_USE_FUSION=0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
@@ -17,10 +16,6 @@ from .. import nvidia_libraries
 from .._version import __version__
 
 _PACKAGE = Path(__file__).parent.parent
-
-# The first driver of each major version of CUDA, which runs all minor versions (NVIDIA's "minor
-# version compatibility", which began with 11).
-_FIRST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
 def main() -> int:
@@ -46,16 +41,15 @@ def _facts() -> Iterator[tuple[str, object]]:
     import mxnet as mx
     import numpy as np
 
-    from .. import cpu_contexts
+    from .. import cpu_contexts, gpu_contexts
     from ..library import LIBRARY, library_path
     from ..timeout import get_timeout
 
     yield "gluon_syncbn", __version__
     yield "native library", library_path()
     yield "built as", LIBRARY.build_info()
-    yield "GPU backend", LIBRARY.gpu_build()
+    yield from gpu_contexts.describe().items()
     yield "GPUs for it", LIBRARY.gpu_devices()
-    yield "NVIDIA driver", describe_driver(LIBRARY.gpu_build())
     yield "MXNet", f"{mx.__version__} ({mx.base._LIB._name})"
     yield "MXNet's engine", LIBRARY.engine()
     features = mx.runtime.Features()
@@ -118,13 +112,11 @@ def _facts_without_import() -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     yield "system", platform.platform()
     try:
-        from ..library import LIBRARY
+        from .. import gpu_contexts
 
-        gpu_build = str(LIBRARY.gpu_build())
+        yield from gpu_contexts.describe().items()
     except (ImportError, OSError, AttributeError) as error:
-        gpu_build = f"unknown: {error}"
-    yield "GPU backend", gpu_build
-    yield "NVIDIA driver", describe_driver(gpu_build)
+        yield "native library", f"unknown: {error}"
     names = re.compile(r"(mxnet|nvidia)(-.*)?|numpy")
     for found in sorted(distributions(), key=lambda found: str(found.metadata["Name"])):
         if names.fullmatch(str(found.metadata["Name"]).lower().replace("_", "-")):
@@ -146,34 +138,3 @@ def _missing_libraries(library: Path) -> Iterator[tuple[str, str]]:
         return
     for name in re.findall(r"(\S+) => not found", listed):
         yield f"needs {name}", str(nvidia_libraries.find_library(name) or "missing")
-
-
-def describe_driver(gpu_build: str) -> str:
-    """Say which CUDA the driver supports, and whether it is enough for the build of the backend."""
-    version = _driver_version()
-    if version is None:
-        return "none (libcuda.so.1 does not load)"
-    text = f"for CUDA up to {version // 1000}.{version % 1000 // 10}"
-    built = re.match(r"CUDA (\d+)\.", gpu_build)
-    if built is None:
-        return text
-    first = _FIRST_DRIVERS.get(int(built[1]), f"for CUDA {built[1]}")
-    known = version // 1000
-    if int(built[1]) <= known:
-        return f"{text}; the GPU backend needs {first} or later"
-    older = {11: "11.2 to 11.8"}.get(known, str(known))  # no CUDA before 11.2 can build it
-    return (
-        f"{text}: too old for the GPU backend, which CUDA {built[1]} has built. Install driver "
-        f"{first} or later{f', or build with nvcc of CUDA {older}' if known >= 11 else ''}"
-    )
-
-
-def _driver_version() -> int | None:
-    """1000 * major + 10 * minor of the newest CUDA of the driver; None without a driver."""
-    version = ctypes.c_int(0)
-    try:
-        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) != 0:
-            return None
-    except (OSError, AttributeError):
-        return None
-    return version.value

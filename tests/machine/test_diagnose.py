@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gluon_syncbn import gpu_contexts
 from gluon_syncbn.diagnose import report as diagnosis
 from gluon_syncbn.diagnose import self_test
 from gluon_syncbn.mxnet_versions import IS_2, ONEDNN
@@ -216,37 +217,33 @@ def test_a_process_that_ends_is_reported(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "build", "text"),
+    ("driver", "nvrtc", "problem"),
     [
-        (None, "CUDA 13.0.88 for 75", "none (libcuda.so.1 does not load)"),
-        (12020, "not built; install it", "for CUDA up to 12.2"),
+        (None, "11.8 (lib)", "the NVIDIA driver is missing: libcuda.so.1 does not load"),
+        (12020, "none: no library", "they need NVRTC: no library"),
+        (11020, "11.8 (lib)", None),
+        (13010, "12.4 (lib)", None),
         (
-            12020,
-            "CUDA 12.4.131 for 70",
-            "for CUDA up to 12.2; the GPU backend needs 525.60.13 or later",
-        ),
-        (
-            13010,
-            "CUDA 11.8.89 for 70",
-            "for CUDA up to 13.1; the GPU backend needs 450.80.02 or later",
-        ),
-        (
-            11020,
-            "CUDA 13.0.88 for 75",
-            "for CUDA up to 11.2: too old for the GPU backend, which CUDA 13 has built. Install "
-            "driver 580.65.06 or later, or build with nvcc of CUDA 11.2 to 11.8",
-        ),
-        (
-            10020,
-            "CUDA 11.8.89 for 70",
-            "for CUDA up to 10.2: too old for the GPU backend, which CUDA 11 has built. Install "
-            "driver 450.80.02 or later",
+            11040,
+            "13.0 (lib)",
+            "the NVIDIA driver is for CUDA up to 11.4, which is too old for NVRTC 13.0: install "
+            "driver 580.65.06 or later",
         ),
     ],
 )
-def test_driver_and_gpu_backend(version, build, text, monkeypatch):
-    monkeypatch.setattr(diagnosis, "_driver_version", lambda: version)
-    assert diagnosis.describe_driver(build) == text
+def test_what_gpu_contexts_lack(driver, nvrtc, problem, monkeypatch, tmp_path):
+    (tmp_path / "code").write_bytes(bytes(200_000))
+    library = {"nvrtc": nvrtc, "code_cache": str(tmp_path)}
+    functions = {name: value.format for name, value in library.items()}
+    monkeypatch.setattr(gpu_contexts, "LIBRARY", SimpleNamespace(**functions))
+    monkeypatch.setattr(gpu_contexts, "_driver_version", lambda: driver)
+    assert gpu_contexts.find_problem() == problem
+    rows = gpu_contexts.describe()
+    assert rows["NVRTC"] == nvrtc
+    assert rows["compiled kernels"] == f"1 files with 0.2 MB in {tmp_path}"
+    assert rows["GPU contexts"] == (
+        f"do not work: {problem}" if problem else "have driver and NVRTC"
+    )
 
 
 def test_driver_is_asked(monkeypatch):
@@ -255,5 +252,5 @@ def test_driver_is_asked(monkeypatch):
         return 0
 
     libraries = {"libcuda.so.1": SimpleNamespace(cuDriverGetVersion=answer)}
-    monkeypatch.setattr(diagnosis.ctypes, "CDLL", libraries.__getitem__)
-    assert diagnosis.describe_driver("not built") == "for CUDA up to 11.4"
+    monkeypatch.setattr(gpu_contexts.ctypes, "CDLL", libraries.__getitem__)
+    assert gpu_contexts.describe()["NVIDIA driver"] == "for CUDA up to 11.4"
