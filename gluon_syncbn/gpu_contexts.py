@@ -12,19 +12,21 @@ from pathlib import Path
 
 from .library import LIBRARY
 
-# The first driver of each major version of CUDA, which runs code of all its minor versions (NVIDIA's
-# "minor version compatibility", which began with 11).
+# The first driver of each major version of CUDA, which runs code of all its minor versions
+# (NVIDIA's "minor version compatibility", which began with 11).
 _FIRST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
 def describe() -> dict[str, str]:
     """Return what ``python -m gluon_syncbn diagnose`` says of them."""
-    problem = find_problem()
     driver = _driver_version()
+    if driver is None:
+        return {"NVIDIA driver": "none (libcuda.so.1 does not load)"}
+    problem = find_problem()
     folder = LIBRARY.code_cache()
     files = [path.stat().st_size for path in Path(folder).glob("*")] if folder else []
     return {
-        "NVIDIA driver": "none" if driver is None else f"for CUDA up to {_text(driver)}",
+        "NVIDIA driver": f"for CUDA up to {_text(driver)}",
         "NVRTC": LIBRARY.nvrtc(),
         "compiled kernels": f"{len(files)} files with {sum(files) / 1e6:.1f} MB in {folder}"
         if folder

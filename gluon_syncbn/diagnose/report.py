@@ -116,7 +116,7 @@ def _facts_without_import() -> Iterator[tuple[str, str]]:
 
         yield from gpu_contexts.describe().items()
     except (ImportError, OSError, AttributeError) as error:
-        yield "native library", f"unknown: {error}"
+        yield "NVRTC", f"unknown: {error}"
     names = re.compile(r"(mxnet|nvidia)(-.*)?|numpy")
     for found in sorted(distributions(), key=lambda found: str(found.metadata["Name"])):
         if names.fullmatch(str(found.metadata["Name"]).lower().replace("_", "-")):

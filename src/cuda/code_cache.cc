@@ -41,13 +41,9 @@ std::string code_cache_folder() {
   if (parent.empty() && !variable("HOME").empty()) parent = variable("HOME") + "/.cache";
   if (parent.empty()) return "";
   std::string folder = parent + "/gluon_syncbn";
-  for (std::size_t end = 0; end != std::string::npos;) {
-    end = folder.find('/', end + 1);
-    mkdir(folder.substr(0, end).c_str(), 0700);
-  }
   struct stat found{};
-  const bool is_safe = stat(folder.c_str(), &found) == 0 && found.st_uid == geteuid() &&
-                       (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (stat(folder.c_str(), &found) != 0) return folder;
+  const bool is_safe = found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
   return is_safe && access(folder.c_str(), W_OK | X_OK) == 0 ? folder : "";
 }
 
@@ -67,6 +63,10 @@ std::string CodeFile::load() const {
 
 void CodeFile::save(const std::string& code) const {
   if (path_.empty()) return;
+  for (std::size_t end = path_.find('/', 1); end != std::string::npos;
+       end = path_.find('/', end + 1)) {
+    mkdir(path_.substr(0, end).c_str(), 0700);
+  }
   // A reader finds a whole file or none.
   std::string own = path_ + ".XXXXXX";
   const int file = mkstemp(own.data());

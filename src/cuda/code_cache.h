@@ -17,6 +17,7 @@ class CodeFile {
   explicit CodeFile(const std::string& key);
   /// Returns "" if there is no file, or if it is damaged.
   std::string load() const;
+  /// Makes the folder if there is none.
   void save(const std::string& code) const;
 
  private:

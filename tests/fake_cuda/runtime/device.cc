@@ -89,7 +89,7 @@ cudaError_t cudaGetLastError() {
 }
 cudaError_t cudaPeekAtLastError() { return last_error(); }
 
-const char* cudaGetErrorName(cudaError_t error) { return fake_cuda::describe(error).name; }
+const char* cudaGetErrorName(cudaError_t error) { return fake_cuda::describe(error).runtime_name; }
 const char* cudaGetErrorString(cudaError_t error) { return fake_cuda::describe(error).text; }
 
 }  // extern "C"
