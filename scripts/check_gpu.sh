@@ -10,14 +10,17 @@
 #   --first  only the tests and times, in 5 minutes
 #   --rest   only the profiler and compute-sanitizer, in 9 minutes; adds to the results of --first
 #
-# For a machine without nvcc or without doctest, build the programs elsewhere, with BUILD_FOR, and
-# carry build/gpu there (BINARIES).
+# The machine needs the NVIDIA driver. NVRTC comes from Python's packages. For a machine without a
+# network, a compiler or doctest, build elsewhere, with BUILD_FOR, and carry build/gpu there
+# (BINARIES): the programs, NVRTC, and compiled kernels.
 #
 # Environment:
-#   CUDACXX, DOCTEST  nvcc, and the folder of doctest/doctest.h, if they are not found. Without
-#                     doctest no tests are built, only the programs that time the GPU.
+#   DOCTEST           the folder of doctest/doctest.h, if it is not found. Without doctest no tests
+#                     are built, only the program that times the GPU.
+#   GLUON_SYNCBN_NVRTC  another NVRTC
 #   PYTHON            a Python that has PyTorch, to time its kernels beside ours (default: python3)
-#   BUILD_FOR         builds for these compute capabilities (such as "8.0 9.0") in build/gpu, and ends
+#   BUILD_FOR         builds in build/gpu, compiles the kernels for these compute capabilities (such as
+#                     "8.0 9.0"), and ends
 #   BINARIES          folder with programs that were built before (default: builds in build/gpu)
 #   MINUTES           limit for everything (default: 9, with --first 5)
 set -uo pipefail
@@ -112,39 +115,54 @@ $output
   return "$status"
 }
 
-# build SECONDS CAPABILITY...: the programs, with nvcc.
+# Puts NVRTC's package into the folder of the programs. Without a network it is there already.
+get_nvrtc() {
+  ls "$binaries"/*.whl >/dev/null 2>&1 ||
+    "$python" -m pip --disable-pip-version-check download -q --no-deps --dest "$binaries" \
+      nvidia-cuda-nvrtc-cu11==11.8.89
+}
+# Unpacks it, and sets GLUON_SYNCBN_NVRTC unless the user has set it.
+use_nvrtc() {
+  if [[ -n "${GLUON_SYNCBN_NVRTC:-}" ]]; then return; fi
+  check "NVRTC" 120 get_nvrtc || return
+  "$python" -m zipfile -e "$binaries"/*.whl "$out/nvrtc"
+  GLUON_SYNCBN_NVRTC="$(ls "$PWD/$out"/nvrtc/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
+  export GLUON_SYNCBN_NVRTC
+}
+
+# build SECONDS: the programs.
 build() {
   local limit="$1" objects=build/gpu-objects folder doctest='' program
-  local programs=(time_gpu probe_gpu) options=() architectures
-  shift
+  local programs=(time_gpu) options=()
   for folder in ${DOCTEST+"$DOCTEST"} ${DOCTEST-/usr/include /usr/local/include}; do
     if [[ -f "$folder/doctest/doctest.h" ]]; then doctest="$folder"; fi
   done
   if [[ -n "$doctest" ]]; then
-    programs+=(cuda_tests mxnet_tests_on_gpus)
+    programs+=(cuda_tests mxnet_tests_on_gpus compile_kernels)
     options=(-DGLUON_SYNCBN_BUILD_TESTS=ON "-DDOCTEST_INCLUDE_DIR=$doctest")
   else
     say "- tests: not built: no doctest/doctest.h (Debian: doctest-dev)"
     options=(-DGLUON_SYNCBN_BUILD_TESTS=OFF)
   fi
-  architectures="$(printf '%s-real;' "${@//./}")"
   check "configured" "$limit" cmake -S . -B "$objects" -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_CUDA_COMPILER="$(command -v "$nvcc")" -DGLUON_SYNCBN_CUDA=ON \
-    -DGLUON_SYNCBN_CUDA_ARCHITECTURES="${architectures%;}" -DGLUON_SYNCBN_BUILD_TIMES=ON \
+    -DGLUON_SYNCBN_BUILD_TIMES=ON \
     -DCMAKE_EXE_LINKER_FLAGS="-s -static-libstdc++ -static-libgcc" "${options[@]}" &&
     check "built" "$limit" cmake --build "$objects" --parallel "$(nproc)" \
       --target "${programs[@]}" || return
   rm -rf "$binaries"
   mkdir -p "$binaries"
   for program in "${programs[@]}"; do cp "$objects/$program" "$binaries"; done
-  say "- $binaries: $(du -sm "$binaries" | cut -f 1) MB for compute capability $*"
 }
 
-nvcc="${CUDACXX:-nvcc}"
 if [[ -n "${BUILD_FOR:-}" ]]; then
   end=$((SECONDS + 24 * 3600))
-  read -ra capabilities <<<"$BUILD_FOR"
-  build $((end - SECONDS)) "${capabilities[@]}"
+  build $((end - SECONDS)) || exit
+  use_nvrtc || exit
+  for capability in $BUILD_FOR; do
+    figures "kernels for compute capability $capability" 600 \
+      env XDG_CACHE_HOME="$binaries/cache" "$binaries/compile_kernels" "sm_${capability//./}" || exit
+  done
+  say "- $binaries: $(du -sm "$binaries" | cut -f 1) MB"
   exit
 fi
 
@@ -155,21 +173,25 @@ that is lost.
 fi
 facts=name,driver_version,compute_cap,clocks.sm,clocks.max.sm,clocks.mem,pstate,temperature.gpu
 figures "GPU" 20 nvidia-smi "--query-gpu=$facts" --format=csv
-capability="$(grep -oE '[0-9]+\.[0-9]+, [0-9]+ MHz' <<<"$output" | head -n 1 | cut -d , -f 1)"
-if [[ -z "${BINARIES:-}" && $part != rest ]]; then
-  figures "nvcc" 20 "$nvcc" --version && build 300 "${capability:-9.0}"
-fi
-check "libraries of the programs" 20 bash -c '! ldd "$@" 2>&1 | grep "not found"' ldd "$binaries"/*
+if [[ -z "${BINARIES:-}" && $part != rest ]]; then build 300; fi
+use_nvrtc
+# Kernels that were compiled elsewhere, or those of this check.
+XDG_CACHE_HOME="$PWD/$out/cache"
+if [[ -d "$binaries/cache" ]]; then XDG_CACHE_HOME="$(cd "$binaries" && pwd)/cache"; fi
+export XDG_CACHE_HOME
+check "libraries of the programs" 20 \
+  bash -c '! ldd "$@" 2>&1 | grep "not found"' ldd "$binaries"/*_{gpu*,tests}
 
 export GLUON_SYNCBN_SHARE_GPUS=1 GLUON_SYNCBN_TEST_DEVICE=gpu
 if [[ $part != rest ]]; then
   # The limits add up to five minutes.
-  check "kernels and backend" 120 "$binaries/cuda_tests"
+  check "kernels and backend" 90 "$binaries/cuda_tests"
   check "library on a fake MXNet" 30 "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end
+  check "kernels compiled here" 60 env XDG_CACHE_HOME="$PWD/$out/empty" "$binaries/cuda_tests" \
+    "--test-case=cuda kernels: moments*,cuda backend*"
   figures "times" 60 "$binaries/time_gpu"
   figures "times of messages on the GPU" 10 "$binaries/time_gpu" messages
   figures "times of messages on the host" 10 env MXNET_ENABLE_GPU_P2P=0 "$binaries/time_gpu" messages
-  figures "times of calls" 15 "$binaries/probe_gpu"
   if timeout 30 "$python" -c 'import torch' 2>>"$log"; then
     figures "PyTorch" 45 "$python" scripts/time_torch.py "$log"
   else

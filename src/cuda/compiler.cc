@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "common/enforce.h"
 #include "common/error.h"
 #include "common/report.h"
 #include "common/watchdog.h"
@@ -26,7 +27,7 @@ class Program {
     }
     const int failed = nvrtc().create(&program_, text.c_str(), "gluon_syncbn.cu",
                                       static_cast<int>(names.size()), texts.data(), names.data());
-    if (failed) throw Error("NVRTC has made no program: error " + std::to_string(failed));
+    GLUON_SYNCBN_ENFORCE(!failed, "NVRTC makes no program");
   }
   ~Program() { nvrtc().destroy(&program_); }
   Program(const Program&) = delete;
@@ -62,10 +63,10 @@ std::string compile(const KernelSource& kernel, const std::string& architecture)
   const Watchdog::Pause pause;
   Program program(kernel.text());
   if (program.compile(architecture)) return program.code(architecture);
-  report("NVRTC " + nvrtc().version() + " does not compile this kernel for " + architecture +
-         ":\n" + kernel.text() + program.log());
-  throw Error("NVRTC " + nvrtc().version() + " (" + nvrtc().path + ") does not compile '" +
-              kernel.name + "' for " + architecture + "; its log has been printed");
+  const std::string error = "NVRTC " + nvrtc().version() + " (" + nvrtc().path +
+                            ") does not compile '" + kernel.name + "' for " + architecture;
+  report(error + ":\n" + kernel.text() + program.log());
+  throw Error(error + "; its log has been printed");
 }
 
 }  // namespace

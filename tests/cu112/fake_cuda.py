@@ -1,4 +1,4 @@
-"""What tests may ask of the fake CUDA runtime (tests/fake_cuda/fake_cuda.h)."""
+"""What tests may ask of the fake CUDA (tests/fake_cuda/fake_cuda.h)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator
 
 # Loaded already, by MXNet.
-_runtime = ctypes.CDLL("libcudart.so.11.0")
+_runtime = ctypes.CDLL("libcuda.so.1")
 _runtime.fakeCudaSet.argtypes = [ctypes.c_char_p, ctypes.c_long]
 _runtime.fakeCudaSet.restype = ctypes.c_long
 _runtime.fakeCudaInject.argtypes = [ctypes.c_char_p]
@@ -19,7 +19,7 @@ _before: dict[str, int] = {}
 
 
 def change(name: str, value: int) -> None:
-    """Change a setting of the runtime; restored() takes it back at the end of the test."""
+    """Change a setting of the fake; restored() takes it back at the end of the test."""
     former = _runtime.fakeCudaSet(name.encode(), value)
     _before.setdefault(name, former)
 

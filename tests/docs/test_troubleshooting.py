@@ -19,6 +19,7 @@ MODULES = (
     "block",
     "cpu_contexts",
     "diagnose/report",
+    "gpu_contexts",
     "library",
     "mxnet_versions",
     "nvidia_libraries",

@@ -6,6 +6,14 @@
 
 namespace fake_cuda {
 
+/// What a call of the driver or of the runtime needs. The driver has no context for a thread that
+/// has set none; the runtime makes one.
+enum class Needs {
+  kNothing,
+  kDriver,   ///< which does not survive a fork
+  kContext,  ///< that of the thread, whose device may be broken
+};
+
 /// The device whose context the calling thread works in; null if it has none.
 Device*& thread_context();
 

@@ -8,24 +8,17 @@
 
 namespace fake_cuda {
 
-/// What a call of the driver needs.
-enum class CallNeeds {
-  kNothing,
-  kDriver,   ///< which does not survive a fork
-  kContext,  ///< that of the thread, whose device may be broken
-};
-
 /// Begins a call: counts it, and fails as a test has ordered, or for want of what the call needs.
-cudaError_t enter(const char* name, CallNeeds needs);
+cudaError_t enter_driver(const char* name, Needs needs);
 
 template <class Body>
-cudaError_t driver_call(const char* name, CallNeeds needs, const Body& body) {
-  const cudaError_t status = enter(name, needs);
+cudaError_t driver_call(const char* name, Needs needs, const Body& body) {
+  const cudaError_t status = enter_driver(name, needs);
   return status == cudaSuccess ? body() : status;
 }
 template <class Body>
 cudaError_t in_context(const char* name, const Body& body) {
-  return driver_call(name, CallNeeds::kContext, body);
+  return driver_call(name, Needs::kContext, body);
 }
 
 }  // namespace fake_cuda

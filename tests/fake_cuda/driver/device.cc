@@ -8,22 +8,22 @@
 #include "driver/call.h"
 #include "errors.h"
 
-using fake_cuda::CallNeeds;
 using fake_cuda::device;
 using fake_cuda::Device;
 using fake_cuda::driver_call;
 using fake_cuda::exists;
 using fake_cuda::in_context;
+using fake_cuda::Needs;
 using fake_cuda::settings;
 
 extern "C" {
 
 cudaError_t cuInit(unsigned) {
-  return driver_call("cuInit", CallNeeds::kDriver, [] { return cudaSuccess; });
+  return driver_call("cuInit", Needs::kDriver, [] { return cudaSuccess; });
 }
 
 cudaError_t cuDriverGetVersion(int* version) {
-  return driver_call("cuDriverGetVersion", CallNeeds::kNothing, [=] {
+  return driver_call("cuDriverGetVersion", Needs::kNothing, [=] {
     *version = static_cast<int>(settings().version);
     return cudaSuccess;
   });
@@ -39,14 +39,14 @@ cudaError_t cuGetErrorString(cudaError_t error, const char** text) {
 }
 
 cudaError_t cuDeviceGetCount(int* number) {
-  return driver_call("cuDeviceGetCount", CallNeeds::kDriver, [=] {
+  return driver_call("cuDeviceGetCount", Needs::kDriver, [=] {
     *number = static_cast<int>(settings().devices);
     return cudaSuccess;
   });
 }
 
 cudaError_t cuDeviceGet(int* ordinal, int wanted) {
-  return driver_call("cuDeviceGet", CallNeeds::kDriver, [=] {
+  return driver_call("cuDeviceGet", Needs::kDriver, [=] {
     if (!exists(wanted)) return cudaErrorInvalidDevice;
     *ordinal = wanted;
     return cudaSuccess;
@@ -54,26 +54,26 @@ cudaError_t cuDeviceGet(int* ordinal, int wanted) {
 }
 
 cudaError_t cuDeviceGetName(char* name, int bytes, int ordinal) {
-  return driver_call("cuDeviceGetName", CallNeeds::kDriver, [=] {
+  return driver_call("cuDeviceGetName", Needs::kDriver, [=] {
     std::snprintf(name, static_cast<std::size_t>(bytes), "fake GPU %d", ordinal);
     return cudaSuccess;
   });
 }
 
 cudaError_t cuDeviceGetAttribute(int* value, int attribute, int ordinal) {
-  return driver_call("cuDeviceGetAttribute", CallNeeds::kDriver,
+  return driver_call("cuDeviceGetAttribute", Needs::kDriver,
                      [=] { return fake_cuda::attribute(value, attribute, ordinal); });
 }
 
 cudaError_t cuDeviceCanAccessPeer(int* can, int ordinal, int peer) {
-  return driver_call("cuDeviceCanAccessPeer", CallNeeds::kDriver, [=] {
+  return driver_call("cuDeviceCanAccessPeer", Needs::kDriver, [=] {
     *can = fake_cuda::is_linked(ordinal, peer);
     return cudaSuccess;
   });
 }
 
 cudaError_t cuDevicePrimaryCtxRetain(Device** context, int ordinal) {
-  return driver_call("cuDevicePrimaryCtxRetain", CallNeeds::kDriver, [=] {
+  return driver_call("cuDevicePrimaryCtxRetain", Needs::kDriver, [=] {
     *context = &device(ordinal);
     return device(ordinal).make_context();
   });

@@ -9,13 +9,6 @@
 
 namespace fake_cuda {
 
-/// What a call makes where it is not there yet.
-enum class Needs {
-  kNothing,
-  kDriver,   ///< which does not survive a fork
-  kContext,  ///< that of the thread's device, which may be broken
-};
-
 /// The error of the last call of this runtime that failed on this thread.
 cudaError_t& last_error();
 
