@@ -72,19 +72,8 @@ std::string compile(const KernelSource& kernel, const std::string& architecture)
 }  // namespace
 
 std::string KernelSource::text() const {
-  return "#include \"cuda/kernels/program.h\"\n"
-         "using Body = " +
-         body +
-         ";\n"
-         "static_assert(sizeof(Body) == " +
-         std::to_string(bytes) + " && alignof(Body) == " + std::to_string(alignment) +
-         ");\n"
-         "extern \"C\" __global__ void __launch_bounds__(Body::kBlockThreads, Body::kResident)\n" +
-         name +
-         "(const Body body) {\n"
-         "  __shared__ Body::Shared shared;\n"
-         "  gluon_syncbn::cuda::run_from<0>(body, &shared);\n"
-         "}\n";
+  return "#include \"cuda/kernels/program.h\"\nGLUON_SYNCBN_KERNEL(" + name + ", " +
+         std::to_string(bytes) + ", " + std::to_string(alignment) + ", " + body + ")\n";
 }
 
 std::string architecture_for(int capability) {

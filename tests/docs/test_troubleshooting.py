@@ -57,6 +57,7 @@ def cpp_strings() -> str:
         source = re.sub(r"//.*", "", path.read_text())
         # Internal errors need no explanation of their own.
         source = re.sub(r"GLUON_SYNCBN_ENFORCE\([^;]*;", "", source)
+        source = re.sub(r'\basm\("[^"]*"', "", source)
         # "a" + value + "b" and "a" << value << "b" read as: a ... b
         source = re.sub(r'"\s*\n?\s*"', "", source)
         source = re.sub(r'"\s*(?:\+|<<)[^";{}]*?(?:\+|<<)\s*"', "...", source)

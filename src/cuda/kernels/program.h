@@ -24,3 +24,13 @@ __device__ __forceinline__ void run_from(const Body& body, typename Body::Shared
 }
 
 }  // namespace gluon_syncbn::cuda
+
+/// Defines the kernel of a body. The numbers are its size and its alignment on the host.
+#define GLUON_SYNCBN_KERNEL(name, bytes, alignment, ...)                             \
+  using Body = __VA_ARGS__;                                                          \
+  static_assert(sizeof(Body) == bytes && alignof(Body) == alignment);                \
+  extern "C" __global__ void __launch_bounds__(Body::kBlockThreads, Body::kResident) \
+      name(const Body body) {                                                        \
+    __shared__ Body::Shared shared;                                                  \
+    gluon_syncbn::cuda::run_from<0>(body, &shared);                                  \
+  }

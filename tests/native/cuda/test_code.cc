@@ -180,7 +180,7 @@ TEST_CASE("cuda code: a kernel that does not compile is an error, and its log is
   CHECK(contains(error,
                  "/libnvrtc.so.11.2) does not compile 'check_of_peer_access' for sm_80; its log "
                  "has been printed"));
-  CHECK(contains(errors.text(), "using Body = gluon_syncbn::cuda::Nothing;"));
+  CHECK(contains(errors.text(), ", gluon_syncbn::cuda::Nothing)"));
   CHECK(contains(errors.text(), "has no such kernel"));
 }
 
