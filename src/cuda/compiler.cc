@@ -13,6 +13,9 @@
 namespace gluon_syncbn::cuda {
 namespace {
 
+// -default-device: a function without __device__ is one for the GPU.
+constexpr const char* kOptions[] = {"-std=c++17", "-default-device"};
+
 bool is_machine_code(const std::string& architecture) { return architecture.rfind("sm_", 0) == 0; }
 
 /// An NVRTC program, from its text to its code.
@@ -35,8 +38,7 @@ class Program {
 
   bool compile(const std::string& architecture) {
     const std::string option = "-arch=" + architecture;
-    // -default-device: a function without __device__ is one for the GPU.
-    const char* const options[] = {option.c_str(), "-std=c++17", "-default-device"};
+    const char* const options[] = {option.c_str(), kOptions[0], kOptions[1]};
     return nvrtc().compile(program_, static_cast<int>(std::size(options)), options) == 0;
   }
   std::string log() const { return text(nvrtc().log_size, nvrtc().log).c_str(); }
@@ -92,6 +94,7 @@ std::string architecture_for(int capability) {
 
 std::string code_of(const KernelSource& kernel, const std::string& architecture) {
   std::string key = nvrtc().version() + "\n" + architecture + "\n" + kernel.text();
+  for (const char* option : kOptions) key += std::string(option) + "\n";
   for (const auto& [name, header] : kKernelHeaders) key += std::string(name) + "\n" + header;
   const CodeFile file(key);
   std::string code = file.load();

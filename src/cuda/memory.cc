@@ -1,5 +1,6 @@
 #include "cuda/memory.h"
 
+#include <algorithm>
 #include <atomic>
 
 namespace gluon_syncbn::cuda {
@@ -7,11 +8,12 @@ namespace {
 
 std::atomic<Lender> the_lender{nullptr};
 
-/// Rounds up to a power of two, so that arrays of similar size share a pool.
+/// Rounds up, so that arrays of similar size share a pool. At most an eighth is unused.
 std::size_t rounded(std::size_t doubles) {
-  std::size_t size = 32;
-  while (size < doubles) size *= 2;
-  return size;
+  std::size_t power = 32;
+  while (power < doubles) power *= 2;
+  const std::size_t step = std::max<std::size_t>(32, power / 16);
+  return (doubles + step - 1) / step * step;
 }
 
 }  // namespace

@@ -440,7 +440,7 @@ TEST_CASE("cuda runtime: out of memory is an error with the sizes, once nothing 
   gpu.memory(kHalf);                      // and back again
   gpu.memory(kHalf / 2);
   {
-    const auto most = gpu.memory(kHalf + 1);  // which takes all there is
+    const auto most = gpu.memory(2 * kHalf);  // which takes all there is
     CHECK(most->bytes() == 1 << 20);
     const std::string error = error_of([&] { gpu.memory(kHalf); });
     CHECK(contains(error,
