@@ -83,6 +83,7 @@ struct CUmod_st {
   void* library = nullptr;  // for a compiled kernel
 };
 struct CUfunc_st {
+  bool is_of_mxnet;
   std::function<cudaError_t(dim3 grid, dim3 block, cudaStream_t stream, void** arguments)> launch;
 };
 
@@ -110,31 +111,33 @@ cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const ch
       const auto* const kernel =
           static_cast<const fake_cuda::CompiledKernel*>(dlsym(module->library, name));
       if (!kernel) return cudaErrorInvalidValue;
-      *function = new CUfunc_st{[=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
-        std::vector<std::vector<char>> values;
-        for (std::size_t i = 0; i < kernel->arguments; ++i) {
-          values.push_back(bytes_of(given[i], kernel->bytes[i]));
-        }
-        return put_kernel(stream, [=]() mutable {
-          std::vector<void*> arguments;
-          for (auto& value : values) arguments.push_back(value.data());
-          kernel->run(grid, block, arguments.data());
-        });
-      }};
+      *function =
+          new CUfunc_st{true, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
+                          std::vector<std::vector<char>> values;
+                          for (std::size_t i = 0; i < kernel->arguments; ++i) {
+                            values.push_back(bytes_of(given[i], kernel->bytes[i]));
+                          }
+                          return put_kernel(stream, [=]() mutable {
+                            std::vector<void*> arguments;
+                            for (auto& value : values) arguments.push_back(value.data());
+                            kernel->run(grid, block, arguments.data());
+                          });
+                        }};
       return cudaSuccess;
     }
     const std::string prefix = std::string(name) + " ";
     if (module->kernel.rfind(prefix, 0) != 0) return cudaErrorInvalidValue;
     const auto* const kernel = fake_cuda::emulated_kernel(module->kernel.substr(prefix.size()));
-    *function = new CUfunc_st{[=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
-      if (block.x != kernel->threads) return cudaErrorInvalidValue;
-      std::vector<char> body = bytes_of(given[0], kernel->bytes);
-      kernel->clear_padding(body.data());
-      const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
-      return put_with_addresses(stream, std::move(body), [=](const void* arguments) {
-        kernel->run(arguments, grid.x, order);
-      });
-    }};
+    *function = new CUfunc_st{
+        false, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
+          if (block.x != kernel->threads) return cudaErrorInvalidValue;
+          std::vector<char> body = bytes_of(given[0], kernel->bytes);
+          kernel->clear_padding(body.data());
+          const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
+          return put_with_addresses(stream, std::move(body), [=](const void* arguments) {
+            kernel->run(arguments, grid.x, order);
+          });
+        }};
     return cudaSuccess;
   });
 }
@@ -142,6 +145,9 @@ cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const ch
 cudaError_t cuLaunchKernel(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                            unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                            cudaStream_t stream, void** arguments, void**) {
+  // MXNet 2 sets only the device, with MXNET_ENGINE_TYPE=ThreadedEngine. It is not known whether
+  // the driver takes that.
+  if (function->is_of_mxnet && !thread_context()) thread_context() = fake_cuda::device_of(stream);
   return in_context("cuLaunchKernel", [=] {
     return function->launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, stream,
                             arguments);

@@ -42,6 +42,7 @@ bool is_emulated(Program* program) {
       "GLUON_SYNCBN_KERNEL\\((\\w+), (\\d+), (\\d+), (.*)\\)\n");
   std::smatch found;
   if (!std::regex_match(program->source, found, form)) return false;
+  fake_cuda::count("nvrtcCompileProgram", -1);
   const std::string name = found[1];
   const std::string body = found[4];
   const auto* const kernel = fake_cuda::emulated_kernel(body);
@@ -162,7 +163,6 @@ Result nvrtcAddNameExpression(Program* program, const char* kernel) {
   return kSuccess;
 }
 Result nvrtcCompileProgram(Program* program, int, const char**) {
-  fake_cuda::count("nvrtcCompileProgram", -1);
   if (!is_emulated(program)) return compile(program);
   return program->code.empty() ? kCompilation : kSuccess;
 }
