@@ -115,16 +115,13 @@ $output
   return "$status"
 }
 
-# Puts NVRTC's package into the folder of the programs. Without a network it is there already.
-get_nvrtc() {
-  ls "$binaries"/*.whl >/dev/null 2>&1 ||
-    "$python" -m pip --disable-pip-version-check download -q --no-deps --dest "$binaries" \
-      nvidia-cuda-nvrtc-cu11==11.8.89
-}
-# Unpacks it, and sets GLUON_SYNCBN_NVRTC unless the user has set it.
+# Unpacks the package of NVRTC in the folder of the programs, and sets GLUON_SYNCBN_NVRTC unless the user has set it.
 use_nvrtc() {
   if [[ -n "${GLUON_SYNCBN_NVRTC:-}" ]]; then return; fi
-  check "NVRTC" 120 get_nvrtc || return
+  if ! ls "$binaries"/*.whl >/dev/null 2>&1; then
+    check "NVRTC" 120 "$python" -m pip --disable-pip-version-check download -q --no-deps \
+      --dest "$binaries" nvidia-cuda-nvrtc-cu11==11.8.89 || return
+  fi
   "$python" -m zipfile -e "$binaries"/*.whl "$out/nvrtc"
   GLUON_SYNCBN_NVRTC="$(ls "$PWD/$out"/nvrtc/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
   export GLUON_SYNCBN_NVRTC
@@ -160,7 +157,7 @@ if [[ -n "${BUILD_FOR:-}" ]]; then
   use_nvrtc || exit
   for capability in $BUILD_FOR; do
     figures "kernels for compute capability $capability" 600 \
-      env XDG_CACHE_HOME="$binaries/cache" "$binaries/compile_kernels" "sm_${capability//./}" || exit
+      env XDG_CACHE_HOME="$PWD/$binaries/cache" "$binaries/compile_kernels" "sm_${capability//./}" || exit
   done
   say "- $binaries: $(du -sm "$binaries" | cut -f 1) MB"
   exit
@@ -175,10 +172,13 @@ facts=name,driver_version,compute_cap,clocks.sm,clocks.max.sm,clocks.mem,pstate,
 figures "GPU" 20 nvidia-smi "--query-gpu=$facts" --format=csv
 if [[ -z "${BINARIES:-}" && $part != rest ]]; then build 300; fi
 use_nvrtc
-# Kernels that were compiled elsewhere, or those of this check.
-XDG_CACHE_HOME="$PWD/$out/cache"
-if [[ -d "$binaries/cache" ]]; then XDG_CACHE_HOME="$(cd "$binaries" && pwd)/cache"; fi
-export XDG_CACHE_HOME
+# Kernels that were compiled elsewhere, or those of this check. On the way, others may have got the
+# right to write there, and then the library does not take them.
+rm -rf "$out/cache"
+if [[ -d "$binaries/cache" ]]; then cp -r "$binaries/cache" "$out/cache"; fi
+mkdir -p "$out/cache"
+chmod -R go-w "$out/cache"
+export XDG_CACHE_HOME="$PWD/$out/cache"
 check "libraries of the programs" 20 \
   bash -c '! ldd "$@" 2>&1 | grep "not found"' ldd "$binaries"/*_{gpu*,tests}
 

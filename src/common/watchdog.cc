@@ -72,7 +72,7 @@ void Watchdog::retire() {
   for (const auto& waiting : all) waiting->fail(kRetired);
   // Python is about to end, and must not be asked any more.
   set_ask_python(nullptr);
-  while (is_looking_) std::this_thread::sleep_for(kObserveEvery);
+  while (is_looking_ || pauses_ > 0) std::this_thread::sleep_for(kObserveEvery);
 }
 
 /// What has waited for at least this time.
@@ -95,6 +95,11 @@ void Watchdog::run() {
       wake_.wait(lock);
       continue;
     }
+    if (pauses_ > 0) {
+      wake_.wait_for(lock, kObserveEvery);
+      for (auto& [_, entry] : entries_) entry.since = Clock::now();
+      continue;
+    }
     if (interruption_) {
       wake_.wait_for(lock, kObserveEvery);
       observe(lock);
@@ -103,10 +108,7 @@ void Watchdog::run() {
       const Waiting::Seconds pause(std::max(timeout() / 20, 0.01));
       wake_.wait_for(lock, timeout() > 0 ? std::min(pause, kLookEvery) : kLookEvery);
     }
-    if (pauses_ > 0) {
-      for (auto& [_, entry] : entries_) entry.since = Clock::now();
-      continue;
-    }
+    if (pauses_ > 0) continue;
     look(lock);
     // set_timeout() may have been called in the meantime.
     const Waiting::Seconds limit(timeout());

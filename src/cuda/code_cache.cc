@@ -33,18 +33,26 @@ std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
+bool is_absolute(const std::string& path) { return !path.empty() && path.front() == '/'; }
 
 }  // namespace
 
 std::string code_cache_folder() {
-  std::string parent = variable("XDG_CACHE_HOME");
-  if (parent.empty() && !variable("HOME").empty()) parent = variable("HOME") + "/.cache";
-  if (parent.empty()) return "";
-  std::string folder = parent + "/gluon_syncbn";
+  std::string base = variable("XDG_CACHE_HOME");
+  std::string folder = base + "/gluon_syncbn";
+  if (!is_absolute(base)) {
+    base = variable("HOME");
+    if (!is_absolute(base)) return "";
+    folder = base + "/.cache/gluon_syncbn";
+  }
   struct stat found{};
-  if (stat(folder.c_str(), &found) != 0) return folder;
+  if (stat(folder.c_str(), &found) != 0) {
+    // With sudo, HOME may belong to another user, who could not use a folder of root.
+    const bool is_foreign = stat(base.c_str(), &found) == 0 && found.st_uid != geteuid();
+    return is_foreign ? "" : folder;
+  }
   const bool is_safe = found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-  return is_safe && access(folder.c_str(), W_OK | X_OK) == 0 ? folder : "";
+  return is_safe && S_ISDIR(found.st_mode) ? folder : "";
 }
 
 CodeFile::CodeFile(const std::string& key) {

@@ -4,9 +4,9 @@
 
 namespace gluon_syncbn::cuda {
 
-/// The folder of compiled kernels, which the first call makes: $XDG_CACHE_HOME/gluon_syncbn, or
-/// ~/.cache/gluon_syncbn. Empty if there is no such variable, if this user cannot write there, or
-/// if others can, because a GPU would run their code.
+/// The folder of compiled kernels: $XDG_CACHE_HOME/gluon_syncbn, or ~/.cache/gluon_syncbn. It may
+/// not exist yet. Empty without an absolute path, and if the folder or its home belongs to another
+/// user, or if others can write there, because a GPU would run their code.
 std::string code_cache_folder();
 
 /// A file of compiled code in that folder. Other processes may read and write it at the same time.

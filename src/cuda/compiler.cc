@@ -6,7 +6,6 @@
 #include "common/enforce.h"
 #include "common/error.h"
 #include "common/report.h"
-#include "common/watchdog.h"
 #include "cuda/code_cache.h"
 #include "cuda/nvrtc.h"
 
@@ -16,6 +15,9 @@ namespace {
 // -default-device: a function without __device__ is one for the GPU.
 constexpr const char* kOptions[] = {"-std=c++17", "-default-device"};
 
+// Of Tegra processors, whose machine code other GPUs do not run.
+constexpr int kTegra[] = {53, 62, 72, 87, 101, 110};
+
 bool is_machine_code(const std::string& architecture) { return architecture.rfind("sm_", 0) == 0; }
 
 /// An NVRTC program, from its text to its code.
@@ -24,7 +26,7 @@ class Program {
   explicit Program(const std::string& text) {
     std::vector<const char*> names;
     std::vector<const char*> texts;
-    for (const auto& [name, header] : kKernelHeaders) {
+    for (const auto& [name, header] : kernel_headers()) {
       names.push_back(name);
       texts.push_back(header);
     }
@@ -51,9 +53,9 @@ class Program {
   template <class Size, class Get>
   std::string text(const Size& size, const Get& get) const {
     std::size_t bytes = 0;
-    size(program_, &bytes);
+    GLUON_SYNCBN_ENFORCE(size(program_, &bytes) == 0, "NVRTC gives no size");
     std::string text(bytes, '\0');
-    get(program_, text.data());
+    GLUON_SYNCBN_ENFORCE(get(program_, text.data()) == 0, "NVRTC gives no text");
     return text;
   }
 
@@ -61,8 +63,6 @@ class Program {
 };
 
 std::string compile(const KernelSource& kernel, const std::string& architecture) {
-  // Other devices may wait for this one.
-  const Watchdog::Pause pause;
   Program program(kernel.text());
   if (program.compile(architecture)) return program.code(architecture);
   const std::string error = "NVRTC " + nvrtc().version() + " (" + nvrtc().path +
@@ -82,7 +82,8 @@ std::string architecture_for(int capability) {
   if (!nvrtc().missing.empty()) throw Error("GPU contexts need NVRTC: " + nvrtc().missing);
   int best = 0;
   for (const int each : nvrtc().architectures) {
-    if (each <= capability) best = std::max(best, each);
+    const bool is_tegra = std::count(std::begin(kTegra), std::end(kTegra), each) > 0;
+    if (each == capability || (each < capability && !is_tegra)) best = std::max(best, each);
   }
   if (best == 0) {
     throw Error("NVRTC " + nvrtc().version() + " compiles for no GPU of compute capability " +
@@ -95,7 +96,7 @@ std::string architecture_for(int capability) {
 std::string code_of(const KernelSource& kernel, const std::string& architecture) {
   std::string key = nvrtc().version() + "\n" + architecture + "\n" + kernel.text();
   for (const char* option : kOptions) key += std::string(option) + "\n";
-  for (const auto& [name, header] : kKernelHeaders) key += std::string(name) + "\n" + header;
+  for (const auto& [name, header] : kernel_headers()) key += std::string(name) + "\n" + header;
   const CodeFile file(key);
   std::string code = file.load();
   if (code.empty()) {

@@ -19,8 +19,8 @@ struct KernelSource {
 };
 
 /// The architecture to compile for, for a GPU of this compute capability, such as 86. This is
-/// "sm_86", or a lower one of the same generation that NVRTC knows. It is "compute_" and the last
-/// generation that NVRTC knows if the GPU is newer: PTX, which the driver compiles. Throws Error if
+/// "sm_86", or a lower one of the same generation that NVRTC knows. If NVRTC knows only earlier
+/// generations, it is "compute_" and the last one: PTX, which the driver compiles. Throws Error if
 /// there is no NVRTC, or if it compiles for no GPU as old as this one.
 std::string architecture_for(int capability);
 
@@ -28,8 +28,8 @@ std::string architecture_for(int capability);
 /// Error.
 std::string code_of(const KernelSource& kernel, const std::string& architecture);
 
-/// The headers of the kernels and their names, which CMake puts into the library
-/// (cmake/kernels.cmake).
-extern const std::vector<std::pair<const char*, const char*>> kKernelHeaders;
+/// The names and texts of the kernels' headers, which CMake puts into the library
+/// (cmake/kernels.cmake). Never destroyed, because a thread may compile while the process ends.
+const std::vector<std::pair<const char*, const char*>>& kernel_headers();
 
 }  // namespace gluon_syncbn::cuda

@@ -34,7 +34,7 @@ bool is_loaded() {
 }  // namespace
 
 const Driver& driver() {
-  static const Driver driver = open_driver();
+  static const auto& driver = *new Driver(open_driver());
   return driver;
 }
 

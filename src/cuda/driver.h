@@ -30,6 +30,7 @@ enum Result {
 // Attributes and flags.
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
+constexpr int kRegisters = 4;
 constexpr unsigned kNonBlocking = 1;
 constexpr unsigned kDisableTiming = 2;
 constexpr unsigned kPortable = 1;
@@ -69,6 +70,7 @@ constexpr unsigned kDeviceMap = 2;
        CUstream_st* stream)                                                                     \
   CALL(cuModuleLoadData, load_module, CUmod_st** module, const void* code)                      \
   CALL(cuModuleGetFunction, function, CUfunc_st** function, CUmod_st* module, const char* name) \
+  CALL(cuFuncGetAttribute, function_attribute, int* value, int attribute, CUfunc_st* function)  \
   CALL(cuLaunchKernel, launch, CUfunc_st* function, unsigned grid_x, unsigned grid_y,           \
        unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,  \
        CUstream_st* stream, void** arguments, void** extra)

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "common/error.h"
+#include "common/watchdog.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 
@@ -54,6 +55,8 @@ const std::string& Kernel::code_for(const std::string& architecture) {
 CUfunc_st* Kernel::load(int ordinal) {
   auto& function = functions_.at(static_cast<std::size_t>(ordinal));
   if (CUfunc_st* const there = function) return there;
+  // Other devices may wait for this one.
+  const Watchdog::Pause pause;
   const std::string& code = code_for(architecture_for(compute_capability(ordinal)));
   const OnDevice on_device(ordinal);
   CUmod_st* module = nullptr;
@@ -65,6 +68,9 @@ CUfunc_st* Kernel::load(int ordinal) {
   }
   CUfunc_st* found = nullptr;
   check(driver().function(&found, module, source_.name.c_str()), name_, ordinal);
+  // Loads it in fact. From CUDA 12.2 on, the driver may otherwise do so at the first launch.
+  int registers = 0;
+  check(driver().function_attribute(&registers, kRegisters, found), name_, ordinal);
   // If another thread has loaded it meanwhile, either will do.
   return function = found;
 }

@@ -62,7 +62,7 @@ Nvrtc open_nvrtc() {
 }  // namespace
 
 const Nvrtc& nvrtc() {
-  static const Nvrtc nvrtc = open_nvrtc();
+  static const auto& nvrtc = *new Nvrtc(open_nvrtc());
   return nvrtc;
 }
 

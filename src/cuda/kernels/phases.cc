@@ -192,12 +192,10 @@ void load_kernels(const LayerKind& kind, int ordinal) {
     using P = typename decltype(types)::Parameter;
     load<PerChannel<ForwardMerge<P>>, PerChannel<BackwardMerge<P>>>(ordinal);
     if (kind.counts_batches) load<PerChannel<CountBatch<P>>>(ordinal);
-    if (kind.layout.is_empty()) return;
-    if (ChannelLast::suits(kind.layout, kWidest<T>)) {
-      load_passes<ChannelLast, T>(kind, ordinal);
-    } else {
-      load_passes<ChannelFirst, T>(kind, ordinal);
-    }
+    const bool is_empty = kind.layout.is_empty();
+    const bool is_matrix = !is_empty && ChannelLast::suits(kind.layout, kWidest<T>);
+    if (kind.any_layout || is_matrix) load_passes<ChannelLast, T>(kind, ordinal);
+    if (kind.any_layout || !(is_matrix || is_empty)) load_passes<ChannelFirst, T>(kind, ordinal);
   });
 }
 

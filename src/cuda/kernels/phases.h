@@ -21,6 +21,7 @@ struct LayerKind {
   bool has_shortcut = false;
   bool inplace = false;
   bool counts_batches = false;
+  bool any_layout = false;  ///< later steps may have other layouts
 };
 
 /// Compiles the kernels of a step, forward and backward, and loads them to a GPU. Returns at once

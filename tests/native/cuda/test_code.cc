@@ -107,6 +107,7 @@ TEST_CASE("cuda code: without a folder of this user alone nothing is kept") {
     files::permissions(folder, files::perms::all);
   }
   SUBCASE("a file is in its place") { std::ofstream(folder) << "file"; }
+  SUBCASE("a path that is not absolute") { setenv("XDG_CACHE_HOME", "relative", 1); }
   CHECK(cuda::code_cache_folder().empty());
   const cuda::CodeFile file("key");
   file.save("code");
@@ -136,7 +137,7 @@ TEST_CASE("cuda code: it is compiled once for each folder, kernel and architectu
   other.name += "_2";
   cuda::code_of(other, "sm_80");
   CHECK(compilations() == before + 3);
-  const ScopedVariable none("XDG_CACHE_HOME", "/proc");
+  const ScopedVariable none("XDG_CACHE_HOME", "");
   cuda::code_of(a_source(), "sm_80");
   CHECK(compilations() == before + 4);
 }
@@ -207,7 +208,10 @@ TEST_CASE_TEMPLATE("cuda code: forward loads the kernels of backward", T, float,
   const ShareGpus share;
   const Setting devices("DEVICES", 64);
   // Several blocks, in both tilings.
-  for (const Layout& layout : {Layout{2, 3, 5000}, Layout{3000, 8, 1}}) {
+  const Layout layouts[] = {{2, 3, 5000}, {3000, 8, 1}};
+  for (const bool is_matrix : {false, true}) {
+    const Layout& layout = layouts[is_matrix ? 1 : 0];
+    const Layout& other_layout = layouts[is_matrix ? 0 : 1];
     for (const ActType type : {ActType::kNone, ActType::kElu}) {
       for (const bool shortcut : {false, true}) {
         for (const bool in_place : {false, true}) {
@@ -215,12 +219,13 @@ TEST_CASE_TEMPLATE("cuda code: forward loads the kernels of backward", T, float,
           // Each on a GPU of its own, to which nothing is loaded yet.
           REQUIRE(next_gpu < 64);
           LayerOf<T> layer({{"gpu", 1}}, {layout}, kIndex + next_gpu++);
-          layer.for_each([&](Shard<T>* shard) {
+          const auto set = [&](Shard<T>* shard) {
             shard->activation = {type, 1};
             shard->adds_shortcut = shortcut;
             shard->in_place = in_place;
             shard->momentum = std::nullopt;
-          });
+          };
+          layer.for_each(set);
           CAPTURE(static_cast<int>(type));
           CAPTURE(shortcut);
           CAPTURE(in_place);
@@ -236,6 +241,10 @@ TEST_CASE_TEMPLATE("cuda code: forward loads the kernels of backward", T, float,
           Finishes backward;
           layer.backward(0, round.get(), &backward);
           CHECK(backward.wait(1) == no_errors(1));
+          // Nor does a step with another layout.
+          LayerOf<T> other({{"gpu", 1}}, {other_layout}, layer.shards[0]->device.index);
+          other.for_each(set);
+          CHECK(other.step() == no_errors(2));
           CHECK(loads() == loaded);
         }
       }
