@@ -13,7 +13,6 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -37,19 +36,25 @@ struct Program {
 
 /// Whether the program is a kernel of gluon_syncbn (src/cuda/compiler.cc). Finds it.
 bool is_emulated(Program* program) {
-  static const std::regex form(
-      "#include \"cuda/kernels/program.h\"\n"
-      "GLUON_SYNCBN_KERNEL\\((\\w+), (\\d+), (\\d+), (.*)\\)\n");
-  std::smatch found;
-  if (!std::regex_match(program->source, found, form)) return false;
+  const std::string begin = "#include \"cuda/kernels/program.h\"\nGLUON_SYNCBN_KERNEL(";
+  if (program->source.rfind(begin, 0) != 0) return false;
   fake_cuda::count("nvrtcCompileProgram", -1);
-  const std::string name = found[1];
-  const std::string body = found[4];
+  std::string rest = program->source.substr(begin.size());
+  const auto next = [&rest](const std::string& end) {
+    const auto at = rest.find(end);
+    std::string argument = rest.substr(0, at);
+    rest.erase(0, at + end.size());
+    return argument;
+  };
+  const std::string name = next(", ");
+  const std::string bytes = next(", ");
+  const std::string alignment = next(", ");
+  const std::string body = next(")\n");
   const auto* const kernel = fake_cuda::emulated_kernel(body);
   if (!kernel) {
     program->log = "tests/native/emulation/bodies.h has no such kernel";
-  } else if (found[2] != std::to_string(kernel->bytes) ||
-             found[3] != std::to_string(kernel->alignment)) {
+  } else if (bytes != std::to_string(kernel->bytes) ||
+             alignment != std::to_string(kernel->alignment)) {
     program->log = "static_assert failed";
   } else {
     program->code = fake_cuda::kEmulated + name + " " + body;
