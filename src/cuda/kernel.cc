@@ -46,6 +46,8 @@ Kernel::Kernel(const std::type_info& body, const char* name, std::size_t bytes,
       source_{spelling_of(body), identifier(name), bytes, alignment} {}
 
 const std::string& Kernel::code_for(const std::string& architecture) {
+  // Peers may wait for this device. The pause ends before the GPU is asked, which may be lost.
+  const Watchdog::Pause pause;
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string& code = codes_[architecture];
   if (code.empty()) code = code_of(source_, architecture);
@@ -55,8 +57,6 @@ const std::string& Kernel::code_for(const std::string& architecture) {
 CUfunc_st* Kernel::load(int ordinal) {
   auto& function = functions_.at(static_cast<std::size_t>(ordinal));
   if (CUfunc_st* const there = function) return there;
-  // Other devices may wait for this one.
-  const Watchdog::Pause pause;
   const std::string& code = code_for(architecture_for(compute_capability(ordinal)));
   const OnDevice on_device(ordinal);
   CUmod_st* module = nullptr;
