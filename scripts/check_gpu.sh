@@ -38,6 +38,8 @@ python="${PYTHON:-python3}"
 binaries="${BINARIES:-build/gpu}"
 end=$((SECONDS + ${MINUTES:-$minutes} * 60))
 mkdir -p "$out" "$binaries"
+out="$(cd "$out" && pwd)"
+binaries="$(cd "$binaries" && pwd)"
 log="$out/log.txt"
 results="$out/results.md"
 current="$out/output.txt" # of the check that runs
@@ -123,7 +125,7 @@ use_nvrtc() {
       --dest "$binaries" nvidia-cuda-nvrtc-cu11==11.8.89 || return
   fi
   "$python" -m zipfile -e "$binaries"/*.whl "$out/nvrtc"
-  GLUON_SYNCBN_NVRTC="$(ls "$PWD/$out"/nvrtc/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
+  GLUON_SYNCBN_NVRTC="$(ls "$out"/nvrtc/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
   export GLUON_SYNCBN_NVRTC
 }
 
@@ -157,7 +159,7 @@ if [[ -n "${BUILD_FOR:-}" ]]; then
   use_nvrtc || exit
   for capability in $BUILD_FOR; do
     figures "kernels for compute capability $capability" 600 \
-      env XDG_CACHE_HOME="$PWD/$binaries/cache" "$binaries/compile_kernels" "sm_${capability//./}" || exit
+      env XDG_CACHE_HOME="$binaries/cache" "$binaries/compile_kernels" "sm_${capability//./}" || exit
   done
   say "- $binaries: $(du -sm "$binaries" | cut -f 1) MB"
   exit
@@ -178,7 +180,7 @@ rm -rf "$out/cache"
 if [[ -d "$binaries/cache" ]]; then cp -r "$binaries/cache" "$out/cache"; fi
 mkdir -p "$out/cache"
 chmod -R go-w "$out/cache"
-export XDG_CACHE_HOME="$PWD/$out/cache"
+export XDG_CACHE_HOME="$out/cache"
 check "libraries of the programs" 20 \
   bash -c '! ldd "$@" 2>&1 | grep "not found"' ldd "$binaries"/*_{gpu*,tests}
 
@@ -187,7 +189,7 @@ if [[ $part != rest ]]; then
   # The limits add up to five minutes.
   check "kernels and backend" 90 "$binaries/cuda_tests"
   check "library on a fake MXNet" 30 "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end
-  check "kernels compiled here" 60 env XDG_CACHE_HOME="$PWD/$out/empty" "$binaries/cuda_tests" \
+  check "kernels compiled here" 60 env XDG_CACHE_HOME="$out/empty" "$binaries/cuda_tests" \
     "--test-case=cuda kernels: moments*,cuda backend*"
   figures "times" 60 "$binaries/time_gpu"
   figures "times of messages on the GPU" 10 "$binaries/time_gpu" messages

@@ -42,6 +42,7 @@ void check_faults(const std::vector<std::string>& errors, std::size_t number) {
 }  // namespace
 
 TEST_CASE("cuda backend: a context that the machine has not is an error with the GPUs it has") {
+  const ScopedVariable unshared("GLUON_SYNCBN_SHARE_GPUS", std::nullopt);
   // Not one that another test has made, where contexts may share GPUs.
   const int missing = 1000;
   CHECK_THROWS_WITH(cuda::backend_of(missing, "layer 'a'"),

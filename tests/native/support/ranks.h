@@ -68,24 +68,26 @@ class ScopedTimeout {
   const double before_;
 };
 
-/// Sets a variable of the environment, and restores it in the end.
+/// Sets a variable of the environment, or removes it, and restores it in the end.
 class ScopedVariable {
  public:
-  ScopedVariable(const char* name, const std::string& value) : name_(name) {
+  ScopedVariable(const char* name, const std::optional<std::string>& value) : name_(name) {
     if (const char* before = std::getenv(name)) before_ = before;
-    setenv(name, value.c_str(), 1);
+    set(value);
   }
-  ~ScopedVariable() {
-    if (before_) {
-      setenv(name_, before_->c_str(), 1);
-    } else {
-      unsetenv(name_);
-    }
-  }
+  ~ScopedVariable() { set(before_); }
   ScopedVariable(const ScopedVariable&) = delete;
   ScopedVariable& operator=(const ScopedVariable&) = delete;
 
  private:
+  void set(const std::optional<std::string>& value) const {
+    if (value) {
+      setenv(name_, value->c_str(), 1);
+    } else {
+      unsetenv(name_);
+    }
+  }
+
   const char* const name_;
   std::optional<std::string> before_;
 };
