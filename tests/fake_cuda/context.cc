@@ -23,6 +23,11 @@ Device*& thread_context() {
   return context;
 }
 
+int& chosen_device() {
+  static thread_local int chosen = 0;
+  return chosen;
+}
+
 bool is_forked() {
   if (settings().devices == 0) return false;
   static std::atomic<int> owner{0};

@@ -17,6 +17,9 @@ enum class Needs {
 /// The device whose context the calling thread works in; null if it has none.
 Device*& thread_context();
 
+/// The device that the runtime has set for the calling thread.
+int& chosen_device();
+
 /// Of a process that forked after it had called CUDA, the child cannot. Without a GPU no call gets
 /// so far.
 bool is_forked();

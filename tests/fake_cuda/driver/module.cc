@@ -75,6 +75,13 @@ std::vector<char> bytes_of(const void* begin, std::size_t bytes) {
   return {at, at + bytes};
 }
 
+/// MXNet 2 may have set only the device of the thread (MXNET_ENGINE_TYPE=ThreadedEngine). It is not
+/// known whether the driver takes a thread without a context.
+void enter_chosen_device() {
+  Device& chosen = fake_cuda::device(fake_cuda::chosen_device());
+  if (!thread_context() && chosen.make_context() == cudaSuccess) thread_context() = &chosen;
+}
+
 }  // namespace
 
 /// Loaded code, which is never unloaded.
@@ -102,10 +109,12 @@ cudaError_t cuModuleLoadData(CUmod_st** module, const char* code) {
   });
 }
 cudaError_t cuModuleLoadDataEx(CUmod_st** module, const char* code, unsigned, void*, void*) {
+  enter_chosen_device();
   return cuModuleLoadData(module, code);
 }
 
 cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {
+  if (module->library) enter_chosen_device();
   return in_context("cuModuleGetFunction", [=] {
     if (module->library) {
       const auto* const kernel =
@@ -152,9 +161,7 @@ cudaError_t cuFuncGetAttribute(int* value, int, CUfunc_st*) {
 cudaError_t cuLaunchKernel(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                            unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                            cudaStream_t stream, void** arguments, void**) {
-  // MXNet 2 sets only the device, with MXNET_ENGINE_TYPE=ThreadedEngine. It is not known whether
-  // the driver takes that.
-  if (function->is_of_mxnet && !thread_context()) thread_context() = fake_cuda::device_of(stream);
+  if (function->is_of_mxnet) enter_chosen_device();
   return in_context("cuLaunchKernel", [=] {
     return function->launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, stream,
                             arguments);

@@ -7,11 +7,6 @@
 namespace fake_cuda {
 namespace {
 
-int& chosen_device() {
-  static thread_local int chosen = 0;
-  return chosen;
-}
-
 /// Makes the context of the device that of the thread.
 cudaError_t work_in_context(Device* of) {
   const cudaError_t status = of->make_context();
