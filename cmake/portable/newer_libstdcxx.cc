@@ -2,6 +2,9 @@
 // GCC 4.8 has. cmake/portable.cmake compiles them into the library, which does not export them.
 
 #include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdarg>
 #include <cstdio>
@@ -14,6 +17,13 @@
 extern "C" {
 extern char __libc_single_threaded;
 char __libc_single_threaded = 0;
+
+#if __GLIBC_PREREQ(2, 33)
+// Before, the header called __xstat.
+int stat(const char* path, struct stat* found) noexcept {
+  return static_cast<int>(syscall(SYS_stat, path, found));
+}
+#endif
 }
 
 namespace std {
