@@ -117,7 +117,8 @@ $output
   return "$status"
 }
 
-# Unpacks the package of NVRTC in the folder of the programs, and sets GLUON_SYNCBN_NVRTC unless the user has set it.
+# Unpacks the package of NVRTC in the folder of the programs, and sets GLUON_SYNCBN_NVRTC unless the
+# user has set it.
 use_nvrtc() {
   if [[ -n "${GLUON_SYNCBN_NVRTC:-}" ]]; then return; fi
   if ! ls "$binaries"/*.whl >/dev/null 2>&1; then
@@ -189,7 +190,7 @@ if [[ $part != rest ]]; then
   # The limits add up to five minutes.
   check "kernels and backend" 90 "$binaries/cuda_tests"
   check "library on a fake MXNet" 30 "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end
-  check "kernels compiled here" 60 env XDG_CACHE_HOME="$out/empty" "$binaries/cuda_tests" \
+  check "kernels compiled here" 40 env XDG_CACHE_HOME="$out/empty" "$binaries/cuda_tests" \
     "--test-case=cuda kernels: moments*,cuda backend*"
   figures "times" 60 "$binaries/time_gpu"
   figures "times of messages on the GPU" 10 "$binaries/time_gpu" messages

@@ -391,7 +391,7 @@ class CudaBackend : public Backend {
 
   void inference(const Forward& work, std::shared_ptr<Call> call) override {
     // With use_global_stats, a backward pass may follow.
-    if (has_peers_) load(work);
+    if (gpu_->has_peers()) load(work);
     const OnDevice on_device(gpu_->stream()->ordinal());
     const auto statistics = std::make_shared<GpuStatistics>(gpu_, work.data);
     *work.saved = {statistics, 0};
@@ -407,12 +407,11 @@ class CudaBackend : public Backend {
  private:
   void load(const Forward& work) const {
     load_kernels({work.data.dtype, work.data.layout, work.activation.type, work.shortcut != nullptr,
-                  work.inplace, work.running.num_batches != nullptr, has_peers_},
+                  work.inplace, work.running.num_batches != nullptr, gpu_->has_peers()},
                  gpu_->stream()->ordinal());
   }
 
   Gpu* const gpu_;
-  const bool has_peers_ = device_count() > 1;  // and perhaps NCCL
 };
 
 }  // namespace

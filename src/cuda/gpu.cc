@@ -94,7 +94,7 @@ Gpu::Gpu(int index, int ordinal)
       stream_(ordinal),
       memories_(index, &stream_) {
   // try_reading() must not load its kernel (load_kernels() says why).
-  if (reading_.size() > 1) Kernel::of<PerChannel<ReadNumbers>>().load(ordinal);
+  if (has_peers()) Kernel::of<PerChannel<ReadNumbers>>().load(ordinal);
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {

@@ -37,6 +37,8 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   Stream* stream() { return &stream_; }
+  /// Whether the machine has other GPUs, and so perhaps NCCL.
+  bool has_peers() const { return reading_.size() > 1; }
 
   /// Leases memory for at least `doubles` numbers. A lease may end while work on the stream still
   /// uses the memory, because only later work of this stream leases it again.

@@ -1,26 +1,16 @@
 #include "cuda/kernel.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
-#include <memory>
 
 #include "common/error.h"
 #include "common/watchdog.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "cuda/spelling.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
-
-/// The type as C++ spells it.
-std::string spelling_of(const std::type_info& type) {
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), &std::free);
-  return text.get();
-}
 
 std::string identifier(std::string name) {
   std::replace(name.begin(), name.end(), ' ', '_');

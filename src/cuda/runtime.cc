@@ -16,6 +16,12 @@ int device_of(int ordinal) {
   return device;
 }
 
+/// Initializes the driver. To be called before it is asked for GPUs.
+int count_devices(int* count) {
+  const int result = driver().init(0);
+  return result == kSuccess ? driver().device_count(count) : result;
+}
+
 std::string name_of(int ordinal) {
   std::array<char, 256> name{};
   check(driver().device_name(name.data(), static_cast<int>(name.size()), device_of(ordinal)),
@@ -76,8 +82,7 @@ OnDevice::~OnDevice() {
 
 int device_count() {
   int count = 0;
-  if (!driver().missing.empty() || driver().init(0) != kSuccess) return 0;
-  return driver().device_count(&count) == kSuccess ? count : 0;
+  return driver().missing.empty() && count_devices(&count) == kSuccess ? count : 0;
 }
 
 int compute_capability(int ordinal) {
@@ -94,8 +99,7 @@ int compute_capability(int ordinal) {
 std::string describe_devices() {
   if (!driver().missing.empty()) return "none: no NVIDIA driver (" + driver().missing + ")";
   int count = 0;
-  int status = driver().init(0);
-  if (status == kSuccess) status = driver().device_count(&count);
+  const int status = count_devices(&count);
   if (status != kSuccess) {
     return "none: " + text_of(status) +
            (status == kNotInitialized

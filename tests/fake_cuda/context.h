@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
+
 #include "device.h"
 
 namespace fake_cuda {
@@ -31,7 +33,13 @@ Device* device_of(cudaStream_t stream);
 /// hold a lock that every launch needs: what a kernel waits for cannot be launched meanwhile.
 void wait_in_driver(Device* device = nullptr);
 
+/// Begins a call while `ordinal` is the device of the thread, or -1: counts it, and fails as a test
+/// has ordered, or if there is no device.
+cudaError_t begin_call(const char* name, Needs needs, int ordinal);
+
 cudaError_t put(cudaStream_t stream, Work work);
+/// Fails if the stream is not of the thread's context.
+cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel);
 cudaError_t synchronize(cudaStream_t stream);
 
 }  // namespace fake_cuda

@@ -89,7 +89,7 @@ cudaError_t Device::take_memory(std::size_t bytes) {
 }
 void Device::give_back_memory(std::size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  used_ -= std::min(used_, bytes);  // less, where a reset came between
+  used_ -= bytes;
 }
 std::size_t Device::free_memory() {
   const std::lock_guard<std::mutex> lock(mutex_);

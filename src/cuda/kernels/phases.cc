@@ -192,10 +192,16 @@ void load_kernels(const LayerKind& kind, int ordinal) {
     using P = typename decltype(types)::Parameter;
     load<PerChannel<ForwardMerge<P>>, PerChannel<BackwardMerge<P>>>(ordinal);
     if (kind.counts_batches) load<PerChannel<CountBatch<P>>>(ordinal);
-    const bool is_empty = kind.layout.is_empty();
-    const bool is_matrix = !is_empty && ChannelLast::suits(kind.layout, kWidest<T>);
-    if (kind.any_layout || is_matrix) load_passes<ChannelLast, T>(kind, ordinal);
-    if (kind.any_layout || !(is_matrix || is_empty)) load_passes<ChannelFirst, T>(kind, ordinal);
+    if (kind.any_layout) {
+      load_passes<ChannelLast, T>(kind, ordinal);
+      load_passes<ChannelFirst, T>(kind, ordinal);
+    } else if (kind.layout.is_empty()) {
+      return;
+    } else if (ChannelLast::suits(kind.layout, kWidest<T>)) {
+      load_passes<ChannelLast, T>(kind, ordinal);
+    } else {
+      load_passes<ChannelFirst, T>(kind, ordinal);
+    }
   });
 }
 

@@ -24,8 +24,6 @@ using fake_cuda::thread_context;
 
 namespace {
 
-using Work = std::function<void()>;
-
 /// Arguments of a kernel, and the memory that it finds where it reads a peer's memory in vain.
 struct Arguments {
   std::vector<char> bytes;
@@ -53,15 +51,10 @@ Arguments reachable_by(Device* device, std::vector<char> bytes) {
   return arguments;
 }
 
-cudaError_t put_kernel(cudaStream_t stream, Work kernel) {
-  if (fake_cuda::device_of(stream) != thread_context()) return cudaErrorInvalidResourceHandle;
-  return fake_cuda::put(stream, {"kernel", std::move(kernel)});
-}
-
 cudaError_t put_with_addresses(cudaStream_t stream, std::vector<char> given,
                                std::function<void(const void* arguments)> run) {
   Device* const device = fake_cuda::device_of(stream);
-  return put_kernel(stream, [=, arguments = reachable_by(device, std::move(given))] {
+  return fake_cuda::put_kernel(stream, [=, arguments = reachable_by(device, std::move(given))] {
     if (!arguments.legal) return device->break_with(cudaErrorIllegalAddress);
     while (arguments.hangs && fake_cuda::settings().peers == 3) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -126,7 +119,7 @@ cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const ch
                           for (std::size_t i = 0; i < kernel->arguments; ++i) {
                             values.push_back(bytes_of(given[i], kernel->bytes[i]));
                           }
-                          return put_kernel(stream, [=]() mutable {
+                          return fake_cuda::put_kernel(stream, [=]() mutable {
                             std::vector<void*> arguments;
                             for (auto& value : values) arguments.push_back(value.data());
                             kernel->run(grid, block, arguments.data());

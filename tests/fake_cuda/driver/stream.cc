@@ -27,9 +27,6 @@ cudaError_t cuStreamDestroy_v2(cudaStream_t stream) {
 cudaError_t cuStreamSynchronize(cudaStream_t stream) {
   return in_context("cuStreamSynchronize", [=] { return fake_cuda::synchronize_stream(stream); });
 }
-cudaError_t cuStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  return in_context("cuStreamWaitEvent", [=] { return fake_cuda::wait_for_event(stream, event); });
-}
 
 cudaError_t cuEventCreate(cudaEvent_t* event, unsigned flags) {
   return in_context("cuEventCreate",
@@ -40,9 +37,6 @@ cudaError_t cuEventDestroy_v2(cudaEvent_t event) {
 }
 cudaError_t cuEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return in_context("cuEventRecord", [=] { return fake_cuda::record_event(event, stream); });
-}
-cudaError_t cuEventSynchronize(cudaEvent_t event) {
-  return in_context("cuEventSynchronize", [=] { return fake_cuda::synchronize_event(event); });
 }
 cudaError_t cuEventQuery(cudaEvent_t event) {
   return in_context("cuEventQuery", [=] { return fake_cuda::query_event(event); });

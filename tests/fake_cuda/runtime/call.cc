@@ -1,7 +1,5 @@
 #include "runtime/call.h"
 
-#include <utility>
-
 #include "control.h"
 
 namespace fake_cuda {
@@ -35,21 +33,10 @@ cudaError_t set_current_device(int ordinal) {
 }
 
 cudaError_t enter(const char* name, Needs needs) {
-  // First of all: in a child, locks may be held by threads that are not there.
-  if (needs != Needs::kNothing && is_forked()) return cudaErrorInitializationError;
-  if (in_stream_thread()) return cudaErrorNotPermitted;
   const int current = current_device();
-  count(name, needs == Needs::kContext ? current : -1);
-  if (needs != Needs::kNothing && settings().devices == 0) return cudaErrorNoDevice;
-  const cudaError_t fault = fault_at(name, current);
-  if (is_sticky(fault)) device(current).break_with(fault);
-  if (fault != cudaSuccess || needs != Needs::kContext) return fault;
+  const cudaError_t status = begin_call(name, needs, current);
+  if (status != cudaSuccess || needs != Needs::kContext) return status;
   return work_in_context(&device(current));
-}
-
-cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel) {
-  if (device_of(stream)->ordinal() != current_device()) return cudaErrorInvalidResourceHandle;
-  return put(stream, {"kernel", std::move(kernel)});
 }
 
 }  // namespace fake_cuda

@@ -30,7 +30,4 @@ cudaError_t call(const char* name, Needs needs, const Body& body) {
   return status;
 }
 
-/// Puts a kernel on a stream. Fails if the stream is not of the current device.
-cudaError_t put_kernel(cudaStream_t stream, std::function<void()> kernel);
-
 }  // namespace fake_cuda

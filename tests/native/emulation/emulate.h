@@ -1,11 +1,8 @@
 #pragma once
 
-#include <cxxabi.h>
-
-#include <cstdlib>
-#include <memory>
 #include <typeinfo>
 
+#include "cuda/spelling.h"
 #include "emulation/bodies.h"
 #include "emulation/lockstep.h"
 #include "fake_cuda/emulated_kernel.h"
@@ -15,22 +12,20 @@ namespace gluon_syncbn::tests {
 /// Makes the fake CUDA run a kernel in lockstep.
 template <class Body>
 void emulate() {
-  const std::unique_ptr<char, decltype(&std::free)> type(
-      abi::__cxa_demangle(typeid(Body).name(), nullptr, nullptr, nullptr), &std::free);
-  fake_cuda::add_emulated_kernel(type.get(), {sizeof(Body), alignof(Body), Body::kBlockThreads,
-                                              [](void* body) {
+  fake_cuda::add_emulated_kernel(cuda::spelling_of(typeid(Body)),
+                                 {sizeof(Body), alignof(Body), Body::kBlockThreads,
+                                  [](void* body) {
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
-                                                // The fake CUDA looks for addresses in all bytes,
-                                                // and old ones may be left between members.
-                                                __builtin_clear_padding(static_cast<Body*>(body));
+                                    // The fake CUDA looks for addresses in all bytes,
+                                    // and old ones may be left between members.
+                                    __builtin_clear_padding(static_cast<Body*>(body));
 #else
-                                                static_cast<void>(body);
+                                    static_cast<void>(body);
 #endif
-                                              },
-                                              [](const void* body, long blocks, Order order) {
-                                                run_in_lockstep(*static_cast<const Body*>(body),
-                                                                blocks, order);
-                                              }});
+                                  },
+                                  [](const void* body, long blocks, Order order) {
+                                    run_in_lockstep(*static_cast<const Body*>(body), blocks, order);
+                                  }});
 }
 
 }  // namespace gluon_syncbn::tests
