@@ -6,9 +6,12 @@
 
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "control.h"
@@ -77,7 +80,6 @@ void enter_chosen_device() {
 
 }  // namespace
 
-/// Loaded code, which is never unloaded.
 struct CUmod_st {
   std::string kernel;       // for an emulated kernel, its function and the type of its body
   void* library = nullptr;  // for a compiled kernel
@@ -87,16 +89,29 @@ struct CUfunc_st {
   std::function<cudaError_t(dim3 grid, dim3 block, cudaStream_t stream, void** arguments)> launch;
 };
 
+namespace {
+
+/// Owns modules and functions, which are never unloaded: a program may drop its pointers to them.
+template <class Loaded>
+Loaded* keep(Loaded loaded) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& all = *new std::deque<Loaded>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return &all.emplace_back(std::move(loaded));
+}
+
+}  // namespace
+
 extern "C" {
 
 cudaError_t cuModuleLoadData(CUmod_st** module, const char* code) {
   return in_context("cuModuleLoadData", [=] {
     fake_cuda::wait_in_driver(thread_context());
     if (std::strncmp(code, fake_cuda::kEmulated, std::strlen(fake_cuda::kEmulated)) == 0) {
-      *module = new CUmod_st{code + std::strlen(fake_cuda::kEmulated), nullptr};
+      *module = keep<CUmod_st>({code + std::strlen(fake_cuda::kEmulated), nullptr});
       return cudaSuccess;
     }
-    *module = new CUmod_st{"", dlopen(code, RTLD_NOW | RTLD_LOCAL)};
+    *module = keep<CUmod_st>({"", dlopen(code, RTLD_NOW | RTLD_LOCAL)});
     if (!(*module)->library) fake_cuda::die(dlerror());
     return cudaSuccess;
   });
@@ -114,32 +129,32 @@ cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const ch
           static_cast<const fake_cuda::CompiledKernel*>(dlsym(module->library, name));
       if (!kernel) return cudaErrorInvalidValue;
       *function =
-          new CUfunc_st{true, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
-                          std::vector<std::vector<char>> values;
-                          for (std::size_t i = 0; i < kernel->arguments; ++i) {
-                            values.push_back(bytes_of(given[i], kernel->bytes[i]));
-                          }
-                          return fake_cuda::put_kernel(stream, [=]() mutable {
-                            std::vector<void*> arguments;
-                            for (auto& value : values) arguments.push_back(value.data());
-                            kernel->run(grid, block, arguments.data());
-                          });
-                        }};
+          keep<CUfunc_st>({true, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
+                             std::vector<std::vector<char>> values;
+                             for (std::size_t i = 0; i < kernel->arguments; ++i) {
+                               values.push_back(bytes_of(given[i], kernel->bytes[i]));
+                             }
+                             return fake_cuda::put_kernel(stream, [=]() mutable {
+                               std::vector<void*> arguments;
+                               for (auto& value : values) arguments.push_back(value.data());
+                               kernel->run(grid, block, arguments.data());
+                             });
+                           }});
       return cudaSuccess;
     }
     const std::string prefix = std::string(name) + " ";
     if (module->kernel.rfind(prefix, 0) != 0) return cudaErrorInvalidValue;
     const auto* const kernel = fake_cuda::emulated_kernel(module->kernel.substr(prefix.size()));
-    *function = new CUfunc_st{
-        false, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
-          if (block.x != kernel->threads) return cudaErrorInvalidValue;
-          std::vector<char> body = bytes_of(given[0], kernel->bytes);
-          kernel->clear_padding(body.data());
-          const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
-          return put_with_addresses(stream, std::move(body), [=](const void* arguments) {
-            kernel->run(arguments, grid.x, order);
-          });
-        }};
+    *function = keep<CUfunc_st>(
+        {false, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
+           if (block.x != kernel->threads) return cudaErrorInvalidValue;
+           std::vector<char> body = bytes_of(given[0], kernel->bytes);
+           kernel->clear_padding(body.data());
+           const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
+           return put_with_addresses(stream, std::move(body), [=](const void* arguments) {
+             kernel->run(arguments, grid.x, order);
+           });
+         }});
     return cudaSuccess;
   });
 }
