@@ -10,6 +10,7 @@
 #include "common/list_text.h"
 #include "mxnet/dtype.h"
 #include "operator/engine_call.h"
+#include "operator/failed_calls.h"
 #include "operator/operator.h"
 #include "sync/meeting.h"
 
@@ -57,6 +58,9 @@ class BackwardCall : public EngineCall {
     const auto meeting = round->next_backward(op_->device_);
     std::shared_ptr<DevicePass> pass;
     try {
+      if (op_->group_->options().processes) {
+        FailedCalls::instance().require_none_since(op_->failures_before_);
+      }
       pass = begin();
       pass->sum();
     } catch (const std::exception& error) {

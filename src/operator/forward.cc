@@ -13,6 +13,7 @@
 #include "common/report.h"
 #include "mxnet/dtype.h"
 #include "operator/engine_call.h"
+#include "operator/failed_calls.h"
 #include "operator/operator.h"
 #include "sync/meeting.h"
 
@@ -74,6 +75,7 @@ class ForwardCall : public EngineCall {
   void run() override {
     op_->saved_.reset();
     op_->forward_error_.clear();
+    op_->failures_before_ = FailedCalls::instance().number();
     if (!is_train_ || op_->attributes_.use_global_stats) return infer();
     require_no_mirroring();
     require_group();

@@ -54,6 +54,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   /// Identifies the arrays of a training forward that may be repeated before its backward pass; 0
   /// if there is none.
   std::atomic<std::size_t> may_be_repeated_{0};
+  std::uint64_t failures_before_ = 0;  ///< FailedCalls when the last forward pass began
   // Of the last forward pass; empty if it failed, but for its error.
   std::optional<Backend::Saved> saved_;
   std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized

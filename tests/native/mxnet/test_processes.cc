@@ -20,6 +20,7 @@ namespace {
 constexpr int kProcesses = 3;
 constexpr int kProcessSet = 5;
 const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
+const Attributes kOfProcesses{{"process_set", std::to_string(kProcessSet)}};
 
 /// What takes the place of the other processes.
 class Others {
@@ -114,7 +115,7 @@ class Processes : public Library {
     }
   }
 
-  Layer layer{"bn", 3, 2, {}, {{"process_set", std::to_string(kProcessSet)}}};
+  Layer layer{"bn", 3, 2, {}, kOfProcesses};
   const Batch x{kTwo, 1};
 };
 
@@ -129,6 +130,27 @@ TEST_CASE_FIXTURE(Processes, "processes: an exchange that fails") {
                              "connection closed by peer"});
     }
   }
+  check_steps();
+}
+
+TEST_CASE_FIXTURE(Processes, "processes: a step that has failed gives the others no gradients") {
+  const Layer failing("failing", 3, 2, {}, kOfProcesses);
+  Layer local("local", 3, 2);
+  auto calls = layer.call(x.arrays);
+  auto local_calls = local.call(x.arrays);
+  const auto forward = local.check_outputs(x.values, local_calls);
+  layer.check_outputs(x.values, calls);
+  Others::get().fail("connection closed by peer");
+  check_error(failing.call(x.arrays)[0].out, {"connection closed by peer"});
+  for (std::size_t d = 0; d < kTwo.size(); ++d) {
+    calls[d].backward(x.arrays[d]);
+    local_calls[d].backward(x.arrays[d]);
+  }
+  for (const Call& call : calls) {
+    check_error(call.gradients[0], {"the step has failed already: SyncBatchNorm 'failing' round 0",
+                                    "connection closed by peer"});
+  }
+  local.check_gradients(forward, x.values, local_calls);
   check_steps();
 }
 

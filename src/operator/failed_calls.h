@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+namespace gluon_syncbn::op {
+
+/// Counts the calls of this process that fail.
+///
+/// MXNet skips all operations that depend on a failed one, but only until the program has read the
+/// error. Later operations of the step compute with arrays that no operation has written. The
+/// program has its error, but other processes have none: a step that has failed must not send them
+/// such gradients.
+class FailedCalls {
+ public:
+  static FailedCalls& instance();
+
+  std::uint64_t number();
+  /// Adds a call of a step that began when their number was `number`.
+  void add(const std::string& error, std::uint64_t number);
+  /// Throws the first error of the step that began when their number was `number`, if there is one.
+  void require_none_since(std::uint64_t number);
+
+ private:
+  std::mutex mutex_;
+  std::uint64_t number_ = 0;
+  std::string first_error_;  // of the last step that failed
+};
+
+}  // namespace gluon_syncbn::op
