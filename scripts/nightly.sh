@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that draw cases at random, with another seed and many more cases. Trains for long, and
-# trains every network of GluonCV. Takes about an hour on two cores.
+# Runs the tests that draw cases at random, with another seed and many more cases. Trains for long,
+# trains every network of GluonCV, and in several processes. Takes about an hour on two cores.
 #
 #   scripts/nightly.sh [SEED]    (default: today's date)
 #
@@ -39,6 +39,7 @@ part programs "TEST_CASES=2500 pytest -q --hypothesis-profile=nightly --hypothes
 --numprocesses 2 --timeout=0 -k any_ tests/layer tests/networks/test_drawn_networks.py"
 part soak "SOAK_STEPS=50000 pytest -q --numprocesses 2 --timeout=0 tests/layer/test_soak.py"
 part networks "pytest -q --numprocesses 2 --all-networks tests/networks"
+part processes "scripts/test.sh --cu112 --distributed"
 wait
 if compgen -G "$logs/*.failed" >/dev/null; then
   echo "nightly: seed $seed: failed:" "$logs"/*.failed
