@@ -12,15 +12,15 @@ std::uint64_t FailedCalls::number() {
   return number_;
 }
 
-void FailedCalls::add(const std::string& error, std::uint64_t number) {
+void FailedCalls::add(const std::string& error, std::uint64_t before) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (number_ == number) first_error_ = error;
+  if (number_ == before) first_error_ = error;
   ++number_;
 }
 
-void FailedCalls::require_none_since(std::uint64_t number) {
+void FailedCalls::require_none_since(std::uint64_t before) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (number_ > number) throw Error("the step has failed already: " + first_error_);
+  if (number_ > before) throw Error("the step has failed already: " + first_error_);
 }
 
 }  // namespace gluon_syncbn::op

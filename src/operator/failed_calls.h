@@ -16,11 +16,12 @@ class FailedCalls {
  public:
   static FailedCalls& instance();
 
+  /// How many calls have failed.
   std::uint64_t number();
-  /// Adds a call of a step that began when their number was `number`.
-  void add(const std::string& error, std::uint64_t number);
-  /// Throws the first error of the step that began when their number was `number`, if there is one.
-  void require_none_since(std::uint64_t number);
+  /// Adds a failed call of a step. `before` is number() at the beginning of the step.
+  void add(const std::string& error, std::uint64_t before);
+  /// Throws Error with the first error of the step, if a call has failed since its beginning.
+  void require_none_since(std::uint64_t before);
 
  private:
   std::mutex mutex_;

@@ -78,19 +78,6 @@ void enter_chosen_device() {
   if (!thread_context() && chosen.make_context() == cudaSuccess) thread_context() = &chosen;
 }
 
-}  // namespace
-
-struct CUmod_st {
-  std::string kernel;       // for an emulated kernel, its function and the type of its body
-  void* library = nullptr;  // for a compiled kernel
-};
-struct CUfunc_st {
-  bool is_of_mxnet;
-  std::function<cudaError_t(dim3 grid, dim3 block, cudaStream_t stream, void** arguments)> launch;
-};
-
-namespace {
-
 /// Owns modules and functions, which are never unloaded: a program may drop its pointers to them.
 template <class Loaded>
 Loaded* keep(Loaded loaded) {
@@ -101,6 +88,15 @@ Loaded* keep(Loaded loaded) {
 }
 
 }  // namespace
+
+struct CUmod_st {
+  std::string kernel;       // for an emulated kernel, its function and the type of its body
+  void* library = nullptr;  // for a compiled kernel
+};
+struct CUfunc_st {
+  bool is_of_mxnet;
+  std::function<cudaError_t(dim3 grid, dim3 block, cudaStream_t stream, void** arguments)> launch;
+};
 
 extern "C" {
 

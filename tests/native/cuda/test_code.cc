@@ -209,9 +209,9 @@ TEST_CASE_TEMPLATE("cuda code: forward loads the kernels of backward", T, float,
   const Setting devices("DEVICES", 64);
   // Several blocks, in both tilings.
   const Layout layouts[] = {{2, 3, 5000}, {3000, 8, 1}};
-  for (const bool is_matrix : {false, true}) {
-    const Layout& layout = layouts[is_matrix ? 1 : 0];
-    const Layout& other_layout = layouts[is_matrix ? 0 : 1];
+  for (const std::size_t at : {0, 1}) {
+    const Layout& layout = layouts[at];
+    const Layout& other_layout = layouts[1 - at];
     for (const ActType type : {ActType::kNone, ActType::kElu}) {
       for (const bool shortcut : {false, true}) {
         for (const bool in_place : {false, true}) {
