@@ -167,8 +167,7 @@ if [[ -n "${BUILD_FOR:-}" ]]; then
 fi
 
 if [[ $part != rest ]]; then
-  say "One GPU cannot show: reads between GPUs and NVLink, MXNet's memory pool and streams, NCCL, a GPU
-that is lost.
+  say "One GPU cannot show: several GPUs, MXNet's memory pool and streams, NCCL, a GPU that is lost.
 "
 fi
 facts=name,driver_version,compute_cap,clocks.sm,clocks.max.sm,clocks.mem,pstate,temperature.gpu
@@ -193,8 +192,6 @@ if [[ $part != rest ]]; then
   check "kernels compiled here" 40 env XDG_CACHE_HOME="$out/empty" "$binaries/cuda_tests" \
     "--test-case=cuda kernels: moments*,cuda backend*"
   figures "times" 60 "$binaries/time_gpu"
-  figures "times of messages on the GPU" 10 "$binaries/time_gpu" messages
-  figures "times of messages on the host" 10 env MXNET_ENABLE_GPU_P2P=0 "$binaries/time_gpu" messages
   if timeout 30 "$python" -c 'import torch' 2>>"$log"; then
     figures "PyTorch" 45 "$python" scripts/time_torch.py "$log"
   else

@@ -99,23 +99,20 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
   void sum() final {
     const OnDevice on_device(gpu_->stream()->ordinal());
     own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
-    sum_into({own_->values(), own_->copy(), layout_.channels}, scratch_of(gpu_));
+    sum_into({own_->values(), layout_.channels}, scratch_of(gpu_));
     own_->written();
   }
 
   void merge(const DevicePasses& passes, OnMerged then) final {
-    auto all = all_of(passes);
-    try {
-      for (const auto& each : all) each->leave_on_host();
-    } catch (const std::exception& error) {
-      return then({}, error.what());
-    }
-    gpu_->post([self = shared_from_this(), all = std::move(all), then = std::move(then)]() mutable {
+    gpu_->post([self = shared_from_this(), all = all_of(passes), then = std::move(then)]() mutable {
       PartialStatistics merged;
       std::string error;
       try {
         std::vector<PartialStatistics> copies;
-        for (const auto& each : all) copies.push_back(each->wait_for_copy());
+        for (const auto& each : all) {
+          each->wait();
+          copies.push_back(each->copy());
+        }
         merged = self->merged(copies);
       } catch (const std::exception& caught) {
         error = caught.what();
@@ -127,38 +124,21 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
     std::vector<GpuPartialStatisticsPtr> all;
-    std::optional<OnDevice> on_device;
-    bool would_wait = false;
     try {
-      if (processes.empty()) {
-        all = all_of(passes);
-        for (const auto& each : all) each->let_read(all);
-      } else {
-        all = {std::make_shared<GpuPartialStatistics>(gpu_, merged(processes))};
-      }
-      // Now, because memory that goes back to MXNet's pool can leave the thread on another GPU.
-      on_device.emplace(gpu_->stream()->ordinal());
-      for (const auto& each : all) {
-        would_wait = would_wait || (each != own_ && !each->is_written());
-      }
+      all = processes.empty()
+                ? all_of(passes)
+                : std::vector{std::make_shared<GpuPartialStatistics>(gpu_, merged(processes))};
     } catch (const std::exception& error) {
       for (const auto& pass : passes) pass->fail(error.what());
       return;
     }
     if (passes.size() == 1) return launch_rest(all);
     // The lock gives all GPUs one order of rounds, so shared running statistics stay equal.
-    auto lock = lock_results();
-    const auto post = [&all](GpuPass* pass) {
-      pass->gpu_->post([self = pass->shared_from_this(), all] { self->launch_rest(all); });
-    };
+    const auto lock = lock_results();
     for (const auto& pass : passes) {
-      if (pass.get() != this) post(&of(pass));
+      GpuPass& each = of(pass);
+      each.gpu_->post([self = each.shared_from_this(), all] { self->launch_rest(all); });
     }
-    // This GPU need not wait until its own thread wakes. But a thread of MXNet waits for no peer.
-    if (would_wait || !gpu_->take_turn()) return post(this);
-    if (lock) lock.unlock();
-    launch_rest(all);
-    gpu_->end_turn();
   }
 
   void fail(const std::string& error) final { complete_when_done(error); }
@@ -171,13 +151,13 @@ class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> 
 
   /// Returns the addresses and counts of the statistics in `all`. `read_` keeps the statistics
   /// until the pass is done.
-  Messages messages(const std::vector<GpuPartialStatisticsPtr>& all, const Scratch& scratch) {
+  static Messages messages(const std::vector<GpuPartialStatisticsPtr>& all) {
     if (all.size() > static_cast<std::size_t>(kMostDevices)) {
       throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
                   std::to_string(kMostDevices) + " GPU contexts can meet");
     }
     Messages messages{};
-    for (const auto& each : all) messages.add(each->read_by(gpu_, scratch), each->count());
+    for (const auto& each : all) messages.add(each->values(), each->count());
     return messages;
   }
 
@@ -263,8 +243,7 @@ class ForwardPass : public GpuPass {
     std::int64_t count = 0;
     for (const auto& each : all) count += each->count();
     *work_.saved = {statistics, count};
-    const Scratch scratch = scratch_of(gpu());
-    const Messages messages = this->messages(all, scratch);
+    const Messages messages = GpuPass::messages(all);
     launch_forward(gpu(), work_, *statistics, &messages, count > 0);
   }
 
@@ -306,9 +285,8 @@ class BackwardPass : public GpuPass {
     dispatch(work_.data.dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
       using P = typename decltype(types)::Parameter;
-      const Scratch scratch = scratch_of(gpu());
       BackwardMerge<P> merge{};
-      if (work_.saved.count > 0) merge.messages = messages(all, scratch);
+      if (work_.saved.count > 0) merge.messages = messages(all);
       merge.own = own();
       merge.channels = statistics_.channels;
       merge.mean = statistics_.arrays().mean;
@@ -323,7 +301,7 @@ class BackwardPass : public GpuPass {
       merge.beta_gradient = work_.beta_gradient<P>();
       cuda::input_gradient(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x),
                            layout(), merge, gradients.write_data, static_cast<T*>(gradients.data),
-                           scratch, gpu()->stream(), gate<T>(), gradients.write_shortcut,
+                           scratch_of(gpu()), gpu()->stream(), gate<T>(), gradients.write_shortcut,
                            static_cast<T*>(gradients.shortcut));
     });
   }

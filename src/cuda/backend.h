@@ -7,9 +7,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// The backend of the context gpu(index). Callers wait for a GPU only where two GPUs meet for the
-/// first time; the context's thread waits for the rest. Throws Error, which begins with `layer`, if
-/// there is no such GPU.
+/// The backend of the context gpu(index), whose thread waits for GPUs. Callers wait for none.
+/// Throws Error, which begins with `layer`, if there is no such GPU.
 std::shared_ptr<Backend> backend_of(int index, const std::string& layer);
 
 }  // namespace gluon_syncbn::cuda

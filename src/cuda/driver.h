@@ -25,7 +25,6 @@ enum Result {
   kNoBinaryForGpu = 209,
   kUnsupportedPtxVersion = 222,
   kNotReady = 600,
-  kPeerAccessAlreadyEnabled = 704,
 };
 // Attributes and flags.
 constexpr int kComputeCapabilityMajor = 75;
@@ -46,11 +45,9 @@ constexpr unsigned kDeviceMap = 2;
   CALL(cuDeviceGet, device, int* device, int ordinal)                                           \
   CALL(cuDeviceGetName, device_name, char* name, int bytes, int device)                         \
   CALL(cuDeviceGetAttribute, attribute, int* value, int attribute, int device)                  \
-  CALL(cuDeviceCanAccessPeer, can_access_peer, int* can, int reader, int owner)                 \
   CALL(cuDevicePrimaryCtxRetain, retain_context, CUctx_st** context, int device)                \
   CALL(cuCtxGetCurrent, context, CUctx_st** context)                                            \
   CALL(cuCtxSetCurrent, set_context, CUctx_st* context)                                         \
-  CALL(cuCtxEnablePeerAccess, enable_peer_access, CUctx_st* owner, unsigned flags)              \
   CALL(cuCtxGetStreamPriorityRange, stream_priorities, int* least, int* greatest)               \
   CALL(cuStreamCreateWithPriority, create_stream, CUstream_st** stream, unsigned flags,         \
        int priority)                                                                            \

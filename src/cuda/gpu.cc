@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <system_error>
@@ -14,10 +13,7 @@
 
 #include "common/error.h"
 #include "common/per_process.h"
-#include "common/report.h"
 #include "common/watchdog.h"
-#include "cuda/kernel.h"
-#include "cuda/kernels/per_channel.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -56,12 +52,6 @@ int ordinal_of(int index) {
   return index % count;
 }
 
-/// Users set MXNET_ENABLE_GPU_P2P=0 where CUDA reports peer access that does not work.
-bool peer_access_is_off() {
-  const char* value = std::getenv("MXNET_ENABLE_GPU_P2P");
-  return value && *value && std::atoi(value) == 0;
-}
-
 }  // namespace
 
 bool wait_until_reached(const Event& event, double limit) {
@@ -88,13 +78,9 @@ Gpu& Gpu::of(int index) {
 Gpu::Gpu(int index, int ordinal)
     : index_(index),
       ordinal_(ordinal),
-      has_peer_access_(!peer_access_is_off()),
-      messages_to_host_(!has_peer_access_),
-      reading_(static_cast<std::size_t>(device_count())),
+      has_peers_(device_count() > 1),
       stream_(ordinal),
       memories_(index, &stream_) {
-  // try_reading() must not load its kernel (load_kernels() says why).
-  if (has_peers()) Kernel::of<PerChannel<ReadNumbers>>().load(ordinal);
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
@@ -116,65 +102,6 @@ std::shared_ptr<Event> Gpu::event() {
   return events_.take([this] { return std::make_unique<Event>(ordinal_); });
 }
 
-Gpu::MessageMemory Gpu::message(std::size_t doubles) {
-  return {memory(doubles), messages_to_host_ ? host_memory(doubles) : Pool<Memory>::Lease(),
-          event()};
-}
-
-bool Gpu::reads(Gpu* owner) {
-  if (owner == this) return true;
-  if (!has_peer_access_) return false;
-  if (owner->ordinal_ == ordinal_) return true;
-  auto& reading = reading_.at(static_cast<std::size_t>(owner->ordinal_));
-  if (reading == Reading::kNotTried) reading = try_reading(owner);
-  if (reading != Reading::kHangs) return reading == Reading::kWorks;
-  std::ostringstream text;
-  text << "gpu(" << index_ << ") has waited " << Watchdog::instance().timeout()
-       << " s for its first read of the memory of gpu(" << owner->index_
-       << "): peer access between them does not work; set MXNET_ENABLE_GPU_P2P=0";
-  throw Error(text.str());
-}
-
-Gpu::Reading Gpu::try_reading(Gpu* owner) {
-  if (!enable_reading(ordinal_, owner->ordinal_)) return Reading::kFails;
-  // The check has a stream of its own. If the kernel hangs, the streams of the contexts go on.
-  struct Check {
-    Stream stream;
-    Event end;
-    std::unique_ptr<Memory> there;
-    Pool<Memory>::Lease here;
-  };
-  std::vector<double> numbers(1024);
-  std::iota(numbers.begin(), numbers.end(), 1 + owner->ordinal_);
-  const std::size_t bytes = numbers.size() * sizeof(double);
-  const std::shared_ptr<Check> check(new Check{
-      Stream(ordinal_), Event(ordinal_), owner->memories_.allocate(Memory::Place::kDevice, bytes),
-      host_memory(numbers.size())});
-  auto* read = static_cast<double*>(check->here->data());
-  std::copy(numbers.begin(), numbers.end(), read);
-  Stream writing(owner->ordinal_);
-  writing.copy(check->there->data(), read, bytes);
-  writing.synchronize();
-  std::fill_n(read, numbers.size(), 0.0);
-  const PerChannel<ReadNumbers> body{{static_cast<const double*>(check->there->data()), read},
-                                     static_cast<std::int64_t>(numbers.size())};
-  const OnDevice on_device(ordinal_);
-  launch(body, body.blocks(), &check->stream);
-  check->end.record(&check->stream);
-  if (!wait_until_reached(check->end, Watchdog::instance().timeout())) {
-    // To free its memory would wait for the kernel.
-    const std::lock_guard<std::mutex> lock(mutex_);
-    hanging_checks_.push_back(check);
-    return Reading::kHangs;
-  }
-  if (std::equal(numbers.begin(), numbers.end(), read)) return Reading::kWorks;
-  report("warning: gpu(" + std::to_string(index_) +
-         ") reads wrong numbers from the memory of gpu(" + std::to_string(owner->index_) +
-         "), though CUDA reports peer access. This library reads them from memory of the host "
-         "now; set MXNET_ENABLE_GPU_P2P=0 for MXNet");
-  return Reading::kFails;
-}
-
 void Gpu::wait_for(const Event& event) const {
   const double limit = Watchdog::instance().timeout();
   if (wait_until_reached(event, limit)) return;
@@ -188,18 +115,6 @@ void Gpu::post(std::function<void()> task) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
-  }
-  wake_.notify_one();
-}
-
-bool Gpu::take_turn() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return tasks_.empty() && !std::exchange(is_taken_, true);
-}
-void Gpu::end_turn() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_taken_ = false;
   }
   wake_.notify_one();
 }
@@ -247,15 +162,14 @@ void Gpu::run() {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       const auto begin = Clock::now();
-      const auto has_turn = [this] { return !is_taken_ && (ends_ || !tasks_.empty()); };
-      while (!has_turn() && Clock::now() - begin < kWithoutSleep) {
+      const auto may_go_on = [this] { return ends_ || !tasks_.empty(); };
+      while (!may_go_on() && Clock::now() - begin < kWithoutSleep) {
         lock.unlock();
         pause(begin);
         lock.lock();
       }
-      wake_.wait(lock, has_turn);
+      wake_.wait(lock, may_go_on);
       if (tasks_.empty()) return;
-      is_taken_ = true;
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
@@ -263,7 +177,6 @@ void Gpu::run() {
     std::optional<OnDevice> on_device;
     select(&on_device);
     task();
-    end_turn();
   }
 }
 

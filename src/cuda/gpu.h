@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -9,7 +8,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "cuda/memory.h"
 #include "cuda/runtime.h"
@@ -38,7 +36,7 @@ class Gpu {
 
   Stream* stream() { return &stream_; }
   /// Whether the machine has other GPUs, and so perhaps NCCL.
-  bool has_peers() const { return reading_.size() > 1; }
+  bool has_peers() const { return has_peers_; }
 
   /// Leases memory for at least `doubles` numbers. A lease may end while work on the stream still
   /// uses the memory, because only later work of this stream leases it again.
@@ -52,21 +50,7 @@ class Gpu {
     return memories_.take(Memory::Place::kHost, doubles);
   }
 
-  /// The memory of a message, which kernels of other GPUs read. GPUs that cannot read it read a
-  /// second place. `written` is an event after the kernels that write both.
-  struct MessageMemory {
-    Pool<Memory>::Lease memory;
-    Pool<Memory>::Lease on_host;     ///< null if all GPUs can read the memory
-    std::shared_ptr<Event> written;  ///< null if the host has written the memory
-  };
-  MessageMemory message(std::size_t doubles);
-
-  /// Whether kernels of this GPU can read memory of `owner`. The first call for a GPU enables peer
-  /// access if possible, and checks it. Throws Error if the check takes longer than the timeout of
-  /// devices.
-  bool reads(Gpu* owner);
-  /// Gives later messages of this GPU a second place.
-  void write_messages_to_host() { messages_to_host_ = true; }
+  std::shared_ptr<Event> event();
 
   /// Blocks the calling thread until the work of this GPU before `event` is done. Throws the error
   /// of that work, or Error after the timeout of devices.
@@ -74,33 +58,21 @@ class Gpu {
 
   /// Queues `task`, which must not throw. The context's thread runs tasks in the order of calls.
   void post(std::function<void()> task);
-  /// Whether the calling thread may do now what it would post, because no task is queued or runs.
-  /// Then it must call end_turn(), and no task runs until then.
-  bool take_turn();
-  void end_turn();
   /// Calls `done` on the same thread after all work that is on the stream now, with the error of
   /// that work. Does not throw, and calls `done` in every case.
   void when_done(Done done);
 
  private:
-  enum class Reading : char { kNotTried, kWorks, kFails, kHangs };
-  Reading try_reading(Gpu* owner);
-  std::shared_ptr<Event> event();
   void run();
 
   const int index_;
   const int ordinal_;
-  const bool has_peer_access_;
-  std::atomic<bool> messages_to_host_;
-  std::vector<std::atomic<Reading>> reading_;  // by ordinal of the owner
+  const bool has_peers_;
   Stream stream_;
   Memories memories_;
   Pool<Event> events_;
-  // Guards the next four members.
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<void>> hanging_checks_;  // of peer access, whose kernels do not end
+  std::mutex mutex_;  // guards the next two members
   bool ends_ = false;
-  bool is_taken_ = false;  // a task runs, or a thread has taken its turn
   std::deque<std::function<void()>> tasks_;
   std::condition_variable wake_;
   std::thread thread_;

@@ -62,10 +62,9 @@ class Memories {
 
   /// Leases memory for at least `doubles` numbers. Throws OutOfMemory.
   Pool<Memory>::Lease take(Memory::Place place, std::size_t doubles);
-  /// Allocates memory outside the pools. No queued kernel uses it yet. Throws OutOfMemory.
-  std::unique_ptr<Memory> allocate(Memory::Place place, std::size_t bytes);
 
  private:
+  std::unique_ptr<Memory> allocate(Memory::Place place, std::size_t bytes);
   void give_back_free(Memory::Place place);
 
   const int index_;

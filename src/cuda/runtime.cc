@@ -118,17 +118,6 @@ std::string describe_devices() {
   return count ? text.str() : "none";
 }
 
-bool enable_reading(int reader, int owner) {
-  int possible = 0;
-  check(driver().can_access_peer(&possible, device_of(reader), device_of(owner)),
-        "cuDeviceCanAccessPeer", reader);
-  if (!possible) return false;
-  const OnDevice on_device(reader);
-  const int status = driver().enable_peer_access(context_of(owner), 0);
-  // Any other error means no access: too many peers, or a machine that promises too much.
-  return status == kSuccess || status == kPeerAccessAlreadyEnabled;
-}
-
 Event::Event(int ordinal) : ordinal_(ordinal) {
   const OnDevice on_device(ordinal);
   check(driver().create_event(&event_, kDisableTiming), "cuEventCreate", ordinal);

@@ -31,10 +31,6 @@ int compute_capability(int ordinal);
 /// Lists the GPUs of device_count() by name, or says why there is none.
 std::string describe_devices();
 
-/// Enables kernels of GPU `reader` to read the memory of another GPU `owner`, if that is possible.
-/// This makes a context on both. Returns whether they can.
-bool enable_reading(int reader, int owner);
-
 /// Selects a GPU for the calling thread. Every function below does so for itself, and a scope
 /// around several of them does it once. The destructor restores the former selection, even none,
 /// and makes no context on another GPU.

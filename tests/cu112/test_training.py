@@ -68,21 +68,6 @@ def test_exported(tmp_path, trained):
     np.testing.assert_allclose(*outs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("peers", [0, 1])
-def test_with_and_without_peer_access(peers):
-    assert not run_python(COMPARED, FAKE_CUDA_PEERS=str(peers)).stdout
-
-
-def test_peer_access_that_is_reported_and_broken():
-    run_python(COMPARED, FAKE_CUDA_PEERS="2", MXNET_ENABLE_GPU_P2P="0")
-    # With nothing set, the layer sees it. MXNet does not.
-    result = run_python(
-        "from tests.cu112.faults import *; require_that_it_works([0, 1])", FAKE_CUDA_PEERS="2"
-    )
-    for reader in (0, 1):
-        assert f"warning: gpu({reader}) reads wrong numbers from the" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

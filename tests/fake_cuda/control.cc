@@ -23,7 +23,6 @@ struct Table {
       {"VERSION", &settings.version},
       {"MEMORY", &settings.memory},
       {"DELAY", &settings.delay},
-      {"PEERS", &settings.peers},
       {"QUEUES", &settings.queues},
       {"ORDER", &settings.order},
       {"CAPABILITY", &settings.capability},
@@ -184,9 +183,6 @@ long fakeCudaCountHere(const char* call) {
   return books().calls_of_threads[std::this_thread::get_id()][call];
 }
 
-void fakeCudaSetLink(int reader, int owner, int linked) {
-  fake_cuda::set_link(reader, owner, linked != 0);
-}
 int fakeCudaHasContext(int ordinal) { return fake_cuda::device(ordinal).has_context(); }
 
 }  // extern "C"

@@ -21,9 +21,6 @@ struct Settings {
   Setting memory{4096};    ///< MiB of each device
   Setting delay{
       100};  ///< each operation of a stream waits up to so many microseconds before it runs
-  /// 0: no peer access, 1: it works, 2: it is reported but reads what is no number, 3: it is
-  /// reported but a kernel that reads there does not end before this setting changes
-  Setting peers{1};
   /// Streams of a device share so many hardware queues, by the order in which they are made.
   Setting queues{8};
   Setting order{0};          ///< of emulated kernels (emulated_kernel.h)

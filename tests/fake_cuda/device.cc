@@ -13,30 +13,7 @@ namespace {
 
 constexpr int kMostDevices = 64;
 
-/// Pairs of devices that do not reach each other.
-struct Links {
-  std::mutex mutex;
-  std::set<std::pair<int, int>> missing;
-};
-Links& links() {
-  static Links& the = *new Links;
-  return the;
-}
-
 }  // namespace
-
-bool is_linked(int ordinal, int peer) {
-  const std::lock_guard<std::mutex> lock(links().mutex);
-  return ordinal != peer && settings().peers != 0 && !links().missing.count({ordinal, peer});
-}
-void set_link(int ordinal, int peer, bool linked) {
-  const std::lock_guard<std::mutex> lock(links().mutex);
-  if (linked) {
-    links().missing.erase({ordinal, peer});
-  } else {
-    links().missing.insert({ordinal, peer});
-  }
-}
 
 bool exists(int ordinal) {
   return ordinal >= 0 && ordinal < kMostDevices && ordinal < settings().devices;
@@ -68,7 +45,7 @@ bool Device::has_context() {
 }
 
 cudaError_t Device::enable_peer(int peer) {
-  if (!is_linked(ordinal_, peer)) return cudaErrorPeerAccessUnsupported;
+  if (peer == ordinal_) return cudaErrorPeerAccessUnsupported;
   // The driver needs the contexts of both.
   const cudaError_t status = device(peer).make_context();
   if (status != cudaSuccess) return status;

@@ -57,8 +57,4 @@ class Device {
 Device& device(int ordinal);
 bool exists(int ordinal);
 
-/// Whether the machine lets a device reach the memory of a peer, once that is enabled.
-bool is_linked(int ordinal, int peer);
-void set_link(int ordinal, int peer, bool linked);
-
 }  // namespace fake_cuda

@@ -31,10 +31,6 @@ long fakeCudaCount(const char* call, int device);
 /// How often the calling thread made a call.
 long fakeCudaCountHere(const char* call);
 
-/// Whether `reader` reaches the memory of `owner` where the setting PEERS allows it. At first all
-/// devices reach each other.
-void fakeCudaSetLink(int reader, int owner, int linked);
-
 int fakeCudaHasContext(int device);
 
 /// Puts a kernel of a test on the stream: `run` gets a copy of the arguments, in which addresses of

@@ -42,22 +42,9 @@ bool fits(cudaMemcpyKind kind, const End& to, const End& from) {
   }
 }
 
-/// Whether data between the two devices gets lost: directly, where that is broken.
-bool gets_lost(const End& to, const End& from) {
-  if (settings().peers != 2 || !to.on_device() || !from.on_device()) return false;
-  const int a = to.allocation->ordinal;
-  const int b = from.allocation->ordinal;
-  return a != b && (device(a).reaches(b) || device(b).reaches(a));
-}
-
-void move(const Block& block, bool lost) {
+void move(const Block& block) {
   for (std::size_t row = 0; row < block.height; ++row) {
-    char* to = block.to + row * block.to_pitch;
-    if (lost) {
-      std::memset(to, kFresh, block.width);
-    } else {
-      std::memcpy(to, block.from + row * block.from_pitch, block.width);
-    }
+    std::memcpy(block.to + row * block.to_pitch, block.from + row * block.from_pitch, block.width);
   }
 }
 
@@ -72,7 +59,6 @@ cudaError_t copy(Block block, cudaMemcpyKind kind, cudaStream_t stream) {
       !from.holds(block.from, span(block.from_pitch, block.width, block.height))) {
     return cudaErrorInvalidValue;
   }
-  const bool lost = gets_lost(to, from);
   const bool between_hosts = !to.on_device() && !from.on_device();
   if (to.on_device() && !from.on_device() && !from.pinned()) {
     std::vector<char> staged;
@@ -83,10 +69,10 @@ cudaError_t copy(Block block, cudaMemcpyKind kind, cudaStream_t stream) {
     block.from_pitch = block.width;
     return put(stream, {"copy", [block, staged = std::move(staged)]() mutable {
                           block.from = staged.data();
-                          move(block, false);
+                          move(block);
                         }});
   }
-  const cudaError_t status = put(stream, {"copy", [block, lost] { move(block, lost); }});
+  const cudaError_t status = put(stream, {"copy", [block] { move(block); }});
   if (status != cudaSuccess) return status;
   const bool to_pageable = !to.on_device() && !to.pinned();
   return to_pageable || between_hosts ? synchronize(stream) : cudaSuccess;

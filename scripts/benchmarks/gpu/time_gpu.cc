@@ -1,8 +1,6 @@
 // Times the GPU backend on one GPU: each phase of a pass by the GPU's clock, and whole rounds of 1
-// to 8 contexts by the host's. "time_gpu messages" times only rounds of 8 contexts with many
-// channels, whose messages lie on the host if MXNET_ENABLE_GPU_P2P=0. "time_gpu once" takes two
-// steps of two cases, for a profiler. "time_gpu small" takes tiny arrays and few rounds, to see
-// that the program runs.
+// to 8 contexts by the host's. "time_gpu once" takes two steps of two cases, for a profiler.
+// "time_gpu small" takes tiny arrays and few rounds, to see that the program runs.
 
 #include <dlfcn.h>
 
@@ -380,10 +378,9 @@ void run_once() {
   }
 }
 
-void run(bool small, bool messages) {
+void run(bool small) {
   setenv("CUDA_VISIBLE_DEVICES", "0", 0);
   setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1);
-  if (messages) return time_rounds({2, 2048, 8}, {8}, 500);
   std::printf("%s\n\n| case | arrays | phase | us (quartiles) | GB/s | of a copy's |\n%s\n",
               cuda::describe_devices().c_str(), "| --- | --- | --- | --- | --- | --- |");
   for (Case given : cases()) {
@@ -393,8 +390,8 @@ void run(bool small, bool messages) {
     }
     time_phases(given, small);
   }
-  if (small) time_rounds({2, 2048, 8}, {2}, 3);
   time_rounds({2, 64, 8}, {1, 2, 4, 8}, small ? 3 : 2000);
+  time_rounds({2, 2048, 8}, {small ? 2u : 8u}, small ? 3 : 500);
   if (!small) time_rounds({16, 256, 120}, {1, 2, 8}, 50);  // kernels that take longer than waits
 }
 
@@ -408,7 +405,7 @@ int main(int count, char** words) {
     if (what == "once") {
       gluon_syncbn::tests::run_once();
     } else {
-      gluon_syncbn::tests::run(what == "small", what == "messages");
+      gluon_syncbn::tests::run(what == "small");
     }
     return 0;
   } catch (const std::exception& error) {

@@ -16,16 +16,12 @@ struct Pair {
 /// A message that a kernel writes: two numbers per channel, all first numbers, then all second
 /// numbers.
 struct Message {
-  double* first;
-  double* copy;       // a second place; null: none
-  std::int64_t size;  // channels
+  double* numbers;
+  std::int64_t channels;
 
-  void put(std::int64_t i, const Pair& pair) const {
-    first[i] = pair.first;
-    first[size + i] = pair.second;
-    if (!copy) return;
-    copy[i] = pair.first;
-    copy[size + i] = pair.second;
+  void put(std::int64_t c, const Pair& pair) const {
+    numbers[c] = pair.first;
+    numbers[channels + c] = pair.second;
   }
 };
 

@@ -29,14 +29,4 @@ struct PerChannel {
   }
 };
 
-/// Reads numbers from the memory of another GPU, to check peer access.
-struct ReadNumbers {
-  static constexpr const char* kName = "check of peer access";
-
-  const double* from;
-  double* to;
-
-  void compute(std::int64_t i) const { to[i] = from[i]; }
-};
-
 }  // namespace gluon_syncbn::cuda

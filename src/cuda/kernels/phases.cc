@@ -89,11 +89,8 @@ void reduce(const Layout& layout, const double* statistic,
             const typename Accumulator<Real<T>>::Gate& gate, const Scratch& scratch,
             const Message& message, Stream* stream, const T* first, const Others*... others) {
   if (layout.is_empty()) {
-    const std::size_t bytes = 2 * static_cast<std::size_t>(layout.channels) * sizeof(double);
-    for (double* place : {message.first, message.copy}) {
-      if (place) stream->zero(place, bytes);
-    }
-    return;
+    return stream->zero(message.numbers,
+                        2 * static_cast<std::size_t>(layout.channels) * sizeof(double));
   }
   AlignedArrays<T> arrays(layout, scratch, stream, first);
   const std::array<const T*, 1 + sizeof...(Others)> inputs{arrays.input(first),

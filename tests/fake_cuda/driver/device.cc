@@ -65,13 +65,6 @@ cudaError_t cuDeviceGetAttribute(int* value, int attribute, int ordinal) {
                      [=] { return fake_cuda::attribute(value, attribute, ordinal); });
 }
 
-cudaError_t cuDeviceCanAccessPeer(int* can, int ordinal, int peer) {
-  return driver_call("cuDeviceCanAccessPeer", Needs::kDriver, [=] {
-    *can = fake_cuda::is_linked(ordinal, peer);
-    return cudaSuccess;
-  });
-}
-
 cudaError_t cuDevicePrimaryCtxRetain(Device** context, int ordinal) {
   return driver_call("cuDevicePrimaryCtxRetain", Needs::kDriver, [=] {
     *context = &device(ordinal);
@@ -89,15 +82,6 @@ cudaError_t cuCtxSetCurrent(Device* context) {
   if (context && !context->has_context()) return cudaErrorInvalidContext;
   fake_cuda::thread_context() = context;
   return cudaSuccess;
-}
-
-cudaError_t cuCtxEnablePeerAccess(Device* peer, unsigned flags) {
-  return in_context("cuCtxEnablePeerAccess", [=] {
-    if (flags != 0) return cudaErrorInvalidValue;
-    Device* const reader = fake_cuda::thread_context();
-    fake_cuda::wait_in_driver(reader);
-    return reader->enable_peer(peer->ordinal());
-  });
 }
 
 }  // extern "C"

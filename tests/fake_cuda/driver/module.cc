@@ -4,13 +4,11 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
-#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,42 +25,25 @@ using fake_cuda::thread_context;
 
 namespace {
 
-/// Arguments of a kernel, and the memory that it finds where it reads a peer's memory in vain.
-struct Arguments {
-  std::vector<char> bytes;
-  std::vector<std::vector<char>> shadows;
-  bool legal = true;
-  bool hangs = false;
-};
-
-/// Looks for addresses among the arguments, as a GPU meets them when it uses them.
-Arguments reachable_by(Device* device, std::vector<char> bytes) {
-  Arguments arguments;
-  arguments.bytes = std::move(bytes);
-  for (std::size_t at = 0; at + sizeof(char*) <= arguments.bytes.size(); at += sizeof(char*)) {
+/// Whether the device reaches all addresses among the arguments, as a GPU meets them when it uses
+/// them.
+bool reaches_all(Device* device, const std::vector<char>& arguments) {
+  for (std::size_t at = 0; at + sizeof(char*) <= arguments.size(); at += sizeof(char*)) {
     char* address = nullptr;
-    std::memcpy(&address, arguments.bytes.data() + at, sizeof address);
+    std::memcpy(&address, arguments.data() + at, sizeof address);
     const auto found = fake_cuda::find(address);
-    if (!found || found->ordinal < 0 || found->ordinal == device->ordinal()) continue;
-    if (!device->reaches(found->ordinal)) arguments.legal = false;
-    if (fake_cuda::settings().peers == 3) arguments.hangs = true;
-    if (fake_cuda::settings().peers != 2) continue;
-    arguments.shadows.emplace_back(found->bytes, static_cast<char>(fake_cuda::kFresh));
-    char* shadow = arguments.shadows.back().data() + (address - found->begin);
-    std::memcpy(arguments.bytes.data() + at, &shadow, sizeof shadow);
+    if (found && found->ordinal >= 0 && !device->reaches(found->ordinal)) return false;
   }
-  return arguments;
+  return true;
 }
 
 cudaError_t put_with_addresses(cudaStream_t stream, std::vector<char> given,
                                std::function<void(const void* arguments)> run) {
   Device* const device = fake_cuda::device_of(stream);
-  return fake_cuda::put_kernel(stream, [=, arguments = reachable_by(device, std::move(given))] {
-    if (!arguments.legal) return device->break_with(cudaErrorIllegalAddress);
-    while (arguments.hangs && fake_cuda::settings().peers == 3) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    run(arguments.bytes.data());
+  const bool is_legal = reaches_all(device, given);
+  return fake_cuda::put_kernel(stream, [=, arguments = std::move(given)] {
+    if (!is_legal) return device->break_with(cudaErrorIllegalAddress);
+    run(arguments.data());
   });
 }
 

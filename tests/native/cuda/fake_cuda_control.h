@@ -28,25 +28,6 @@ class Faults {
   Faults& operator=(const Faults&) = delete;
 };
 
-/// Eight GPUs as those of NVIDIA's DGX-1 (a hybrid cube mesh): each reaches the others of its half,
-/// and the one at its place in the other half.
-class CubeMesh {
- public:
-  CubeMesh() { set(0); }
-  ~CubeMesh() { set(1); }
-  CubeMesh(const CubeMesh&) = delete;
-  CubeMesh& operator=(const CubeMesh&) = delete;
-
- private:
-  static void set(int linked) {
-    for (int a = 0; a < 8; ++a) {
-      for (int b = 0; b < 8; ++b) {
-        if (a / 4 != b / 4 && a % 4 != b % 4) fakeCudaSetLink(a, b, linked);
-      }
-    }
-  }
-};
-
 // How often the library has called the driver so far, on all GPUs.
 
 inline long copies() { return fakeCudaCount("cuMemcpyAsync", -1); }
@@ -56,7 +37,5 @@ inline long launches() {
   return fakeCudaCount("cuLaunchKernel", -1) + fakeCudaCount("cuMemsetD8Async", -1);
 }
 inline long loads() { return fakeCudaCount("cuModuleLoadData", -1); }
-/// Of a GPU with another that it is to read.
-inline long meetings() { return fakeCudaCount("cuDeviceCanAccessPeer", -1); }
 
 }  // namespace gluon_syncbn::tests

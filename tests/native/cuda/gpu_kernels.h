@@ -79,7 +79,7 @@ class GpuPhases {
     const Array<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
     on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
       cuda::gradient_sums(dy, x, given_.layout, mean_.data(), scratch_,
-                          {found.data(), nullptr, given_.layout.channels}, stream_, gate);
+                          {found.data(), given_.layout.channels}, stream_, gate);
     });
     return found.values();
   }
@@ -205,12 +205,9 @@ class GpuKernels {
     const Array<T> on_device(&stream_, x.elements, offset_of(number));
     const auto channels = static_cast<std::size_t>(x.layout.channels);
     const Array<double> message(&stream_, std::vector<double>(2 * channels, -1));
-    const Array<double> copy(&stream_, std::vector<double>(2 * channels, -1));
-    cuda::moments(on_device.data(), x.layout, scratch,
-                  {message.data(), copy.data(), x.layout.channels}, &stream_);
-    const auto found = message.values();
-    REQUIRE(same_bits(copy.values(), found));
-    return found;
+    cuda::moments(on_device.data(), x.layout, scratch, {message.data(), x.layout.channels},
+                  &stream_);
+    return message.values();
   }
   GpuPhases<T> phases(const LayerCase<T>& given, std::uint32_t number = 1) {
     return {&stream_, given, number};

@@ -53,7 +53,7 @@ std::string error_of(const std::function<void()>& task) {
 }
 
 const cuda::KernelSource& a_source() {
-  return cuda::Kernel::of<cuda::PerChannel<cuda::ReadNumbers>>().source();
+  return cuda::Kernel::of<cuda::PerChannel<cuda::CountBatch<float>>>().source();
 }
 
 int next_gpu = 16;            // the first that no other test uses; each test takes new ones
@@ -179,7 +179,7 @@ TEST_CASE("cuda code: a kernel that does not compile is an error, and its log is
   const std::string error = error_of([&] { cuda::code_of(unknown, "sm_80"); });
   CHECK(contains(error, "NVRTC 11.99 ("));
   CHECK(contains(error,
-                 "/libnvrtc.so.11.2) does not compile 'check_of_peer_access' for sm_80; its log "
+                 "/libnvrtc.so.11.2) does not compile 'number_of_batches' for sm_80; its log "
                  "has been printed"));
   CHECK(contains(errors.text(), ", gluon_syncbn::cuda::Nothing)"));
   CHECK(contains(errors.text(), "has no such kernel"));
@@ -188,9 +188,9 @@ TEST_CASE("cuda code: a kernel that does not compile is an error, and its log is
 TEST_CASE("cuda code: a driver that is too old for the code of NVRTC is named") {
   const Setting devices("DEVICES", next_gpu + 1);
   const Faults too_old("cuModuleLoadData=222");
-  auto& kernel = cuda::Kernel::of<cuda::PerChannel<cuda::ReadNumbers>>();
+  auto& kernel = cuda::Kernel::of<cuda::PerChannel<cuda::CountBatch<float>>>();
   const std::string error = error_of([&] { kernel.load(next_gpu); });
-  CHECK(contains(error, "CUDA: kernel 'check of peer access' on gpu("));
+  CHECK(contains(error, "CUDA: kernel 'number of batches' on gpu("));
   CHECK(contains(error, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"));
   CHECK(contains(error, "; the driver is for CUDA up to 11.2, and NVRTC 11.99 ("));
   CHECK(contains(error, ": install a newer driver, or an MXNet with an earlier NVRTC"));

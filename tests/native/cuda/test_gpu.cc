@@ -1,4 +1,4 @@
-// The library's part of one GPU context: memory, messages, and the thread that completes work.
+// The library's part of one GPU context: memory, events, and the thread that completes work.
 
 #include <doctest/doctest.h>
 
@@ -153,32 +153,20 @@ TEST_CASE("cuda gpu: memory goes back to the host program after the work that us
   CHECK(at_return == 0);
 }
 
-TEST_CASE("cuda gpu: the check of peer access uses memory that no other work writes") {
-  const Setting devices("DEVICES", 2);
-  cuda::Gpu owner(kIndex + 2, 0);
-  cuda::Gpu reader(kIndex + 3, 1);
-  const Setting slow("DELAY", 2000);
-  {
-    const auto memory = owner.memory(1024);  // as many doubles as the check reads
-    for (int i = 0; i < 20; ++i) owner.stream()->zero(memory->data(), memory->bytes());
-  }
-  CHECK(reader.reads(&owner));
-}
-
 TEST_CASE("cuda gpu: a thread that waits for work asks CUDA seldom, and lets launches through") {
   cuda::Gpu gpu(kIndex, 0);
   const auto memory = gpu.memory(1);
-  const auto message = gpu.message(1);
+  const auto event = gpu.event();
   const auto questions = [&] {
     const long before = fakeCudaCountHere("cuEventQuery");
     const cuda::OnDevice on_device(0);
-    CHECK(wait_until_reached(*message.written));
+    CHECK(wait_until_reached(*event));
     return fakeCudaCountHere("cuEventQuery") - before;
   };
   CHECK(questions() == 1);
   const Setting slow("DELAY", 2000);
   for (int i = 0; i < 20; ++i) gpu.stream()->zero(memory->data(), sizeof(double));
-  message.written->record(gpu.stream());
+  event->record(gpu.stream());
   const long asked = questions();  // for some 20 ms
   CHECK(asked > 1);
   CHECK(asked < 1000);
@@ -195,8 +183,7 @@ TEST_CASE("cuda gpu: without an event the thread waits for all work there is") {
     *number = 1;
     gpu.stream()->zero(memory->data(), sizeof(double));
     gpu.stream()->copy(number, memory->data(), sizeof(double));
-    const cuda::Gpu::MessageMemory kept[] = {gpu.message(1),
-                                             gpu.message(1)};  // with all events there are
+    const std::shared_ptr<cuda::Event> kept[] = {gpu.event(), gpu.event()};  // all there are
     fakeCudaInject(fault.c_str());
     Finishes finishes;
     gpu.when_done([&, done = finishes.one()](const std::string& error) {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "cuda/fake_cuda_control.h"
 #include "cuda/gpu.h"
 #include "cuda/kernel.h"
+#include "cuda/kernels/merge_devices.h"
 #include "cuda/kernels/per_channel.h"
 #include "cuda/runtime.h"
 #include "support/ranks.h"
@@ -66,7 +68,7 @@ long calls_on(int gpu) {
        {"cuMemAlloc", "cuMemHostAlloc", "cuMemFree", "cuMemFreeHost", "cuMemGetInfo",
         "cuStreamCreateWithPriority", "cuStreamDestroy", "cuStreamSynchronize", "cuEventCreate",
         "cuEventDestroy", "cuEventRecord", "cuEventQuery", "cuMemcpyAsync", "cuMemsetD8Async",
-        "cuLaunchKernel", "cuCtxEnablePeerAccess"}) {
+        "cuLaunchKernel"}) {
     calls += fakeCudaCount(name, gpu);
   }
   return calls;
@@ -77,16 +79,16 @@ void use(int index, int ordinal) {
   cuda::Gpu gpu(index, ordinal);
   const auto memory = gpu.memory(100);
   const auto on_host = gpu.host_memory(100);
-  const auto message = gpu.message(100);
+  const auto event = gpu.event();
   gpu.stream()->zero(memory->data(), memory->bytes());
   gpu.stream()->copy(on_host->data(), memory->data(), memory->bytes());
-  message.written->record(gpu.stream());
+  event->record(gpu.stream());
   Finishes finishes;
   gpu.when_done(finishes.one());
   CHECK(finishes.wait(1) == std::vector<std::string>{""});
   {
     const cuda::OnDevice on_device(ordinal);
-    gpu.wait_for(*message.written);
+    gpu.wait_for(*event);
   }
   gpu.stream()->synchronize();
 }
@@ -166,6 +168,11 @@ std::shared_ptr<void> lend_under_lock(cuda::Memory::Place place, int, std::size_
   const std::lock_guard<std::mutex> lock(*lender_mutex);
   const auto memory = std::make_shared<cuda::Memory>(place, kGpu, bytes);
   return {memory, memory->data()};
+}
+
+/// A kernel.
+cuda::PerChannel<cuda::CountBatch<double>> count_batch(double* number) {
+  return {{{nullptr, nullptr, 0, number}}, 1};
 }
 
 /// The message of the error that `task` throws.
@@ -274,19 +281,17 @@ TEST_CASE("cuda runtime: pinned memory comes under the lock of the host program"
   cuda::set_lender(nullptr);
 }
 
-TEST_CASE("cuda runtime: no kernel is loaded at its first launch, which would wait for others") {
+TEST_CASE("cuda runtime: the first launch of a loaded kernel waits for no other kernel") {
   const FreshGpus fresh;
   cuda::Gpu gpu(kIndex, kGpu);
   const auto numbers = gpu.memory(2);
-  auto* const values = static_cast<double*>(numbers->data());
+  const auto body = count_batch(static_cast<double*>(numbers->data()));
+  cuda::Kernel::of<std::decay_t<decltype(body)>>().load(kGpu);
   Collective collective;
   const long before = fakeCudaCount("cuLaunchKernel", -1) + 1;
   std::thread launches;
   const bool have_met = collective.run([&] {
-    launches = std::thread([&] {
-      const cuda::PerChannel<cuda::ReadNumbers> body{{values, values + 1}, 1};
-      launch(body, body.blocks(), gpu.stream());
-    });
+    launches = std::thread([&] { launch(body, body.blocks(), gpu.stream()); });
     wait_for_call("cuLaunchKernel", before);
   });
   CHECK(have_met);
@@ -335,28 +340,6 @@ TEST_CASE("cuda runtime: a context is there while another one loads its kernels"
   asks.join();
 }
 
-TEST_CASE("cuda runtime: a GPU reaches another's memory from the time when they meet") {
-  const FreshGpus fresh;
-  cuda::Gpu owner(kIndex, kGpu);
-  cuda::Gpu reader(kIndex + 1, kOther);
-  const long before = fakeCudaCount("cuCtxEnablePeerAccess", -1);
-  SUBCASE("once") {
-    for (int i = 0; i < 3; ++i) CHECK(reader.reads(&owner));
-    CHECK(fakeCudaCount("cuCtxEnablePeerAccess", -1) == before + 1);
-    CHECK(fakeCudaCount("cuCtxEnablePeerAccess", kOther) >= 1);
-  }
-  SUBCASE("also where MXNet was there first") {
-    cuda::enable_reading(kOther, kGpu);
-    CHECK(reader.reads(&owner));
-    CHECK(fakeCudaCount("cuCtxEnablePeerAccess", -1) == before + 2);
-  }
-  SUBCASE("not where CUDA promised too much") {
-    fakeCudaInject("cuCtxEnablePeerAccess");
-    for (int i = 0; i < 3; ++i) CHECK_FALSE(reader.reads(&owner));
-    CHECK(fakeCudaCount("cuCtxEnablePeerAccess", -1) == before + 1);
-  }
-}
-
 TEST_CASE("cuda runtime: what fails is the error of its call, and of no later one") {
   const FreshGpus fresh;
   cuda::Stream stream(kGpu);
@@ -381,11 +364,7 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
       {"cuMemsetD8Async", [&] { stream.zero(memory.data(), 64); }},
       {"cuMemcpyAsync", [&] { stream.copy(memory.data(), memory.data(), 64); }},
       {"cuLaunchKernel",
-       [&] {
-         auto* numbers = static_cast<double*>(memory.data());
-         const cuda::PerChannel<cuda::ReadNumbers> body{{numbers, numbers}, 1};
-         launch(body, 1, &stream);
-       }},
+       [&] { launch(count_batch(static_cast<double*>(memory.data())), 1, &stream); }},
   };
   for (const auto& [name, call] : calls) {
     CAPTURE(name);

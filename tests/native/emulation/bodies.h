@@ -30,10 +30,9 @@
   VISIT(Elementwise<Tiling, T, InputGradientInPlace<Real<T>>>)
 
 /// Kernels of channels.
-#define GLUON_SYNCBN_CHANNEL_BODIES(VISIT)      \
-  GLUON_SYNCBN_CHANNEL_BODIES_OF(VISIT, float)  \
-  GLUON_SYNCBN_CHANNEL_BODIES_OF(VISIT, double) \
-  VISIT(PerChannel<ReadNumbers>)
+#define GLUON_SYNCBN_CHANNEL_BODIES(VISIT)     \
+  GLUON_SYNCBN_CHANNEL_BODIES_OF(VISIT, float) \
+  GLUON_SYNCBN_CHANNEL_BODIES_OF(VISIT, double)
 
 /// For parameters, or for elements that are computed as R.
 #define GLUON_SYNCBN_CHANNEL_BODIES_OF(VISIT, R) \
