@@ -180,37 +180,30 @@ void Watchdog::act_on(const ProgramState& program) {
   }
 }
 
-Waiting::Seconds Watchdog::remind_after(double share, Waiting::Seconds timeout) {
-  return std::min(timeout * share, Waiting::Seconds(kLatestReminder));
+Waiting::Seconds Watchdog::remind_after(Waiting::Seconds timeout) {
+  return std::min(timeout * kReminderShare, Waiting::Seconds(kLatestReminder));
 }
 
 void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit) {
   using Late = std::vector<std::pair<std::shared_ptr<Waiting>, Waiting::Seconds>>;
   Late early;
   Late expired;
-  // Kept until the mutex is unlocked: the destructor of a Waiting calls unwatch(), which locks it.
-  std::vector<std::shared_ptr<Waiting>> punctual;
   const auto now = Clock::now();
   for (auto& [_, entry] : entries_) {
     const Waiting::Seconds waited = now - entry.since;
+    if (waited < limit && (entry.reminded || waited < remind_after(limit))) continue;
     auto waiting = entry.waiting.lock();
     if (!waiting) continue;
-    if (waited >= limit) {
-      expired.emplace_back(std::move(waiting), waited);
-    } else if (!entry.reminded && waited >= remind_after(waiting->reminder_share(), limit)) {
-      entry.reminded = true;
-      early.emplace_back(std::move(waiting), waited);
-    } else {
-      punctual.push_back(std::move(waiting));
-    }
+    entry.reminded = true;
+    (waited < limit ? early : expired).emplace_back(std::move(waiting), waited);
   }
   const ProgramState program = program_;
   lock.unlock();
   for (const auto& [waiting, waited] : early) waiting->remind(waited, limit, program);
   for (const auto& [waiting, waited] : expired) waiting->give_up(waited);
+  // Unlocked, because the destructor of a Waiting calls unwatch(), which locks the mutex.
   early.clear();
   expired.clear();
-  punctual.clear();
   lock.lock();
 }
 

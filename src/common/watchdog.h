@@ -36,9 +36,7 @@ class Waiting {
   using Seconds = std::chrono::duration<double>;
 
   virtual ~Waiting() = default;
-  /// The watchdog calls remind() after this share of the timeout, at the latest after 10 s.
-  virtual double reminder_share() const { return kReminderShare; }
-  /// Called at most once for each watch().
+  /// Called at most once for each watch(), after Watchdog::remind_after().
   virtual void remind(Seconds waited, Seconds limit, const ProgramState& program) = 0;
   /// Called after the timeout, again and again until watch() or unwatch().
   virtual void give_up(Seconds waited) = 0;
@@ -83,8 +81,8 @@ class Watchdog {
   /// Fails every Waiting, now and from now on. Called at the end of a process, which would
   /// otherwise wait for devices that the program no longer calls.
   void retire();
-  /// The time until the reminder of a Waiting whose Waiting::reminder_share() is `share`.
-  static Waiting::Seconds remind_after(double share, Waiting::Seconds timeout);
+  /// A share of the timeout, at most 10 s.
+  static Waiting::Seconds remind_after(Waiting::Seconds timeout);
   static constexpr const char* kRetired = "the process ends before all devices have come";
 
  private:

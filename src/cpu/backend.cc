@@ -1,39 +1,121 @@
 #include "cpu/backend.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
-#include "cpu/passes.h"
+#include "cpu/device_pass.h"
+#include "cpu/kernels.h"
+
+// The last device computes for all. It takes a part of the channels at a time, on the threads of
+// the pool: it sums the part on all devices, merges the sums, and writes the outputs of all
+// devices. So the outputs find the elements that the sums have read in the caches.
 
 namespace gluon_syncbn::cpu {
 namespace {
 
+std::vector<Layout> layouts_of(const Passes& passes) {
+  std::vector<Layout> layouts;
+  for (const auto& pass : passes) layouts.push_back(pass->kind().layout);
+  return layouts;
+}
+
+void infer(const Pass& pass) {
+  const Forward& work = *pass.forward();
+  *work.saved = running_statistics(work);
+  const Stores stores = prepare_outputs(pass);
+  for_each_part({work.kind.layout},
+                [&](Channels channels) { write_outputs(pass, {}, *work.saved, stores, channels); });
+}
+
+void compute(const Passes& passes, const std::optional<PartialStatistics>& of_processes) {
+  const Pass& first = *passes.front();
+  std::vector<PartialStatistics> parts;
+  std::int64_t count = 0;
+  std::vector<Stores> stores;
+  for (const auto& pass : passes) {
+    parts.push_back(pass->own);
+    count += pass->own.count;
+    stores.push_back(prepare_outputs(*pass));
+  }
+  const PartialStatistics merged =
+      of_processes ? *of_processes : PartialStatistics::zeros(count, first.own.channels);
+  const Saved of_forward = first.forward() ? cpu::saved_of(merged) : Saved();
+  const auto saved_of = [&](const Pass& pass) -> const Saved& {
+    return pass.forward() ? of_forward : pass.backward()->saved;
+  };
+  for_each_part(layouts_of(passes), [&](Channels channels) {
+    if (!of_processes) {
+      for (const auto& pass : passes) sum(*pass, channels);
+      merge(first.direction(), parts, channels.begin, channels.end, merged);
+    }
+    if (const Forward* work = first.forward()) set_inv_std(*work, merged, channels, of_forward);
+    // The sums have read the last device last.
+    for (std::size_t i = passes.size(); i-- > 0;) {
+      write_outputs(*passes[i], merged, saved_of(*passes[i]), stores[i], channels);
+    }
+  });
+  // All devices write before any pass completes. Once a pass is complete, MXNet may let the next
+  // use of the layer read running statistics.
+  const auto lock = first.forward() ? lock_running_statistics() : std::unique_lock<std::mutex>();
+  for (const auto& pass : passes) write_channel_results(*pass, merged, saved_of(*pass));
+}
+
 class CpuBackend : public Backend {
  public:
-  std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) override {
-    return forward_pass(work, std::move(call));
+  PassPtr begin(int /*device*/, std::variant<Forward, Backward> work,
+                std::function<void(const std::string&)> complete) const override {
+    const auto pass = std::make_shared<Pass>(Pass{std::move(work), std::move(complete), this});
+    if (const Backward* backward = pass->backward(); backward && backward->inplace) {
+      require_invertible(*backward);
+    }
+    const Layout& layout = pass->kind().layout;
+    pass->own = PartialStatistics::zeros(layout.count(), layout.channels);
+    return pass;
   }
 
-  std::shared_ptr<DevicePass> backward(const Backward& work, std::shared_ptr<Call> call) override {
-    return backward_pass(work, std::move(call));
+  void sum(const Passes& passes, std::function<void(const std::string&)> then) const override {
+    std::string error;
+    try {
+      for_each_part(layouts_of(passes), [&](Channels channels) {
+        for (const auto& pass : passes) cpu::sum(*pass, channels);
+      });
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    then(error);
   }
 
-  void inference(const Forward& work, std::shared_ptr<Call> call) override {
-    cpu::inference(work);
-    call->complete("");
+  void finish(const Passes& passes, const std::optional<PartialStatistics>& merged,
+              const std::string& error) const override {
+    std::string found = error;
+    try {
+      const Forward* const forward = passes.front()->forward();
+      if (error.empty() && forward && forward->is_inference) {
+        infer(*passes.front());
+      } else if (error.empty()) {
+        compute(passes, merged);
+      }
+    } catch (const std::exception& caught) {
+      found = caught.what();
+    }
+    for (const auto& pass : passes) std::exchange(pass->complete, nullptr)(found);
   }
 
-  void fill_with_nan(void* array, std::size_t bytes) override {
+  void fill_with_nan(int /*device*/, void* array, std::size_t bytes) const override {
     if (bytes > 0) std::memset(array, kNanByte, bytes);
   }
 };
 
 }  // namespace
 
-const std::shared_ptr<Backend>& backend() {
-  static const std::shared_ptr<Backend>& backend =
-      *new std::shared_ptr<Backend>(std::make_shared<CpuBackend>());
+const Backend& backend() {
+  static const Backend& backend = *new CpuBackend;
   return backend;
 }
 

@@ -13,6 +13,7 @@
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"
 #include "cpu/tuning.h"
+#include "norm/merge_weight.h"
 #include "norm/per_channel.h"
 
 namespace gluon_syncbn::cpu {
@@ -162,10 +163,10 @@ class Arrays {
 /// The numbers of dx. `x` is null in place, where x - center has no error of a rounded center.
 template <class R, class T>
 InputGradientArrays<R> input_gradient_arrays(const ChannelParameters<T>& n, const T* x,
-                                             const GradientSums* sums, double count,
+                                             const PartialStatistics* sums, double count,
                                              Arrays<R>* arrays) {
   const auto factors = [&](std::size_t c) {
-    return sums ? InputGradientFactors::of(sums->dy[c], sums->dy_centered[c], count, n.scale(c),
+    return sums ? InputGradientFactors::of(sums->dz()[c], sums->dz_centered()[c], count, n.scale(c),
                                            n.inv_std[c])
                 : InputGradientFactors{};
   };
@@ -200,20 +201,20 @@ struct ColumnSums {
 
 template <class T>
 void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kernels,
-                        Moments* result) {
+                        const PartialStatistics& result) {
   ColumnSums sums(matrix);
   parallel_for(matrix.number(), [&](std::int64_t i) {
     kernels.column_moments(x + matrix.begin(i), matrix[i], sums.first_of(i), sums.second_of(i));
   });
   const std::vector<std::size_t> channels = matrix.channels();
-  std::vector<std::int64_t> counts(result->mean.size());
+  std::vector<std::int64_t> counts(index(result.channels));
   for (std::int64_t part = 0; part < matrix.number(); ++part) {
     const Extent extent = matrix[part];
     for (std::int64_t column = 0; column < extent.columns; ++column) {
       const std::size_t c = channels[index(column)];
       MergeWeight::of(counts[c], extent.rows)
-          .merge(sums.first_of(part)[column], sums.second_of(part)[column], &result->mean[c],
-                 &result->m2[c]);
+          .merge(sums.first_of(part)[column], sums.second_of(part)[column], &result.mean()[c],
+                 &result.m2()[c]);
       counts[c] += extent.rows;
     }
   }
@@ -222,7 +223,7 @@ void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kern
 template <class T>
 void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
                               const Kernels<T>& kernels, const NormalizationArrays<double>& numbers,
-                              const DzInputs<T>& gate, GradientSums* result) {
+                              const DzInputs<T>& gate, const PartialStatistics& result) {
   ColumnSums sums(matrix);
   parallel_for(matrix.number(), [&](std::int64_t i) {
     const std::int64_t begin = matrix.begin(i);
@@ -233,8 +234,8 @@ void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
   for (std::int64_t part = 0; part < matrix.number(); ++part) {
     for (std::int64_t column = 0; column < matrix[part].columns; ++column) {
       const std::size_t c = channels[index(column)];
-      result->dy[c] += sums.first_of(part)[column];
-      result->dy_centered[c] += sums.second_of(part)[column];
+      result.dz()[c] += sums.first_of(part)[column];
+      result.dz_centered()[c] += sums.second_of(part)[column];
     }
   }
 }
@@ -271,11 +272,12 @@ StoreMode prepare_output(WriteMode write, const Layout& layout, T* out) {
 }
 
 template <class T>
-void moments(const T* x, const Layout& layout, Channels channels, Moments* result) {
+void moments(const T* x, const Layout& layout, Channels channels, const PartialStatistics& result) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (layout.has_runs()) {
-    kernels.run_moments(x, layout, channels, result->mean.data(), result->m2.data());
+    kernels.run_moments(x + channels.begin * layout.inner, layout, first_channels(channels),
+                        result.mean() + channels.begin, result.m2() + channels.begin);
   } else {
     moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels, result);
   }
@@ -304,7 +306,8 @@ void normalize(const T* x, const Layout& layout, Channels channels, const Channe
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
-                   const ChannelParameters<T>& n, const DzInputs<T>& gate, GradientSums* result) {
+                   const ChannelParameters<T>& n, const DzInputs<T>& gate,
+                   const PartialStatistics& result) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (layout.has_runs()) {
@@ -312,8 +315,7 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels chann
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_gradient_sums(dy + first, moved(x, first), moved(gate.y, first), layout,
                               first_channels(channels), arrays.of_gate(n, gate, x), gate.activation,
-                              result->dy.data() + channels.begin,
-                              result->dy_centered.data() + channels.begin);
+                              result.dz() + channels.begin, result.dz_centered() + channels.begin);
     return;
   }
   const Matrix matrix(layout, kSumColumns, kSlab);
@@ -324,7 +326,7 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels chann
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
                     const ChannelParameters<T>& n, const DzInputs<T>& gate,
-                    const GradientSums* sums, double count, StoreMode store, T* dx) {
+                    const PartialStatistics* sums, double count, StoreMode store, T* dx) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (layout.has_runs()) {
@@ -370,17 +372,18 @@ void shortcut_gradient(const T* dy, const Layout& layout, Channels channels,
   });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                               \
-  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                             \
-  template void moments<T>(const T*, const Layout&, Channels, Moments*);                          \
-  template void normalize<T>(const T*, const Layout&, Channels, const ChannelParameters<T>&,      \
-                             const Activation&, StoreMode, T*, const T*);                         \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, Channels,                     \
-                                 const ChannelParameters<T>&, const DzInputs<T>&, GradientSums*); \
-  template void input_gradient<T>(const T*, const T*, const Layout&, Channels,                    \
-                                  const ChannelParameters<T>&, const DzInputs<T>&,                \
-                                  const GradientSums*, double, StoreMode, T*);                    \
-  template void shortcut_gradient<T>(const T*, const Layout&, Channels, const DzInputs<T>&,       \
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                          \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                        \
+  template void moments<T>(const T*, const Layout&, Channels, const PartialStatistics&);     \
+  template void normalize<T>(const T*, const Layout&, Channels, const ChannelParameters<T>&, \
+                             const Activation&, StoreMode, T*, const T*);                    \
+  template void gradient_sums<T>(const T*, const T*, const Layout&, Channels,                \
+                                 const ChannelParameters<T>&, const DzInputs<T>&,            \
+                                 const PartialStatistics&);                                  \
+  template void input_gradient<T>(const T*, const T*, const Layout&, Channels,               \
+                                  const ChannelParameters<T>&, const DzInputs<T>&,           \
+                                  const PartialStatistics*, double, StoreMode, T*);          \
+  template void shortcut_gradient<T>(const T*, const Layout&, Channels, const DzInputs<T>&,  \
                                      StoreMode, T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE

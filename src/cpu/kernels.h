@@ -8,16 +8,15 @@
 #include "common/half.h"
 #include "common/layout.h"
 #include "common/real.h"
-#include "common/write_mode.h"
 #include "cpu/simd/isa.h"
 #include "norm/activation.h"
-#include "norm/moments.h"
+#include "norm/partial_statistics.h"
 #include "norm/per_channel.h"
 
 namespace gluon_syncbn {
 
 /// The phases of batch normalization on one device, for T in float, double and Half. Sums are
-/// computed in double, in an order that depends on the layout alone.
+/// computed in double. Their order depends on the layout and on the instruction set alone.
 namespace cpu {
 
 /// The numbers of z = (x - mean) * inv_std * gamma + beta, for all channels.
@@ -54,7 +53,7 @@ StoreMode prepare_output(WriteMode write, const Layout& layout, T* out);
 
 /// Writes the moments of `channels` into `result`, which has zeros for all channels.
 template <class T>
-void moments(const T* x, const Layout& layout, Channels channels, Moments* result);
+void moments(const T* x, const Layout& layout, Channels channels, const PartialStatistics& result);
 
 /// y = act(z), or act(z + shortcut).
 template <class T>
@@ -67,14 +66,14 @@ void normalize(const T* x, const Layout& layout, Channels channels,
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
                    const ChannelParameters<T>& normalization, const DzInputs<T>& gate,
-                   GradientSums* result);
+                   const PartialStatistics& result);
 
 /// Writes dx. `sums` are the merged sums of all devices, whose channels have `count` elements. They
 /// are null if the running statistics were used.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
                     const ChannelParameters<T>& normalization, const DzInputs<T>& gate,
-                    const GradientSums* sums, double count, StoreMode store, T* dx);
+                    const PartialStatistics* sums, double count, StoreMode store, T* dx);
 
 /// Writes dz. The gate has an output or no activation.
 template <class T>

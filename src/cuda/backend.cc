@@ -1,7 +1,9 @@
 #include "cuda/backend.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,46 +11,53 @@
 #include <utility>
 #include <vector>
 
-#include "backend/running_statistics_lock.h"
 #include "common/error.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels/merge_devices.h"
 #include "cuda/kernels/phases.h"
-#include "cuda/partial_statistics.h"
 #include "norm/invertible.h"
+
+// **Every wait is for work that is launched already.** So no round can wait forever, in any order
+// of rounds and with any number of streams on the hardware queues of a GPU. Streams wait for no
+// other stream. Before it launches the merge, the thread of a context waits for the sums of the
+// peers, which they launched before they arrived; at last it waits for the outputs.
 
 namespace gluon_syncbn::cuda {
 namespace {
 
-/// Statistics in GPU memory, which the forward merge writes. The normalizations lie before the
-/// statistics. The outputs and the activations of backward read the normalizations.
-struct GpuStatistics : Statistics {
-  GpuStatistics(Gpu* gpu, const Backend::Data& data)
-      : channels(data.layout.channels),
-        normalization_size(dispatch(
-            data.dtype,
-            [](auto types) { return sizeof(StoredAffine<typename decltype(types)::Parameter>); })),
-        memory(gpu->memory((3 + normalization_size / sizeof(double)) *
-                           static_cast<std::size_t>(channels))) {}
-
-  std::int64_t channels;
-  std::size_t normalization_size;
-  Pool<Memory>::Lease memory;
-
-  StatisticsArrays arrays() const {
-    auto* begin = static_cast<double*>(memory->data()) +
-                  normalization_size / sizeof(double) * static_cast<std::size_t>(channels);
-    return {begin, begin + channels, begin + 2 * channels};
-  }
-  template <class P>
-  StoredAffine<P>* normalizations() const {
-    return static_cast<StoredAffine<P>*>(memory->data());
-  }
-
-  static const GpuStatistics& of(const Statistics& statistics) {
-    return static_cast<const GpuStatistics&>(statistics);
-  }
+struct GpuPass : Pass {
+  Gpu* gpu = nullptr;
+  std::shared_ptr<Event> summed;        ///< after the kernels that write Pass::own
+  Saved saved;                          ///< of a forward pass
+  std::vector<PartialStatistics> read;  ///< kept until the kernels that read them are done
+  Pool<Memory>::Lease not_invertible;   ///< the first channel that is not invertible
 };
+using GpuPassPtr = std::shared_ptr<GpuPass>;
+
+GpuPassPtr on_gpu(const PassPtr& pass) { return std::static_pointer_cast<GpuPass>(pass); }
+
+constexpr std::uint32_t kNone = ~0u;
+std::uint32_t* first_not_invertible(const GpuPass& pass) {
+  return static_cast<std::uint32_t*>(pass.not_invertible->data());
+}
+
+/// Partial statistics in pinned memory, which kernels of all GPUs write and read.
+PartialStatistics pinned(Gpu* gpu, std::int64_t count, std::int64_t channels) {
+  const std::shared_ptr<Memory> memory = gpu->host_memory(2 * static_cast<std::size_t>(channels));
+  return {count, channels, {memory, static_cast<double*>(memory->data())}};
+}
+
+/// Leases memory for the results of a forward pass. The normalizations lie first, because kernels
+/// read them in accesses of 16 bytes.
+Saved new_saved(Gpu* gpu, const ArrayKind& kind) {
+  const auto channels = static_cast<std::size_t>(kind.layout.channels);
+  const std::size_t doubles = dispatch(kind.dtype, [&](auto types) {
+    return sizeof(StoredAffine<typename decltype(types)::Parameter>) / sizeof(double) * channels;
+  });
+  const std::shared_ptr<Memory> memory = gpu->memory(doubles + 2 * channels);
+  auto* const mean = static_cast<double*>(memory->data()) + doubles;
+  return {{memory, mean}, {memory, mean + channels}, {memory, memory->data()}, 0};
+}
 
 /// Returns a function that leases scratch memory. The caller keeps the function until it has
 /// launched the kernels. Later kernels of the stream may then reuse the memory.
@@ -60,346 +69,277 @@ Scratch scratch_of(Gpu* gpu) {
   };
 }
 
-/// Launches the merge, which computes `statistics`, and the outputs. If `messages` is null, it
-/// takes the running statistics of `work`. With `moves_running` it updates them.
-void launch_forward(Gpu* gpu, const Backend::Forward& work, const GpuStatistics& statistics,
-                    const Messages* messages, bool moves_running) {
-  dispatch(work.data.dtype, [&](auto types) {
+/// The kernels merge the messages themselves: on an H100, a merge on the host took longer.
+Messages messages_of(const std::vector<PartialStatistics>& parts) {
+  if (parts.size() > static_cast<std::size_t>(kMostDevices)) {
+    throw Error("num_devices=" + std::to_string(parts.size()) + " where at most " +
+                std::to_string(kMostDevices) + " GPU contexts can meet");
+  }
+  Messages messages{};
+  for (const auto& part : parts) messages.add(part.numbers.get(), part.count);
+  return messages;
+}
+
+template <class T>
+Gate<T> gate_of(const Backward& work) {
+  using P = Real<T>;
+  return {work.activation,
+          static_cast<const T*>(work.y),
+          static_cast<const StoredAffine<P>*>(work.saved.normalizations.get()),
+          work.inplace,
+          work.saved.inv_std.get(),
+          static_cast<const P*>(work.gamma),
+          static_cast<const P*>(work.beta)};
+}
+
+void launch_sums(const GpuPass& pass) {
+  dispatch(pass.kind().dtype, [&](auto types) {
     using T = typename decltype(types)::Data;
-    using P = typename decltype(types)::Parameter;
-    ForwardMerge<P> merge{};
-    if (messages) {
-      merge.messages = *messages;
-    } else {
-      merge.running_mean = static_cast<const P*>(work.running.mean);
-      merge.running_variance = static_cast<const P*>(work.running.variance);
+    const Layout& layout = pass.kind().layout;
+    const Message message{pass.own.numbers.get(), layout.channels};
+    const Scratch scratch = scratch_of(pass.gpu);
+    Stream* const stream = pass.gpu->stream();
+    if (const Forward* work = pass.forward()) {
+      return moments(static_cast<const T*>(work->x), layout, scratch, message, stream);
     }
-    merge.channels = statistics.channels;
-    merge.eps = work.eps;
-    merge.statistics = statistics.arrays();
-    if (moves_running) merge.averages = work.running.averages<P>();
-    merge.gamma = static_cast<const P*>(work.gamma);
-    merge.beta = static_cast<const P*>(work.beta);
-    merge.normalizations = statistics.normalizations<P>();
-    cuda::normalize(static_cast<const T*>(work.x), work.data.layout, merge, work.write,
-                    static_cast<T*>(work.y), scratch_of(gpu), gpu->stream(),
-                    {work.activation, static_cast<const T*>(work.shortcut)});
+    const Backward& work = *pass.backward();
+    gradient_sums(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), layout,
+                  work.saved.mean.get(), scratch, message, stream, gate_of<T>(work));
   });
 }
 
-/// **Every wait is for work that is launched already.** So no round can wait forever, in any order
-/// of rounds and with any number of streams on the hardware queues of a GPU.
-/// Streams wait for no other stream. Before it launches the merge, a thread waits for the sums of
-/// the peers, which they launched before they arrived; at last it waits for the outputs.
-class GpuPass : public DevicePass, public std::enable_shared_from_this<GpuPass> {
- public:
-  GpuPass(Gpu* gpu, Layout layout, std::shared_ptr<Call> call)
-      : gpu_(gpu), layout_(layout), call_(std::move(call)) {}
-
-  void sum() final {
-    const OnDevice on_device(gpu_->stream()->ordinal());
-    own_ = std::make_shared<GpuPartialStatistics>(gpu_, message_size(), layout_.count());
-    sum_into({own_->values(), layout_.channels}, scratch_of(gpu_));
-    own_->written();
+/// Launches the merge and y. In inference the merge takes the running statistics.
+template <class T>
+void launch_outputs(const Forward& work, GpuPass* pass) {
+  using P = Real<T>;
+  ForwardMerge<P> merge{};
+  if (work.is_inference) {
+    merge.running_mean = static_cast<const P*>(work.running.mean);
+    merge.running_variance = static_cast<const P*>(work.running.variance);
+  } else {
+    merge.messages = messages_of(pass->read);
+    pass->saved.count = merge.messages.count;
+    if (pass->saved.count > 0) merge.averages = work.running.averages<P>();
   }
+  merge.channels = work.kind.layout.channels;
+  merge.eps = work.eps;
+  merge.mean = pass->saved.mean.get();
+  merge.inv_std = pass->saved.inv_std.get();
+  merge.gamma = static_cast<const P*>(work.gamma);
+  merge.beta = static_cast<const P*>(work.beta);
+  merge.normalizations = static_cast<StoredAffine<P>*>(pass->saved.normalizations.get());
+  *work.saved = pass->saved;
+  normalize(static_cast<const T*>(work.x), work.kind.layout, merge, work.write,
+            static_cast<T*>(work.y), scratch_of(pass->gpu), pass->gpu->stream(),
+            {work.activation, static_cast<const T*>(work.shortcut)});
+}
 
-  void merge(const DevicePasses& passes, OnMerged then) final {
-    gpu_->post([self = shared_from_this(), all = all_of(passes), then = std::move(then)]() mutable {
-      PartialStatistics merged;
-      std::string error;
-      try {
-        std::vector<PartialStatistics> copies;
-        for (const auto& each : all) {
-          each->wait();
-          copies.push_back(each->copy());
-        }
-        merged = self->merged(copies);
-      } catch (const std::exception& caught) {
-        error = caught.what();
-      }
-      all.clear();  // `then` may lease the memory of these statistics
-      then(merged, error);
-    });
+/// Launches the merge and the gradients.
+template <class T>
+void launch_outputs(const Backward& work, GpuPass* pass) {
+  using P = Real<T>;
+  const Gradients& gradients = work.gradients;
+  if (!work.inplace && !gradients.gamma && !gradients.beta && !gradients.data &&
+      !gradients.shortcut) {
+    return;
   }
+  BackwardMerge<P> merge{};
+  if (work.inplace) {
+    pass->not_invertible = pass->gpu->host_memory(1);
+    *first_not_invertible(*pass) = kNone;
+    merge.check = {Invertible::of(work.kind.dtype, work.activation), first_not_invertible(*pass)};
+  }
+  if (work.saved.count > 0) merge.messages = messages_of(pass->read);
+  merge.own = pass->own.numbers.get();
+  merge.channels = work.kind.layout.channels;
+  merge.mean = work.saved.mean.get();
+  merge.inv_std = work.saved.inv_std.get();
+  merge.gamma = static_cast<const P*>(work.gamma);
+  merge.count = static_cast<double>(work.saved.count);
+  merge.gamma_gradient_is_zero = work.gamma_gradient_is_zero();
+  merge.gamma_gradient = work.gamma_gradient<P>();
+  merge.beta_gradient = work.beta_gradient<P>();
+  input_gradient(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), work.kind.layout,
+                 merge, gradients.write_data, static_cast<T*>(gradients.data),
+                 scratch_of(pass->gpu), pass->gpu->stream(), gate_of<T>(work),
+                 gradients.write_shortcut, static_cast<T*>(gradients.shortcut));
+}
 
-  void finish(const DevicePasses& passes, const std::vector<PartialStatistics>& processes) final {
-    std::vector<GpuPartialStatisticsPtr> all;
+/// Returns the error that kernels have found in the arguments, or "". To be called after all work
+/// of the pass.
+std::string fault_in(GpuPass* pass) {
+  if (!pass->not_invertible) return "";
+  const std::uint32_t channel = *first_not_invertible(*pass);
+  pass->not_invertible.reset();
+  if (channel == kNone) return "";
+  const Backward& work = *pass->backward();
+  return dispatch(work.kind.dtype, [&](auto types) {
+    using P = typename decltype(types)::Parameter;
     try {
-      all = processes.empty()
-                ? all_of(passes)
-                : std::vector{std::make_shared<GpuPartialStatistics>(gpu_, merged(processes))};
+      const auto here = pass->gpu->host_memory(2);
+      auto* const parameters = static_cast<P*>(here->data());
+      parameters[0] = 1;
+      parameters[1] = 0;
+      Stream* const stream = pass->gpu->stream();
+      const auto get = [&](P* to, const void* from) {
+        if (from) stream->copy(to, static_cast<const P*>(from) + channel, sizeof(P));
+      };
+      get(&parameters[0], work.gamma);
+      get(&parameters[1], work.beta);
+      stream->synchronize();
+      return Invertible::of(work.kind.dtype, work.activation)
+          .error(channel, static_cast<double>(parameters[0]), static_cast<double>(parameters[1]));
     } catch (const std::exception& error) {
-      for (const auto& pass : passes) pass->fail(error.what());
-      return;
+      return std::string(error.what());
     }
-    if (passes.size() == 1) return launch_rest(all);
-    // The lock gives all GPUs one order of rounds, so shared running statistics stay equal.
-    const auto lock = lock_results();
-    for (const auto& pass : passes) {
-      GpuPass& each = of(pass);
-      each.gpu_->post([self = each.shared_from_this(), all] { self->launch_rest(all); });
+  });
+}
+
+void complete_when_done(const GpuPassPtr& pass, const std::string& error) {
+  pass->gpu->when_done([pass, error](const std::string& found) {
+    // A fault in the arguments may be the consequence of a failed operation, so it comes last.
+    std::string first = error.empty() ? found : error;
+    const std::string fault = fault_in(pass.get());
+    if (first.empty()) first = fault;
+    // Frees the memory for the next pass.
+    pass->own = {};
+    pass->read.clear();
+    pass->saved = {};
+    std::exchange(pass->complete, nullptr)(first);
+  });
+}
+
+/// Launches the merge and the outputs of `pass`. `parts` are to be merged. If `passes` are those of
+/// all devices, it first waits for the sums of the others.
+void finish_one(const GpuPassPtr& pass, const Passes& passes,
+                const std::vector<PartialStatistics>& parts) {
+  std::string error;
+  std::optional<OnDevice> on_device;
+  pass->read = parts;
+  try {
+    on_device.emplace(pass->gpu->stream()->ordinal());
+    for (const auto& each : passes) {
+      const GpuPassPtr other = on_gpu(each);
+      if (other != pass) other->gpu->wait_for(*other->summed);
     }
-  }
-
-  void fail(const std::string& error) final { complete_when_done(error); }
-
- protected:
-  Gpu* gpu() const { return gpu_; }
-  const Layout& layout() const { return layout_; }
-  std::size_t message_size() const { return 2 * static_cast<std::size_t>(layout_.channels); }
-  const double* own() const { return own_->values(); }
-
-  /// Returns the addresses and counts of the statistics in `all`. `read_` keeps the statistics
-  /// until the pass is done.
-  static Messages messages(const std::vector<GpuPartialStatisticsPtr>& all) {
-    if (all.size() > static_cast<std::size_t>(kMostDevices)) {
-      throw Error("num_devices=" + std::to_string(all.size()) + " where at most " +
-                  std::to_string(kMostDevices) + " GPU contexts can meet");
-    }
-    Messages messages{};
-    for (const auto& each : all) messages.add(each->values(), each->count());
-    return messages;
-  }
-
- private:
-  /// Launches the kernels that sum into `message`.
-  virtual void sum_into(const Message& message, const Scratch& scratch) = 0;
-  /// Merges partial statistics on the host.
-  virtual PartialStatistics merged(const std::vector<PartialStatistics>& parts) const = 0;
-  /// Launches the merge and the outputs.
-  virtual void compute(const std::vector<GpuPartialStatisticsPtr>& all) = 0;
-  /// Returns the lock that finish() holds while it posts to the threads of all GPUs. Backward needs
-  /// no lock, because it moves no running statistics.
-  virtual std::unique_lock<std::mutex> lock_results() const { return {}; }
-  /// Returns the error that kernels found in the arguments, or "". Called after all of the work.
-  virtual std::string fault() { return ""; }
-
-  static GpuPass& of(const std::shared_ptr<DevicePass>& pass) {
-    return static_cast<GpuPass&>(*pass);
-  }
-
-  static std::vector<GpuPartialStatisticsPtr> all_of(const DevicePasses& passes) {
-    std::vector<GpuPartialStatisticsPtr> all;
-    for (const auto& pass : passes) all.push_back(of(pass).own_);
-    return all;
-  }
-
-  void launch_rest(const std::vector<GpuPartialStatisticsPtr>& all) {
-    std::string error;
-    std::optional<OnDevice> on_device;
-    read_ = all;
-    try {
-      on_device.emplace(gpu_->stream()->ordinal());
-      for (const auto& each : all) {
-        if (each != own_) each->wait();
-      }
-      compute(all);
-    } catch (const std::exception& caught) {
-      error = caught.what();
-    }
-    complete_when_done(error);
-  }
-
-  void complete_when_done(const std::string& error) {
-    gpu_->when_done([self = shared_from_this(), error](const std::string& found) {
-      // A fault in the arguments may be the consequence of a failed operation, so it comes last.
-      std::string first = error.empty() ? found : error;
-      const std::string fault = self->fault();
-      if (first.empty()) first = fault;
-      // Frees the memory for the next pass. After fail(), `read_` is empty and `own_` stays: a
-      // message to other processes may still need its copy.
-      if (!self->read_.empty()) self->own_.reset();
-      self->read_.clear();
-      std::exchange(self->call_, nullptr)->complete(first);
-    });
-  }
-
-  Gpu* const gpu_;
-  const Layout layout_;
-  std::shared_ptr<Call> call_;  // null after it is complete
-  GpuPartialStatisticsPtr own_;
-  std::vector<GpuPartialStatisticsPtr> read_;
-};
-
-class ForwardPass : public GpuPass {
- public:
-  ForwardPass(Gpu* gpu, const Backend::Forward& work, std::shared_ptr<Call> call)
-      : GpuPass(gpu, work.data.layout, std::move(call)), work_(work) {}
-
- private:
-  void sum_into(const Message& message, const Scratch& scratch) override {
-    dispatch(work_.data.dtype, [&](auto types) {
+    dispatch(pass->kind().dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
-      cuda::moments(static_cast<const T*>(work_.x), layout(), scratch, message, gpu()->stream());
+      std::visit([&](const auto& work) { launch_outputs<T>(work, pass.get()); }, pass->work);
     });
+  } catch (const std::exception& caught) {
+    error = caught.what();
   }
-
-  PartialStatistics merged(const std::vector<PartialStatistics>& parts) const override {
-    return merge_packed<Moments>(parts).packed();
-  }
-
-  void compute(const std::vector<GpuPartialStatisticsPtr>& all) override {
-    const auto statistics = std::make_shared<GpuStatistics>(gpu(), work_.data);
-    std::int64_t count = 0;
-    for (const auto& each : all) count += each->count();
-    *work_.saved = {statistics, count};
-    const Messages messages = GpuPass::messages(all);
-    launch_forward(gpu(), work_, *statistics, &messages, count > 0);
-  }
-
-  std::unique_lock<std::mutex> lock_results() const override { return lock_running_statistics(); }
-
-  const Backend::Forward work_;
-};
-
-class BackwardPass : public GpuPass {
- public:
-  BackwardPass(Gpu* gpu, const Backend::Backward& work, std::shared_ptr<Call> call)
-      : GpuPass(gpu, work.data.layout, std::move(call)),
-        work_(work),
-        statistics_(GpuStatistics::of(*work_.saved.statistics)) {}
-
- private:
-  void sum_into(const Message& message, const Scratch& scratch) override {
-    dispatch(work_.data.dtype, [&](auto types) {
-      using T = typename decltype(types)::Data;
-      cuda::gradient_sums(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x), layout(),
-                          statistics_.arrays().mean, scratch, message, gpu()->stream(), gate<T>());
-    });
-  }
-
-  PartialStatistics merged(const std::vector<PartialStatistics>& parts) const override {
-    return merge_packed<GradientSums>(parts).packed();
-  }
-
-  void compute(const std::vector<GpuPartialStatisticsPtr>& all) override {
-    const Backend::Gradients& gradients = work_.gradients;
-    if (!work_.inplace && !gradients.gamma && !gradients.beta && !gradients.data &&
-        !gradients.shortcut) {
-      return;
-    }
-    if (work_.inplace) {
-      not_invertible_ = gpu()->host_memory(1);
-      *first_not_invertible() = kNone;
-    }
-    dispatch(work_.data.dtype, [&](auto types) {
-      using T = typename decltype(types)::Data;
-      using P = typename decltype(types)::Parameter;
-      BackwardMerge<P> merge{};
-      if (work_.saved.count > 0) merge.messages = messages(all);
-      merge.own = own();
-      merge.channels = statistics_.channels;
-      merge.mean = statistics_.arrays().mean;
-      merge.inv_std = statistics_.arrays().inv_std;
-      merge.gamma = static_cast<const P*>(work_.gamma);
-      merge.count = static_cast<double>(work_.saved.count);
-      if (work_.inplace) {
-        merge.check = {Invertible::of(work_.data.dtype, work_.activation), first_not_invertible()};
-      }
-      merge.gamma_gradient_is_zero = work_.gamma_gradient_is_zero();
-      merge.gamma_gradient = work_.gamma_gradient<P>();
-      merge.beta_gradient = work_.beta_gradient<P>();
-      cuda::input_gradient(static_cast<const T*>(work_.dy), static_cast<const T*>(work_.x),
-                           layout(), merge, gradients.write_data, static_cast<T*>(gradients.data),
-                           scratch_of(gpu()), gpu()->stream(), gate<T>(), gradients.write_shortcut,
-                           static_cast<T*>(gradients.shortcut));
-    });
-  }
-
-  std::string fault() override {
-    const auto memory = std::move(not_invertible_);
-    if (!memory) return "";
-    const std::uint32_t channel = *static_cast<const std::uint32_t*>(memory->data());
-    if (channel == kNone) return "";
-    return dispatch(work_.data.dtype, [&](auto types) {
-      using P = typename decltype(types)::Parameter;
-      try {
-        const auto here = gpu()->host_memory(2);
-        auto* const parameters = static_cast<P*>(here->data());
-        parameters[0] = 1;
-        parameters[1] = 0;
-        const auto get = [&](P* to, const void* from) {
-          if (from) gpu()->stream()->copy(to, static_cast<const P*>(from) + channel, sizeof(P));
-        };
-        get(&parameters[0], work_.gamma);
-        get(&parameters[1], work_.beta);
-        gpu()->stream()->synchronize();
-        return Invertible::of(work_.data.dtype, work_.activation)
-            .error(channel, static_cast<double>(parameters[0]), static_cast<double>(parameters[1]));
-      } catch (const std::exception& error) {
-        return std::string(error.what());
-      }
-    });
-  }
-
-  static constexpr std::uint32_t kNone = ~0u;
-  std::uint32_t* first_not_invertible() const {
-    return static_cast<std::uint32_t*>(not_invertible_->data());
-  }
-
-  template <class T>
-  Gate<T> gate() const {
-    using P = Real<T>;
-    return {work_.activation,
-            static_cast<const T*>(work_.y),
-            statistics_.normalizations<P>(),
-            work_.inplace,
-            statistics_.arrays().inv_std,
-            static_cast<const P*>(work_.gamma),
-            static_cast<const P*>(work_.beta)};
-  }
-
-  const Backend::Backward work_;
-  const GpuStatistics& statistics_;
-  Pool<Memory>::Lease not_invertible_;  // the first channel that is not invertible
-};
+  complete_when_done(pass, error);
+}
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(Gpu* gpu) : gpu_(gpu) {}
-
-  std::shared_ptr<DevicePass> forward(const Forward& work, std::shared_ptr<Call> call) override {
-    load(work);
-    return std::make_shared<ForwardPass>(gpu_, work, std::move(call));
+  PassPtr begin(int device, std::variant<Forward, Backward> work,
+                std::function<void(const std::string&)> complete) const override {
+    const auto pass = std::make_shared<GpuPass>();
+    pass->work = std::move(work);
+    pass->complete = std::move(complete);
+    pass->backend = this;
+    pass->gpu = &Gpu::of(device);
+    const Forward* const forward = pass->forward();
+    // With use_global_stats, a backward pass may follow inference.
+    if (forward && (!forward->is_inference || pass->gpu->has_peers())) load(*forward, pass->gpu);
+    const OnDevice on_device(pass->gpu->stream()->ordinal());
+    const ArrayKind& kind = pass->kind();
+    // Before devices meet, so that all devices fail if one has no memory left.
+    if (forward) pass->saved = new_saved(pass->gpu, kind);
+    if (forward && forward->is_inference) return pass;
+    pass->own = pinned(pass->gpu, kind.layout.count(), kind.layout.channels);
+    pass->summed = pass->gpu->event();
+    try {
+      launch_sums(*pass);
+      pass->summed->record(pass->gpu->stream());
+    } catch (const std::exception&) {
+      wait_for_all(pass->gpu);
+      throw;
+    }
+    return pass;
   }
 
-  std::shared_ptr<DevicePass> backward(const Backward& work, std::shared_ptr<Call> call) override {
-    return std::make_shared<BackwardPass>(gpu_, work, std::move(call));
+  void sum(const Passes& passes, std::function<void(const std::string&)> then) const override {
+    on_gpu(passes.front())->gpu->post([passes, then = std::move(then)] {
+      std::string error;
+      try {
+        for (const auto& pass : passes) on_gpu(pass)->gpu->wait_for(*on_gpu(pass)->summed);
+      } catch (const std::exception& caught) {
+        error = caught.what();
+      }
+      then(error);
+    });
   }
 
-  void inference(const Forward& work, std::shared_ptr<Call> call) override {
-    // With use_global_stats, a backward pass may follow.
-    if (gpu_->has_peers()) load(work);
-    const OnDevice on_device(gpu_->stream()->ordinal());
-    const auto statistics = std::make_shared<GpuStatistics>(gpu_, work.data);
-    *work.saved = {statistics, 0};
-    launch_forward(gpu_, work, *statistics, nullptr, false);
-    gpu_->when_done([call = std::move(call)](const std::string& error) { call->complete(error); });
+  void finish(const Passes& passes, const std::optional<PartialStatistics>& merged,
+              const std::string& error) const override {
+    std::vector<PartialStatistics> parts;
+    std::string found = error;
+    try {
+      if (error.empty() && merged) parts = {in_pinned_memory(*merged, on_gpu(passes.front())->gpu)};
+    } catch (const std::exception& caught) {
+      found = caught.what();
+    }
+    if (!found.empty()) {
+      for (const auto& pass : passes) complete_when_done(on_gpu(pass), found);
+      return;
+    }
+    // All copies come before the first post: a pass that is done lets go of its own.
+    for (const auto& pass : passes) {
+      if (!merged) parts.push_back(pass->own);
+    }
+    const Passes awaited = merged ? Passes() : passes;
+    if (passes.size() == 1) return finish_one(on_gpu(passes.front()), awaited, parts);
+    // The lock gives all GPUs one order of rounds, so shared running statistics stay equal.
+    // Backward moves none.
+    const auto lock =
+        passes.front()->forward() ? lock_running_statistics() : std::unique_lock<std::mutex>();
+    for (const auto& pass : passes) {
+      on_gpu(pass)->gpu->post([pass, awaited, parts] { finish_one(on_gpu(pass), awaited, parts); });
+    }
   }
 
-  void fill_with_nan(void* array, std::size_t bytes) override {
-    gpu_->stream()->fill(array, kNanByte, bytes);
-    gpu_->stream()->synchronize();
+  void fill_with_nan(int device, void* array, std::size_t bytes) const override {
+    Stream* const stream = Gpu::of(device).stream();
+    stream->fill(array, kNanByte, bytes);
+    stream->synchronize();
   }
 
  private:
-  void load(const Forward& work) const {
-    load_kernels({work.data.dtype, work.data.layout, work.activation.type, work.shortcut != nullptr,
-                  work.inplace, work.running.num_batches != nullptr, gpu_->has_peers()},
-                 gpu_->stream()->ordinal());
+  static void load(const Forward& work, Gpu* gpu) {
+    load_kernels({work.kind.dtype, work.kind.layout, work.activation.type, work.shortcut != nullptr,
+                  work.inplace, work.running.num_batches != nullptr, gpu->has_peers()},
+                 gpu->stream()->ordinal());
   }
 
-  Gpu* const gpu_;
+  static PartialStatistics in_pinned_memory(const PartialStatistics& merged, Gpu* gpu) {
+    const auto copy = pinned(gpu, merged.count, merged.channels);
+    std::copy_n(merged.numbers.get(), 2 * merged.channels, copy.numbers.get());
+    return copy;
+  }
+
+  /// Some kernels of a pass that fails may use its arrays.
+  static void wait_for_all(Gpu* gpu) {
+    try {
+      gpu->stream()->synchronize();
+    } catch (const Error&) {
+      // The device is lost, or its error is that of the pass.
+    }
+  }
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> backend_of(int index, const std::string& layer) {
+const Backend& backend_of(int index, const std::string& layer) {
+  static const Backend& backend = *new CudaBackend;
   try {
-    return std::make_shared<CudaBackend>(&Gpu::of(index));
+    Gpu::of(index);
   } catch (const Error& error) {
     throw Error(layer + ": " + error.what());
   }
+  return backend;
 }
 
 }  // namespace gluon_syncbn::cuda

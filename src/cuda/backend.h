@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "backend/backend.h"
@@ -9,6 +8,6 @@ namespace gluon_syncbn::cuda {
 
 /// The backend of the context gpu(index), whose thread waits for GPUs. Callers wait for none.
 /// Throws Error, which begins with `layer`, if there is no such GPU.
-std::shared_ptr<Backend> backend_of(int index, const std::string& layer);
+const Backend& backend_of(int index, const std::string& layer);
 
 }  // namespace gluon_syncbn::cuda

@@ -14,7 +14,7 @@ namespace gluon_syncbn::cuda {
 /// Lends memory of the context gpu(index), or pinned memory, from MXNet's pool. Returns null if the
 /// pool has no memory left. Memories asks it before CUDA, and holds no lock during the call.
 using Lender = std::shared_ptr<void> (*)(Memory::Place place, int index, std::size_t bytes);
-/// Sets the lender of all contexts; operator/backends.cc calls it once.
+/// Sets the lender of all contexts; operator/property.cc calls it once.
 void set_lender(Lender lender);
 
 /// Keeps objects for reuse. The end of a lease returns the object, so an equal second step makes no

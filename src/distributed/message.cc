@@ -46,9 +46,10 @@ void append(Words* words, const void* data, std::size_t bytes) {
 
 Words ProcessMessage::pack() const {
   Words words;
-  words.reserve(kHeaderSize + statistics.values.size() + words_of(text.size()));
+  const auto num_values = static_cast<std::size_t>(2 * statistics.channels);
+  words.reserve(kHeaderSize + num_values + words_of(text.size()));
   words.resize(kHeaderSize);
-  words[kNumValues] = static_cast<std::int64_t>(statistics.values.size());
+  words[kNumValues] = static_cast<std::int64_t>(num_values);
   words[kTextBytes] = static_cast<std::int64_t>(text.size());
   words[kRound] = bits<std::int64_t>(round);
   words[kUsedSlots] = bits<std::int64_t>(used_slots);
@@ -58,7 +59,7 @@ Words ProcessMessage::pack() const {
   words[kEps] = bits<std::int64_t>(signature.eps);
   words[kMomentum] = bits<std::int64_t>(signature.momentum.value_or(kNoMomentum));
   words[kCount] = statistics.count;
-  append(&words, statistics.values.data(), statistics.values.size() * sizeof(double));
+  append(&words, statistics.numbers.get(), num_values * sizeof(double));
   append(&words, text.data(), text.size());
   return words;
 }
@@ -70,7 +71,8 @@ std::vector<ProcessMessage> ProcessMessage::unpack(const Words& words) {
     const std::size_t left = words.size() - at;
     const auto num_values = left < kHeaderSize ? 0 : static_cast<std::size_t>(header[kNumValues]);
     const auto text_bytes = left < kHeaderSize ? 0 : static_cast<std::size_t>(header[kTextBytes]);
-    if (left < kHeaderSize || num_values > left || text_bytes > left * sizeof(*header) ||
+    if (left < kHeaderSize || num_values > left || num_values % 2 != 0 ||
+        text_bytes > left * sizeof(*header) ||
         kHeaderSize + num_values + words_of(text_bytes) > left) {
       throw Error(kUnreadableMessage);
     }
@@ -82,11 +84,11 @@ std::vector<ProcessMessage> ProcessMessage::unpack(const Words& words) {
     message.signature = {header[kChannels], dtype, bits<double>(header[kEps]), std::nullopt};
     const auto momentum = bits<double>(header[kMomentum]);
     if (momentum != kNoMomentum) message.signature.momentum = momentum;
-    message.statistics.count = header[kCount];
-    message.statistics.values.resize(num_values);
+    message.statistics =
+        PartialStatistics::zeros(header[kCount], static_cast<std::int64_t>(num_values / 2));
     const std::int64_t* next = header + kHeaderSize;
     if (num_values > 0) {
-      std::memcpy(message.statistics.values.data(), next, num_values * sizeof(double));
+      std::memcpy(message.statistics.numbers.get(), next, num_values * sizeof(double));
     }
     message.text.assign(reinterpret_cast<const char*>(next + num_values), text_bytes);
     messages.push_back(std::move(message));

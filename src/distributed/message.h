@@ -6,7 +6,7 @@
 
 #include "common/signature.h"
 #include "distributed/process_group.h"
-#include "norm/moments.h"
+#include "norm/partial_statistics.h"
 
 namespace gluon_syncbn {
 

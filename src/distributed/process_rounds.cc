@@ -144,15 +144,15 @@ void ProcessRound::answered(Direction direction, const std::string& name,
                             const std::shared_ptr<Exchange>& exchange,
                             const ProcessGroup::Gathered& gathered) {
   const bool is_under_way = layer_->is_under_way(name, exchange);
-  std::vector<PartialStatistics> processes;
+  PartialStatistics merged;
   std::string error;
   try {
     GLUON_SYNCBN_ENFORCE(is_under_way, "no message under the name " + name);
-    processes = read(direction, gathered);
+    merged = read(direction, gathered);
   } catch (const std::exception& caught) {
     error = caught.what();
   }
-  exchange->answered(processes, error);
+  exchange->answered(merged, error);
   // After read(), which may take a slot: the next message must list it.
   if (is_under_way) layer_->start_next(name);
 }
@@ -162,8 +162,7 @@ std::string ProcessRound::name(Direction direction) const {
 }
 
 /// Throws Error if a process has failed, or if the processes differ.
-std::vector<PartialStatistics> ProcessRound::read(Direction direction,
-                                                  const ProcessGroup::Gathered& gathered) {
+PartialStatistics ProcessRound::read(Direction direction, const ProcessGroup::Gathered& gathered) {
   if (!gathered.error.empty()) {
     throw Error("the exchange with other processes has failed: " + gathered.error);
   }
@@ -172,7 +171,7 @@ std::vector<PartialStatistics> ProcessRound::read(Direction direction,
   if (direction == Direction::kForward) take_slot(messages);
   std::vector<PartialStatistics> processes;
   for (auto& message : messages) processes.push_back(std::move(message.statistics));
-  return processes;
+  return merge(direction, processes);
 }
 
 void ProcessRound::require_equal(const std::vector<ProcessMessage>& messages) const {
@@ -194,6 +193,9 @@ void ProcessRound::require_equal(const std::vector<ProcessMessage>& messages) co
     }
     if (const auto difference = first.signature.difference(messages[i].signature)) {
       throw Error(which + *difference);
+    }
+    if (messages[i].statistics.channels != first.statistics.channels) {
+      throw Error(kUnreadableMessage);
     }
   }
 }

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/direction.h"
 #include "common/signature.h"
 #include "distributed/message.h"
 #include "distributed/process_group.h"
@@ -30,10 +29,9 @@ class Exchange {
   virtual ~Exchange() = default;
   /// The message of this process has its turn. Calls ProcessRound::send() once, now or later.
   virtual void merge() = 0;
-  /// Called once, from any thread, with the partial statistics of all processes in their order, or
-  /// with an error.
-  virtual void answered(const std::vector<PartialStatistics>& processes,
-                        const std::string& error) = 0;
+  /// Called once, from any thread, with the merged partial statistics of all processes, or with an
+  /// error.
+  virtual void answered(const PartialStatistics& merged, const std::string& error) = 0;
 };
 
 /// All rounds of a layer that exchange with the same layer of other processes: their number, their
@@ -109,7 +107,7 @@ class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
                 const std::shared_ptr<Exchange>& exchange, const ProcessGroup::Gathered& gathered);
   bool is_current() const { return layer_->group_ == group_; }
   std::string name(Direction direction) const;
-  std::vector<PartialStatistics> read(Direction direction, const ProcessGroup::Gathered& gathered);
+  PartialStatistics read(Direction direction, const ProcessGroup::Gathered& gathered);
   void require_equal(const std::vector<ProcessMessage>& messages) const;
   void take_slot(const std::vector<ProcessMessage>& messages);
 

@@ -4,13 +4,15 @@
 #include <cstdint>
 
 #include "common/real.h"
-#include "common/write_mode.h"
 
 // The numbers of one channel, for all kinds of device: S. Ioffe and C. Szegedy, "Batch
 // Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift", 2015,
 // algorithm 1 and section 3. They are computed in double. R is the type in which kernels compute.
 
 namespace gluon_syncbn {
+
+/// Whether a kernel replaces the elements of its output array or adds to them (MXNet's grad_req).
+enum class WriteMode { kAssign, kAdd };
 
 inline double inv_std_of(double variance, double eps) { return 1.0 / std::sqrt(variance + eps); }
 

@@ -11,7 +11,6 @@
 
 #include "common/error.h"
 #include "common/list_text.h"
-#include "operator/attribute_combinations.h"
 
 namespace gluon_syncbn::op {
 namespace {
@@ -242,7 +241,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     parse_one(layer, name, value, &attributes);
   }
   if (!traits_of(attributes.activation.type).has_slope) attributes.activation.slope = 0;
-  check_combinations(attributes);
+  attributes.check_combinations();
   if (attributes.sync_group_size && attributes.device_ids.empty()) {
     attributes.device_ids.resize(attributes.num_devices);
     std::iota(attributes.device_ids.begin(), attributes.device_ids.end(), 0);

@@ -55,6 +55,8 @@ struct Attributes {
 
   /// Throws Error, which names the layer, the attribute, its value and the expected values.
   static Attributes parse(const std::vector<std::pair<std::string, std::string>>& pairs);
+  /// Throws Error if attributes exclude each other.
+  void check_combinations() const;
 
   /// "SyncBatchNorm 'key'", for messages.
   std::string layer() const;

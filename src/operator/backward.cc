@@ -54,34 +54,28 @@ class BackwardCall : public EngineCall {
     op_->node_calls_->end(op_->device_, op_);
     saved_ = *op_->saved_;
     const auto round = op_->round_;
-    if (!round) return finish_alone(begin());
+    if (!round) return finish_alone(begin(work()));
     const auto meeting = round->next_backward(op_->device_);
-    std::shared_ptr<DevicePass> pass;
+    PassPtr pass;
     try {
       if (op_->group_->options().processes) {
         FailedCalls::instance().require_none_since(op_->failures_before_);
       }
-      pass = begin();
-      pass->sum();
+      pass = begin(work());
     } catch (const std::exception& error) {
       meeting->fail(failed_on(op_->device_, error.what()));
-      if (!pass) throw;
-      return pass->fail(error.what());
+      throw;
     }
     meeting->arrive(op_->device_, pass);
-  }
-
-  std::shared_ptr<DevicePass> begin() {
-    require_like_data(array(at_.out_gradient()), like_data());
-    return op_->backend_->backward(work(), shared_from_this());
   }
 
   /// An array with the shape and dtype of the input, which may have been freed.
   const NDArray& like_data() const { return array(reads_.data ? at_[kData] : at_.out()); }
 
-  Backend::Backward work() const {
-    Backend::Backward work;
-    work.data = data_of(like_data());
+  Backward work() const {
+    require_like_data(array(at_.out_gradient()), like_data());
+    Backward work;
+    work.kind = kind_of(like_data());
     work.dy = data(at_.out_gradient());
     work.saved = saved_;
     work.gamma = gamma(at_[kGamma]);
@@ -94,14 +88,14 @@ class BackwardCall : public EngineCall {
     return work;
   }
 
-  Backend::Gradients gradients() const {
+  Gradients gradients() const {
     const auto write = [&](Argument argument) { return write_of(requests_[argument]); };
     const auto wanted = [&](Argument argument) -> void* {
       return requests_[argument] == kNull ? nullptr : data(at_.gradient(argument));
     };
     // The trainer sums the gradients of parameters over devices, so each device gives its own
     // share.
-    Backend::Gradients gradients;
+    Gradients gradients;
     gradients.fix_gamma = op_->attributes_.fix_gamma;
     gradients.write_gamma = write(kGamma);
     gradients.gamma = wanted(kGamma);
@@ -119,7 +113,7 @@ class BackwardCall : public EngineCall {
   const Positions::Backward at_;
   const BackwardReads reads_;
   const std::vector<OpReq> requests_;  // by argument
-  Backend::Saved saved_;
+  Saved saved_;
 };
 
 void Operator::backward(std::vector<NDArray> arrays, const int* requests) {

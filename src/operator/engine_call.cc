@@ -59,7 +59,7 @@ void EngineCall::complete(const std::string& error) {
 void EngineCall::fill_results_with_nan() const noexcept {
   try {
     for (const std::size_t position : results_) {
-      op_->backend_->fill_with_nan(data(position), arrays_[position].bytes());
+      op_->backend_.fill_with_nan(op_->device_.index, data(position), arrays_[position].bytes());
     }
   } catch (const std::exception&) {
     // The device is lost, and its arrays with it. The call has an error already.
@@ -70,9 +70,15 @@ const void* EngineCall::gamma(std::size_t position) const {
   return op_->attributes_.fix_gamma ? nullptr : data(position);
 }
 
-Backend::Data EngineCall::data_of(const NDArray& array) const {
+ArrayKind EngineCall::kind_of(const NDArray& array) const {
   const auto shape = array.shape();
   return {dtype_of(array.dtype()), Layout::of(shape, op_->attributes_.axis_of(shape.size()))};
+}
+
+PassPtr EngineCall::begin(std::variant<Forward, Backward> work) {
+  return op_->backend_.begin(
+      op_->device_.index, std::move(work),
+      [self = shared_from_this()](const std::string& error) { self->complete(error); });
 }
 
 WriteMode write_of(OpReq request) { return request == kAdd ? WriteMode::kAdd : WriteMode::kAssign; }

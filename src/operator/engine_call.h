@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "backend/backend.h"
@@ -15,17 +16,20 @@
 namespace gluon_syncbn::op {
 
 /// A call of the operator: one operation of the engine, from its push to its completion.
-class EngineCall : public Call, public std::enable_shared_from_this<EngineCall> {
+class EngineCall : public std::enable_shared_from_this<EngineCall> {
  public:
   /// `outputs` are positions in `arrays`. If the call fails, it writes NaN into `results`, which
   /// are some of `outputs`.
   EngineCall(std::shared_ptr<Operator> op, std::vector<mxnet::NDArray> arrays,
              std::vector<std::size_t> outputs, std::vector<std::size_t> results);
+  virtual ~EngineCall() = default;
 
   /// Pushes the call to the engine, which runs it once the arrays are ready. Profilers show `name`.
   void push(const char* name);
 
-  void complete(const std::string& error) override;
+  /// Called once, from any thread. Nothing uses the arrays any more. `error` says what went wrong,
+  /// or is "".
+  virtual void complete(const std::string& error);
 
  protected:
   /// An exception of run() becomes the error of the call.
@@ -35,7 +39,9 @@ class EngineCall : public Call, public std::enable_shared_from_this<EngineCall> 
   void* data(std::size_t position) const { return arrays_[position].data<void>(); }
   /// Returns null if gamma is fixed at 1.
   const void* gamma(std::size_t position) const;
-  Backend::Data data_of(const mxnet::NDArray& array) const;
+  ArrayKind kind_of(const mxnet::NDArray& array) const;
+  /// Begins a pass, which will complete this call.
+  PassPtr begin(std::variant<Forward, Backward> work);
 
   const std::shared_ptr<Operator> op_;
 

@@ -83,7 +83,7 @@ class ForwardCall : public EngineCall {
     is_repeated_ = op_->begin_training(data(at_[kMovingMean]), array(at_[kData]).shape());
     if (op_->group_) return train_with_others();
     if (op_->attributes_.num_devices == 1) op_->node_calls_->begin_alone(op_->device_);
-    finish_alone(begin());
+    finish_alone(begin(training()));
   }
 
   void train_with_others() {
@@ -91,19 +91,18 @@ class ForwardCall : public EngineCall {
     const Signature signature = this->signature();
     const auto ticket = std::exchange(op_->ticket_, std::nullopt);
     round_ = op_->group_->join(device, ticket.value_or(SyncGroup::kJustMade));
-    std::shared_ptr<DevicePass> pass;
+    PassPtr pass;
     try {
-      pass = begin();
+      const Forward work = training();
       if (!is_repeated_) {
         op_->node_calls_->begin(device, data(at_[kMovingMean]), op_,
                                 std::exchange(op_->ran_before_, true));
       }
       round_->agree(device, signature);
-      pass->sum();
+      pass = begin(work);
     } catch (const std::exception& error) {
       round_->fail(device, error.what());
-      if (!pass) throw;
-      return pass->fail(error.what());
+      throw;
     }
     round_->forward_meeting().arrive(device, pass);
   }
@@ -112,10 +111,11 @@ class ForwardCall : public EngineCall {
     if (op_->group_ && !op_->attributes_.use_global_stats) {
       op_->group_->saw_inference(op_->device_);
     }
-    Backend::Forward work = this->work();
+    Forward work = this->work();
+    work.is_inference = true;
     work.running.mean = data(at_[kMovingMean]);
     work.running.variance = data(at_[kMovingVar]);
-    op_->backend_->inference(work, shared_from_this());
+    finish_alone(begin(work));
   }
 
   void require_group() const {
@@ -128,25 +128,24 @@ class ForwardCall : public EngineCall {
 
   Signature signature() const {
     const NDArray& x = array(at_[kData]);
-    return {data_of(x).layout.channels, dtype_name(x.dtype()), op_->attributes_.eps,
+    return {kind_of(x).layout.channels, dtype_name(x.dtype()), op_->attributes_.eps,
             op_->attributes_.momentum};
   }
 
-  std::shared_ptr<DevicePass> begin() {
-    Backend::Forward work = this->work();
+  Forward training() {
+    Forward work = this->work();
     if (!is_repeated_) {  // the first time has moved the running statistics
       work.running = {data(at_[kMovingMean]), data(at_[kMovingVar]), op_->attributes_.momentum,
                       op_->attributes_.momentum ? nullptr : data(at_[kNumBatches])};
     }
-    auto pass = op_->backend_->forward(work, shared_from_this());
     training_began_ = true;
-    return pass;
+    return work;
   }
 
-  Backend::Forward work() {
+  Forward work() {
     const Attributes& attributes = op_->attributes_;
-    Backend::Forward work;
-    work.data = data_of(array(at_[kData]));
+    Forward work;
+    work.kind = kind_of(array(at_[kData]));
     work.x = data(at_[kData]);
     work.eps = attributes.eps;
     work.gamma = gamma(at_[kGamma]);
@@ -175,7 +174,7 @@ class ForwardCall : public EngineCall {
   const bool is_train_;
   bool training_began_ = false;
   bool is_repeated_ = false;  // in backward, by mirroring
-  Backend::Saved saved_;
+  Saved saved_;
   std::shared_ptr<Round> round_;  // empty if nothing is synchronized
 };
 

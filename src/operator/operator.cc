@@ -5,12 +5,12 @@
 
 namespace gluon_syncbn::op {
 
-Operator::Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
+Operator::Operator(Attributes attributes, Device device, const Backend& backend,
                    std::shared_ptr<SyncGroup> group, std::shared_ptr<NodeCalls> node_calls)
     : attributes_(std::move(attributes)),
       positions_(attributes_),
       device_(std::move(device)),
-      backend_(std::move(backend)),
+      backend_(backend),
       group_(std::move(group)),
       node_calls_(std::move(node_calls)) {
   if (group_) ticket_ = group_->announce(device_);

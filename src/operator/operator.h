@@ -23,7 +23,7 @@ namespace gluon_syncbn::op {
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
   /// `group` is empty if the layer has one device.
-  Operator(Attributes attributes, Device device, std::shared_ptr<Backend> backend,
+  Operator(Attributes attributes, Device device, const Backend& backend,
            std::shared_ptr<SyncGroup> group, std::shared_ptr<NodeCalls> node_calls);
 
   /// Both push a call to the engine. On a GPU the call may run before they return.
@@ -45,7 +45,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const Attributes attributes_;
   const Positions positions_;
   const Device device_;
-  const std::shared_ptr<Backend> backend_;
+  const Backend& backend_;
   const std::shared_ptr<SyncGroup> group_;
   const std::shared_ptr<NodeCalls> node_calls_;
   std::optional<SyncGroup::Ticket> ticket_;  ///< of the call that made this operator, until it runs
@@ -56,7 +56,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   std::atomic<std::size_t> may_be_repeated_{0};
   std::uint64_t failures_before_ = 0;  ///< FailedCalls when the last forward pass began
   // Of the last forward pass; empty if it failed, but for its error.
-  std::optional<Backend::Saved> saved_;
+  std::optional<Saved> saved_;
   std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized
   std::string forward_error_;     ///< why nothing is saved
 };

@@ -5,13 +5,16 @@
 
 #include "common/error.h"
 #include "common/list_text.h"
+#include "cpu/backend.h"
+#include "cuda/backend.h"
+#include "cuda/memory.h"
 #include "distributed/process_rounds.h"
 #include "mxnet/dtype.h"
 #include "mxnet/engine.h"
+#include "mxnet/memory_pool.h"
 #include "mxnet/repairs/cpu_context_check.h"
 #include "mxnet/repairs/openblas.h"
 #include "mxnet/repairs/unknown_shapes.h"
-#include "operator/backends.h"
 
 namespace gluon_syncbn::op {
 
@@ -44,6 +47,18 @@ Device parse_context(const std::string& layer, const std::string& context) {
     throw Error(layer + ": context '" + context + "' should look like cpu(0)");
   }
   return {context.substr(0, open), std::stoi(context.substr(open + 1))};
+}
+
+/// Throws Error, which names `layer`, if there is no such device.
+const Backend& backend_of(const Device& device, const std::string& layer) {
+  if (device.type == "cpu") return cpu::backend();
+  if (device.type != "gpu") {
+    throw Error(layer + ": called on " + device.name() +
+                " where a context of type cpu or gpu is expected");
+  }
+  static std::once_flag once;
+  std::call_once(once, [] { cuda::set_lender(mxnet::lend_from_pool); });
+  return cuda::backend_of(device.index, layer);
 }
 
 /// NaiveEngine would wait for the operation of the first device, and never run its peers. It also
@@ -159,14 +174,14 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   const bool synchronizes = attributes_.synchronizes();
   if (synchronizes) require_threaded_engine(layer);
   if (device.type == "gpu") require_synchronous_gpu_engine(layer);
-  auto backend = backend_of(device, layer);
+  const Backend& backend = backend_of(device, layer);
   if (device.type == "cpu") {
     require_safe_cpu_contexts(layer, attributes_.num_devices > 1);
     if (attributes_.num_devices > 1) use_one_thread_per_product(layer);
   }
   auto group = synchronizes ? sync_group(device) : nullptr;
-  const auto op = std::make_shared<Operator>(attributes_, device, std::move(backend),
-                                             std::move(group), node_calls_);
+  const auto op =
+      std::make_shared<Operator>(attributes_, device, backend, std::move(group), node_calls_);
   if (attributes_.is_mirrored) {
     // MXNet makes the operator of the graph, then the one that repeats its forward pass.
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -35,12 +35,12 @@ Meeting::Meeting(const std::shared_ptr<SyncGroup>& group, std::uint64_t round, D
 
 Meeting::~Meeting() { Watchdog::instance().unwatch(this); }
 
-void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
+void Meeting::arrive(const Device& device, const PassPtr& pass) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (error_) {
     const std::string error = *error_;
     lock.unlock();
-    return pass->fail(error);
+    return gluon_syncbn::fail(pass, error);
   }
   if (state_ != State::kComing || passes_.count(device) > 0) {
     lock.unlock();
@@ -56,7 +56,7 @@ void Meeting::arrive(const Device& device, std::shared_ptr<DevicePass> pass) {
     }
   }
   if (passes_.size() < num_devices_) return;
-  if (!processes_) return finish(lock, pass, {});
+  if (!processes_) return finish(std::move(lock), std::nullopt);
   state_ = State::kQueued;
   lock.unlock();
   processes_->queue(direction_, shared_from_this());
@@ -71,11 +71,20 @@ void Meeting::merge() {
     return send({}, "");
   }
   state_ = State::kMerging;
-  const DevicePasses passes = this->passes();
+  const Passes passes = this->passes();
   lock.unlock();
-  passes.front()->merge(
-      passes, [self = shared_from_this()](const PartialStatistics& merged,
-                                          const std::string& error) { self->send(merged, error); });
+  const auto merge_and_send = [self = shared_from_this(), passes](std::string error) {
+    PartialStatistics merged;
+    try {
+      std::vector<PartialStatistics> parts;
+      for (const auto& pass : passes) parts.push_back(pass->own);
+      if (error.empty()) merged = gluon_syncbn::merge(self->direction_, parts);
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    self->send(merged, error);
+  };
+  passes.front()->backend->sum(passes, merge_and_send);
 }
 
 /// Sends the error of the meeting instead, if it has failed meanwhile.
@@ -83,28 +92,28 @@ void Meeting::send(const PartialStatistics& merged, const std::string& error) {
   std::unique_lock<std::mutex> lock(mutex_);
   state_ = State::kSent;
   const auto failed = error_;
-  const DevicePasses passes = failed ? take_passes() : DevicePasses();
+  const Passes passes = failed ? take_passes() : Passes();
   lock.unlock();
-  for (const auto& pass : passes) pass->fail(*failed);
+  for (const auto& pass : passes) gluon_syncbn::fail(pass, *failed);
   if (failed) return processes_->send(direction_, shared_from_this(), {}, *failed);
   if (!error.empty()) fail(error);
   processes_->send(direction_, shared_from_this(), merged, error);
 }
 
-void Meeting::answered(const std::vector<PartialStatistics>& processes, const std::string& error) {
+void Meeting::answered(const PartialStatistics& merged, const std::string& error) {
   if (!error.empty()) return fail(error);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!error_) finish(lock, passes_.begin()->second, processes);
+  if (!error_) finish(std::move(lock), merged);
 }
 
-void Meeting::finish(std::unique_lock<std::mutex>& lock, std::shared_ptr<DevicePass> pass,
-                     const std::vector<PartialStatistics>& processes) {
+void Meeting::finish(std::unique_lock<std::mutex> lock,
+                     const std::optional<PartialStatistics>& merged) {
   count();
   state_ = State::kDone;
-  const DevicePasses passes = take_passes();
+  const Passes passes = take_passes();
   lock.unlock();
   Watchdog::instance().unwatch(this);
-  pass->finish(passes, processes);
+  passes.front()->backend->finish(passes, merged, "");
 }
 
 bool Meeting::has_met() {
@@ -168,14 +177,14 @@ void Meeting::count() const {
   ++counts.rounds[{group->layer(), device_list(passes_), group->options().key}];
 }
 
-DevicePasses Meeting::passes() const {
-  DevicePasses passes;
+Passes Meeting::passes() const {
+  Passes passes;
   for (const auto& [_, pass] : passes_) passes.push_back(pass);
   return passes;
 }
 
-DevicePasses Meeting::take_passes() {
-  const DevicePasses passes = this->passes();
+Passes Meeting::take_passes() {
+  const Passes passes = this->passes();
   passes_.clear();
   return passes;
 }
@@ -192,13 +201,13 @@ void Meeting::end_with(const std::string& error, EndsIf ends_if,
   const bool others_wait = processes_ && are_coming;
   if (others_wait) state_ = State::kQueued;
   // Passes that merge fail in send().
-  const DevicePasses passes = state_ == State::kMerging ? DevicePasses() : take_passes();
+  const Passes passes = state_ == State::kMerging ? Passes() : take_passes();
   lock.unlock();
   Watchdog::instance().unwatch(this);
   before_passes_fail();
   // Before the passes fail, because the next round of their devices would overtake this message.
   if (others_wait) processes_->queue(direction_, shared_from_this());
-  for (const auto& pass : passes) pass->fail(error);
+  for (const auto& pass : passes) gluon_syncbn::fail(pass, error);
 }
 
 void count_rounds() { PerProcess<Counts>::instance().are_wanted = true; }
@@ -215,13 +224,6 @@ std::string counted_rounds() {
   return text;
 }
 
-void finish_alone(const std::shared_ptr<DevicePass>& pass) {
-  try {
-    pass->sum();
-  } catch (const std::exception& error) {
-    return pass->fail(error.what());
-  }
-  pass->finish({pass}, {});
-}
+void finish_alone(const PassPtr& pass) { pass->backend->finish({pass}, std::nullopt, ""); }
 
 }  // namespace gluon_syncbn

@@ -11,7 +11,6 @@
 
 #include "backend/backend.h"
 #include "common/device.h"
-#include "common/direction.h"
 #include "common/watchdog.h"
 #include "distributed/process_rounds.h"
 #include "sync/wait_messages.h"
@@ -35,7 +34,7 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
 
   /// `pass` is finished once or fails once: now, later by the last device to arrive, or by fail().
   /// Throws InternalError instead if the device has come before.
-  void arrive(const Device& device, std::shared_ptr<DevicePass> pass);
+  void arrive(const Device& device, const PassPtr& pass);
 
   /// Whether all devices of all processes came.
   bool has_met();
@@ -58,20 +57,19 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
   enum class State {
     kComing,   ///< devices of this process are missing
     kQueued,   ///< its message waits for its turn
-    kMerging,  ///< the passes merge into its message
+    kMerging,  ///< the passes sum and merge into its message
     kSent,     ///< the answer of the other processes is missing
     kDone      ///< all devices of all processes have met
   };
 
   void merge() override;
-  void answered(const std::vector<PartialStatistics>& processes, const std::string& error) override;
+  void answered(const PartialStatistics& merged, const std::string& error) override;
   void send(const PartialStatistics& merged, const std::string& error);
-  void finish(std::unique_lock<std::mutex>& lock, std::shared_ptr<DevicePass> pass,
-              const std::vector<PartialStatistics>& processes);
+  void finish(std::unique_lock<std::mutex> lock, const std::optional<PartialStatistics>& merged);
   Wait wait();
   void count() const;
-  DevicePasses passes() const;
-  DevicePasses take_passes();
+  Passes passes() const;
+  Passes take_passes();
   /// In which states an error ends the meeting.
   enum class EndsIf { kNotDone, kComing, kAllHaveCome };
   template <class BeforePassesFail>
@@ -89,7 +87,7 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
   std::mutex mutex_;
   State state_ = State::kComing;
   std::optional<std::string> error_;
-  std::map<Device, std::shared_ptr<DevicePass>> passes_;  // in this order they are merged
+  std::map<Device, PassPtr> passes_;  // in this order they are merged
 };
 
 /// Begins to count the rounds in which all devices met, for programs that ask at their end.
@@ -97,7 +95,7 @@ void count_rounds();
 /// A line per layer and its devices: layer, number of rounds, devices, with tabs in between.
 std::string counted_rounds();
 
-/// Sums and finishes a pass that waits for no other device. Does not throw.
-void finish_alone(const std::shared_ptr<DevicePass>& pass);
+/// Finishes a pass that waits for no other device. Does not throw.
+void finish_alone(const PassPtr& pass);
 
 }  // namespace gluon_syncbn

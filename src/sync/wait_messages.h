@@ -5,7 +5,6 @@
 #include <string>
 
 #include "common/device.h"
-#include "common/direction.h"
 #include "common/watchdog.h"
 #include "distributed/process_rounds.h"
 

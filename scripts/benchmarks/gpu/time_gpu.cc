@@ -25,7 +25,6 @@
 #include "cuda/gpu.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
-#include "support/test_call.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
@@ -92,6 +91,8 @@ std::unique_ptr<cuda::Memory> normal_array(int ordinal, DType dtype, std::int64_
   });
 }
 
+using Done = std::function<void(const std::string& error)>;
+
 /// A layer on one context, with arrays of its own.
 class Layer {
  public:
@@ -106,23 +107,23 @@ class Layer {
 
   const Device& device() const { return device_; }
 
-  std::shared_ptr<DevicePass> forward(const std::shared_ptr<TestCall>& call) {
-    auto work = begun<Backend::Forward>();
+  PassPtr forward(const Done& done) {
+    auto work = begun<Forward>();
     work.eps = 1e-5;
     work.y = data_[kY]->data();
     work.running = {parameters_[2]->data(), parameters_[3]->data(), 0.9, nullptr};
     work.saved = &saved_;
-    return backend_->forward(work, call);
+    return backend_.begin(device_.index, work, done);
   }
 
-  std::shared_ptr<DevicePass> backward(const std::shared_ptr<TestCall>& call) const {
-    auto work = begun<Backend::Backward>();
+  PassPtr backward(const Done& done) const {
+    auto work = begun<Backward>();
     work.dy = data_[kDy]->data();
     work.saved = saved_;
     work.gradients.gamma = parameters_[4]->data();
     work.gradients.beta = parameters_[5]->data();
     work.gradients.data = data_[kDx]->data();
-    return backend_->backward(work, call);
+    return backend_.begin(device_.index, work, done);
   }
 
   std::size_t bytes() const { return data_[kX]->bytes(); }
@@ -136,7 +137,7 @@ class Layer {
   template <class Work>
   Work begun() const {
     Work work;
-    work.data = {case_.dtype, case_.layout()};
+    work.kind = {case_.dtype, case_.layout()};
     work.x = data_[kX]->data();
     work.gamma = parameters_[0]->data();
     work.beta = parameters_[1]->data();
@@ -146,24 +147,22 @@ class Layer {
 
   const Device device_;
   const Case case_;
-  const std::shared_ptr<Backend> backend_;
+  const Backend& backend_;
   std::array<std::unique_ptr<cuda::Memory>, 4> data_;
   std::array<std::unique_ptr<cuda::Memory>, 6> parameters_;
-  Backend::Saved saved_;
+  Saved saved_;
 };
 
 /// The calls of a thread, which other threads complete.
 class Calls {
  public:
-  std::shared_ptr<TestCall> make() {
-    const auto call = std::make_shared<TestCall>();
-    call->on_complete = [this](const std::string& error) {
+  Done one() {
+    return [this](const std::string& error) {
       const std::lock_guard<std::mutex> lock(mutex_);
       ++completed_;
       if (!error.empty()) error_ = error;
       changed_.notify_one();
     };
-    return call;
   }
   /// Returns when `number` more calls are complete. Throws the error of one that failed.
   void wait(std::size_t number) {
@@ -272,15 +271,14 @@ using Layers = std::vector<std::unique_ptr<Layer>>;
 /// one, as in training. Otherwise all layers sum first, and call `lap` before they finish.
 void launch_passes(const Layers& layers, bool forward, bool by_layer, Calls* calls,
                    const Stopwatch::Call& lap) {
-  DevicePasses passes;
+  Passes passes;
   for (const auto& layer : layers) {
-    passes.push_back(forward ? layer->forward(calls->make()) : layer->backward(calls->make()));
-    passes.back()->sum();
-    if (by_layer) passes.back()->finish({passes.back()}, {});
+    passes.push_back(forward ? layer->forward(calls->one()) : layer->backward(calls->one()));
+    if (by_layer) finish_alone(passes.back());
   }
   if (by_layer) return;
   lap();
-  for (const auto& pass : passes) pass->finish({pass}, {});
+  for (const auto& pass : passes) finish_alone(pass);
 }
 
 /// Prints a row for each phase, and for each direction layer by layer.
@@ -341,8 +339,7 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
     run_ranks(contexts, [&](std::size_t rank) {
       Layer layer(static_cast<int>(rank), given);
       Calls calls;
-      const auto pass = [&](Meeting* meeting, const std::shared_ptr<DevicePass>& own) {
-        own->sum();
+      const auto pass = [&](Meeting* meeting, const PassPtr& own) {
         meeting->arrive(layer.device(), own);
         calls.wait(1);
       };
@@ -350,8 +347,8 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 0 && i == steps) cpu = std::clock();
         const auto round = group->join(layer.device());
-        pass(&round->forward_meeting(), layer.forward(calls.make()));
-        pass(round->next_backward(layer.device()).get(), layer.backward(calls.make()));
+        pass(&round->forward_meeting(), layer.forward(calls.one()));
+        pass(round->next_backward(layer.device()).get(), layer.backward(calls.one()));
         const std::chrono::duration<double, std::micro> step =
             std::chrono::steady_clock::now() - begin;
         if (rank == 0 && i >= steps) times.push_back(step.count());

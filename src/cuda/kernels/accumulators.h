@@ -37,8 +37,8 @@ struct alignas(16) ShiftedSums {
   R second;
   R count;
 
-  /// Merges by the formulae of Chan, Golub and LeVeque (norm/moments.h), but with one division for
-  /// all. Results without elements may have any pivot.
+  /// Merges by the formulae of Chan, Golub and LeVeque (norm/merge_weight.h), but with one division
+  /// for all. Results without elements may have any pivot.
   template <int kNumber>
   static ShiftedSums merged(const ShiftedSums* results) {
     ShiftedSums all{results[kNumber - 1].pivot, R(0), R(0), R(0)};

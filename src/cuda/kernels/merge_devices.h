@@ -14,15 +14,8 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Arrays with one number per channel, which ForwardMerge writes.
-struct StatisticsArrays {
-  double* mean;
-  double* variance;
-  double* inv_std;
-};
-
-/// Merges the messages by the formulas of norm/moments.h, or takes the running statistics. Then
-/// computes the normalizations.
+/// Merges the messages by the formulas of norm/merge_weight.h, or takes the running statistics.
+/// Then computes the normalizations.
 template <class R>
 struct ForwardMerge {
   static constexpr const char* kName = "merge of moments";
@@ -32,32 +25,33 @@ struct ForwardMerge {
   const R* running_variance;
   std::int64_t channels;
   double eps;
-  StatisticsArrays statistics;
   RunningAverages<R> averages;
   const R* gamma;  // null: 1
   const R* beta;
-  StoredAffine<R>* normalizations;  // written
+  // Written, one number or three per channel.
+  double* mean;
+  double* inv_std;
+  StoredAffine<R>* normalizations;
 
   void compute(std::int64_t c) const {
-    double mean = 0;
+    double center = 0;
     double m2 = 0;
     messages.for_each(channels, c, [&](const MergeWeight& weight, double own_mean, double own_m2) {
-      if (weight.of_merged > 0) weight.merge(own_mean, own_m2, &mean, &m2);
+      if (weight.of_merged > 0) weight.merge(own_mean, own_m2, &center, &m2);
     });
     double variance = messages.count > 0 ? m2 / static_cast<double>(messages.count) : 0;
     if (messages.size == 0) {
-      mean = static_cast<double>(running_mean[c]);
+      center = static_cast<double>(running_mean[c]);
       variance = static_cast<double>(running_variance[c]);
     }
-    const double inv_std = inv_std_of(variance, eps);
-    const double scale = scale_of(gamma, c, inv_std);
-    const double shift = shift_of<R>(mean, scale, static_cast<double>(beta[c]));
+    const double deviation = inv_std_of(variance, eps);
+    const double scale = scale_of(gamma, c, deviation);
+    const double shift = shift_of<R>(center, scale, static_cast<double>(beta[c]));
     // All loads come before the stores, so that they overlap.
-    averages.move(c, mean, variance);
-    statistics.mean[c] = mean;
-    statistics.variance[c] = variance;
-    statistics.inv_std[c] = inv_std;
-    normalizations[c] = {{static_cast<R>(mean), static_cast<R>(scale), static_cast<R>(shift)}};
+    averages.move(c, center, variance);
+    mean[c] = center;
+    inv_std[c] = deviation;
+    normalizations[c] = {{static_cast<R>(center), static_cast<R>(scale), static_cast<R>(shift)}};
   }
 };
 

@@ -6,10 +6,10 @@
 #include "common/dtype.h"
 #include "common/layout.h"
 #include "common/real.h"
-#include "common/write_mode.h"
 #include "cuda/kernels/merge_devices.h"
 #include "cuda/runtime.h"
 #include "norm/activation.h"
+#include "norm/per_channel.h"
 
 namespace gluon_syncbn::cuda {
 

@@ -266,15 +266,17 @@ TEST_CASE("passes: the running statistics of all devices have moved before a cal
           CHECK(shard.saved.count == other.saved.count);
         }
       };
-      DevicePasses passes;
+      Passes passes;
       for (const auto& shard : layer.shards) passes.push_back(shard->forward_pass(complete));
-      std::vector<PartialStatistics> processes;
+      std::optional<PartialStatistics> merged;
       if (with_processes) {
-        passes[1]->merge(passes, [&](const PartialStatistics& own, const std::string&) {
-          processes.push_back(own);
+        cpu::backend().sum(passes, [&](const std::string&) {
+          std::vector<PartialStatistics> parts;
+          for (const auto& pass : passes) parts.push_back(pass->own);
+          merged = merge(Direction::kForward, parts);
         });
       }
-      passes[1]->finish(passes, processes);
+      cpu::backend().finish(passes, merged, "");
       CHECK(completed == 3);
     }
   }
@@ -285,9 +287,7 @@ TEST_CASE("passes: devices that do not meet keep their arrays, and hear why") {
   const Layer layer(together(2), std::vector<Layout>{{1, 4, 6}, {2, 4, 6}});
   for (const auto& shard : layer.shards) {
     Finishes finishes;
-    const auto pass = shard->forward_pass(finishes.one());
-    pass->sum();
-    pass->fail("nobody came");
+    fail(shard->forward_pass(finishes.one()), "nobody came");
     CHECK(finishes.wait(1) == std::vector<std::string>{"nobody came"});
     CHECK(same_bits(shard->running_mean.values(), shard->averages));
     CHECK(same_bits(shard->running_variance.values(), shard->averages));

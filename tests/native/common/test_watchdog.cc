@@ -20,7 +20,6 @@
 #include "common/enforce.h"
 #include "common/other_threads.h"
 #include "common/watchdog.h"
-#include "norm/moments.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/refused_threads.h"
@@ -28,7 +27,7 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-const Moments kPart{1, {1.0}, {0.0}};
+const Part kPart{Direction::kForward, statistics_of(1, {1.0}, {0.0})};
 
 /// Lets a thread wait as MXNet does. Other means of C++ wait for futexes that are not private.
 class Signal {
@@ -72,7 +71,7 @@ long sleeps_of_other_threads() {
 TEST_CASE("watchdog: while a kernel is compiled, no wait counts") {
   const ScopedTimeout timeout(0.3);
   const LoneMeeting meeting("layer", 2, 0);
-  const Inbox<Moments> first;
+  const Inbox first;
   auto pause = std::make_unique<Watchdog::Pause>();
   arrive(*meeting, {"cpu", 0}, kPart, first.then());
   std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -86,8 +85,8 @@ TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
   for (int repeat = 0; repeat < 20; ++repeat) {
     Watchdog::instance().set_timeout(0);
     const LoneMeeting meeting("layer", 2, 0);
-    const Inbox<Moments> first;
-    const Inbox<Moments> second;
+    const Inbox first;
+    const Inbox second;
     arrive(*meeting, {"cpu", 0}, kPart, first.then());
     Watchdog::instance().set_timeout(300);
     // The watchdog's thread is to have looked at the meeting.
@@ -102,7 +101,7 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
   const ScopedTimeout forever(0);
   {
     // Its thread runs, and has nothing to watch.
-    const Inbox<Moments> inbox;
+    const Inbox inbox;
     const LoneMeeting meeting("layer", 2, 0);
     arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
     meeting->fail("not needed");
@@ -110,7 +109,7 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
   constexpr int kRounds = 40;
   const long before = sleeps_of_other_threads();
   for (int round = 0; round < kRounds; ++round) {
-    const Inbox<Moments> inbox;
+    const Inbox inbox;
     const LoneMeeting meeting("layer", 2, 0);
     arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
@@ -121,7 +120,7 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
 
 TEST_CASE("watchdog: what waits is interrupted once the other threads have nothing to do") {
   const ScopedTimeout forever(0);
-  const Inbox<Moments> inbox;
+  const Inbox inbox;
   const LoneMeeting meeting("layer", 2, 0);
   arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
   std::atomic<bool> told_while_busy{false};
@@ -143,7 +142,7 @@ TEST_CASE("watchdog: what waits fails if the program stands still") {
   Signal failed;
   std::string error;
   const LoneMeeting meeting("layer", 2, 0);
-  arrive(*meeting, {"cpu", 0}, kPart, [&](const Outcome<Moments>& outcome) {
+  arrive(*meeting, {"cpu", 0}, kPart, [&](const Outcome& outcome) {
     error = outcome.error;
     failed.give();
   });
@@ -211,31 +210,27 @@ TEST_CASE("watchdog: a thread that ends while its state is read counts as idle")
 TEST_CASE(
     "watchdog: the reminder comes after a tenth of the timeout, and after 10 s at the latest") {
   using Seconds = Waiting::Seconds;
-  CHECK(Watchdog::remind_after(0.1, Seconds(50)) == Seconds(5));
-  CHECK(Watchdog::remind_after(0.1, Seconds(300)) == Seconds(10));
-  CHECK(Watchdog::remind_after(0.1, Seconds(86400)) == Seconds(10));
+  CHECK(Watchdog::remind_after(Seconds(50)) == Seconds(5));
+  CHECK(Watchdog::remind_after(Seconds(300)) == Seconds(10));
+  CHECK(Watchdog::remind_after(Seconds(86400)) == Seconds(10));
 }
 
-TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog out") {
+TEST_CASE("watchdog: what ends with its reminder does not lock the watchdog out") {
   struct Brief : Waiting {
     explicit Brief(std::promise<void>* ended_in) : ended(ended_in) {}
     ~Brief() override {
       Watchdog::instance().unwatch(this);
       ended->set_value();
     }
-    // Asked during the inspection: its owner lets go just then.
-    double reminder_share() const override {
-      owner.reset();
-      return 1;
-    }
-    void remind(Seconds, Seconds, const ProgramState&) override {}
+    // Its owner lets go just then.
+    void remind(Seconds, Seconds, const ProgramState&) override { owner.reset(); }
     void give_up(Seconds) override {}
     void fail(const std::string&) override {}
 
     std::promise<void>* ended;
-    mutable std::shared_ptr<Brief> owner;
+    std::shared_ptr<Brief> owner;
   };
-  const ScopedTimeout timeout(300);
+  const ScopedTimeout timeout(1);
   std::promise<void> ended;
   {
     const auto brief = std::make_shared<Brief>(&ended);
@@ -247,8 +242,8 @@ TEST_CASE("watchdog: what ends while it is inspected does not lock the watchdog 
 
 TEST_CASE("meeting: a device that comes twice is an internal error, and all are told once") {
   const LoneMeeting meeting("layer", 2, 0);
-  const Inbox<Moments> first;
-  const Inbox<Moments> again;
+  const Inbox first;
+  const Inbox again;
   arrive(*meeting, {"cpu", 0}, kPart, first.then());
   CHECK_THROWS_WITH_AS(arrive(*meeting, {"cpu", 0}, kPart, again.then()),
                        doctest::Contains("layer round 0 forward: cpu(0) came twice"),
@@ -260,7 +255,7 @@ TEST_CASE("meeting: a device that comes twice is an internal error, and all are 
 
 TEST_CASE("meeting: a device that comes behind the last one is an internal error") {
   const LoneMeeting meeting("layer", 2, 0);
-  const Inbox<Moments> inbox;
+  const Inbox inbox;
   arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
   arrive(*meeting, {"cpu", 1}, kPart, inbox.then());
   CHECK_THROWS_AS(arrive(*meeting, {"cpu", 2}, kPart, inbox.then()), InternalError);
@@ -274,8 +269,8 @@ namespace {
 /// In a child of fork, which has no watchdog and no helpers yet: 0 if all is as it should be.
 int without_threads() {
   const LoneMeeting meeting("layer", 2, 0);
-  const Inbox<Moments> first;
-  const Inbox<Moments> second;
+  const Inbox first;
+  const Inbox second;
   {
     const RefusedThreads no_threads(0);
     arrive(*meeting, {"cpu", 0}, kPart, first.then());
@@ -288,7 +283,7 @@ int without_threads() {
   if (first.calls().size() != 1) return 5;
   // Another round works once there are threads again.
   const LoneMeeting next("layer", 2, 0);
-  const Inbox<Moments> both;
+  const Inbox both;
   arrive(*next, {"cpu", 0}, kPart, both.then());
   arrive(*next, {"cpu", 1}, kPart, both.then());
   if (both.calls().size() != 2 || !both.calls().front().outcome) return 6;

@@ -13,11 +13,12 @@
 #include "cpu/kernels.h"
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"
-#include "norm/moments.h"
+#include "norm/partial_statistics.h"
 #include "support/array.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
 #include "support/layer_case.h"
+#include "support/values.h"
 
 // The phases on all channels of an array, as a backend puts them together.
 namespace gluon_syncbn::cpu {
@@ -35,23 +36,19 @@ struct Numbers {
   }
 };
 
-inline std::vector<double> zeros(const Layout& layout) {
-  return std::vector<double>(static_cast<std::size_t>(layout.channels));
-}
-
 template <class T>
-Moments moments(const T* x, const Layout& layout) {
-  Moments result{layout.count(), zeros(layout), zeros(layout)};
-  for_each_part({layout}, [&](Channels part) { moments(x, layout, part, &result); });
+PartialStatistics moments(const T* x, const Layout& layout) {
+  const auto result = PartialStatistics::zeros(layout.count(), layout.channels);
+  for_each_part({layout}, [&](Channels part) { moments(x, layout, part, result); });
   return result;
 }
 
 template <class T>
-GradientSums gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
-                           const DzInputs<T>& gate = {}) {
-  GradientSums result{zeros(layout), zeros(layout)};
+PartialStatistics gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
+                                const DzInputs<T>& gate = {}) {
+  const auto result = PartialStatistics::zeros(0, layout.channels);
   for_each_part({layout}, [&](Channels part) {
-    gradient_sums(dy, x, layout, part, n.parameters(), gate, &result);
+    gradient_sums(dy, x, layout, part, n.parameters(), gate, result);
   });
   return result;
 }
@@ -67,7 +64,7 @@ void normalize(const T* x, const Layout& layout, const Numbers<T>& n, WriteMode 
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
-                    const GradientSums* sums, double count, WriteMode write, T* dx,
+                    const PartialStatistics* sums, double count, WriteMode write, T* dx,
                     const DzInputs<T>& gate = {}) {
   const StoreMode store = prepare_output(write, layout, dx);
   for_each_part({layout}, [&](Channels part) {
@@ -99,7 +96,7 @@ class CpuPhases {
         dy_(nullptr, given.dy.elements, offset),
         numbers_{given.means, given.inv_stds(), given.beta,
                  given.fix_gamma ? std::vector<Real<T>>() : given.gamma},
-        sums_{given.sum_dz, given.sum_dz_centered} {}
+        sums_(statistics_of(0, given.sum_dz, given.sum_dz_centered)) {}
 
   void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) const {
     write_to(y, [&](T* out) {
@@ -108,7 +105,7 @@ class CpuPhases {
     });
   }
   std::vector<double> gradient_sums() const {
-    return cpu::gradient_sums(dy_.data(), input(), given_.layout, numbers_, gate()).packed().values;
+    return numbers_of(cpu::gradient_sums(dy_.data(), input(), given_.layout, numbers_, gate()));
   }
   void input_gradient(WriteMode write, std::vector<T>* dx) const {
     write_to(dx, [&](T* out) {
@@ -138,7 +135,7 @@ class CpuPhases {
   const std::size_t offset_;
   const Array<T> x_, y_, dy_;
   const cpu::Numbers<T> numbers_;
-  const GradientSums sums_;
+  const PartialStatistics sums_;
 };
 
 /// The kernels of an instruction set, or of the best where the machine lacks it.
@@ -167,9 +164,9 @@ class CpuKernels {
   }
   std::vector<double> moments(const Data<T>& x, std::uint32_t number) const {
     const Array<T> array(nullptr, x.elements, number % 8);
-    const Moments moments = cpu::moments<T>(array.data(), x.layout);
+    const auto moments = cpu::moments<T>(array.data(), x.layout);
     REQUIRE(moments.count == x.layout.count());
-    return moments.packed().values;
+    return numbers_of(moments);
   }
   CpuPhases<T> phases(const LayerCase<T>& given, std::uint32_t number = 0) const {
     return {given, number % 8};

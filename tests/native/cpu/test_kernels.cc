@@ -8,7 +8,7 @@
 
 #include "common/layout.h"
 #include "cpu/cpu_kernels.h"
-#include "norm/moments.h"
+#include "norm/partial_statistics.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
 #include "support/oracle.h"
@@ -45,7 +45,7 @@ TEST_CASE("kernels: float64 devices with a mean far from zero") {
         CAPTURE(layout.outer);
         CAPTURE(mean);
         CAPTURE(devices);
-        std::vector<Moments> parts;
+        std::vector<PartialStatistics> parts;
         Tensor batch;
         for (std::uint32_t device = 0; device < devices; ++device) {
           const Layout own{layout.outer >> device % 3, layout.channels, layout.inner};
@@ -55,13 +55,13 @@ TEST_CASE("kernels: float64 devices with a mean far from zero") {
           batch.layouts.push_back(own);
           batch.shards.push_back(x.values());
         }
-        const Moments merged = merge_all(parts);
+        const auto merged = merge(Direction::kForward, parts);
         const ExactMoments exact(batch);
         for (std::size_t c = 0; c < batch.channels(); ++c) {
           const long double deviation = std::sqrt(exact.m2[c] / batch.count());
           const long double error = 1e-15L * (2 + std::fabs(exact.mean[c]) / deviation);
-          CHECK(std::fabs(merged.mean[c] - exact.mean[c]) <= error * deviation);
-          CHECK(std::fabs(merged.m2[c] - exact.m2[c]) <= error * exact.m2[c]);
+          CHECK(std::fabs(merged.mean()[c] - exact.mean[c]) <= error * deviation);
+          CHECK(std::fabs(merged.m2()[c] - exact.m2[c]) <= error * exact.m2[c]);
         }
       }
     }
@@ -101,7 +101,7 @@ TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", Kernels, GLUON_SY
     CHECK(same_bits(in_place, expected));
 
     const Data<T> dy(layout, 0, 1, 9);
-    const GradientSums sums{n.inv_std, n.mean};
+    const auto sums = statistics_of(0, n.inv_std, n.mean);
     cpu::input_gradient(dy.data(), x.data(), layout, n, &sums, 7, WriteMode::kAssign,
                         expected.data());
     in_place = dy.elements;
@@ -119,7 +119,7 @@ TEST_CASE_TEMPLATE("kernels: large outputs, which are written past the caches", 
     const Data<T> x(layout, 10, 1, 5);
     const Data<T> dy(layout, 0, 1, 6);
     const auto n = numbers_of<T>(layout);
-    const GradientSums sums{n.inv_std, n.mean};
+    const auto sums = statistics_of(0, n.inv_std, n.mean);
     for (const std::size_t offset : {0, 1, 3}) {
       // Adding to zero gives the same numbers by ordinary stores.
       std::vector<T> expected(x.elements.size());

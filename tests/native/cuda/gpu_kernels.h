@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "common/layout.h"
-#include "common/write_mode.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/needs_gpu.h"
 #include "norm/activation.h"
+#include "norm/per_channel.h"
 #include "support/array.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
@@ -54,7 +54,7 @@ class GpuPhases {
         stream_(stream),
         scratch_(scratch_of(stream)),
         moments_(stream, message_of(given.means, given.m2)),
-        statistics_(stream, std::vector<double>(3 * given.channels(), -1)),
+        statistics_(stream, std::vector<double>(2 * given.channels(), -1)),
         gamma_(stream, given.gamma),
         beta_(stream, given.beta),
         averages_(stream, std::vector<R>(2 * given.channels() + 1)),
@@ -102,7 +102,7 @@ class GpuPhases {
     });
   }
 
-  /// Mean, variance and inverse deviation; running mean and variance, which are averages over all
+  /// Mean and inverse deviation; running mean and variance, which are averages over all
   /// batches, and the number of these.
   std::vector<double> kept() const {
     const auto averages = averages_.values();
@@ -141,8 +141,8 @@ class GpuPhases {
     merge.messages.add(moments_.data(), static_cast<std::int64_t>(given_.kCount));
     merge.channels = channels;
     merge.eps = given_.kEps;
-    merge.statistics = {statistics_.data(), statistics_.data() + channels,
-                        statistics_.data() + 2 * channels};
+    merge.mean = statistics_.data();
+    merge.inv_std = statistics_.data() + channels;
     merge.averages = {averages_.data(), averages_.data() + channels, 0,
                       averages_.data() + 2 * channels};
     merge.gamma = gamma();

@@ -27,13 +27,15 @@ TEST_CASE("cuda kernels: devices merge means whose squares no double can hold") 
   const std::vector<double> message{-3e200, 5, 2, 7};
   for (const std::size_t devices : {1, 2, 5}) {
     const Array<double> moments(kernels.stream(), message);
-    const Array<double> statistics(kernels.stream(), std::vector<double>(6));
+    const Array<double> statistics(kernels.stream(), std::vector<double>(4));
     const Array<double> beta(kernels.stream(), std::vector<double>(2));
     cuda::ForwardMerge<double> merge{};
     merge.messages.add(moments.data(), 0);
     for (std::size_t i = 0; i < devices; ++i) merge.messages.add(moments.data(), 4);
     merge.channels = 2;
-    merge.statistics = {statistics.data(), statistics.data() + 2, statistics.data() + 4};
+    merge.eps = 1.5;
+    merge.mean = statistics.data();
+    merge.inv_std = statistics.data() + 2;
     merge.beta = beta.data();
     const Array<cuda::StoredAffine<double>> normalizations(
         kernels.stream(), std::vector<cuda::StoredAffine<double>>(2));
@@ -43,8 +45,8 @@ TEST_CASE("cuda kernels: devices merge means whose squares no double can hold") 
     const std::vector<double> found = statistics.values();
     CHECK(found[0] == -3e200);
     CHECK(found[1] == 5);
-    CHECK(found[2] == 0.5);
-    CHECK(found[3] == 1.75);
+    CHECK(found[2] == 1 / std::sqrt(0.5 + merge.eps));
+    CHECK(found[3] == 1 / std::sqrt(1.75 + merge.eps));
   }
 }
 
@@ -71,14 +73,13 @@ TEST_CASE_TEMPLATE("cuda kernels: gradients of parameters and of both inputs; st
     for (std::size_t c = 0; c < channels; ++c) {
       const double variance = given->m2[c] / given->kCount;
       REQUIRE(kept[c] == given->means[c]);
-      REQUIRE(kept[channels + c] == variance);
-      REQUIRE(kept[2 * channels + c] ==
+      REQUIRE(kept[channels + c] ==
               doctest::Approx(static_cast<double>(given->channel(c).inv_std)).epsilon(1e-15));
       // The average over one batch.
-      REQUIRE(kept[3 * channels + c] == static_cast<double>(static_cast<R>(given->means[c])));
-      REQUIRE(kept[4 * channels + c] == static_cast<double>(static_cast<R>(variance)));
+      REQUIRE(kept[2 * channels + c] == static_cast<double>(static_cast<R>(given->means[c])));
+      REQUIRE(kept[3 * channels + c] == static_cast<double>(static_cast<R>(variance)));
     }
-    REQUIRE(kept[5 * channels] == 1);
+    REQUIRE(kept[4 * channels] == 1);
     for_each_by(given, [&] {
       // That of beta is added to.
       const auto before = phases.beta_gradient();

@@ -44,8 +44,8 @@ struct Process {
     return round;
   }
   /// Joins and comes to forward.
-  std::shared_ptr<Round> enter(const Moments& part, const Inbox<Moments>& inbox,
-                               const Device& device = kA, const Signature& signature = kSignature) {
+  std::shared_ptr<Round> enter(const Part& part, const Inbox& inbox, const Device& device = kA,
+                               const Signature& signature = kSignature) {
     const auto round = join(device, signature);
     arrive(round->forward_meeting(), device, part, inbox.then());
     return round;
@@ -61,34 +61,31 @@ struct TwoProcesses {
   const std::shared_ptr<Wire> wire = std::make_shared<Wire>(2);
   Process first{wire, 0, 1};
   Process second{wire, 1, 1};
-  Inbox<Moments> of_first;
-  Inbox<Moments> of_second;
+  Inbox of_first;
+  Inbox of_second;
 };
 
-/// A pass whose statistics are there when the test says so.
-class LatePass : public NumbersPass<Moments> {
+/// Passes whose statistics are there when the test says so.
+class LateBackend : public NumbersBackend {
  public:
-  using NumbersPass::NumbersPass;
-
-  void merge(const DevicePasses& passes, OnMerged then) override {
-    merged_ = merged(passes).packed();
+  void sum(const Passes&, std::function<void(const std::string&)> then) const override {
     waiting_ = std::move(then);
   }
 
-  void arrive(const std::string& error = "") { std::exchange(waiting_, nullptr)(merged_, error); }
+  void summed(const std::string& error = "") const { std::exchange(waiting_, nullptr)(error); }
 
  private:
-  PartialStatistics merged_;
-  OnMerged waiting_;
+  mutable std::function<void(const std::string&)> waiting_;
 };
 
-template <class Part>
-std::string error_in(const Inbox<Part>& inbox) {
+std::string error_in(const Inbox& inbox) {
   const auto call = inbox.wait();
   return call.outcome ? "no error" : call.outcome.error;
 }
 
-GradientSums sums(double value) { return {{value, -value}, {2 * value, value / 3}}; }
+Part sums(double value) {
+  return {Direction::kBackward, statistics_of(0, {value, -value}, {2 * value, value / 3})};
+}
 
 }  // namespace
 
@@ -97,7 +94,7 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
   part.round = 7;
   part.used_slots = 0x8000000000000001u;
   part.signature = {2, "float16", 0x1.23456789abcdep-20, 1.0 / 3};
-  part.statistics = some_moments(3).packed();
+  part.statistics = some_moments(3).statistics;
   ProcessMessage failure;
   failure.text = "no data on this process: \xc3\xa4";
   auto words = part.pack();
@@ -110,7 +107,7 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
   CHECK(messages[0].used_slots == part.used_slots);
   CHECK(messages[0].text.empty());
   CHECK_FALSE(messages[0].signature.difference(part.signature));
-  CHECK(same_bits(Moments::of(messages[0].statistics), some_moments(3)));
+  CHECK(same_bits({Direction::kForward, messages[0].statistics}, some_moments(3)));
   CHECK(messages[1].text == failure.text);
   for (const std::size_t cut : {std::size_t{1}, more.size(), words.size() - 1}) {
     const ProcessGroup::Words broken(words.begin(), words.end() - static_cast<std::ptrdiff_t>(cut));
@@ -126,30 +123,30 @@ TEST_CASE("devices of all processes get the same bits, however they are spread")
   struct Member {
     std::size_t process;
     Device device;
-    Moments moments;
-    GradientSums sums;
+    Part moments;
+    Part sums;
   };
   for (const std::size_t processes : {2, 3, 4}) {
     const auto wire = std::make_shared<Wire>(static_cast<int>(processes));
     std::vector<std::unique_ptr<Process>> all;
     std::vector<Member> members;
-    std::vector<Moments> of_processes;
-    GradientSums total = sums(0);
+    std::vector<Part> of_processes;
+    Part total = sums(0);
     for (std::size_t p = 0; p < processes; ++p) {
-      std::vector<Moments> parts;
+      std::vector<Part> parts;
       for (std::size_t d = 0; d <= p % 2; ++d) {
         parts.push_back(some_moments(static_cast<std::uint32_t>(10 * p + d)));
         members.push_back(
             {p, {"cpu", static_cast<int>(d)}, parts.back(), sums(1.0 + static_cast<double>(p))});
-        total = merge_all<GradientSums>({total, members.back().sums});
+        total = merge_all({total, members.back().sums});
       }
       all.push_back(std::make_unique<Process>(wire, static_cast<int>(p), parts.size()));
       of_processes.push_back(merge_all(parts));
     }
-    const Moments expected = merge_all(of_processes);
+    const Part expected = merge_all(of_processes);
     for (int step = 0; step < 3; ++step) {
-      std::vector<Inbox<Moments>> forward(members.size());
-      std::vector<Inbox<GradientSums>> backward(members.size());
+      std::vector<Inbox> forward(members.size());
+      std::vector<Inbox> backward(members.size());
       run_ranks(members.size(), [&](std::size_t i) {
         const Member& member = members[i];
         const auto round = all[member.process]->enter(member.moments, forward[i], member.device);
@@ -164,8 +161,10 @@ TEST_CASE("devices of all processes get the same bits, however they are spread")
         const auto& merged = *backward[i].wait().outcome.merged;
         CHECK(same_bits(merged, *backward[0].wait().outcome.merged));
         for (std::size_t c = 0; c < 2; ++c) {
-          CHECK(merged.dy[c] == doctest::Approx(total.dy[c]).epsilon(1e-14));
-          CHECK(merged.dy_centered[c] == doctest::Approx(total.dy_centered[c]).epsilon(1e-14));
+          CHECK(merged.statistics.dz()[c] ==
+                doctest::Approx(total.statistics.dz()[c]).epsilon(1e-14));
+          CHECK(merged.statistics.dz_centered()[c] ==
+                doctest::Approx(total.statistics.dz_centered()[c]).epsilon(1e-14));
         }
       }
     }
@@ -184,17 +183,17 @@ TEST_CASE_FIXTURE(TwoProcesses, "backward passes of several rounds may be under 
     rounds_of_first.push_back(first.enter(some_moments(1), of_first));
     rounds_of_second.push_back(second.enter(some_moments(1), of_second));
   }
-  std::vector<Inbox<GradientSums>> inboxes(kRounds);
+  std::vector<Inbox> inboxes(kRounds);
   for (std::size_t r = 0; r < kRounds; ++r) {
     arrive(*rounds_of_first[r]->next_backward(kA), kA, sums(static_cast<double>(r)),
            inboxes[r].then());
   }
   for (std::size_t r = kRounds; r-- > 0;) {
     arrive(*rounds_of_second[r]->next_backward(kA), kA, sums(static_cast<double>(r)),
-           Inbox<GradientSums>().then());
+           Inbox().then());
   }
   for (std::size_t r = 0; r < kRounds; ++r) {
-    CHECK(inboxes[r].wait().outcome.merged->dy[0] == 2.0 * static_cast<double>(r));
+    CHECK(inboxes[r].wait().outcome.merged->statistics.dz()[0] == 2.0 * static_cast<double>(r));
   }
 }
 
@@ -206,7 +205,7 @@ TEST_CASE_FIXTURE(TwoProcesses, "rounds whose messages stand in line get differe
     rounds[1].push_back(second.enter(some_moments(1), of_second));
   }
   wire->release();
-  std::vector<Inbox<GradientSums>> inboxes(4);
+  std::vector<Inbox> inboxes(4);
   // One process goes backward in the order of the rounds, the other in the reverse.
   for (std::size_t i = 0; i < 4; ++i) {
     const std::size_t round = i < 2 ? i : 3 - i;
@@ -216,14 +215,16 @@ TEST_CASE_FIXTURE(TwoProcesses, "rounds whose messages stand in line get differe
   for (std::size_t i = 0; i < 4; ++i) {
     const auto outcome = inboxes[i].wait().outcome;
     REQUIRE_MESSAGE(outcome, outcome.error);
-    CHECK(outcome.merged->dy[0] == 2.0 * (1.0 + static_cast<double>(i < 2 ? i : 3 - i)));
+    CHECK(outcome.merged->statistics.dz()[0] ==
+          2.0 * (1.0 + static_cast<double>(i < 2 ? i : 3 - i)));
   }
 }
 
 TEST_CASE_FIXTURE(TwoProcesses, "what a process brings late is sent in its turn") {
-  std::vector<Inbox<Moments>> inboxes(4);
-  const auto late = std::make_shared<LatePass>(some_moments(1), inboxes[0].then());
-  first.join()->forward_meeting().arrive(kA, late);
+  std::vector<Inbox> inboxes(4);
+  const LateBackend late;
+  const auto pass = late.pass_of(some_moments(1), inboxes[0].then());
+  first.join()->forward_meeting().arrive(kA, pass);
   const auto failing = first.meeting->join(kA);
   failing->fail(kA, "no luck");  // before the first round's message is here
   failing->agree(kA, kSignature);
@@ -233,13 +234,13 @@ TEST_CASE_FIXTURE(TwoProcesses, "what a process brings late is sent in its turn"
   CHECK(inboxes[0].calls().empty());
   CHECK(inboxes[2].calls().empty());
   SUBCASE("statistics") {
-    late->arrive();
-    const Moments expected = merge_all<Moments>({some_moments(1), some_moments(2)});
+    late.summed();
+    const Part expected = merge_all({some_moments(1), some_moments(2)});
     CHECK(same_bits(*inboxes[0].wait().outcome.merged, expected));
     CHECK(same_bits(*inboxes[2].wait().outcome.merged, expected));
   }
   SUBCASE("error") {
-    late->arrive("device lost");
+    late.summed("device lost");
     CHECK(error_in(inboxes[0]) == "layer round 0 forward: device lost");
     CHECK(error_in(inboxes[2]) == "layer round 0 forward: failed on process 0: device lost");
     CHECK(inboxes[0].calls().size() == 1);
@@ -250,23 +251,25 @@ TEST_CASE_FIXTURE(TwoProcesses, "what a process brings late is sent in its turn"
 
 TEST_CASE_FIXTURE(TwoProcesses,
                   "statistics that cannot be had are an error at once, also if others are late") {
-  const auto late = std::make_shared<LatePass>(some_moments(1), of_first.then());
-  first.join()->forward_meeting().arrive(kA, late);
+  const LateBackend late;
+  const auto pass = late.pass_of(some_moments(1), of_first.then());
+  first.join()->forward_meeting().arrive(kA, pass);
   CHECK(wire->names().empty());
-  late->arrive("device lost");
+  late.summed("device lost");
   CHECK(wire->names().size() == 1);
   CHECK(error_in(of_first) == "layer round 0 forward: device lost");
 }
 
 TEST_CASE_FIXTURE(TwoProcesses, "a pass fails after its statistics have been merged, not before") {
-  const auto late = std::make_shared<LatePass>(some_moments(1), of_first.then());
+  const LateBackend late;
+  const auto pass = late.pass_of(some_moments(1), of_first.then());
   const auto round = first.join();
-  round->forward_meeting().arrive(kA, late);
+  round->forward_meeting().arrive(kA, pass);
   round->forward_meeting().fail("no luck");
   second.enter(some_moments(2), of_second);
   CHECK(of_first.calls().empty());
   CHECK(of_second.calls().empty());
-  late->arrive();
+  late.summed();
   CHECK(error_in(of_first) == "layer round 0 forward: no luck");
   CHECK(contains(error_in(of_second), "failed on process 0: layer round 0 forward: no luck"));
 }
@@ -278,7 +281,7 @@ TEST_CASE_FIXTURE(TwoProcesses, "a name in use by one process is not taken on an
   SUBCASE("by process 1") { of_process_0.reset(); }
   const auto next = first.enter(some_moments(3), of_first);
   second.enter(some_moments(4), of_second);
-  Inbox<GradientSums> inbox;
+  Inbox inbox;
   arrive(*next->next_backward(kA), kA, sums(1), inbox.then());
   CHECK(wire->names().back() == "layer.backward1");
 }
@@ -317,7 +320,7 @@ TEST_CASE("a group that answers twice disturbs no round") {
   };
   Process alone(std::make_shared<Doubling>(std::make_shared<Wire>(1), 0), 1);
   for (std::uint32_t step = 0; step < 3; ++step) {
-    Inbox<Moments> inbox;
+    Inbox inbox;
     alone.enter(some_moments(step), inbox);
     CHECK(same_bits(*inbox.wait().outcome.merged, some_moments(step)));
     CHECK(inbox.calls().size() == 1);
@@ -329,8 +332,8 @@ TEST_CASE("a process that fails before its devices have met fails the others at 
   Process first(wire, 0, 1);
   Process second(wire, 1, 2);
   for (int step = 0; step < 2; ++step) {
-    Inbox<Moments> of_first;
-    Inbox<Moments> of_second;
+    Inbox of_first;
+    Inbox of_second;
     first.enter(some_moments(1), of_first);
     second.enter(some_moments(1), of_second);
     second.meeting->join(kB)->fail(kB, "out of memory");
@@ -345,8 +348,8 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
   const auto wire = std::make_shared<Wire>(2);
   Process here(wire, 0, 2);
   for (int step = 0; step < 2; ++step) {
-    Inbox<Moments> of_a;
-    Inbox<Moments> of_b;
+    Inbox of_a;
+    Inbox of_b;
     here.enter(some_moments(1), of_a, kA);
     here.enter(some_moments(1), of_b, kB);
     const std::string error = error_in(of_a);
@@ -366,7 +369,7 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
   });
   REQUIRE(messages.size() == 1);
   CHECK(contains(messages[0].text, "layer round 1 forward waited "));
-  CHECK(messages[0].statistics.values.empty());
+  CHECK(messages[0].statistics.channels == 0);
   wire->forget();
 }
 

@@ -7,22 +7,23 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <ostream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "backend/backend.h"
-#include "norm/moments.h"
+#include "support/values.h"
 #include "sync/meeting.h"
 #include "sync/sync_group.h"
 
 namespace gluon_syncbn::tests {
 
 /// What a device gets from a meeting: the merged statistics, or an error.
-template <class Part>
 struct Outcome {
   std::shared_ptr<const Part> merged;
   std::string error;
@@ -30,43 +31,42 @@ struct Outcome {
   explicit operator bool() const { return merged != nullptr; }
 };
 
-template <class Part>
-using Then = std::function<void(const Outcome<Part>&)>;
+using Then = std::function<void(const Outcome&)>;
 
 /// A pass without a device, with given partial statistics.
-template <class Part>
-class NumbersPass : public DevicePass {
+struct NumbersPass : Pass {
+  tests::Then then;
+};
+
+class NumbersBackend : public Backend {
  public:
-  NumbersPass(Part part, tests::Then<Part> then) : part_(std::move(part)), then_(std::move(then)) {}
-
-  void sum() override {}
-
-  void merge(const DevicePasses& passes, OnMerged then) override {
-    then(merged(passes).packed(), "");
+  PassPtr pass_of(const Part& part, Then then) const {
+    const auto pass = std::make_shared<NumbersPass>();
+    if (part.direction == Direction::kBackward) pass->work = Backward();
+    pass->backend = this;
+    pass->own = part.statistics;
+    pass->then = std::move(then);
+    return pass;
   }
 
-  void finish(const DevicePasses& passes,
-              const std::vector<PartialStatistics>& processes) override {
-    const auto all = std::make_shared<const Part>(
-        processes.empty() ? merged(passes) : merge_packed<Part>(processes));
-    for (const auto& pass : passes) {
-      if (pass.get() != this) static_cast<NumbersPass&>(*pass).then_({all, ""});
+  PassPtr begin(int, std::variant<Forward, Backward>,
+                std::function<void(const std::string&)>) const override {
+    throw std::logic_error("a pass of numbers has begun");
+  }
+  void sum(const Passes&, std::function<void(const std::string&)> then) const override { then(""); }
+  void finish(const Passes& passes, const std::optional<PartialStatistics>& merged,
+              const std::string& error) const override {
+    std::shared_ptr<const Part> all;
+    if (error.empty()) {
+      const Direction direction = passes.front()->direction();
+      std::vector<PartialStatistics> parts;
+      for (const auto& pass : passes) parts.push_back(pass->own);
+      all =
+          std::make_shared<const Part>(Part{direction, merged ? *merged : merge(direction, parts)});
     }
-    then_({all, ""});
+    for (const auto& pass : passes) static_cast<NumbersPass&>(*pass).then({all, error});
   }
-
-  void fail(const std::string& error) override { then_({nullptr, error}); }
-
- protected:
-  static Part merged(const DevicePasses& passes) {
-    std::vector<const Part*> parts;
-    for (const auto& pass : passes) parts.push_back(&static_cast<NumbersPass&>(*pass).part_);
-    return Part::merge(parts);
-  }
-
- private:
-  const Part part_;
-  const tests::Then<Part> then_;
+  void fill_with_nan(int, void*, std::size_t) const override {}
 };
 
 /// The only meeting of a group, in forward.
@@ -82,28 +82,21 @@ struct LoneMeeting {
   const std::shared_ptr<Meeting> meeting;
 };
 
-template <class T>
-struct NotDeduced {
-  using Type = T;
-};
-
-template <class Part>
-void arrive(Meeting& meeting, const typename NotDeduced<Device>::Type& device, const Part& part,
-            typename NotDeduced<Then<Part>>::Type then) {
-  meeting.arrive(device, std::make_shared<NumbersPass<Part>>(part, std::move(then)));
+inline void arrive(Meeting& meeting, const Device& device, const Part& part, Then then) {
+  static const NumbersBackend backend;
+  meeting.arrive(device, backend.pass_of(part, std::move(then)));
 }
 
 /// Keeps all calls. Copies share the calls that they keep.
-template <class Part>
 class Inbox {
  public:
   struct Delivery {
-    Outcome<Part> outcome;
+    Outcome outcome;
     std::thread::id thread;
   };
 
-  Then<Part> then() const {
-    return [state = state_](const Outcome<Part>& outcome) {
+  Then then() const {
+    return [state = state_](const Outcome& outcome) {
       const std::lock_guard<std::mutex> lock(state->mutex);
       state->calls.push_back({outcome, std::this_thread::get_id()});
       state->called.notify_all();

@@ -31,8 +31,8 @@
 #include <vector>
 
 #include "common/layout.h"
-#include "common/write_mode.h"
 #include "norm/activation.h"
+#include "norm/per_channel.h"
 #include "support/arrays.h"
 #include "support/layer_case.h"
 #include "support/oracle.h"

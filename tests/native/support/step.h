@@ -31,7 +31,6 @@
 #include "support/arrays.h"
 #include "support/oracle.h"
 #include "support/ranks.h"
-#include "support/test_call.h"
 #include "support/values.h"
 #include "support/wire.h"
 #include "sync/meeting.h"
@@ -83,9 +82,9 @@ struct Shard {
 
   int ordinal() const { return stream->ordinal(); }
 
-  std::shared_ptr<DevicePass> forward_pass(const Done& done) {
-    Backend::Forward work;
-    work.data = data();
+  PassPtr forward_pass(const Done& done) {
+    Forward work;
+    work.kind = kind();
     work.x = x_array.data();
     work.eps = eps;
     work.gamma = fix_gamma ? nullptr : gamma.data();
@@ -98,12 +97,12 @@ struct Shard {
     work.running = {running_mean.data(), running_variance.data(), momentum,
                     momentum ? nullptr : num_batches.data()};
     work.saved = &saved;
-    return backend->forward(work, call(done));
+    return backend.begin(device.index, work, done);
   }
-  std::shared_ptr<DevicePass> backward_pass(const Done& done) {
+  PassPtr backward_pass(const Done& done) {
     const bool active = activation.type != ActType::kNone;
-    Backend::Backward work;
-    work.data = data();
+    Backward work;
+    work.kind = kind();
     work.dy = dy_array.data();
     work.inplace = in_place;
     if (!in_place) work.x = x_array.data();
@@ -123,7 +122,7 @@ struct Shard {
                         write,
                         adds_shortcut ? dshortcut.data() : nullptr};
     }
-    return backend->backward(work, call(done));
+    return backend.begin(device.index, work, done);
   }
   /// All that a step computes.
   auto results() const {
@@ -134,7 +133,7 @@ struct Shard {
 
   const Device device;
   const bool is_gpu;
-  const std::shared_ptr<Backend> backend;
+  const Backend& backend;
   const std::unique_ptr<cuda::Stream> stream;  // of the test; null on the CPU
   const Data<T> x;
   const Data<T> dy;
@@ -152,7 +151,7 @@ struct Shard {
   Array<P> gamma_gradient{stream.get(), betas}, beta_gradient{stream.get(), betas};
   Array<P> running_mean{stream.get(), averages}, running_variance{stream.get(), averages};
   Array<P> num_batches{stream.get(), {0}};
-  Backend::Saved saved;
+  Saved saved;
   // Settings of the next step.
   std::optional<double> momentum = Options{}.momentum;
   double eps = kEps;
@@ -164,12 +163,7 @@ struct Shard {
   bool wants_outputs = true;  ///< y and the gradients
 
  private:
-  Backend::Data data() const { return {Type<T>::kDType, x.layout}; }
-  static std::shared_ptr<Call> call(const Done& done) {
-    const auto call = std::make_shared<TestCall>();
-    call->on_complete = done;
-    return call;
-  }
+  ArrayKind kind() const { return {Type<T>::kDType, x.layout}; }
 };
 
 /// The contexts of the tests may outnumber the GPUs.
@@ -268,7 +262,7 @@ class LayerOf {
     });
     for (const LayerOf* layer : layers) {
       for (const auto& shard : layer->shards) {
-        if (!shard->saved.statistics) return errors;
+        if (!shard->saved.mean) return errors;
       }
     }
     const auto more = on_all([&](LayerOf* layer, std::size_t context, Finishes* finishes) {
@@ -357,13 +351,12 @@ class LayerOf {
   template <class Begin>
   void meet(std::size_t number, Meeting* meeting, Finishes* finishes, const Begin& begin) {
     Shard<T>* const shard = shards[number].get();
-    std::shared_ptr<DevicePass> pass;
+    PassPtr pass;
     try {
       pass = begin(shard);
-      pass->sum();
     } catch (const std::exception& error) {
       meeting->fail(failed_on(shard->device, error.what()));
-      return pass ? pass->fail(error.what()) : finishes->one()(error.what());
+      return finishes->one()(error.what());
     }
     meeting->arrive(shard->device, pass);
   }

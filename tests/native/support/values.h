@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -7,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "norm/moments.h"
+#include "norm/partial_statistics.h"
 
 namespace gluon_syncbn::tests {
 
@@ -45,42 +46,56 @@ bool same_bits(const std::tuple<Arrays...>& a, const std::tuple<Arrays...>& b) {
       a);
 }
 
-inline bool same_bits(const Moments& a, const Moments& b) {
-  return a.count == b.count && same_bits(a.mean, b.mean) && same_bits(a.m2, b.m2);
+inline PartialStatistics statistics_of(std::int64_t count, const std::vector<double>& first,
+                                       const std::vector<double>& second) {
+  const auto statistics = PartialStatistics::zeros(count, static_cast<std::int64_t>(first.size()));
+  std::copy(first.begin(), first.end(), statistics.mean());
+  std::copy(second.begin(), second.end(), statistics.m2());
+  return statistics;
 }
 
-inline bool same_bits(const GradientSums& a, const GradientSums& b) {
-  return same_bits(a.dy, b.dy) && same_bits(a.dy_centered, b.dy_centered);
+inline std::vector<double> numbers_of(const PartialStatistics& statistics) {
+  return {statistics.numbers.get(), statistics.numbers.get() + 2 * statistics.channels};
 }
 
-template <class Part>
-Part merge_all(const std::vector<Part>& parts) {
-  std::vector<const Part*> pointers;
-  for (const Part& part : parts) pointers.push_back(&part);
-  return Part::merge(pointers);
+/// Partial statistics of a pass in this direction.
+struct Part {
+  Direction direction;
+  PartialStatistics statistics;
+};
+
+inline bool same_bits(const Part& a, const Part& b) {
+  return a.direction == b.direction && a.statistics.count == b.statistics.count &&
+         same_bits(numbers_of(a.statistics), numbers_of(b.statistics));
+}
+
+inline Part merge_all(const std::vector<Part>& parts) {
+  std::vector<PartialStatistics> all;
+  for (const Part& part : parts) all.push_back(part.statistics);
+  return {parts.front().direction, merge(parts.front().direction, all)};
 }
 
 /// Returns moments of two channels that differ for each number, and whose merged value depends on
 /// the order of merging.
-inline Moments some_moments(std::uint32_t number) {
+inline Part some_moments(std::uint32_t number) {
   Normal normal(number);
-  Moments moments{1 + number % 7, {}, {}};
+  std::vector<double> mean, m2;
   for (int channel = 0; channel < 2; ++channel) {
-    moments.mean.push_back(normal(100.0 + number, 10));
-    moments.m2.push_back(1.0 / (1.0 + number + channel));
+    mean.push_back(normal(100.0 + number, 10));
+    m2.push_back(1.0 / (1.0 + number + channel));
   }
-  return moments;
+  return {Direction::kForward, statistics_of(1 + number % 7, mean, m2)};
 }
 
 /// Like some_moments().
-inline GradientSums some_sums(std::uint32_t number) {
+inline Part some_sums(std::uint32_t number) {
   Normal normal(number);
-  GradientSums sums;
+  std::vector<double> dz, dz_centered;
   for (int channel = 0; channel < 2; ++channel) {
-    sums.dy.push_back(normal(number, 10));
-    sums.dy_centered.push_back(normal(-1.0 * number, 10));
+    dz.push_back(normal(number, 10));
+    dz_centered.push_back(normal(-1.0 * number, 10));
   }
-  return sums;
+  return {Direction::kBackward, statistics_of(0, dz, dz_centered)};
 }
 
 }  // namespace gluon_syncbn::tests

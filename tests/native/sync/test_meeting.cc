@@ -10,7 +10,6 @@
 
 #include "common/device.h"
 #include "common/watchdog.h"
-#include "norm/moments.h"
 #include "support/captured_errors.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
@@ -21,7 +20,7 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-Moments part_of(std::size_t rank) { return some_moments(static_cast<std::uint32_t>(rank)); }
+Part part_of(std::size_t rank) { return some_moments(static_cast<std::uint32_t>(rank)); }
 
 }  // namespace
 
@@ -31,7 +30,7 @@ TEST_CASE("meeting: fail reaches those who wait and those who come later, unless
     for (std::size_t waiting = 0; waiting <= kRanks; ++waiting) {
       CAPTURE(waiting);
       const LoneMeeting meeting("layer 'a'", kRanks, 7);
-      std::vector<Inbox<Moments>> inboxes(kRanks);
+      std::vector<Inbox> inboxes(kRanks);
       const auto come = [&](std::size_t rank) {
         arrive(*meeting, device_of(rank), part_of(rank), inboxes[rank].then());
       };
@@ -55,10 +54,10 @@ TEST_CASE("meeting: continuations may own the reduction and call fail") {
   const LoneMeeting lone("layer 'a'", 2, 7);
   auto meeting = std::make_shared<Meeting>(lone.group, 7, Direction::kForward);
   const std::weak_ptr<Meeting> observer = meeting;
-  std::vector<Inbox<Moments>> inboxes(2);
+  std::vector<Inbox> inboxes(2);
   for (const std::size_t rank : {0, 1}) {
     arrive(*meeting, device_of(rank), part_of(rank),
-           [owner = meeting, then = inboxes[rank].then()](const Outcome<Moments>& outcome) {
+           [owner = meeting, then = inboxes[rank].then()](const Outcome& outcome) {
              owner->fail("from a continuation");
              then(outcome);
            });
@@ -73,7 +72,7 @@ TEST_CASE("meeting: continuations may own the reduction and call fail") {
 
 TEST_CASE("watchdog: a meeting that stays incomplete fails and names who came") {
   const LoneMeeting meeting("layer 'a'", 3, 7);
-  std::vector<Inbox<Moments>> inboxes(3);
+  std::vector<Inbox> inboxes(3);
   {
     const ScopedTimeout timeout(0.02);
     arrive(*meeting, {"gpu", 1}, part_of(1), inboxes[0].then());
@@ -105,7 +104,7 @@ TEST_CASE("watchdog: it warns once before a meeting fails, and tells of the time
   std::shared_ptr<Round> round;
   for (int i = 0; i < 8; ++i) round = group->join({"cpu", 4});
   const CapturedErrors errors;
-  Inbox<Moments> inbox;
+  Inbox inbox;
   std::uint64_t next = 0;
   {
     const ScopedTimeout timeout(0.5);
@@ -128,7 +127,7 @@ TEST_CASE("watchdog: it warns once before a meeting fails, and tells of the time
 
 TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
   const LoneMeeting meeting("layer 'a'", 2, 7);
-  Inbox<Moments> inbox;
+  Inbox inbox;
   const ScopedTimeout for_ever(0);
   arrive(*meeting, device_of(0), part_of(0), inbox.then());
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -138,7 +137,7 @@ TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
 }
 
 TEST_CASE("watchdog: a meeting that everybody has left is forgotten") {
-  Inbox<Moments> abandoned;
+  Inbox abandoned;
   {
     const LoneMeeting left("layer 'a'", 2, 7);
     arrive(*left, device_of(0), part_of(0), abandoned.then());
@@ -146,7 +145,7 @@ TEST_CASE("watchdog: a meeting that everybody has left is forgotten") {
 
   // The next one to give up shows that the watchdog has passed by.
   const LoneMeeting meeting("layer 'a'", 2, 7);
-  Inbox<Moments> inbox;
+  Inbox inbox;
   const ScopedTimeout timeout(0.01);
   arrive(*meeting, device_of(0), part_of(0), inbox.then());
   CHECK_FALSE(inbox.wait().outcome);

@@ -125,9 +125,8 @@ void pause(std::uint32_t kind) {
 }
 
 /// Does what `act` says at an exchange; `delay` is the pause before a late failure.
-template <class Part>
-void act_at(Meeting& exchange, Act act, const Device& device, const Part& part,
-            const Then<Part>& then, std::uint32_t delay) {
+void act_at(Meeting& exchange, Act act, const Device& device, const Part& part, const Then& then,
+            std::uint32_t delay) {
   const std::string error = "injected by " + device.name();
   if (act == Act::kFailThenArrive || act == Act::kFailInstead) exchange.fail(error);
   if (act != Act::kFailInstead) arrive(exchange, device, part, then);
@@ -183,13 +182,13 @@ class Run {
       for (std::size_t round = 0; round < schedule_.rounds; ++round) {
         CAPTURE(group);
         CAPTURE(round);
-        const bool met = check_exchange<Moments>(
+        const bool met = check_exchange(
             group, round, timeouts, moments_of, [](const Visit& visit) { return visit.forward; },
             [](const Record& record) { return record.forward; });
         for (std::size_t call = 0; call < schedule_.backwards; ++call) {
           CAPTURE(call);
           if (met) {
-            check_exchange<GradientSums>(
+            check_exchange(
                 group, round, timeouts,
                 [call](std::size_t rank, std::size_t, std::size_t) { return sums_of(rank, call); },
                 [call](const Visit& visit) { return visit.backwards[call]; },
@@ -208,18 +207,18 @@ class Run {
   struct Record {
     SyncGroup::Ticket ticket = 0;
     std::shared_ptr<Round> round;
-    Inbox<Moments> forward;
-    std::vector<Inbox<GradientSums>> backwards;
+    Inbox forward;
+    std::vector<Inbox> backwards;
   };
 
   static bool arrives(Act act) { return act != Act::kFailInstead && act != Act::kStayAway; }
   /// Whether nothing but an error can come of it.
   static bool must_fail(Act act) { return act != Act::kArrive && act != Act::kArriveThenFail; }
 
-  static Moments moments_of(std::size_t rank, std::size_t group, std::size_t round) {
+  static Part moments_of(std::size_t rank, std::size_t group, std::size_t round) {
     return some_moments(static_cast<std::uint32_t>(rank + 10 * group + 100 * round));
   }
-  static GradientSums sums_of(std::size_t rank, std::size_t call) {
+  static Part sums_of(std::size_t rank, std::size_t call) {
     return some_sums(static_cast<std::uint32_t>(rank + 10 * call));
   }
 
@@ -247,10 +246,10 @@ class Run {
     } catch (const Error&) {
       // Whoever arrives all the same gets the error once more.
     }
-    act_at<Moments>(
+    act_at(
         kept.round->forward_meeting(), visit.forward, device,
         moments_of(rank, visit.group, visit.round),
-        [this, rank, &visit, then = kept.forward.then()](const Outcome<Moments>& outcome) {
+        [this, rank, &visit, then = kept.forward.then()](const Outcome& outcome) {
           if (schedule_.backward_at_once && outcome) backward(rank, visit);
           then(outcome);
         },
@@ -261,17 +260,17 @@ class Run {
     const Device device = device_of(rank);
     const Record& kept = record(rank, visit.group, visit.round);
     for (std::size_t call = 0; call < visit.backwards.size(); ++call) {
-      act_at<GradientSums>(*kept.round->next_backward(device), visit.backwards[call], device,
-                           sums_of(rank, call), kept.backwards[call].then(), 1);
+      act_at(*kept.round->next_backward(device), visit.backwards[call], device, sums_of(rank, call),
+             kept.backwards[call].then(), 1);
     }
   }
 
   /// Every rank that arrived was called once, all with the same outcome, and with the right one.
   /// True where they have met.
-  template <class Part, class PartOf, class ActOf, class InboxOf>
+  template <class PartOf, class ActOf, class InboxOf>
   bool check_exchange(std::size_t group, std::size_t round, bool timeouts, const PartOf& part_of,
                       const ActOf& act_of, const InboxOf& inbox_of) const {
-    std::optional<Outcome<Part>> first;
+    std::optional<Outcome> first;
     std::map<Device, Part> parts;
     bool certain_error = false;
     bool certain_success = !timeouts;
@@ -375,10 +374,9 @@ class Loop {
 
   /// Each call on a thread of its own. Those that are late come once all others have an outcome.
   template <class IsLate>
-  std::vector<Outcome<Moments>> run_all(
-      const std::vector<std::pair<std::size_t, SyncGroup::Ticket>>& calls, const IsLate& is_late,
-      std::size_t failing) {
-    std::vector<Inbox<Moments>> inboxes(ranks_);
+  std::vector<Outcome> run_all(const std::vector<std::pair<std::size_t, SyncGroup::Ticket>>& calls,
+                               const IsLate& is_late, std::size_t failing) {
+    std::vector<Inbox> inboxes(ranks_);
     const auto join = [&](const std::pair<std::size_t, SyncGroup::Ticket>& call) {
       const auto [rank, ticket] = call;
       const Device device = device_of(rank);
@@ -395,7 +393,7 @@ class Loop {
     for (const auto& call : calls) {
       if (is_late(call.first)) join(call);
     }
-    std::vector<Outcome<Moments>> outcomes;
+    std::vector<Outcome> outcomes;
     for (const auto& call : calls) {
       inboxes[call.first].wait();
       const auto received = inboxes[call.first].calls();

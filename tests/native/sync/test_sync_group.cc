@@ -34,7 +34,7 @@ std::shared_ptr<SyncGroup> named(const std::string& key, std::size_t num_devices
 
 /// Joins the next round of `device`, which should be number `round`, and arrives at its forward.
 std::shared_ptr<Round> enter(const std::shared_ptr<SyncGroup>& group, const Device& device,
-                             std::size_t round, const Inbox<Moments>& inbox,
+                             std::size_t round, const Inbox& inbox,
                              SyncGroup::Ticket ticket = SyncGroup::kJustMade) {
   const auto joined = group->join(device, ticket);
   joined->agree(device, kSignature);
@@ -43,15 +43,15 @@ std::shared_ptr<Round> enter(const std::shared_ptr<SyncGroup>& group, const Devi
 }
 
 /// Whether `inbox` was called once, with the merged parts of kA and kB in this round.
-bool has_met(const Inbox<Moments>& inbox, std::size_t round) {
+bool has_met(const Inbox& inbox, std::size_t round) {
   const auto calls = inbox.calls();
-  const Moments expected =
-      merge_all<Moments>({some_moments(number_of(round, kA)), some_moments(number_of(round, kB))});
+  const Part expected =
+      merge_all({some_moments(number_of(round, kA)), some_moments(number_of(round, kB))});
   return calls.size() == 1 && calls[0].outcome && same_bits(*calls[0].outcome.merged, expected);
 }
 
 /// The error that `inbox` was called with, once.
-std::string error_in(const Inbox<Moments>& inbox) {
+std::string error_in(const Inbox& inbox) {
   const auto calls = inbox.calls();
   if (calls.size() != 1) return "called " + std::to_string(calls.size()) + " times";
   return calls[0].outcome ? "called without an error" : calls[0].outcome.error;
@@ -59,8 +59,8 @@ std::string error_in(const Inbox<Moments>& inbox) {
 
 /// The round `number` of the group works for kA and kB.
 void check_works(const std::shared_ptr<SyncGroup>& group, std::size_t number) {
-  Inbox<Moments> of_a;
-  Inbox<Moments> of_b;
+  Inbox of_a;
+  Inbox of_b;
   enter(group, kB, number, of_b);
   enter(group, kA, number, of_a);
   CHECK(has_met(of_a, number));
@@ -69,7 +69,7 @@ void check_works(const std::shared_ptr<SyncGroup>& group, std::size_t number) {
 
 /// The next call of each of three devices joins the round `number`, the late device's first.
 void check_all_meet(const std::shared_ptr<SyncGroup>& group, std::size_t number) {
-  std::vector<Inbox<Moments>> inboxes;
+  std::vector<Inbox> inboxes;
   for (const Device& device : {kC, kA, kB}) {
     enter(group, device, number, inboxes.emplace_back(), group->announce(device));
   }
@@ -166,7 +166,7 @@ TEST_CASE("sync group: a device that stayed away for long is brought up to date 
   {
     const ScopedTimeout timeout(0.01);
     for (std::size_t i = 0; i < 5; ++i) {
-      Inbox<Moments> inbox;
+      Inbox inbox;
       enter(group, kA, i, inbox);
       enter(group, kB, i, inbox);
       inbox.wait();
@@ -178,19 +178,19 @@ TEST_CASE("sync group: a device that stayed away for long is brought up to date 
 
 TEST_CASE("sync group: calls that wait for a device that leaves them out fail at once") {
   const auto group = std::make_shared<SyncGroup>("layer", 2);
-  Inbox<Moments> first;
-  Inbox<Moments> second;
+  Inbox first;
+  Inbox second;
   const ScopedTimeout for_ever(0);
   const auto failed = enter(group, kA, 0, first);
   enter(group, kA, 1, second);
   failed->fail(kA, "no memory");
   group->announce(kA);  // the step was broken off
-  Inbox<Moments> of_b;
+  Inbox of_b;
   enter(group, kB, 2, of_b, group->announce(kB));
   CHECK(error_in(first) == "layer round 0 forward: failed on cpu(0): no memory");
   CHECK(contains(error_in(second), "layer round 1 forward: cpu(1) was left behind"));
   CHECK(of_b.calls().empty());
-  Inbox<Moments> of_a;
+  Inbox of_a;
   enter(group, kA, 2, of_a);
   CHECK(has_met(of_a, 2));
   CHECK(has_met(of_b, 2));
@@ -199,7 +199,7 @@ TEST_CASE("sync group: calls that wait for a device that leaves them out fail at
 TEST_CASE("sync group: after a failure at once, peers in the same step get its error") {
   const auto group = std::make_shared<SyncGroup>("layer", 3);
   group->join(kA, group->announce(kA))->fail(kA, "no memory");
-  std::vector<Inbox<Moments>> inboxes(2);
+  std::vector<Inbox> inboxes(2);
   // Made after the failure, but no device of the failed round was called again.
   enter(group, kB, 0, inboxes[0], group->announce(kB));
   enter(group, kC, 0, inboxes[1], group->announce(kC));
@@ -214,16 +214,16 @@ TEST_CASE("sync group: operations that are slow, not absent, keep their rounds a
   std::vector<SyncGroup::Ticket> slow;
   group->join(kA, group->announce(kA))->fail(kA, "no memory");
   slow.push_back(group->announce(kB));
-  std::vector<Inbox<Moments>> of_a(4);
+  std::vector<Inbox> of_a(4);
   for (std::size_t i = 1; i < 4; ++i) {
     enter(group, kA, i, of_a[i], group->announce(kA));
     slow.push_back(group->announce(kB));
   }
-  Inbox<Moments> failed;
+  Inbox failed;
   enter(group, kB, 0, failed, slow[0]);
   CHECK(contains(error_in(failed), "no memory"));
   for (std::size_t i = 1; i < 4; ++i) {
-    Inbox<Moments> inbox;
+    Inbox inbox;
     enter(group, kB, i, inbox, slow[i]);
     CHECK(has_met(inbox, i));
     CHECK(has_met(of_a[i], i));
@@ -234,8 +234,8 @@ TEST_CASE("sync group: the message names a device in inference mode and another 
   const auto group = named("test key", 2);
   const auto other = named("test key", 3);
   const ScopedTimeout timeout(0.05);
-  Inbox<Moments> of_a;
-  Inbox<Moments> of_c;
+  Inbox of_a;
+  Inbox of_c;
   check_works(group, 0);
   group->saw_inference(kB);
   group->saw_inference(kB);
@@ -257,11 +257,11 @@ TEST_CASE("sync group: the message names a device in inference mode and another 
 TEST_CASE("sync group: a device that fails behind forward fails its peers in backward at once") {
   const auto group = std::make_shared<SyncGroup>("layer", 2);
   const ScopedTimeout for_ever(0);
-  Inbox<Moments> forward;
+  Inbox forward;
   const auto round = enter(group, kA, 0, forward);
   enter(group, kB, 0, forward);
-  Inbox<GradientSums> before;
-  Inbox<GradientSums> after;
+  Inbox before;
+  Inbox after;
   arrive(*round->next_backward(kA), kA, some_sums(0), before.then());
   round->fail(kB, "no memory");
   arrive(*round->next_backward(kA), kA, some_sums(0), after.then());
@@ -274,11 +274,11 @@ TEST_CASE("sync group: a device that fails behind forward fails its peers in bac
 
 TEST_CASE("sync group: backward times out as forward does, and the next pass works") {
   const auto group = std::make_shared<SyncGroup>("layer", 2);
-  Inbox<Moments> forward;
+  Inbox forward;
   const auto round = enter(group, kA, 0, forward);
   enter(group, kB, 0, forward);
-  Inbox<GradientSums> of_a;
-  Inbox<GradientSums> of_b;
+  Inbox of_a;
+  Inbox of_b;
   {
     const ScopedTimeout timeout(0.01);
     arrive(*round->next_backward(kB), kB, some_sums(1), of_b.then());
@@ -288,7 +288,7 @@ TEST_CASE("sync group: backward times out as forward does, and the next pass wor
   arrive(*round->next_backward(kA), kA, some_sums(0), of_a.then());
   CHECK(of_a.wait().outcome.error == of_b.wait().outcome.error);
 
-  Inbox<GradientSums> again;
+  Inbox again;
   arrive(*round->next_backward(kA), kA, some_sums(2), again.then());
   arrive(*round->next_backward(kB), kB, some_sums(3), again.then());
   CHECK(again.wait().outcome);
