@@ -10,8 +10,8 @@ namespace gluon_syncbn::cpu {
 /// must not depend on its thread. After an error of a task no other one starts, and the error is
 /// thrown here. A forked child has no helpers.
 ///
-/// All calls together use at most num_threads() threads, the calling threads included. If that many
-/// devices compute at the same time, no call gets help, and helpers leave the calls that have some.
+/// Every caller computes. Helpers come only while all calls together have less than num_threads()
+/// threads; if more devices begin to compute, helpers leave.
 void parallel_for(std::int64_t number, const std::function<void(std::int64_t)>& task);
 
 /// OMP_NUM_THREADS if it is set, but at most the number of cores that this process may use.

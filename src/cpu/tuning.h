@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-// The numbers by which kernels and passes fit the caches and cores of CPUs. None depends on the
-// machine, so that all machines divide the work alike.
+// The numbers by which kernels and passes fit the caches and cores of CPUs. How arrays are divided
+// into sums depends on these and on the layout alone. Only the parts that threads take depend on
+// the number of threads.
 
 namespace gluon_syncbn::cpu {
 

@@ -31,9 +31,9 @@ int compute_capability(int ordinal);
 /// Lists the GPUs of device_count() by name, or says why there is none.
 std::string describe_devices();
 
-/// Selects a GPU for the calling thread. Every function below does so for itself, and a scope
-/// around several of them does it once. The destructor restores the former selection, even none,
-/// and makes no context on another GPU.
+/// Selects a GPU for the calling thread. The functions below do so themselves, except
+/// Event::is_reached(); a scope around several of them does it once. The destructor restores the
+/// former selection, even none, and makes no context on another GPU.
 class OnDevice {
  public:
   explicit OnDevice(int ordinal);

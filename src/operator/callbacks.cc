@@ -63,25 +63,31 @@ bool is_number_of_all(int number, const Positions& positions) {
 }
 
 /// MXNet copies the list before it calls again on this thread, and never writes to it.
-int list(char*** names, const char* const* first, std::size_t number) {
+int list(char*** names, std::vector<const char*> given) {
   thread_local std::vector<const char*> values;
-  values.assign(first, first + number);
+  values = std::move(given);
   values.push_back(nullptr);
   *names = const_cast<char**>(values.data());
   return kSuccess;
 }
 
-int list_arguments(char*** names, void* state) {
-  return list(names, kArgumentNames, positions_of(state).arguments());
+/// The names of `number` arrays of forward from `first` on.
+std::vector<const char*> names_of(void* state, std::size_t first, std::size_t number) {
+  const auto arrays = positions_of(state).arrays();
+  std::vector<const char*> names;
+  for (std::size_t i = first; i < first + number; ++i) names.push_back(arrays[i].name);
+  return names;
 }
 
-int list_outputs(char*** names, void*) {
-  static constexpr const char* kOutput = "output";
-  return list(names, &kOutput, 1);
+int list_arguments(char*** names, void* state) {
+  return list(names, names_of(state, 0, positions_of(state).arguments()));
 }
+
+int list_outputs(char*** names, void*) { return list(names, {"output"}); }
 
 int list_auxiliary_states(char*** names, void* state) {
-  return list(names, kStateNames, positions_of(state).states());
+  const Positions positions = positions_of(state);
+  return list(names, names_of(state, positions.arguments() + 1, positions.states()));
 }
 
 int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
@@ -95,11 +101,9 @@ int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
   }
   thread_local Property::Shapes inferred;
   inferred = OwnedProperty::get(state).infer_shapes(given);
-  const auto at = positions.forward();
-  for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
-    Shape& shape = positions.is_data(i)   ? inferred.data
-                   : i == at[kNumBatches] ? inferred.count
-                                          : inferred.parameter;
+  const auto arrays = positions.arrays();
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    Shape& shape = inferred.of(arrays[i].role);
     ndims[i] = static_cast<int>(shape.size());
     shapes[i] = shape.data();
   }
@@ -111,8 +115,9 @@ int infer_dtype(int num_tensors, int* dtypes, void* state) {
   if (!is_number_of_all(num_tensors, positions)) return kFailure;
   const auto inferred =
       OwnedProperty::get(state).infer_dtypes(std::vector<int>(dtypes, dtypes + num_tensors));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
-    const MXDType dtype = positions.is_data(i) ? inferred.data : inferred.parameter;
+  const auto arrays = positions.arrays();
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const MXDType dtype = inferred.of(arrays[i].role);
     if (dtype != kUnknownDType) dtypes[i] = dtype;
   }
   return kSuccess;
@@ -123,12 +128,9 @@ int infer_dtype(int num_tensors, int* dtypes, void* state) {
 int infer_storage(int num_tensors, int* storages, void* state) {
   const Positions positions = positions_of(state);
   if (!is_number_of_all(num_tensors, positions)) return kFailure;
-  const auto at = positions.forward();
-  for (std::size_t i = 0; i < static_cast<std::size_t>(num_tensors); ++i) {
-    const char* const name = i < positions.arguments() ? kArgumentNames[i]
-                             : i == at.out()           ? "the output"
-                                                       : kStateNames[i - at.out() - 1];
-    OwnedProperty::get(state).require_dense(name, storages[i]);
+  const auto arrays = positions.arrays();
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    OwnedProperty::get(state).require_dense(arrays[i].name, storages[i]);
     storages[i] = kDense;
   }
   return kSuccess;
@@ -139,13 +141,14 @@ int infer_storage_backward(int num_tensors, int* storages, int* tags, void* stat
   constexpr int kInputGradient = 2;
   constexpr int kOutputGradient = 3;
   const Property& property = OwnedProperty::get(state);
+  const auto arrays = property.positions().arrays();
   std::size_t gradients = 0;
   for (int i = 0; i < num_tensors; ++i) {
     if (tags[i] == kOutputGradient) {
       property.require_dense("the gradient of the output", storages[i]);
     } else if (tags[i] == kInputGradient) {
-      const std::string name = kArgumentNames[gradients++];
-      property.require_dense("the gradient of " + name, storages[i]);
+      property.require_dense(std::string("the gradient of ") + arrays[gradients++].name,
+                             storages[i]);
     }
     storages[i] = kDense;
   }

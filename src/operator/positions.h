@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "operator/attributes.h"
 
@@ -8,11 +9,21 @@ namespace gluon_syncbn::op {
 
 /// The operator's arguments. The last one is there if the operator adds a shortcut.
 enum Argument : std::size_t { kData, kGamma, kBeta, kShortcut };
-inline constexpr const char* kArgumentNames[] = {"data", "gamma", "beta", "shortcut"};
 
 /// The operator's auxiliary states. The last one is there if it averages over all batches.
 enum AuxiliaryState : std::size_t { kMovingMean, kMovingVar, kNumBatches };
-inline constexpr const char* kStateNames[] = {"moving_mean", "moving_var", "num_batches_tracked"};
+
+/// Which shape and dtype an array has.
+enum class Role {
+  kData,       ///< those of data
+  kParameter,  ///< one number per channel
+  kCount       ///< one number, with the dtype of parameters
+};
+
+struct NamedArray {
+  const char* name;
+  Role role;
+};
 
 /// The positions of arrays in MXNet's callbacks. Forward gets the arguments, the output and the
 /// states. Backward gets the gradient of the output, the arguments, the output, the gradients of
@@ -24,10 +35,17 @@ class Positions {
 
   std::size_t arguments() const { return arguments_; }
   std::size_t states() const { return states_; }
-  bool has(Argument argument) const { return argument < arguments_; }
-  /// Whether the array at this position of forward has the shape of the data.
-  bool is_data(std::size_t position) const {
-    return position == kData || position == kShortcut || position == arguments_;
+
+  /// The arrays of forward, in order.
+  std::vector<NamedArray> arrays() const {
+    std::vector<NamedArray> all{
+        {"data", Role::kData}, {"gamma", Role::kParameter}, {"beta", Role::kParameter}};
+    if (arguments_ > kShortcut) all.push_back({"shortcut", Role::kData});
+    all.push_back({"the output", Role::kData});
+    all.push_back({"moving_mean", Role::kParameter});
+    all.push_back({"moving_var", Role::kParameter});
+    if (states_ > kNumBatches) all.push_back({"num_batches_tracked", Role::kCount});
+    return all;
   }
 
   struct Forward {

@@ -91,8 +91,6 @@ Property::Shapes Property::infer_shapes(const std::vector<std::optional<Shape>>&
                 " where 2 to 5 dimensions are expected");
   }
   Shapes shapes{data, {data[attributes_.axis_of(data.size())]}};
-  const auto positions = this->positions();
-  const auto forward = positions.forward();
   const auto require_per_channel = [&](const char* name, const std::optional<Shape>& parameter) {
     if (!parameter || (!parameter->empty() && parameter->front() <= 0)) return;
     if (shapes.parameter.front() < 0 && parameter->size() == 1) shapes.parameter = *parameter;
@@ -103,21 +101,15 @@ Property::Shapes Property::infer_shapes(const std::vector<std::optional<Shape>>&
                   std::to_string(attributes_.axis));
     }
   };
-  for (const Argument which : {kGamma, kBeta}) {
-    require_per_channel(kArgumentNames[which], given[which]);
-  }
-  for (const AuxiliaryState which : {kMovingMean, kMovingVar}) {
-    require_per_channel(kStateNames[which], given[forward[which]]);
-  }
-  if (positions.has(kShortcut) && !is_compatible(given[kShortcut], data)) {
-    throw Error(layer + ": shortcut has shape " + to_string(*given[kShortcut]) + " where " +
-                to_string(data) + " is expected, that of data");
-  }
-  if (!attributes_.momentum) {
-    const std::optional<Shape>& count = given[forward[kNumBatches]];
-    if (!is_compatible(count, shapes.count)) {
-      throw Error(layer + ": num_batches_tracked has shape " + to_string(*count) +
-                  " where (1,) is expected");
+  const auto arrays = positions().arrays();
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const auto& [name, role] = arrays[i];
+    if (role == Role::kParameter) {
+      require_per_channel(name, given[i]);
+    } else if (!is_compatible(given[i], shapes.of(role))) {
+      throw Error(layer + ": " + name + " has shape " + to_string(*given[i]) + " where " +
+                  to_string(shapes.of(role)) + " is expected" +
+                  (role == Role::kData ? ", that of data" : ""));
     }
   }
   return shapes;
@@ -125,15 +117,13 @@ Property::Shapes Property::infer_shapes(const std::vector<std::optional<Shape>>&
 
 Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   const std::string layer = attributes_.layer();
-  const auto positions = this->positions();
-  const auto forward = positions.forward();
+  const auto arrays = positions().arrays();
   DTypes dtypes{kUnknownDType, kUnknownDType};
-  const auto take_if_unknown = [&](std::size_t position) {
-    if (dtypes.data == kUnknownDType) dtypes.data = static_cast<MXDType>(given[position]);
-  };
-  take_if_unknown(forward[kData]);
-  take_if_unknown(forward.out());
-  if (positions.has(kShortcut)) take_if_unknown(forward[kShortcut]);
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    if (dtypes.data == kUnknownDType && arrays[i].role == Role::kData) {
+      dtypes.data = static_cast<MXDType>(given[i]);
+    }
+  }
   if (dtypes.data == kUnknownDType) return dtypes;
   try {
     static_cast<void>(dtype_of(dtypes.data));
@@ -141,16 +131,14 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
     throw Error(layer + ": " + error.what());
   }
   dtypes.parameter = parameter_dtype(dtypes.data);
-  const auto require = [&](const char* name, int dtype, MXDType expected) {
-    if (dtype == kUnknownDType || dtype == expected) return;
-    throw Error(layer + ": " + name + " is " + dtype_name(dtype) + " where " +
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const auto& [name, role] = arrays[i];
+    const MXDType expected = dtypes.of(role);
+    if (i == positions().forward().out() || given[i] == kUnknownDType || given[i] == expected) {
+      continue;
+    }
+    throw Error(layer + ": " + name + " is " + dtype_name(given[i]) + " where " +
                 dtype_name(expected) + " is expected for data of " + dtype_name(dtypes.data));
-  };
-  for (std::size_t i = kGamma; i < positions.arguments(); ++i) {
-    require(kArgumentNames[i], given[i], i == kShortcut ? dtypes.data : dtypes.parameter);
-  }
-  for (std::size_t i = 0; i < positions.states(); ++i) {
-    require(kStateNames[i], given[forward[static_cast<AuxiliaryState>(i)]], dtypes.parameter);
   }
   return dtypes;
 }

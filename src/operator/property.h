@@ -25,6 +25,10 @@ class Property {
     Shape data;
     Shape parameter;
     Shape count{1};
+
+    Shape& of(Role role) {
+      return role == Role::kData ? data : role == Role::kCount ? count : parameter;
+    }
   };
   /// The positions of the arrays that MXNet passes to the callbacks.
   Positions positions() const { return Positions(attributes_); }
@@ -32,13 +36,15 @@ class Property {
   BackwardReads backward_reads() const { return attributes_.backward_reads(); }
 
   /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments, the
-  /// output and the auxiliary states; nullopt if even the number of dimensions is not known. That
-  /// of the output is not read. Throws mxnet::UnknownShapes if that of the data is nullopt.
+  /// output and the auxiliary states; nullopt if even the number of dimensions is not known, as
+  /// that of the output. Throws mxnet::UnknownShapes if that of the data is nullopt.
   Shapes infer_shapes(const std::vector<std::optional<Shape>>& given) const;
 
   struct DTypes {
     mxnet::MXDType data;
     mxnet::MXDType parameter;
+
+    mxnet::MXDType of(Role role) const { return role == Role::kData ? data : parameter; }
   };
   /// `given` are the dtypes of the arguments, the output and the auxiliary states.
   DTypes infer_dtypes(const std::vector<int>& given) const;

@@ -129,7 +129,8 @@ void Meeting::interrupt(const Interruption& interruption) {
   const auto group = group_.lock();
   std::string error = name_ + ": " + interruption.reason;
   const auto program = interruption.program;
-  if (group && program == Interruption::kStandsStill) error += ".\n" + description(*group, wait());
+  if (group && program == Interruption::kStandsStill)
+    error += ".\n" + description(*group, current_wait());
   end_with(error, EndsIf::kComing, [&] {
     if (!group || direction_ == Direction::kBackward) return;
     if (program == Interruption::kHasBrokenOff) {
@@ -148,20 +149,21 @@ bool Meeting::waits_for_calls() {
 }
 
 void Meeting::remind(Seconds waited, Seconds limit, const ProgramState& program) {
-  if (const auto group = group_.lock()) report(reminder(*group, wait(), waited, limit, program));
+  if (const auto group = group_.lock())
+    report(reminder(*group, current_wait(), waited, limit, program));
 }
 
 void Meeting::give_up(Seconds waited) {
   const auto group = group_.lock();
   if (!group) return;
-  const Wait wait = this->wait();
+  const Wait wait = current_wait();
   const EndsIf ends_if = wait.processes ? EndsIf::kAllHaveCome : EndsIf::kComing;
   end_with(timeout_error(*group, wait, waited), ends_if, [&] {
     if (direction_ == Direction::kForward && !wait.processes) group->timed_out();
   });
 }
 
-Wait Meeting::wait() {
+Wait Meeting::current_wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Wait wait{name_, direction_, {}, state_ == State::kComing ? nullptr : processes_};
   for (const auto& [device, _] : passes_) wait.present.insert(device);

@@ -66,7 +66,7 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
   void answered(const PartialStatistics& merged, const std::string& error) override;
   void send(const PartialStatistics& merged, const std::string& error);
   void finish(std::unique_lock<std::mutex> lock, const std::optional<PartialStatistics>& merged);
-  Wait wait();
+  Wait current_wait();
   void count() const;
   Passes passes() const;
   Passes take_passes();

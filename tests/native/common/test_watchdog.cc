@@ -17,7 +17,6 @@
 #include <string>
 #include <thread>
 
-#include "common/enforce.h"
 #include "common/other_threads.h"
 #include "common/watchdog.h"
 #include "support/inbox.h"
@@ -238,28 +237,6 @@ TEST_CASE("watchdog: what ends with its reminder does not lock the watchdog out"
     REQUIRE_FALSE(Watchdog::instance().watch(brief));
   }
   CHECK(ended.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
-}
-
-TEST_CASE("meeting: a device that comes twice is an internal error, and all are told once") {
-  const LoneMeeting meeting("layer", 2, 0);
-  const Inbox first;
-  const Inbox again;
-  arrive(*meeting, {"cpu", 0}, kPart, first.then());
-  CHECK_THROWS_WITH_AS(arrive(*meeting, {"cpu", 0}, kPart, again.then()),
-                       doctest::Contains("layer round 0 forward: cpu(0) came twice"),
-                       InternalError);
-  CHECK(first.wait().outcome.error == "layer round 0 forward: cpu(0) came twice");
-  CHECK(first.calls().size() == 1);
-  CHECK(again.calls().empty());
-}
-
-TEST_CASE("meeting: a device that comes behind the last one is an internal error") {
-  const LoneMeeting meeting("layer", 2, 0);
-  const Inbox inbox;
-  arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
-  arrive(*meeting, {"cpu", 1}, kPart, inbox.then());
-  CHECK_THROWS_AS(arrive(*meeting, {"cpu", 2}, kPart, inbox.then()), InternalError);
-  CHECK(inbox.calls().size() == 2);
 }
 
 // The thread sanitizer does not support threads in a child of a process that has some.

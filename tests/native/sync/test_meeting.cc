@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/device.h"
+#include "common/enforce.h"
 #include "common/watchdog.h"
 #include "support/captured_errors.h"
 #include "support/inbox.h"
@@ -68,6 +69,28 @@ TEST_CASE("meeting: continuations may own the reduction and call fail") {
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome);
   }
+}
+
+TEST_CASE("meeting: a device that comes twice is an internal error, and all are told once") {
+  const LoneMeeting meeting("layer", 2, 0);
+  const Inbox first;
+  const Inbox again;
+  arrive(*meeting, {"cpu", 0}, part_of(0), first.then());
+  CHECK_THROWS_WITH_AS(arrive(*meeting, {"cpu", 0}, part_of(0), again.then()),
+                       doctest::Contains("layer round 0 forward: cpu(0) came twice"),
+                       InternalError);
+  CHECK(first.wait().outcome.error == "layer round 0 forward: cpu(0) came twice");
+  CHECK(first.calls().size() == 1);
+  CHECK(again.calls().empty());
+}
+
+TEST_CASE("meeting: a device that comes after the last one is an internal error") {
+  const LoneMeeting meeting("layer", 2, 0);
+  const Inbox inbox;
+  arrive(*meeting, {"cpu", 0}, part_of(0), inbox.then());
+  arrive(*meeting, {"cpu", 1}, part_of(0), inbox.then());
+  CHECK_THROWS_AS(arrive(*meeting, {"cpu", 2}, part_of(0), inbox.then()), InternalError);
+  CHECK(inbox.calls().size() == 2);
 }
 
 TEST_CASE("watchdog: a meeting that stays incomplete fails and names who came") {
