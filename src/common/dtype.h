@@ -1,6 +1,7 @@
 #pragma once
 
 #include <limits>
+#include <type_traits>
 
 #include "common/half.h"
 
@@ -11,6 +12,11 @@ enum class DType { kFloat32, kFloat64, kFloat16 };
 
 /// Expands to VISIT(T) for the C++ type T of each dtype.
 #define GLUON_SYNCBN_FOR_EACH_DTYPE(VISIT) VISIT(float) VISIT(double) VISIT(Half)
+
+/// The type in which elements of T are computed: float for float and Half, double for double. Gamma
+/// and beta have the same type.
+template <class T>
+using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// Binary digits of the significand of T.
 template <class T>

@@ -13,6 +13,14 @@ class Error : public std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 };
 
+/// Reports a broken invariant, which is a fault of this library and never of its user.
+class InternalError : public Error {
+ public:
+  InternalError(const std::string& what, const char* file, int line)
+      : Error("internal error of gluon_syncbn, please report it: " + what + " (" + file + ":" +
+              std::to_string(line) + ")") {}
+};
+
 /// Runs `task` and returns nullptr, or the message of the exception that it threw. C functions hand
 /// errors to Python in this way. The message stays valid until this thread calls error_of() again.
 template <class Task>
@@ -28,3 +36,12 @@ const char* error_of(const Task& task) {
 }
 
 }  // namespace gluon_syncbn
+
+/// Throws InternalError unless `condition` holds, in release builds too. Evaluates `what` only if
+/// it throws.
+#define GLUON_SYNCBN_ENFORCE(condition, what)                          \
+  do {                                                                 \
+    if (!(condition)) {                                                \
+      throw ::gluon_syncbn::InternalError((what), __FILE__, __LINE__); \
+    }                                                                  \
+  } while (false)

@@ -5,9 +5,9 @@
 #include <functional>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/half.h"
 #include "common/layout.h"
-#include "common/real.h"
 #include "cpu/simd/isa.h"
 #include "norm/activation.h"
 #include "norm/partial_statistics.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "common/enforce.h"
 #include "common/error.h"
 #include "common/report.h"
 #include "cuda/code_cache.h"

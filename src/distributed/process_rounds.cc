@@ -1,6 +1,5 @@
 #include "distributed/process_rounds.h"
 
-#include "common/enforce.h"
 #include "common/error.h"
 #include "common/per_process.h"
 

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/real.h"
-
 // The numbers of one channel, for all kinds of device: S. Ioffe and C. Szegedy, "Batch
 // Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift", 2015,
 // algorithm 1 and section 3. They are computed in double. R is the type in which kernels compute.
@@ -13,6 +11,14 @@ namespace gluon_syncbn {
 
 /// Whether a kernel replaces the elements of its output array or adds to them (MXNet's grad_req).
 enum class WriteMode { kAssign, kAdd };
+
+/// The difference between the mean and its value rounded to R: x - mean is (x - R(mean)) - rest.
+/// The kernels add the rest, times its factor, to their constant term. So the result is exact to R
+/// even if the mean is thousands of standard deviations from zero.
+template <class R>
+inline double rest_of(double mean) {
+  return mean - static_cast<double>(static_cast<R>(mean));
+}
 
 inline double inv_std_of(double variance, double eps) { return 1.0 / std::sqrt(variance + eps); }
 

@@ -1,6 +1,8 @@
 // A forward pass on one device, from MXNet's callback to the completion.
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -177,6 +179,20 @@ class ForwardCall : public EngineCall {
   Saved saved_;
   std::shared_ptr<Round> round_;  // empty if nothing is synchronized
 };
+
+bool Operator::begin_training(const void* running_mean, const std::vector<std::int64_t>& data) {
+  std::size_t arrays = reinterpret_cast<std::uintptr_t>(running_mean);
+  for (const std::int64_t size : data) arrays = 31 * arrays + static_cast<std::size_t>(size);
+  const auto original = original_.lock();
+  std::size_t expected = arrays;
+  if (!original || !original->may_be_repeated_.compare_exchange_strong(expected, 0)) {
+    may_be_repeated_ = arrays;
+    return false;
+  }
+  // MXNet calls backward for this operator instead.
+  node_calls_->end(device_, original);
+  return true;
+}
 
 void Operator::forward(std::vector<NDArray> arrays, OpReq request, bool is_train) {
   const auto at = positions_.forward();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -24,7 +25,15 @@ class Operator : public std::enable_shared_from_this<Operator> {
  public:
   /// `group` is empty if the layer has one device.
   Operator(Attributes attributes, Device device, const Backend& backend,
-           std::shared_ptr<SyncGroup> group, std::shared_ptr<NodeCalls> node_calls);
+           std::shared_ptr<SyncGroup> group, std::shared_ptr<NodeCalls> node_calls)
+      : attributes_(std::move(attributes)),
+        positions_(attributes_),
+        device_(std::move(device)),
+        backend_(backend),
+        group_(std::move(group)),
+        node_calls_(std::move(node_calls)) {
+    if (group_) ticket_ = group_->announce(device_);
+  }
 
   /// Both push a call to the engine. On a GPU the call may run before they return.
   void forward(std::vector<mxnet::NDArray> arrays, mxnet::OpReq request, bool is_train);

@@ -3,7 +3,7 @@
 #include <tuple>
 #include <utility>
 
-#include "common/enforce.h"
+#include "common/error.h"
 #include "common/per_process.h"
 #include "common/report.h"
 #include "sync/sync_group.h"

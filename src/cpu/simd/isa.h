@@ -4,7 +4,6 @@
 
 #include "common/dtype.h"
 #include "common/layout.h"
-#include "common/real.h"
 #include "norm/activation.h"
 
 /// The innermost loops, compiled once for each instruction set from one source (loops.h).

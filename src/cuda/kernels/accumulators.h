@@ -8,6 +8,7 @@
 #include "cuda/kernels/messages.h"
 #include "cuda/kernels/numbers.h"
 #include "cuda/kernels/visit.h"
+#include "norm/per_channel.h"
 
 // An accumulator defines the sums of a kernel. It has
 //

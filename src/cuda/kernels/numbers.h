@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "common/dtype.h"
 #include "common/half.h"
-#include "common/real.h"
 
 namespace gluon_syncbn::cuda {
 

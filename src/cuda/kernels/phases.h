@@ -5,7 +5,6 @@
 
 #include "common/dtype.h"
 #include "common/layout.h"
-#include "common/real.h"
 #include "cuda/kernels/merge_devices.h"
 #include "cuda/runtime.h"
 #include "norm/activation.h"

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/half.h"
-#include "common/real.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"

@@ -119,6 +119,25 @@ TEST_CASE("a message is unpacked as it was packed, among others of other lengths
   }
 }
 
+TEST_CASE("a message with a number too few, or of other channels, is not read") {
+  ProcessMessage part;
+  part.statistics = some_moments(3).statistics;
+  auto words = part.pack();
+  --words.front();  // the number of values
+  words.erase(words.end() - 1);
+  CHECK_THROWS_WITH_AS(ProcessMessage::unpack(words), kUnreadableMessage, Error);
+
+  const auto wire = std::make_shared<Wire>(2);
+  Process process(wire, 0, 1);
+  Inbox inbox;
+  process.enter(some_moments(1), inbox);
+  ProcessMessage other;
+  other.signature = kSignature;
+  other.statistics = statistics_of(1, {1, 2, 3}, {0, 0, 0});
+  wire->put(1, "layer.forward", other.pack(), [](const ProcessGroup::Gathered&) {});
+  CHECK(contains(error_in(inbox), kUnreadableMessage));
+}
+
 TEST_CASE("devices of all processes get the same bits, however they are spread") {
   struct Member {
     std::size_t process;

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/layout.h"
-#include "common/real.h"
 #include "norm/activation.h"
 #include "support/arrays.h"
 #include "support/oracle.h"

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "common/real.h"
+#include "common/dtype.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
 #include "cuda/gpu.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/device.h"
-#include "common/enforce.h"
+#include "common/error.h"
 #include "common/watchdog.h"
 #include "support/captured_errors.h"
 #include "support/inbox.h"
