@@ -115,14 +115,14 @@ void write_outputs(const Pass& pass, const PartialStatistics& merged, const Save
                        static_cast<T*>(work->y), static_cast<const T*>(work->shortcut));
     }
     const Backward& work = *pass.backward();
-    const auto dz = dz_inputs_of<T>(work);
+    const auto dz_inputs = dz_inputs_of<T>(work);
     const auto* const dy = static_cast<const T*>(work.dy);
     if (auto* const shortcut = static_cast<T*>(work.gradients.shortcut)) {
-      shortcut_gradient(dy, layout, channels, dz, stores.shortcut, shortcut);
+      shortcut_gradient(dy, layout, channels, dz_inputs, stores.shortcut, shortcut);
     }
     if (auto* const dx = static_cast<T*>(work.gradients.data)) {
       input_gradient(dy, static_cast<const T*>(work.x), layout, channels,
-                     parameters_of<T>(work, saved), dz, saved.count > 0 ? &merged : nullptr,
+                     parameters_of<T>(work, saved), dz_inputs, saved.count > 0 ? &merged : nullptr,
                      static_cast<double>(saved.count), stores.data, dx);
     }
   });

@@ -135,9 +135,9 @@ class Arrays {
   /// The numbers with which a kernel turns dy into dz, and computes x - center. `x` is null in
   /// place, where x - center = (z - shift) * scale.
   template <class T>
-  NormalizationArrays<R> of_gate(const ChannelParameters<T>& n, const DzInputs<T>& gate,
+  NormalizationArrays<R> of_gate(const ChannelParameters<T>& n, const DzInputs<T>& dz_inputs,
                                  const T* x) {
-    const bool looks_at_z = gate.activation.type != ActType::kNone && !gate.y;
+    const bool looks_at_z = dz_inputs.activation.type != ActType::kNone && !dz_inputs.y;
     if (x && looks_at_z) return of_z(n);
     const R* center = make([&](std::size_t c) { return n.mean[c]; });
     if (x) return {center, nullptr, nullptr};
@@ -223,12 +223,13 @@ void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kern
 template <class T>
 void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
                               const Kernels<T>& kernels, const NormalizationArrays<double>& numbers,
-                              const DzInputs<T>& gate, const PartialStatistics& result) {
+                              const DzInputs<T>& dz_inputs, const PartialStatistics& result) {
   ColumnSums sums(matrix);
   parallel_for(matrix.number(), [&](std::int64_t i) {
     const std::int64_t begin = matrix.begin(i);
-    kernels.column_gradient_sums(dy + begin, moved(x, begin), moved(gate.y, begin), matrix[i],
-                                 numbers, gate.activation, sums.first_of(i), sums.second_of(i));
+    kernels.column_gradient_sums(dy + begin, moved(x, begin), moved(dz_inputs.y, begin), matrix[i],
+                                 numbers, dz_inputs.activation, sums.first_of(i),
+                                 sums.second_of(i));
   });
   const std::vector<std::size_t> channels = matrix.channels();
   for (std::int64_t part = 0; part < matrix.number(); ++part) {
@@ -306,57 +307,59 @@ void normalize(const T* x, const Layout& layout, Channels channels, const Channe
 
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
-                   const ChannelParameters<T>& n, const DzInputs<T>& gate,
+                   const ChannelParameters<T>& n, const DzInputs<T>& dz_inputs,
                    const PartialStatistics& result) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (layout.has_runs()) {
     Arrays<double> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
-    kernels.run_gradient_sums(dy + first, moved(x, first), moved(gate.y, first), layout,
-                              first_channels(channels), arrays.of_gate(n, gate, x), gate.activation,
-                              result.dz() + channels.begin, result.dz_centered() + channels.begin);
+    kernels.run_gradient_sums(dy + first, moved(x, first), moved(dz_inputs.y, first), layout,
+                              first_channels(channels), arrays.of_gate(n, dz_inputs, x),
+                              dz_inputs.activation, result.dz() + channels.begin,
+                              result.dz_centered() + channels.begin);
     return;
   }
   const Matrix matrix(layout, kSumColumns, kSlab);
   Arrays<double> arrays(channels, layout, &matrix);
-  gradient_sums_of_columns(dy, x, matrix, kernels, arrays.of_gate(n, gate, x), gate, result);
+  gradient_sums_of_columns(dy, x, matrix, kernels, arrays.of_gate(n, dz_inputs, x), dz_inputs,
+                           result);
 }
 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
-                    const ChannelParameters<T>& n, const DzInputs<T>& gate,
+                    const ChannelParameters<T>& n, const DzInputs<T>& dz_inputs,
                     const PartialStatistics* sums, double count, StoreMode store, T* dx) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (layout.has_runs()) {
     Arrays<Real<T>> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
-    kernels.run_input_gradient(dy + first, moved(x, first), moved(gate.y, first), layout,
-                               first_channels(channels), arrays.of_gate(n, gate, x),
-                               input_gradient_arrays(n, x, sums, count, &arrays), gate.activation,
-                               store, dx + first);
+    kernels.run_input_gradient(dy + first, moved(x, first), moved(dz_inputs.y, first), layout,
+                               first_channels(channels), arrays.of_gate(n, dz_inputs, x),
+                               input_gradient_arrays(n, x, sums, count, &arrays),
+                               dz_inputs.activation, store, dx + first);
     return;
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
   Arrays<Real<T>> arrays(channels, layout, &matrix);
-  const auto of_gate = arrays.of_gate(n, gate, x);
+  const auto of_gate = arrays.of_gate(n, dz_inputs, x);
   const auto of_dx = input_gradient_arrays(n, x, sums, count, &arrays);
   for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
-    kernels.column_input_gradient(dy + begin, moved(x, begin), moved(gate.y, begin), extent,
-                                  of_gate, of_dx, gate.activation, store, dx + begin);
+    kernels.column_input_gradient(dy + begin, moved(x, begin), moved(dz_inputs.y, begin), extent,
+                                  of_gate, of_dx, dz_inputs.activation, store, dx + begin);
   });
 }
 
 template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, Channels channels,
-                       const DzInputs<T>& gate, StoreMode store, T* dz) {
+                       const DzInputs<T>& dz_inputs, StoreMode store, T* dz) {
   if (layout.is_empty()) return;
   // Without an activation there is no y, and dz is dy. The kernel may then read any array as y.
-  const T* y = gate.y ? gate.y : dy;
+  const T* y = dz_inputs.y ? dz_inputs.y : dy;
   const auto compute = [&](std::int64_t begin, std::int64_t number) {
-    kernels_in_use<T>().shortcut_gradient(dy + begin, y + begin, number, gate.activation, store,
-                                          dz + begin);
+    kernels_in_use<T>().shortcut_gradient(dy + begin, y + begin, number, dz_inputs.activation,
+                                          store, dz + begin);
   };
   if (layout.has_runs()) {
     const std::int64_t number = (channels.end - channels.begin) * layout.inner;

@@ -65,20 +65,20 @@ void normalize(const T* x, const Layout& layout, Channels channels,
 /// in place.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
-                   const ChannelParameters<T>& normalization, const DzInputs<T>& gate,
+                   const ChannelParameters<T>& normalization, const DzInputs<T>& dz_inputs,
                    const PartialStatistics& result);
 
 /// Writes dx. `sums` are the merged sums of all devices, whose channels have `count` elements. They
 /// are null if the running statistics were used.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
-                    const ChannelParameters<T>& normalization, const DzInputs<T>& gate,
+                    const ChannelParameters<T>& normalization, const DzInputs<T>& dz_inputs,
                     const PartialStatistics* sums, double count, StoreMode store, T* dx);
 
-/// Writes dz. The gate has an output or no activation.
+/// Writes dz. `dz_inputs` has an output or no activation.
 template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, Channels channels,
-                       const DzInputs<T>& gate, StoreMode store, T* dz);
+                       const DzInputs<T>& dz_inputs, StoreMode store, T* dz);
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

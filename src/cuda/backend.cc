@@ -81,7 +81,7 @@ Messages messages_of(const std::vector<PartialStatistics>& parts) {
 }
 
 template <class T>
-Gate<T> gate_of(const Backward& work) {
+DzInputs<T> dz_inputs_of(const Backward& work) {
   using P = Real<T>;
   return {work.activation,
           static_cast<const T*>(work.y),
@@ -104,7 +104,7 @@ void launch_sums(const GpuPass& pass) {
     }
     const Backward& work = *pass.backward();
     gradient_sums(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), layout,
-                  work.saved.mean.get(), scratch, message, stream, gate_of<T>(work));
+                  work.saved.mean.get(), scratch, message, stream, dz_inputs_of<T>(work));
   });
 }
 
@@ -161,7 +161,7 @@ void launch_outputs(const Backward& work, GpuPass* pass) {
   merge.beta_gradient = work.beta_gradient<P>();
   input_gradient(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), work.kind.layout,
                  merge, gradients.write_data, static_cast<T*>(gradients.data),
-                 scratch_of(pass->gpu), pass->gpu->stream(), gate_of<T>(work),
+                 scratch_of(pass->gpu), pass->gpu->stream(), dz_inputs_of<T>(work),
                  gradients.write_shortcut, static_cast<T*>(gradients.shortcut));
 }
 

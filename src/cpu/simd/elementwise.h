@@ -7,6 +7,16 @@
 #include "cpu/simd/vectors.h"
 #include "norm/activation.h"
 
+// How an output is computed, from the outside to the inside. For dx of a run (runs.h):
+//
+//   write(out, length, how, value_of)  visits `out`, in whole vectors and then in single elements
+//   value_of(like)                     a function of the index, for vectors of one of these types
+//   by.at(load)                        the numbers of the channel, or of a vector of columns: a
+//                                      Differentiate (for y: a Normalize)
+//   (inputs + i).apply(like, f)        loads a vector of each input array, and calls f with them
+//   f(dy, x, y)                        that Differentiate, which computes a vector of dx
+//   gate(dy, centered, x, y)           dz, which it needs first (activations.h)
+
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
 

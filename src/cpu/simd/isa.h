@@ -53,8 +53,8 @@ struct Extent {
 /// The kernels for data of T.
 ///
 /// run_... take arrays in which a channel's elements lie in long runs (Layout::has_runs), and
-/// compute some channels. column_... take matrices in which each column has its own statistics. An
-/// output array may be an input array too.
+/// compute some channels, with the first of which all arrays begin. column_... take matrices in
+/// which each column has its own statistics. An output array may be an input array too.
 ///
 /// y is act(z), or act(z + shortcut). dz is the gradient with respect to the argument of act. It is
 /// computed from y or, if y is null, from z. Without an activation dz is dy, and neither is read.

@@ -96,13 +96,13 @@ void reduce(const Layout& layout, const double* statistic,
   const std::array<const T*, 1 + sizeof...(Others)> inputs{arrays.input(first),
                                                            arrays.input(others)...};
   arrays.launch_with_tiling(true, [&](const auto& tiling) {
-    using Sums = Reduce<std::decay_t<decltype(tiling)>, T, Accumulator>;
-    using Result = typename Sums::Result;
+    using Body = Reduce<std::decay_t<decltype(tiling)>, T, Accumulator>;
+    using Result = typename Body::Result;
     const ResultPlaces places = tiling.results();
     Result* results = places.number == 1
                           ? nullptr
                           : new_results<Result>(scratch, places.number * layout.channels);
-    Sums sums{tiling, {}, statistic, gate, places.columns, results, message};
+    Body sums{tiling, {}, statistic, gate, places.columns, results, message};
     std::copy(inputs.begin(), inputs.end(), sums.inputs);
     launch(sums, tiling.blocks(), stream);
     if (!results) return;
@@ -140,8 +140,8 @@ void write_outputs(const Layout& layout, const Source& source, const Outputs<T>&
 }
 
 template <class T>
-GateInPlace<Real<T>> gate_in_place(const Gate<T>& gate) {
-  return {Inverter<Real<T>>::template of<T>(gate.activation), gate.gamma, gate.beta};
+GateInPlace<Real<T>> gate_in_place(const DzInputs<T>& dz_inputs) {
+  return {Inverter<Real<T>>::template of<T>(dz_inputs.activation), dz_inputs.gamma, dz_inputs.beta};
 }
 
 template <class... Bodies>
@@ -234,18 +234,18 @@ void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& me
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    const Scratch& scratch, const Message& message, Stream* stream,
-                   const Gate<T>& gate) {
-  const Activator<Real<T>> activator(gate.activation);
-  if (gate.inplace) {
-    reduce<ProductsInPlace>(layout, gate.inv_std, gate_in_place(gate), scratch, message, stream, dy,
-                            gate.y);
-  } else if (gate.activation.type == ActType::kNone) {
+                   const DzInputs<T>& dz_inputs) {
+  const Activator<Real<T>> activator(dz_inputs.activation);
+  if (dz_inputs.inplace) {
+    reduce<ProductsInPlace>(layout, dz_inputs.inv_std, gate_in_place(dz_inputs), scratch, message,
+                            stream, dy, dz_inputs.y);
+  } else if (dz_inputs.activation.type == ActType::kNone) {
     reduce<Products>(layout, mean, {}, scratch, message, stream, dy, x);
-  } else if (gate.y) {
+  } else if (dz_inputs.y) {
     reduce<ProductsByOutput>(layout, mean, {{}, activator}, scratch, message, stream, dy, x,
-                             gate.y);
+                             dz_inputs.y);
   } else {
-    reduce<ProductsByInput>(layout, mean, {activator, gate.normalizations}, scratch, message,
+    reduce<ProductsByInput>(layout, mean, {activator, dz_inputs.normalizations}, scratch, message,
                             stream, dy, x);
   }
 }
@@ -253,29 +253,29 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardMerge<Real<T>>& merge, WriteMode write, T* dx,
-                    const Scratch& scratch, Stream* stream, const Gate<T>& gate,
+                    const Scratch& scratch, Stream* stream, const DzInputs<T>& dz_inputs,
                     WriteMode write_shortcut, T* dshortcut) {
   using R = Real<T>;
   BackwardMerge<R> with_gradients = merge;
-  with_gradients.beta = gate.inplace ? gate.beta : nullptr;
+  with_gradients.beta = dz_inputs.inplace ? dz_inputs.beta : nullptr;
   with_gradients.gradients = new_results<Gradient<R>>(scratch, merge.channels);
   launch(PerChannel<BackwardMerge<R>>{with_gradients, merge.channels}, stream);
   const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
   const InputGradient<R> plain{{with_gradients.gradients}};
-  const Activator<R> activator(gate.activation);
-  const bool is_plain = gate.activation.type == ActType::kNone;
-  if (gate.inplace) {
-    write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place(gate)}, outputs, scratch,
-                  stream, dy, gate.y);
-  } else if (dshortcut || gate.y) {
+  const Activator<R> activator(dz_inputs.activation);
+  const bool is_plain = dz_inputs.activation.type == ActType::kNone;
+  if (dz_inputs.inplace) {
+    write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place(dz_inputs)}, outputs,
+                  scratch, stream, dy, dz_inputs.y);
+  } else if (dshortcut || dz_inputs.y) {
     // Without an activation the slope is 1 on both sides of 0, so any array may stand for y.
     write_outputs(layout, InputGradientByOutput<R>{plain, {{}, activator}}, outputs, scratch,
-                  stream, dy, x, is_plain ? dy : gate.y);
+                  stream, dy, x, is_plain ? dy : dz_inputs.y);
   } else if (is_plain) {
     write_outputs(layout, plain, outputs, scratch, stream, dy, x);
   } else {
-    write_outputs(layout, InputGradientByInput<R>{plain, {activator, gate.normalizations}}, outputs,
-                  scratch, stream, dy, x);
+    write_outputs(layout, InputGradientByInput<R>{plain, {activator, dz_inputs.normalizations}},
+                  outputs, scratch, stream, dy, x);
   }
 }
 
@@ -284,10 +284,10 @@ void input_gradient(const T* dy, const T* x, const Layout& layout,
   template void normalize<T>(const T*, const Layout&, const ForwardMerge<Real<T>>&, WriteMode, T*, \
                              const Scratch&, Stream*, const Activated<T>&);                        \
   template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, const Scratch&, \
-                                 const Message&, Stream*, const Gate<T>&);                         \
+                                 const Message&, Stream*, const DzInputs<T>&);                     \
   template void input_gradient<T>(const T*, const T*, const Layout&,                               \
                                   const BackwardMerge<Real<T>>&, WriteMode, T*, const Scratch&,    \
-                                  Stream*, const Gate<T>&, WriteMode, T*);
+                                  Stream*, const DzInputs<T>&, WriteMode, T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 

@@ -41,7 +41,7 @@ struct Activated {
 /// y or, if that is null, by the normalizations that forward has left. In place, x is recovered
 /// from the output with the last three members.
 template <class T>
-struct Gate {
+struct DzInputs {
   Activation activation = {};
   const T* y = nullptr;
   const StoredAffine<Real<T>>* normalizations = nullptr;
@@ -72,14 +72,14 @@ void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& me
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
                    const Scratch& scratch, const Message& message, Stream* stream,
-                   const Gate<T>& gate = {});
+                   const DzInputs<T>& dz_inputs = {});
 
 /// Merges the messages of `merge`, and then computes `dx` and `dshortcut` if they are not null.
 /// In place it does not read `x`, and there is no `dshortcut`.
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardMerge<Real<T>>& merge, WriteMode write, T* dx,
-                    const Scratch& scratch, Stream* stream, const Gate<T>& gate = {},
+                    const Scratch& scratch, Stream* stream, const DzInputs<T>& dz_inputs = {},
                     WriteMode write_shortcut = WriteMode::kAssign, T* dshortcut = nullptr);
 
 }  // namespace gluon_syncbn::cuda

@@ -45,10 +45,10 @@ PartialStatistics moments(const T* x, const Layout& layout) {
 
 template <class T>
 PartialStatistics gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
-                                const DzInputs<T>& gate = {}) {
+                                const DzInputs<T>& dz_inputs = {}) {
   const auto result = PartialStatistics::zeros(0, layout.channels);
   for_each_part({layout}, [&](Channels part) {
-    gradient_sums(dy, x, layout, part, n.parameters(), gate, result);
+    gradient_sums(dy, x, layout, part, n.parameters(), dz_inputs, result);
   });
   return result;
 }
@@ -65,19 +65,19 @@ void normalize(const T* x, const Layout& layout, const Numbers<T>& n, WriteMode 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
                     const PartialStatistics* sums, double count, WriteMode write, T* dx,
-                    const DzInputs<T>& gate = {}) {
+                    const DzInputs<T>& dz_inputs = {}) {
   const StoreMode store = prepare_output(write, layout, dx);
   for_each_part({layout}, [&](Channels part) {
-    input_gradient(dy, x, layout, part, n.parameters(), gate, sums, count, store, dx);
+    input_gradient(dy, x, layout, part, n.parameters(), dz_inputs, sums, count, store, dx);
   });
 }
 
 template <class T>
 void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
-                       const DzInputs<T>& gate) {
+                       const DzInputs<T>& dz_inputs) {
   const StoreMode store = prepare_output(write, layout, dz);
   for_each_part({layout},
-                [&](Channels part) { shortcut_gradient(dy, layout, part, gate, store, dz); });
+                [&](Channels part) { shortcut_gradient(dy, layout, part, dz_inputs, store, dz); });
 }
 
 }  // namespace gluon_syncbn::cpu
@@ -105,17 +105,20 @@ class CpuPhases {
     });
   }
   std::vector<double> gradient_sums() const {
-    return numbers_of(cpu::gradient_sums(dy_.data(), input(), given_.layout, numbers_, gate()));
+    return numbers_of(
+        cpu::gradient_sums(dy_.data(), input(), given_.layout, numbers_, dz_inputs()));
   }
   void input_gradient(WriteMode write, std::vector<T>* dx) const {
     write_to(dx, [&](T* out) {
       cpu::input_gradient(dy_.data(), input(), given_.layout, numbers_,
-                          given_.of_batch ? &sums_ : nullptr, given_.kCount, write, out, gate());
+                          given_.of_batch ? &sums_ : nullptr, given_.kCount, write, out,
+                          dz_inputs());
     });
   }
   void shortcut_gradient(WriteMode write, std::vector<T>* dz) const {
-    write_to(
-        dz, [&](T* out) { cpu::shortcut_gradient(dy_.data(), given_.layout, write, out, gate()); });
+    write_to(dz, [&](T* out) {
+      cpu::shortcut_gradient(dy_.data(), given_.layout, write, out, dz_inputs());
+    });
   }
   std::vector<double> kept() const { return {}; }
 
@@ -127,7 +130,7 @@ class CpuPhases {
     *output = out.values();
   }
   const T* input() const { return given_.in_place() ? nullptr : x_.data(); }
-  cpu::DzInputs<T> gate() const {
+  cpu::DzInputs<T> dz_inputs() const {
     return {given_.activation, given_.by == By::kInput ? nullptr : y_.data()};
   }
 

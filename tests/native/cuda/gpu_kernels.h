@@ -77,9 +77,9 @@ class GpuPhases {
   }
   std::vector<double> gradient_sums() {
     const Array<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
-    on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
+    on_gpu([&](const T* dy, const T* x, const cuda::DzInputs<T>& dz_inputs) {
       cuda::gradient_sums(dy, x, given_.layout, mean_.data(), scratch_,
-                          {found.data(), given_.layout.channels}, stream_, gate);
+                          {found.data(), given_.layout.channels}, stream_, dz_inputs);
     });
     return found.values();
   }
@@ -96,9 +96,9 @@ class GpuPhases {
   /// Both, in arrays on the GPU.
   void gradients(WriteMode write, T* dx, WriteMode write_shortcut = WriteMode::kAssign,
                  T* dshortcut = nullptr) {
-    on_gpu([&](const T* dy, const T* x, const cuda::Gate<T>& gate) {
+    on_gpu([&](const T* dy, const T* x, const cuda::DzInputs<T>& dz_inputs) {
       cuda::input_gradient(dy, x, given_.layout, backward_merge(), write, dx, scratch_, stream_,
-                           gate, write_shortcut, dshortcut);
+                           dz_inputs, write_shortcut, dshortcut);
     });
   }
 
@@ -112,26 +112,26 @@ class GpuPhases {
   std::vector<R> beta_gradient() const { return beta_gradient_.values(); }
 
  private:
-  /// Calls run(dy, x, gate) with what is on the GPU.
+  /// Calls run(dy, x, dz_inputs) with what is on the GPU.
   template <class Run>
   void on_gpu(const Run& run) {
     const bool in_place = given_.in_place();
     const Array<T> gradient(stream_, given_.dy.elements, offset_);
     const Array<T> input(stream_, given_.x.elements, offset_);
     const Array<T> output(stream_, given_.y.elements, in_place ? offset_ : other_offset_);
-    cuda::Gate<T> gate{};
-    gate.activation = given_.activation;
-    if (gate.activation.type != ActType::kNone || in_place) {
-      if (given_.by == By::kInput) gate.normalizations = normalizations_.data();
-      if (given_.by != By::kInput) gate.y = output.data();
+    cuda::DzInputs<T> dz_inputs{};
+    dz_inputs.activation = given_.activation;
+    if (dz_inputs.activation.type != ActType::kNone || in_place) {
+      if (given_.by == By::kInput) dz_inputs.normalizations = normalizations_.data();
+      if (given_.by != By::kInput) dz_inputs.y = output.data();
     }
     if (in_place) {
-      gate.inplace = true;
-      gate.inv_std = inv_std_.data();
-      gate.gamma = gamma();
-      gate.beta = beta_.data();
+      dz_inputs.inplace = true;
+      dz_inputs.inv_std = inv_std_.data();
+      dz_inputs.gamma = gamma();
+      dz_inputs.beta = beta_.data();
     }
-    run(gradient.data(), in_place ? nullptr : input.data(), gate);
+    run(gradient.data(), in_place ? nullptr : input.data(), dz_inputs);
     stream_->synchronize();
   }
   const R* gamma() const { return given_.fix_gamma ? nullptr : gamma_.data(); }
