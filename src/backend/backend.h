@@ -45,7 +45,7 @@ struct Running {
 };
 
 /// The results of a forward pass that its backward pass needs, besides arrays. They lie in the
-/// memory of the device.
+/// memory of the device. The operator keeps them from the end of forward until the next forward.
 struct Saved {
   std::shared_ptr<double> mean;
   std::shared_ptr<double> inv_std;
@@ -119,7 +119,7 @@ struct Pass {
   /// `error` says what went wrong, or is "".
   std::function<void(const std::string& error)> complete;
   const Backend* backend = nullptr;
-  PartialStatistics own = {};  ///< of this device
+  PartialStatistics statistics = {};  ///< of this device
 
   const Forward* forward() const { return std::get_if<Forward>(&work); }
   const Backward* backward() const { return std::get_if<Backward>(&work); }
@@ -130,9 +130,9 @@ using PassPtr = std::shared_ptr<Pass>;
 /// The passes of all devices, in the order of devices.
 using Passes = std::vector<PassPtr>;
 
-/// Computes on one kind of device. Each device begins its own pass. The last device to arrive
-/// finishes the passes of all. If other processes take part, it lets all of them sum first, merges
-/// the sums for the other processes, and finishes with their answer.
+/// Computes on one kind of device. Each device begins its own pass. When all devices have come, one
+/// call finishes the passes of all. If other processes take part, a call before it lets all devices
+/// sum, for the message to the other processes, and their answer finishes.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -145,7 +145,7 @@ class Backend {
                         std::function<void(const std::string& error)> complete) const = 0;
 
   /// Calls `then` exactly once, now or later, from any thread: when the partial statistics of all
-  /// passes are in Pass::own, or with an error. Does not throw.
+  /// passes are in Pass::statistics, or with an error. Does not throw.
   virtual void sum(const Passes& passes,
                    std::function<void(const std::string& error)> then) const = 0;
 
@@ -174,6 +174,9 @@ inline std::unique_lock<std::mutex> lock_running_statistics() {
   };
   return std::unique_lock<std::mutex>(PerProcess<OfAllLayers>::instance().mutex);
 }
+
+/// Finishes a pass that waits for no other device. Does not throw.
+inline void finish_alone(const PassPtr& pass) { pass->backend->finish({pass}, std::nullopt, ""); }
 
 /// Completes a pass with an error, as when the devices have not met. Does not throw.
 inline void fail(const PassPtr& pass, const std::string& error) {

@@ -12,9 +12,9 @@
 #include "cpu/device_pass.h"
 #include "cpu/kernels.h"
 
-// The last device computes for all. It takes a part of the channels at a time, on the threads of
-// the pool: it sums the part on all devices, merges the sums, and writes the outputs of all
-// devices. So the outputs find the elements that the sums have read in the caches.
+// The thread that finishes computes for all devices. It takes a part of the channels at a time, on
+// the threads of the pool: it sums the part on all devices, merges the sums, and writes the outputs
+// of all devices. So the outputs find the elements that the sums have read in the caches.
 
 namespace gluon_syncbn::cpu {
 namespace {
@@ -39,13 +39,13 @@ void compute(const Passes& passes, const std::optional<PartialStatistics>& of_pr
   std::int64_t count = 0;
   std::vector<Stores> stores;
   for (const auto& pass : passes) {
-    parts.push_back(pass->own);
-    count += pass->own.count;
+    parts.push_back(pass->statistics);
+    count += pass->statistics.count;
     stores.push_back(prepare_outputs(*pass));
   }
   const PartialStatistics merged =
-      of_processes ? *of_processes : PartialStatistics::zeros(count, first.own.channels);
-  const Saved of_forward = first.forward() ? cpu::saved_of(merged) : Saved();
+      of_processes ? *of_processes : PartialStatistics::zeros(count, first.statistics.channels);
+  const Saved of_forward = first.forward() ? new_saved(merged) : Saved();
   const auto saved_of = [&](const Pass& pass) -> const Saved& {
     return pass.forward() ? of_forward : pass.backward()->saved;
   };
@@ -75,7 +75,7 @@ class CpuBackend : public Backend {
       require_invertible(*backward);
     }
     const Layout& layout = pass->kind().layout;
-    pass->own = PartialStatistics::zeros(layout.count(), layout.channels);
+    pass->statistics = PartialStatistics::zeros(layout.count(), layout.channels);
     return pass;
   }
 

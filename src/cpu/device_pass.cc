@@ -71,15 +71,15 @@ void sum(const Pass& pass, Channels channels) {
     using T = decltype(zero);
     const Layout& layout = pass.kind().layout;
     if (const Forward* work = pass.forward()) {
-      return moments(static_cast<const T*>(work->x), layout, channels, pass.own);
+      return moments(static_cast<const T*>(work->x), layout, channels, pass.statistics);
     }
     const Backward& work = *pass.backward();
     gradient_sums(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), layout, channels,
-                  parameters_of<T>(work, work.saved), dz_inputs_of<T>(work), pass.own);
+                  parameters_of<T>(work, work.saved), dz_inputs_of<T>(work), pass.statistics);
   });
 }
 
-Saved saved_of(const PartialStatistics& merged) {
+Saved new_saved(const PartialStatistics& merged) {
   return {merged.numbers, doubles(merged.channels), nullptr, merged.count};
 }
 
@@ -143,11 +143,11 @@ void write_channel_results(const Pass& pass, const PartialStatistics& merged, co
     const Backward& work = *pass.backward();
     const auto gamma = work.gamma_gradient<P>();
     const auto beta = work.beta_gradient<P>();
-    for (std::int64_t c = 0; c < pass.own.channels; ++c) {
+    for (std::int64_t c = 0; c < pass.statistics.channels; ++c) {
       gamma.put(c, work.gamma_gradient_is_zero()
                        ? 0
-                       : pass.own.dz_centered()[c] * saved.inv_std.get()[c]);
-      beta.put(c, pass.own.dz()[c]);
+                       : pass.statistics.dz_centered()[c] * saved.inv_std.get()[c]);
+      beta.put(c, pass.statistics.dz()[c]);
     }
   });
 }

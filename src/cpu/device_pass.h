@@ -17,11 +17,11 @@ Stores prepare_outputs(const Pass& pass);
 /// Throws Error unless the input of every channel is recoverable from its output.
 void require_invertible(const Backward& work);
 
-/// Computes the partial statistics of `channels` into Pass::own, which has zeros there.
+/// Computes the partial statistics of `channels` into Pass::statistics, which has zeros there.
 void sum(const Pass& pass, Channels channels);
 
 /// The statistics that a forward pass saves, with room for inv_std.
-Saved saved_of(const PartialStatistics& merged);
+Saved new_saved(const PartialStatistics& merged);
 void set_inv_std(const Forward& work, const PartialStatistics& merged, Channels channels,
                  const Saved& saved);
 /// The statistics of a forward pass that normalizes by the running statistics.

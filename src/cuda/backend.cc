@@ -20,17 +20,19 @@
 // **Every wait is for work that is launched already.** So no round can wait forever, in any order
 // of rounds and with any number of streams on the hardware queues of a GPU. Streams wait for no
 // other stream. Before it launches the merge, the thread of a context waits for the sums of the
-// peers, which they launched before they arrived; at last it waits for the outputs.
+// peers, which they launched before they arrived; at last it waits for the outputs. For other
+// processes, the thread of the first context waits for the sums of all. A device alone launches
+// everything from the thread that calls it.
 
 namespace gluon_syncbn::cuda {
 namespace {
 
 struct GpuPass : Pass {
   Gpu* gpu = nullptr;
-  std::shared_ptr<Event> summed;        ///< after the kernels that write Pass::own
-  Saved saved;                          ///< of a forward pass
-  std::vector<PartialStatistics> read;  ///< kept until the kernels that read them are done
-  Pool<Memory>::Lease not_invertible;   ///< the first channel that is not invertible
+  std::shared_ptr<Event> summed;            ///< after the kernels that write Pass::statistics
+  Saved saved;                              ///< of a forward pass
+  std::vector<PartialStatistics> to_merge;  ///< kept until the kernels that read them are done
+  Pool<Memory>::Lease not_invertible;       ///< the first channel that is not invertible
 };
 using GpuPassPtr = std::shared_ptr<GpuPass>;
 
@@ -96,7 +98,7 @@ void launch_sums(const GpuPass& pass) {
   dispatch(pass.kind().dtype, [&](auto types) {
     using T = typename decltype(types)::Data;
     const Layout& layout = pass.kind().layout;
-    const Message message{pass.own.numbers.get(), layout.channels};
+    const Message message{pass.statistics.numbers.get(), layout.channels};
     const Scratch scratch = scratch_of(pass.gpu);
     Stream* const stream = pass.gpu->stream();
     if (const Forward* work = pass.forward()) {
@@ -117,7 +119,7 @@ void launch_outputs(const Forward& work, GpuPass* pass) {
     merge.running_mean = static_cast<const P*>(work.running.mean);
     merge.running_variance = static_cast<const P*>(work.running.variance);
   } else {
-    merge.messages = messages_of(pass->read);
+    merge.messages = messages_of(pass->to_merge);
     pass->saved.count = merge.messages.count;
     if (pass->saved.count > 0) merge.averages = work.running.averages<P>();
   }
@@ -149,8 +151,8 @@ void launch_outputs(const Backward& work, GpuPass* pass) {
     *first_not_invertible(*pass) = kNone;
     merge.check = {Invertible::of(work.kind.dtype, work.activation), first_not_invertible(*pass)};
   }
-  if (work.saved.count > 0) merge.messages = messages_of(pass->read);
-  merge.own = pass->own.numbers.get();
+  if (work.saved.count > 0) merge.messages = messages_of(pass->to_merge);
+  merge.own = pass->statistics.numbers.get();
   merge.channels = work.kind.layout.channels;
   merge.mean = work.saved.mean.get();
   merge.inv_std = work.saved.inv_std.get();
@@ -202,8 +204,8 @@ void complete_when_done(const GpuPassPtr& pass, const std::string& error) {
     const std::string fault = fault_in(pass.get());
     if (first.empty()) first = fault;
     // Frees the memory for the next pass.
-    pass->own = {};
-    pass->read.clear();
+    pass->statistics = {};
+    pass->to_merge.clear();
     pass->saved = {};
     std::exchange(pass->complete, nullptr)(first);
   });
@@ -215,7 +217,7 @@ void finish_one(const GpuPassPtr& pass, const Passes& passes,
                 const std::vector<PartialStatistics>& parts) {
   std::string error;
   std::optional<OnDevice> on_device;
-  pass->read = parts;
+  pass->to_merge = parts;
   try {
     on_device.emplace(pass->gpu->stream()->ordinal());
     for (const auto& each : passes) {
@@ -249,7 +251,7 @@ class CudaBackend : public Backend {
     // Before devices meet, so that all devices fail if one has no memory left.
     if (forward) pass->saved = new_saved(pass->gpu, kind);
     if (forward && forward->is_inference) return pass;
-    pass->own = pinned(pass->gpu, kind.layout.count(), kind.layout.channels);
+    pass->statistics = pinned(pass->gpu, kind.layout.count(), kind.layout.channels);
     pass->summed = pass->gpu->event();
     try {
       launch_sums(*pass);
@@ -286,9 +288,9 @@ class CudaBackend : public Backend {
       for (const auto& pass : passes) complete_when_done(on_gpu(pass), found);
       return;
     }
-    // All copies come before the first post: a pass that is done lets go of its own.
+    // All copies come before the first post: a pass that is done lets go of its statistics.
     for (const auto& pass : passes) {
-      if (!merged) parts.push_back(pass->own);
+      if (!merged) parts.push_back(pass->statistics);
     }
     const Passes awaited = merged ? Passes() : passes;
     if (passes.size() == 1) return finish_one(on_gpu(passes.front()), awaited, parts);

@@ -57,7 +57,8 @@ class Pool {
 /// Leases memory of one GPU context, and pinned memory. Each place and size has a pool.
 class Memories {
  public:
-  /// Work on `stream` uses the memory. A lease must last until other streams have read the memory.
+  /// Work on `stream` uses the memory of the GPU, which it may still do when a lease ends. A lease
+  /// of pinned memory must outlast all work that uses it.
   Memories(int index, Stream* stream) : index_(index), stream_(stream) {}
 
   /// Leases memory for at least `doubles` numbers. Throws OutOfMemory.

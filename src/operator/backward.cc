@@ -52,7 +52,6 @@ class BackwardCall : public EngineCall {
     }
     op_->may_be_repeated_ = 0;
     op_->node_calls_->end(op_->device_, op_);
-    saved_ = *op_->saved_;
     const auto round = op_->round_;
     if (!round) return finish_alone(begin(work()));
     const auto meeting = round->next_backward(op_->device_);
@@ -77,7 +76,7 @@ class BackwardCall : public EngineCall {
     Backward work;
     work.kind = kind_of(like_data());
     work.dy = data(at_.out_gradient());
-    work.saved = saved_;
+    work.saved = *op_->saved_;
     work.gamma = gamma(at_[kGamma]);
     work.activation = op_->attributes_.activation;
     work.inplace = op_->attributes_.inplace;
@@ -113,7 +112,6 @@ class BackwardCall : public EngineCall {
   const Positions::Backward at_;
   const BackwardReads reads_;
   const std::vector<OpReq> requests_;  // by argument
-  Saved saved_;
 };
 
 void Operator::backward(std::vector<NDArray> arrays, const int* requests) {

@@ -18,9 +18,10 @@ class FailedCalls {
 
   /// How many calls have failed.
   std::uint64_t number();
-  /// Adds a failed call of a step. `before` is number() at the beginning of the step.
+  /// Adds a failed call of a step. `before` is number() at the beginning of its forward pass.
   void add(const std::string& error, std::uint64_t before);
-  /// Throws Error with the first error of the step, if a call has failed since its beginning.
+  /// Throws Error with the first error of the step, if a call has failed since number() was
+  /// `before`.
   void require_none_since(std::uint64_t before);
 
  private:

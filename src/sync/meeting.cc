@@ -62,8 +62,8 @@ void Meeting::arrive(const Device& device, const PassPtr& pass) {
   processes_->queue(direction_, shared_from_this());
 }
 
-/// If the meeting has failed before, MXNet has freed the arrays of its passes. While they merge, no
-/// pass may fail for the same reason.
+/// A meeting that has failed before sends its error: its passes are complete, and MXNet has freed
+/// their arrays. While passes sum, none may fail, for the same reason; they fail in send().
 void Meeting::merge() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (error_) {
@@ -77,7 +77,7 @@ void Meeting::merge() {
     PartialStatistics merged;
     try {
       std::vector<PartialStatistics> parts;
-      for (const auto& pass : passes) parts.push_back(pass->own);
+      for (const auto& pass : passes) parts.push_back(pass->statistics);
       if (error.empty()) merged = gluon_syncbn::merge(self->direction_, parts);
     } catch (const std::exception& caught) {
       error = caught.what();
@@ -87,7 +87,8 @@ void Meeting::merge() {
   passes.front()->backend->sum(passes, merge_and_send);
 }
 
-/// Sends the error of the meeting instead, if it has failed meanwhile.
+/// Sends the error of the meeting instead, if it has failed meanwhile. The message has its place in
+/// the queue already, so the passes may fail first.
 void Meeting::send(const PartialStatistics& merged, const std::string& error) {
   std::unique_lock<std::mutex> lock(mutex_);
   state_ = State::kSent;
@@ -225,7 +226,5 @@ std::string counted_rounds() {
   }
   return text;
 }
-
-void finish_alone(const PassPtr& pass) { pass->backend->finish({pass}, std::nullopt, ""); }
 
 }  // namespace gluon_syncbn

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "backend/backend.h"
 #include "common/device.h"
@@ -21,7 +20,7 @@ class SyncGroup;
 
 /// The meeting of all devices in one forward or backward pass of a round. Each device leaves its
 /// own pass, and no thread waits. The last device to arrive finishes the passes of all. If there
-/// are other processes, the meeting first exchanges partial statistics with them.
+/// are other processes, it sends them partial statistics instead, and their answer finishes.
 class Meeting : public Waiting, public Exchange, public std::enable_shared_from_this<Meeting> {
  public:
   /// `processes` is empty if this process is alone.
@@ -94,8 +93,5 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
 void count_rounds();
 /// A line per layer and its devices: layer, number of rounds, devices, with tabs in between.
 std::string counted_rounds();
-
-/// Finishes a pass that waits for no other device. Does not throw.
-void finish_alone(const PassPtr& pass);
 
 }  // namespace gluon_syncbn

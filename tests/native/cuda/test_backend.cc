@@ -3,23 +3,18 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <cstddef>
-#include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/error.h"
 #include "cuda/backend.h"
 #include "cuda/gpu.h"
 #include "cuda/needs_gpu.h"
-#include "support/captured_errors.h"
 #include "support/ranks.h"
 #include "support/step.h"
 
@@ -212,6 +207,23 @@ TEST_CASE("cuda backend: a device that fails midway keeps its peers' messages un
   const auto first = message();
   const auto second = message();
   CHECK(allocations() == before);
+}
+
+TEST_CASE("cuda backend: where sums fail midway, no kernel uses the arrays after the error") {
+  const ShareGpus share;
+  Layer layer({{"gpu", 1}}, 49, 160);
+  REQUIRE(layer.step() == no_errors(2));
+  const std::string ordinal = std::to_string(layer.shards[0]->ordinal());
+  const Faults fault("cuEventRecord@" + ordinal + "=701");  // after the kernels
+  Finishes finishes;
+  std::future<void> begins;
+  {
+    const Setting stands_still("LOST", std::stol(ordinal));
+    begins = std::async(std::launch::async, [&] { layer.shards[0]->forward_pass(finishes.one()); });
+    CHECK(begins.wait_for(std::chrono::milliseconds(200)) == std::future_status::timeout);
+  }
+  CHECK_THROWS_WITH_AS(begins.get(), doctest::Contains("cuEventRecord on gpu("), Error);
+  CHECK(finishes.wait(0).empty());
 }
 
 TEST_CASE("cuda backend: a fault of a kernel is the error of the call") {

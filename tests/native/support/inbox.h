@@ -44,7 +44,7 @@ class NumbersBackend : public Backend {
     const auto pass = std::make_shared<NumbersPass>();
     if (part.direction == Direction::kBackward) pass->work = Backward();
     pass->backend = this;
-    pass->own = part.statistics;
+    pass->statistics = part.statistics;
     pass->then = std::move(then);
     return pass;
   }
@@ -60,7 +60,7 @@ class NumbersBackend : public Backend {
     if (error.empty()) {
       const Direction direction = passes.front()->direction();
       std::vector<PartialStatistics> parts;
-      for (const auto& pass : passes) parts.push_back(pass->own);
+      for (const auto& pass : passes) parts.push_back(pass->statistics);
       all =
           std::make_shared<const Part>(Part{direction, merged ? *merged : merge(direction, parts)});
     }
