@@ -46,7 +46,8 @@ void Meeting::arrive(const Device& device, const PassPtr& pass) {
     lock.unlock();
     const std::string error = device.name() + " came twice";
     fail(error);
-    GLUON_SYNCBN_ENFORCE(false, name_ + ": " + error);
+    const InternalError internal(name_ + ": " + error, __FILE__, __LINE__);
+    return gluon_syncbn::fail(pass, internal.what());
   }
   passes_[device] = pass;
   if (passes_.size() == 1 && (num_devices_ > 1 || processes_)) {

@@ -32,7 +32,7 @@ class Meeting : public Waiting, public Exchange, public std::enable_shared_from_
   const std::string& name() const { return name_; }
 
   /// `pass` is finished once or fails once: now, later by the last device to arrive, or by fail().
-  /// Throws InternalError instead if the device has come before.
+  /// If the device has come before, that is an internal error of both passes.
   void arrive(const Device& device, const PassPtr& pass);
 
   /// Whether all devices of all processes came.
