@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -12,6 +13,10 @@ class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 };
+
+/// An error of another thread, if there is one. It is no std::exception_ptr: newer headers count
+/// its owners with functions that the libstdc++ required by MXNet's wheels lacks.
+using ErrorOfThread = std::optional<Error>;
 
 /// Reports a broken invariant, which is a fault of this library and never of its user.
 class InternalError : public Error {

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -75,10 +74,8 @@ class Team {
     const std::int64_t number;
     const std::function<void(std::int64_t)>& task;
     std::atomic<std::int64_t> next{0};
-    int helpers = 0;  // guarded by the mutex of the team
-    // The error of a helper, guarded by the same mutex. It is no std::exception_ptr: newer headers
-    // count its owners with functions that the libstdc++ required by MXNet's wheels lacks.
-    std::optional<Error> error;
+    int helpers = 0;      // guarded by the mutex of the team
+    ErrorOfThread error;  // of a helper; guarded by the same mutex
 
     Job(std::int64_t number_in, const std::function<void(std::int64_t)>& task_in)
         : number(number_in), task(task_in) {}
@@ -159,7 +156,7 @@ class Team {
       const std::int64_t i = job->take();
       if (i >= job->number) return;
       lock->unlock();
-      std::optional<Error> error;
+      ErrorOfThread error;
       try {
         job->task(i);
       } catch (const std::exception& caught) {

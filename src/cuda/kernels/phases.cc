@@ -12,9 +12,9 @@
 #include "cuda/kernel.h"
 #include "cuda/kernels/elementwise.h"
 #include "cuda/kernels/merge_blocks.h"
-#include "cuda/kernels/per_channel.h"
 #include "cuda/kernels/reduce.h"
 #include "cuda/kernels/sources.h"
+#include "cuda/kernels/thread_per_channel.h"
 #include "cuda/kernels/tiling.h"
 
 namespace gluon_syncbn::cuda {

@@ -3,9 +3,9 @@
 #include "cuda/kernels/elementwise.h"
 #include "cuda/kernels/merge_blocks.h"
 #include "cuda/kernels/merge_devices.h"
-#include "cuda/kernels/per_channel.h"
 #include "cuda/kernels/reduce.h"
 #include "cuda/kernels/sources.h"
+#include "cuda/kernels/thread_per_channel.h"
 
 // The part of a kernel's program that is the same for all kernels. KernelSource::text()
 // (cuda/compiler.h) is the rest: a kernel that calls run_from<0>(body, &shared).

@@ -66,9 +66,7 @@ class LeftManagers {
 /// Makes a manager on a thread of its own, because MXNet makes only one manager per thread.
 ResourceManager* make_manager(const ResourceFunctions& mxnet) {
   ResourceManager* manager = nullptr;
-  // It is no std::exception_ptr: newer headers count its owners with functions that the libstdc++
-  // required by MXNet's wheels lacks.
-  std::optional<Error> error;
+  ErrorOfThread error;
   std::thread([&] {
     try {
       manager = mxnet.get();

@@ -18,7 +18,7 @@
 #include "cuda/fake_cuda_control.h"
 #include "cuda/kernel.h"
 #include "cuda/kernels/merge_devices.h"
-#include "cuda/kernels/per_channel.h"
+#include "cuda/kernels/thread_per_channel.h"
 #include "support/captured_errors.h"
 #include "support/ranks.h"
 #include "support/step.h"

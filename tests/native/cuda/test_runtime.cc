@@ -22,7 +22,7 @@
 #include "cuda/gpu.h"
 #include "cuda/kernel.h"
 #include "cuda/kernels/merge_devices.h"
-#include "cuda/kernels/per_channel.h"
+#include "cuda/kernels/thread_per_channel.h"
 #include "cuda/runtime.h"
 #include "support/ranks.h"
 #include "support/step.h"

@@ -3,9 +3,9 @@
 #include "cuda/kernels/elementwise.h"
 #include "cuda/kernels/merge_blocks.h"
 #include "cuda/kernels/merge_devices.h"
-#include "cuda/kernels/per_channel.h"
 #include "cuda/kernels/reduce.h"
 #include "cuda/kernels/sources.h"
+#include "cuda/kernels/thread_per_channel.h"
 
 // All kernels there are, for the tests: the fake CUDA knows no other ones, and compile_kernels
 // compiles each of them. The user of a macro defines VISIT(...).
