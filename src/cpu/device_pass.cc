@@ -1,8 +1,6 @@
 #include "cpu/device_pass.h"
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "common/dtype.h"
 #include "common/error.h"
@@ -22,10 +20,6 @@ auto with_type(const ArrayKind& kind, const Visit& visit) {
 template <class P>
 double number(const void* array, std::int64_t c) {
   return static_cast<double>(static_cast<const P*>(array)[c]);
-}
-
-std::shared_ptr<double> doubles(std::int64_t number) {
-  return {new double[static_cast<std::size_t>(number)](), std::default_delete<double[]>()};
 }
 
 template <class T, class Work>
@@ -80,7 +74,7 @@ void sum(const Pass& pass, Channels channels) {
 }
 
 Saved new_saved(const PartialStatistics& merged) {
-  return {merged.numbers, doubles(merged.channels), nullptr, merged.count};
+  return {merged.numbers, new_zeros(merged.channels), nullptr, merged.count};
 }
 
 void set_inv_std(const Forward& work, const PartialStatistics& merged, Channels channels,
@@ -92,7 +86,7 @@ void set_inv_std(const Forward& work, const PartialStatistics& merged, Channels 
 
 Saved running_statistics(const Forward& work) {
   const std::int64_t channels = work.kind.layout.channels;
-  const Saved saved{doubles(channels), doubles(channels), nullptr, 0};
+  const Saved saved{new_zeros(channels), new_zeros(channels), nullptr, 0};
   with_type(work.kind, [&](auto zero) {
     using P = Real<decltype(zero)>;
     for (std::int64_t c = 0; c < channels; ++c) {

@@ -6,9 +6,14 @@
 
 namespace gluon_syncbn {
 
+/// No new[]: if its size is not constant, it needs a function of libstdc++ that older systems lack.
+std::shared_ptr<double> new_zeros(std::int64_t number) {
+  const auto zeros = std::make_shared<std::vector<double>>(static_cast<std::size_t>(number));
+  return {zeros, zeros->data()};
+}
+
 PartialStatistics PartialStatistics::zeros(std::int64_t count, std::int64_t channels) {
-  const auto doubles = static_cast<std::size_t>(2 * channels);
-  return {count, channels, {new double[doubles](), std::default_delete<double[]>()}};
+  return {count, channels, new_zeros(2 * channels)};
 }
 
 PartialStatistics merge(Direction direction, const std::vector<PartialStatistics>& parts) {

@@ -8,6 +8,9 @@ namespace gluon_syncbn {
 
 enum class Direction { kForward, kBackward };
 
+/// Returns memory of the host for `number` doubles, which are 0.
+std::shared_ptr<double> new_zeros(std::int64_t number);
+
 /// The partial statistics of a pass, of a device, a process or the whole batch: two numbers per
 /// channel, in memory of the host. Copies share the numbers.
 ///
