@@ -110,14 +110,17 @@ struct Backward {
   }
 };
 
+using Work = std::variant<Forward, Backward>;
+/// Gets what went wrong, or "".
+using Done = std::function<void(const std::string& error)>;
+
 class Backend;
 
 /// The forward or backward pass of one device, which its backend has begun.
 struct Pass {
-  std::variant<Forward, Backward> work;
+  Work work;
   /// Called once, from any thread, when nothing uses the arrays any more, and null after that.
-  /// `error` says what went wrong, or is "".
-  std::function<void(const std::string& error)> complete;
+  Done complete;
   const Backend* backend = nullptr;
   PartialStatistics statistics = {};  ///< of this device
 
@@ -130,6 +133,13 @@ using PassPtr = std::shared_ptr<Pass>;
 /// The passes of all devices, in the order of devices.
 using Passes = std::vector<PassPtr>;
 
+/// The partial statistics of all devices, in the order of devices.
+inline std::vector<PartialStatistics> parts_of(const Passes& passes) {
+  std::vector<PartialStatistics> parts;
+  for (const auto& pass : passes) parts.push_back(pass->statistics);
+  return parts;
+}
+
 /// Computes on one kind of device. Each device begins its own pass. When all devices have come, one
 /// call finishes the passes of all. If other processes take part, a call before it lets all devices
 /// sum, for the message to the other processes, and their answer finishes.
@@ -141,13 +151,11 @@ class Backend {
   /// the functions below, which may compute those of all devices together. Throws Error; then
   /// nothing uses the arrays any more, and `complete` is not called. An error is a gamma that is
   /// too small to recover x in place (Invertible), unless it becomes that of the pass.
-  virtual PassPtr begin(int device, std::variant<Forward, Backward> work,
-                        std::function<void(const std::string& error)> complete) const = 0;
+  virtual PassPtr begin(int device, Work work, Done complete) const = 0;
 
   /// Calls `then` exactly once, now or later, from any thread: when the partial statistics of all
   /// passes are in Pass::statistics, or with an error. Does not throw.
-  virtual void sum(const Passes& passes,
-                   std::function<void(const std::string& error)> then) const = 0;
+  virtual void sum(const Passes& passes, Done then) const = 0;
 
   /// Computes all outputs of `passes`, and completes each pass: y, the statistics for backward and
   /// the running statistics; or the gradients. `merged` has the partial statistics of all
@@ -167,8 +175,9 @@ class Backend {
 
 /// A backend holds this lock while it moves the running statistics of all devices of a process, or
 /// queues their moves. If several uses share running statistics, all devices update them in one
-/// order.
-inline std::unique_lock<std::mutex> lock_running_statistics() {
+/// order. Backward passes move none, and need no lock.
+inline std::unique_lock<std::mutex> lock_running_statistics(Direction direction) {
+  if (direction == Direction::kBackward) return {};
   struct OfAllLayers {
     std::mutex mutex;
   };

@@ -1,11 +1,9 @@
 #include "cpu/backend.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -35,16 +33,10 @@ void infer(const Pass& pass) {
 
 void compute(const Passes& passes, const std::optional<PartialStatistics>& of_processes) {
   const Pass& first = *passes.front();
-  std::vector<PartialStatistics> parts;
-  std::int64_t count = 0;
+  const auto parts = parts_of(passes);
   std::vector<Stores> stores;
-  for (const auto& pass : passes) {
-    parts.push_back(pass->statistics);
-    count += pass->statistics.count;
-    stores.push_back(prepare_outputs(*pass));
-  }
-  const PartialStatistics merged =
-      of_processes ? *of_processes : PartialStatistics::zeros(count, first.statistics.channels);
+  for (const auto& pass : passes) stores.push_back(prepare_outputs(*pass));
+  const auto merged = of_processes ? *of_processes : PartialStatistics::room_for(parts);
   const Saved of_forward = first.forward() ? new_saved(merged) : Saved();
   const auto saved_of = [&](const Pass& pass) -> const Saved& {
     return pass.forward() ? of_forward : pass.backward()->saved;
@@ -62,24 +54,24 @@ void compute(const Passes& passes, const std::optional<PartialStatistics>& of_pr
   });
   // All devices write before any pass completes. Once a pass is complete, MXNet may let the next
   // use of the layer read running statistics.
-  const auto lock = first.forward() ? lock_running_statistics() : std::unique_lock<std::mutex>();
+  const auto lock = lock_running_statistics(first.direction());
   for (const auto& pass : passes) write_channel_results(*pass, merged, saved_of(*pass));
 }
 
 class CpuBackend : public Backend {
  public:
-  PassPtr begin(int /*device*/, std::variant<Forward, Backward> work,
-                std::function<void(const std::string&)> complete) const override {
+  PassPtr begin(int /*device*/, Work work, Done complete) const override {
     const auto pass = std::make_shared<Pass>(Pass{std::move(work), std::move(complete), this});
     if (const Backward* backward = pass->backward(); backward && backward->inplace) {
       require_invertible(*backward);
     }
+    if (const Forward* forward = pass->forward(); forward && forward->is_inference) return pass;
     const Layout& layout = pass->kind().layout;
     pass->statistics = PartialStatistics::zeros(layout.count(), layout.channels);
     return pass;
   }
 
-  void sum(const Passes& passes, std::function<void(const std::string&)> then) const override {
+  void sum(const Passes& passes, Done then) const override {
     std::string error;
     try {
       for_each_part(layouts_of(passes), [&](Channels channels) {

@@ -22,8 +22,8 @@ double number(const void* array, std::int64_t c) {
   return static_cast<double>(static_cast<const P*>(array)[c]);
 }
 
-template <class T, class Work>
-ChannelParameters<T> parameters_of(const Work& work, const Saved& saved) {
+template <class T, class ForwardOrBackward>
+ChannelParameters<T> parameters_of(const ForwardOrBackward& work, const Saved& saved) {
   return {saved.mean.get(), saved.inv_std.get(), static_cast<const Real<T>*>(work.gamma),
           static_cast<const Real<T>*>(work.beta)};
 }

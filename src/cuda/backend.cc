@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -211,6 +210,12 @@ void complete_when_done(const GpuPassPtr& pass, const std::string& error) {
   });
 }
 
+/// Throws as Gpu::wait_for().
+void wait_for_sums(const PassPtr& pass) {
+  const GpuPassPtr summing = on_gpu(pass);
+  summing->gpu->wait_for(*summing->summed);
+}
+
 /// Launches the merge and the outputs of `pass`. `parts` are to be merged. If `passes` are those of
 /// all devices, it first waits for the sums of the others.
 void finish_one(const GpuPassPtr& pass, const Passes& passes,
@@ -221,8 +226,7 @@ void finish_one(const GpuPassPtr& pass, const Passes& passes,
   try {
     on_device.emplace(pass->gpu->stream()->ordinal());
     for (const auto& each : passes) {
-      const GpuPassPtr other = on_gpu(each);
-      if (other != pass) other->gpu->wait_for(*other->summed);
+      if (each != pass) wait_for_sums(each);
     }
     dispatch(pass->kind().dtype, [&](auto types) {
       using T = typename decltype(types)::Data;
@@ -236,8 +240,7 @@ void finish_one(const GpuPassPtr& pass, const Passes& passes,
 
 class CudaBackend : public Backend {
  public:
-  PassPtr begin(int device, std::variant<Forward, Backward> work,
-                std::function<void(const std::string&)> complete) const override {
+  PassPtr begin(int device, Work work, Done complete) const override {
     const auto pass = std::make_shared<GpuPass>();
     pass->work = std::move(work);
     pass->complete = std::move(complete);
@@ -263,11 +266,11 @@ class CudaBackend : public Backend {
     return pass;
   }
 
-  void sum(const Passes& passes, std::function<void(const std::string&)> then) const override {
+  void sum(const Passes& passes, Done then) const override {
     on_gpu(passes.front())->gpu->post([passes, then = std::move(then)] {
       std::string error;
       try {
-        for (const auto& pass : passes) on_gpu(pass)->gpu->wait_for(*on_gpu(pass)->summed);
+        for (const auto& pass : passes) wait_for_sums(pass);
       } catch (const std::exception& caught) {
         error = caught.what();
       }
@@ -280,6 +283,8 @@ class CudaBackend : public Backend {
     std::vector<PartialStatistics> parts;
     std::string found = error;
     try {
+      // All copies come before the first post: a pass that is done lets go of its statistics.
+      if (error.empty() && !merged) parts = parts_of(passes);
       if (error.empty() && merged) parts = {in_pinned_memory(*merged, on_gpu(passes.front())->gpu)};
     } catch (const std::exception& caught) {
       found = caught.what();
@@ -288,16 +293,10 @@ class CudaBackend : public Backend {
       for (const auto& pass : passes) complete_when_done(on_gpu(pass), found);
       return;
     }
-    // All copies come before the first post: a pass that is done lets go of its statistics.
-    for (const auto& pass : passes) {
-      if (!merged) parts.push_back(pass->statistics);
-    }
     const Passes awaited = merged ? Passes() : passes;
     if (passes.size() == 1) return finish_one(on_gpu(passes.front()), awaited, parts);
     // The lock gives all GPUs one order of rounds, so shared running statistics stay equal.
-    // Backward moves none.
-    const auto lock =
-        passes.front()->forward() ? lock_running_statistics() : std::unique_lock<std::mutex>();
+    const auto lock = lock_running_statistics(passes.front()->direction());
     for (const auto& pass : passes) {
       on_gpu(pass)->gpu->post([pass, awaited, parts] { finish_one(on_gpu(pass), awaited, parts); });
     }

@@ -16,9 +16,14 @@ PartialStatistics PartialStatistics::zeros(std::int64_t count, std::int64_t chan
   return {count, channels, new_zeros(2 * channels)};
 }
 
+PartialStatistics PartialStatistics::room_for(const std::vector<PartialStatistics>& parts) {
+  auto room = zeros(0, parts.front().channels);
+  for (const auto& part : parts) room.count += part.count;
+  return room;
+}
+
 PartialStatistics merge(Direction direction, const std::vector<PartialStatistics>& parts) {
-  auto merged = PartialStatistics::zeros(0, parts.front().channels);
-  for (const auto& part : parts) merged.count += part.count;
+  const auto merged = PartialStatistics::room_for(parts);
   merge(direction, parts, 0, merged.channels, merged);
   return merged;
 }

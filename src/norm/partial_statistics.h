@@ -23,6 +23,8 @@ struct PartialStatistics {
   std::shared_ptr<double> numbers;  ///< all first numbers, then all second numbers
 
   static PartialStatistics zeros(std::int64_t count, std::int64_t channels);
+  /// Zeros with the count of all `parts`, which must not be empty, to merge them into.
+  static PartialStatistics room_for(const std::vector<PartialStatistics>& parts);
 
   // In forward.
   double* mean() const { return numbers.get(); }
@@ -40,7 +42,7 @@ struct PartialStatistics {
 /// Merges in the order of `parts`, which must not be empty. A part without elements does not change
 /// the result.
 PartialStatistics merge(Direction direction, const std::vector<PartialStatistics>& parts);
-/// Merges the channels in [begin, end) alone, into zeros. Does not change the count of `merged`.
+/// Merges the channels in [begin, end) alone, into PartialStatistics::room_for(parts).
 void merge(Direction direction, const std::vector<PartialStatistics>& parts, std::int64_t begin,
            std::int64_t end, const PartialStatistics& merged);
 

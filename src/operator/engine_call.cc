@@ -75,7 +75,7 @@ ArrayKind EngineCall::kind_of(const NDArray& array) const {
   return {dtype_of(array.dtype()), Layout::of(shape, op_->attributes_.axis_of(shape.size()))};
 }
 
-PassPtr EngineCall::begin(std::variant<Forward, Backward> work) {
+PassPtr EngineCall::begin(Work work) {
   return op_->backend_.begin(
       op_->device_.index, std::move(work),
       [self = shared_from_this()](const std::string& error) { self->complete(error); });

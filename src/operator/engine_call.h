@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "backend/backend.h"
@@ -41,7 +40,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   const void* gamma(std::size_t position) const;
   ArrayKind kind_of(const mxnet::NDArray& array) const;
   /// Begins a pass, which will complete this call.
-  PassPtr begin(std::variant<Forward, Backward> work);
+  PassPtr begin(Work work);
 
   const std::shared_ptr<Operator> op_;
 

@@ -118,6 +118,7 @@ Property::Shapes Property::infer_shapes(const std::vector<std::optional<Shape>>&
 Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   const std::string layer = attributes_.layer();
   const auto arrays = positions().arrays();
+  const std::size_t out = positions().forward().out();
   DTypes dtypes{kUnknownDType, kUnknownDType};
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     if (dtypes.data == kUnknownDType && arrays[i].role == Role::kData) {
@@ -134,9 +135,7 @@ Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const auto& [name, role] = arrays[i];
     const MXDType expected = dtypes.of(role);
-    if (i == positions().forward().out() || given[i] == kUnknownDType || given[i] == expected) {
-      continue;
-    }
+    if (i == out || given[i] == kUnknownDType || given[i] == expected) continue;
     throw Error(layer + ": " + name + " is " + dtype_name(given[i]) + " where " +
                 dtype_name(expected) + " is expected for data of " + dtype_name(dtypes.data));
   }

@@ -77,9 +77,7 @@ void Meeting::merge() {
   const auto merge_and_send = [self = shared_from_this(), passes](std::string error) {
     PartialStatistics merged;
     try {
-      std::vector<PartialStatistics> parts;
-      for (const auto& pass : passes) parts.push_back(pass->statistics);
-      if (error.empty()) merged = gluon_syncbn::merge(self->direction_, parts);
+      if (error.empty()) merged = gluon_syncbn::merge(self->direction_, parts_of(passes));
     } catch (const std::exception& caught) {
       error = caught.what();
     }

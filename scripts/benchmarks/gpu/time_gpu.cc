@@ -91,8 +91,6 @@ std::unique_ptr<cuda::Memory> normal_array(int ordinal, DType dtype, std::int64_
   });
 }
 
-using Done = std::function<void(const std::string& error)>;
-
 /// A layer on one context, with arrays of its own.
 class Layer {
  public:

@@ -271,9 +271,7 @@ TEST_CASE("passes: the running statistics of all devices have moved before a cal
       std::optional<PartialStatistics> merged;
       if (with_processes) {
         cpu::backend().sum(passes, [&](const std::string&) {
-          std::vector<PartialStatistics> parts;
-          for (const auto& pass : passes) parts.push_back(pass->statistics);
-          merged = merge(Direction::kForward, parts);
+          merged = merge(Direction::kForward, parts_of(passes));
         });
       }
       cpu::backend().finish(passes, merged, "");

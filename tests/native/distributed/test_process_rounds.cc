@@ -68,14 +68,12 @@ struct TwoProcesses {
 /// Passes whose statistics are there when the test says so.
 class LateBackend : public NumbersBackend {
  public:
-  void sum(const Passes&, std::function<void(const std::string&)> then) const override {
-    waiting_ = std::move(then);
-  }
+  void sum(const Passes&, Done then) const override { waiting_ = std::move(then); }
 
   void summed(const std::string& error = "") const { std::exchange(waiting_, nullptr)(error); }
 
  private:
-  mutable std::function<void(const std::string&)> waiting_;
+  mutable Done waiting_;
 };
 
 std::string error_in(const Inbox& inbox) {

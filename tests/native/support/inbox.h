@@ -13,7 +13,6 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "backend/backend.h"
@@ -49,20 +48,17 @@ class NumbersBackend : public Backend {
     return pass;
   }
 
-  PassPtr begin(int, std::variant<Forward, Backward>,
-                std::function<void(const std::string&)>) const override {
+  PassPtr begin(int, Work, Done) const override {
     throw std::logic_error("a pass of numbers has begun");
   }
-  void sum(const Passes&, std::function<void(const std::string&)> then) const override { then(""); }
+  void sum(const Passes&, Done then) const override { then(""); }
   void finish(const Passes& passes, const std::optional<PartialStatistics>& merged,
               const std::string& error) const override {
     std::shared_ptr<const Part> all;
     if (error.empty()) {
       const Direction direction = passes.front()->direction();
-      std::vector<PartialStatistics> parts;
-      for (const auto& pass : passes) parts.push_back(pass->statistics);
-      all =
-          std::make_shared<const Part>(Part{direction, merged ? *merged : merge(direction, parts)});
+      all = std::make_shared<const Part>(
+          Part{direction, merged ? *merged : merge(direction, parts_of(passes))});
     }
     for (const auto& pass : passes) static_cast<NumbersPass&>(*pass).then({all, error});
   }

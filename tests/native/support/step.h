@@ -39,8 +39,6 @@
 
 namespace gluon_syncbn::tests {
 
-using Done = std::function<void(const std::string& error)>;
-
 /// Waits for passes that are done.
 class Finishes {
  public:

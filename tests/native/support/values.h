@@ -58,6 +58,10 @@ inline std::vector<double> numbers_of(const PartialStatistics& statistics) {
   return {statistics.numbers.get(), statistics.numbers.get() + 2 * statistics.channels};
 }
 
+inline bool same_bits(const PartialStatistics& a, const PartialStatistics& b) {
+  return a.count == b.count && same_bits(numbers_of(a), numbers_of(b));
+}
+
 /// Partial statistics of a pass in this direction.
 struct Part {
   Direction direction;
@@ -65,8 +69,7 @@ struct Part {
 };
 
 inline bool same_bits(const Part& a, const Part& b) {
-  return a.direction == b.direction && a.statistics.count == b.statistics.count &&
-         same_bits(numbers_of(a.statistics), numbers_of(b.statistics));
+  return a.direction == b.direction && same_bits(a.statistics, b.statistics);
 }
 
 inline Part merge_all(const std::vector<Part>& parts) {
