@@ -62,7 +62,7 @@ target_link_libraries(fake_cudart PRIVATE fake_cuda)
 # libmxnet.so looks for symbols of this version.
 target_link_options(fake_cudart PRIVATE
                     "LINKER:--version-script=${fake_cuda_folder}/runtime/exports.map")
-add_custom_target(fake_cuda_libraries DEPENDS fake_cudart fake_nvrtc gluon_syncbn)
+add_custom_target(fake_cuda_libraries DEPENDS fake_cudart fake_nvrtc)
 foreach(soname IN LISTS sonames)
   if(soname MATCHES "^libnvrtc")
     target_sources(fake_nvrtc PRIVATE "${generated}/${soname}.c")

@@ -12,7 +12,7 @@
 #   PYTHON                      interpreter for the tools, 3.10 or later (default: python3)
 #   CMAKE_BUILD_PARALLEL_LEVEL  how many compilers run at a time
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root="$PWD"
 platform=manylinux2014_x86_64

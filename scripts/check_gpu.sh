@@ -24,7 +24,7 @@
 #   BINARIES          folder with programs that were built before (default: builds in build/gpu)
 #   MINUTES           limit for everything (default: 9, with --first 5)
 set -uo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 part=all
 minutes=9

@@ -6,7 +6,7 @@
 #
 #   --serve  serves it at http://127.0.0.1:8000
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command=(build)
 case "${1:-}" in

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the style and the types of all sources. "scripts/lint.sh --fix" repairs what it can.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 fix=0

@@ -19,7 +19,7 @@
 # Rows of earlier runs stay in the table (build/others/rows.json). Logs are in build/others too.
 # docs/others.md has the table of the last run.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 build="$repository/build/others"
 

@@ -16,11 +16,9 @@
 #   GLUON_SYNCBN_MXNET  the MXNet to install: cpu, cu112, or cu112-toolkit without the libraries of
 #                       CUDA 11. The default is cpu if there is no NVIDIA driver, cu112-toolkit if
 #                       the system has all of these libraries, and cu112 otherwise.
-#   CUDACXX             the nvcc for Horovod's own kernels, which --distributed builds with MXNet for
-#                       CUDA. The default is nvcc in PATH, /usr/local/cuda/bin/nvcc, or 13.0 of
-#                       Python's packages, in .venv.
+#   CUDACXX             the nvcc for Horovod's own kernels (scripts/install_horovod.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root="$PWD"
 venv="$root/.venv"
@@ -46,7 +44,7 @@ done
 
 # A second set-up waits here until the first one ends.
 exec 9<"scripts/setup.sh"
-if command -v flock >/dev/null; then flock 9; fi
+flock 9
 
 # Runs a command and writes its output to the log. If it fails, shows the end of the log and returns 1.
 try_logged() {
@@ -133,16 +131,6 @@ choose_mxnet() {
   if [[ -n "$missing" ]]; then mxnet=cu112; fi
 }
 
-# Prints a hash of the names and contents of the files "$@", and of all files in the folders "$@".
-hash_of() {
-  local path
-  for path in "$@"; do
-    if [[ -e "$path" ]]; then
-      find "$path" -type f ! -name '*.py[cod]' ! -name '*.so' ! -name '*.sw[a-p]' -print0
-    fi
-  done | LC_ALL=C sort -z | xargs -0 -r sha256sum | sha256sum | cut -d ' ' -f 1
-}
-
 stamped() { [[ "$(cat "$state/$1" 2>/dev/null)" == "$2" ]]; }
 
 ## The environment
@@ -155,6 +143,7 @@ if [[ "$("$venv/bin/python" -c 'import sys; print(sys.prefix)' 2>/dev/null)" != 
   "$python" -m venv --clear "$venv" || die "$python -m venv failed"
 fi
 mkdir -p "$state"
+export PATH="$venv/bin:$PATH"
 version="$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 
 ## What to install
@@ -170,46 +159,41 @@ if [[ "$version" == 3.11 ]]; then
   constraints=(--constraint scripts/constraints.txt)
 fi
 
-dependencies="$version $extras $(hash_of pyproject.toml scripts/constraints.txt)"
-project="$version $(hash_of CMakeLists.txt cmake gluon_syncbn/_version.py pyproject.toml setup.py src)"
-library=gluon_syncbn/libgluon_syncbn.so
+dependencies="$version $extras $(cat pyproject.toml setup.py gluon_syncbn/_version.py scripts/constraints.txt)"
+library="$root/build/native-plain/libgluon_syncbn.so"
 
 ## Installing
 
 : >"$log"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
-with_dependencies=0
-if ! stamped dependencies "$dependencies"; then with_dependencies=1; fi
-if ((with_dependencies)) || ! stamped project "$project" || [[ ! -e "$library" ]]; then
-  command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
-    die "no C++ compiler found (Debian: apt-get install g++)"
-  rm -f "$state/project" "$state/imported"
-  logged "${pip[@]}" install 'pip>=22' # An earlier pip cannot install this project in place.
-  alone=()
-  if ((!with_dependencies)); then
-    alone=(--no-deps --force-reinstall)
-    say "building and installing gluon_syncbn"
-  else
-    rm -f "$state/dependencies"
-    # Both builds of MXNet install the module "mxnet", so the old one must go first.
-    if ! stamped mxnet "$mxnet"; then
-      logged "${pip[@]}" uninstall -q -y mxnet mxnet-cu112
-    fi
-    say "building and installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
+command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
+  die "no C++ compiler found (Debian: apt-get install g++)"
+if ! stamped dependencies "$dependencies"; then
+  say "installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
+  rm -f "$state/dependencies"
+  # An earlier pip cannot install this project in place.
+  logged "${pip[@]}" install ${constraints[@]+"${constraints[@]}"} 'pip>=22' 'cmake>=3.20' ninja
+  # Both builds of MXNet install the module "mxnet", so the old one must go first.
+  if ! stamped mxnet "$mxnet"; then
+    logged "${pip[@]}" uninstall -q -y mxnet mxnet-cu112
   fi
-  # One call installs all packages, so that pip sees all constraints on NumPy.
-  logged "${pip[@]}" install ${alone[@]+"${alone[@]}"} ${constraints[@]+"${constraints[@]}"} \
-    --editable ".[$extras]"
-  printf '%s\n' "$mxnet" >"$state/mxnet"
-  printf '%s\n' "$dependencies" >"$state/dependencies"
-  printf '%s\n' "$project" >"$state/project"
 fi
 
-# pip may have replaced a library that MXNet loads. An import shows whether all still load.
-if [[ ! -e "$state/imported" ]]; then
+# The tests build in this folder too, and treat warnings as errors.
+warnings=()
+if ((want_test)); then warnings=(-DGLUON_SYNCBN_WERROR=ON); fi
+logged build "${library%/*}" gluon_syncbn ${warnings[@]+"${warnings[@]}"}
+
+if ! stamped dependencies "$dependencies"; then
+  # One call installs all packages, so that pip sees all constraints on NumPy.
+  logged env CMAKE_ARGS="-DGLUON_SYNCBN_PREBUILT=$library" "${pip[@]}" install \
+    ${constraints[@]+"${constraints[@]}"} --editable ".[$extras]"
+  # pip may have replaced a library that MXNet loads. An import shows whether all still load.
   logged "$venv/bin/python" -W ignore -c 'import gluon_syncbn'
-  touch "$state/imported"
+  printf '%s\n' "$mxnet" >"$state/mxnet"
+  printf '%s\n' "$dependencies" >"$state/dependencies"
 fi
+logged cmake --install "${library%/*}" --prefix .
 
 if ((want_test)); then
   touch "$state/test"
@@ -230,30 +214,11 @@ fi
 
 ## Horovod
 
-# Sets CUDACXX to the user's nvcc, or to one that it installs.
-provide_nvcc() {
-  export CUDACXX="${CUDACXX:-$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)}"
-  if [[ -n "$CUDACXX" ]]; then return; fi
-  say "installing nvcc 13.0 in .venv for Horovod's kernels, which then need the NVIDIA driver 580.65.06" \
-    "or later. With an older driver, set CUDACXX to an nvcc of CUDA 11 or 12"
-  logged scripts/install_nvcc.sh "$venv"
-  CUDACXX="$(tail -n 1 "$log")"
-}
-
-with_mpi=
 if ((want_distributed)); then
   have_mpi() { command -v mpicxx && command -v mpirun; } >/dev/null
   have_mpi || system_packages "Horovod over MPI" openmpi-bin libopenmpi-dev || true
-  if have_mpi; then with_mpi=mpi; fi
-  horovod="$(hash_of scripts/install_horovod.sh) $version $mxnet $with_mpi"
-  if ! stamped horovod "$horovod" || ! "$venv/bin/python" -c 'import horovod.mxnet' 2>/dev/null; then
-    if [[ "$mxnet" != cpu ]]; then provide_nvcc; fi
-    say "building Horovod with MXNet, gloo${with_mpi:+ and MPI}; this takes minutes"
-    rm -f "$state/horovod"
-    logged scripts/install_horovod.sh "$venv" $with_mpi
-    logged "$venv/bin/python" -W ignore -c 'import horovod.mxnet'
-    printf '%s\n' "$horovod" >"$state/horovod"
-  fi
+  say "building Horovod with MXNet, which takes minutes, if it is not there"
+  logged scripts/install_horovod.sh "$venv"
 fi
 
 facts=

@@ -15,7 +15,7 @@
 # The option --all-networks for pytest trains every network of docs/gluoncv.md instead of a few of
 # each kind, which takes 10 minutes more. With --write-gluoncv-table it also writes the table there.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 parts=(native python)
@@ -49,27 +49,27 @@ scripts/setup.sh --test
 # CMake, CTest and Ninja are in .venv.
 export PATH="$PWD/.venv/bin:$PATH"
 
-source scripts/native_tests.sh
-
-# build_and_run NAME BUILD_TYPE SANITIZER TARGET: builds in build/native-NAME, and runs the tests.
+# build_and_run NAME TARGET [OPTION_OF_CMAKE...]: builds in build/native-NAME, and runs the tests.
 build_and_run() {
   printf '\ntest: native tests, build/native-%s\n' "$1"
-  build_native_tests "$@" "build/native-$1.log" -DGLUON_SYNCBN_WERROR=ON
+  build "build/native-$1" "$2" -DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_WERROR=ON "${@:3}"
   # Runs more tests at a time than there are cores, because they often wait.
-  ${fixed_addresses[@]+"${fixed_addresses[@]}"} ctest --test-dir "build/native-$1" \
-    --parallel "$((2 * $(nproc)))" --output-on-failure --no-tests=error
+  at_fixed_addresses ctest --test-dir "build/native-$1" --parallel "$((2 * $(nproc)))" \
+    --output-on-failure --no-tests=error
 }
 
 native() {
   # "all" compiles the shared library too, so that a warning in any source fails here.
-  build_and_run plain Release "" all
+  build_and_run plain all
 }
 
 sanitizers() {
   export TSAN_OPTIONS="second_deadlock_stack=1:${TSAN_OPTIONS:-}"
   export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
-  build_and_run thread Debug thread test_programs
-  build_and_run address Debug address test_programs
+  local name
+  for name in thread address; do
+    build_and_run "$name" test_programs -DCMAKE_BUILD_TYPE=Debug "-DGLUON_SYNCBN_SANITIZE=$name"
+  done
 }
 
 # Builds the wheel in a shorter way than scripts/build_wheels.sh, and imports it outside of the
@@ -102,8 +102,7 @@ wheel() {
 
 python() {
   printf '\ntest: Python tests\n'
-  # After a crash of one worker, pytest-xdist with --dist=loadfile would wait for it forever.
-  .venv/bin/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 "$@"
+  pytest "${in_processes[@]}" "$@"
 }
 
 # Runs the tests on MXNet 2, in .venv-mxnet2, with the same native library.
@@ -120,7 +119,7 @@ mxnet2() {
   # Tests that ask for Module, GluonCV and the like skip themselves.
   # MXNET2_PACKAGES: scripts/others.sh puts the Python package of a fork there.
   PYTHONPATH="$PWD${MXNET2_PACKAGES:+:$MXNET2_PACKAGES}" "$venv/bin/python" -m pytest \
-    --numprocesses 2 --dist loadfile --max-worker-restart 0 \
+    "${in_processes[@]}" \
     tests/layer tests/machine/test_cpu_{contexts,workspaces}.py tests/machine/test_diagnose.py::test_without_gpus \
     tests/networks/test_{dist_sync,model_zoo}.py \
     tests/export/test_{export,fold,deploy,command_line,onnx}.py \

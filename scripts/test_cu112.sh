@@ -8,7 +8,7 @@
 # .venv-cu112-mxnet2 (600 MB). --distributed tests several processes with GPU contexts instead. Its
 # first run builds Horovod in .venv-cu112 (a download of 1.4 GB more).
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 name=cu112
@@ -36,7 +36,7 @@ if [[ "$(uname -sm)" != "Linux x86_64" ]]; then
 fi
 # A second run waits here until the first one ends.
 exec 9<"scripts/test_cu112.sh"
-if command -v flock >/dev/null; then flock 9; fi
+flock 9
 
 logged() {
   local log="$1"
@@ -64,16 +64,13 @@ if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]]; then
 fi
 
 export PATH="$venv/bin:$PATH"
-packages="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-mkdir -p "$folder"
-logged "$folder.log" cmake -S . -B "$folder" -G Ninja --log-level=WARNING \
-  -DCMAKE_BUILD_TYPE=Release -DGLUON_SYNCBN_WERROR=ON \
-  -DPython3_EXECUTABLE="$venv/bin/python" \
+packages="$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+build build/native-plain gluon_syncbn -DGLUON_SYNCBN_WERROR=ON
+build "build/$name" fake_cuda_libraries -DGLUON_SYNCBN_WERROR=ON -DPython3_EXECUTABLE="$(command -v python)" \
   -DGLUON_SYNCBN_FAKE_CUDA_LIBMXNET="$packages/mxnet/libmxnet.so"
-logged "$folder.log" cmake --build "$folder" --target fake_cuda_libraries
 
 export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-export GLUON_SYNCBN_LIBRARY="$folder/libgluon_syncbn.so"
+export GLUON_SYNCBN_LIBRARY="$PWD/build/native-plain/libgluon_syncbn.so"
 # Code for the fake CUDA stays out of the folder where code for GPUs lies.
 export XDG_CACHE_HOME="$folder/cache"
 rm -rf "$XDG_CACHE_HOME"
@@ -82,26 +79,17 @@ export GLUON_SYNCBN_TEST_DEVICE=gpu
 export MXNET_USE_FUSION=0
 
 if ((distributed)); then
-  with_mpi=
-  if command -v mpicxx >/dev/null && command -v mpirun >/dev/null; then with_mpi=mpi; fi
-  wanted="$with_mpi
-$(cat scripts/{requirements-cu112-distributed.txt,install_nvcc.sh,install_horovod.sh})"
-  if [[ "$(cat "$venv/horovod" 2>/dev/null)" != "$wanted" ]]; then
-    echo "test: building Horovod in .venv-cu112; this takes minutes"
-    logged "$folder.log" "$venv/bin/python" -m pip install --disable-pip-version-check --no-input \
-      --no-deps --requirement scripts/requirements-cu112-distributed.txt
-    logged "$folder.log" scripts/install_nvcc.sh "$venv"
-    CUDACXX="$(tail -n 1 "$folder.log")"
-    # Horovod links libcudart_static.a. This linker script of that name leads to the fake runtime.
-    mkdir -p "$folder/link"
-    echo "INPUT($folder/libcudart.so.11.0)" >"$folder/link/libcudart_static.a"
-    # One architecture is enough, because Horovod's kernels do not run here.
-    logged "$folder.log" env CUDACXX="$CUDACXX" LDFLAGS="-L$folder/link" \
-      HOROVOD_BUILD_CUDA_CC_LIST=80 scripts/install_horovod.sh "$venv" $with_mpi
-    printf '%s\n' "$wanted" >"$venv/horovod"
-  fi
+  echo "test: building Horovod in .venv-cu112, which takes minutes, if it is not there"
+  logged "$folder.log" python -m pip install --disable-pip-version-check --no-input --no-deps \
+    --requirement scripts/requirements-cu112-distributed.txt
+  # Horovod links libcudart_static.a. This linker script of that name leads to the fake runtime.
+  mkdir -p "$folder/link"
+  echo "INPUT($folder/libcudart.so.11.0)" >"$folder/link/libcudart_static.a"
+  # One architecture is enough, because Horovod's kernels do not run here.
+  logged "$folder.log" env LDFLAGS="-L$folder/link" HOROVOD_BUILD_CUDA_CC_LIST=80 \
+    scripts/install_horovod.sh "$venv"
   printf '\ntest: several processes with MXNet for CUDA 11.2 on the fake CUDA\n'
-  exec "$venv/bin/python" -m pytest "$@" tests/distributed/test_equality.py \
+  exec python -m pytest "$@" tests/distributed/test_equality.py \
     tests/distributed/test_faults.py -k "gpu or mixed or test_faults"
 fi
 
@@ -111,11 +99,10 @@ printf '\ntest: MXNet %s for CUDA 11.2 on the fake CUDA\n' "$mxnet"
 # Tests that need them are left out, by the beginning of their names.
 left_out=(
   tests/layer/test_operator.py::test_{mirrored_operators,module,passes_of_a_module,sparse_arrays_are_refused}
-  tests/layer/test_cumulative_average.py::test_{exported,revert}
   tests/layer/test_activation.py::test_{export,the_same_array}
   tests/gpu/test_gpu.py::test_{branches_train,soak}
 )
-"$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 "$@" \
+python -m pytest "${in_processes[@]}" "$@" \
   tests/cu112 tests/layer/test_{parity,modes,faults,groups,operator,block}.py \
   tests/layer/test_{cumulative_average,activation,inplace}.py \
   tests/layer/test_life.py::test_exit_{does_not_hide_errors,with_a_round_pending} \

@@ -10,7 +10,7 @@
 #   scripts/test_wheel.sh dist/gluon_syncbn-*.whl python3.8 python3.11
 #   scripts/test_wheel.sh --mxnet2 dist/gluon_syncbn-*.whl python3.11
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 extra=cpu
 if [[ "${1:-}" == --mxnet2 ]]; then
   extra=mxnet2

@@ -6,7 +6,6 @@ then every other test passes, at a fraction of the bandwidth. No GPU and no driv
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import struct
@@ -30,21 +29,19 @@ pytestmark = pytest.mark.skipif(not NVRTC, reason="no NVRTC of CUDA 11")
 @pytest.fixture(scope="module")
 def compiler():
     """Build compile_kernels where scripts/test.sh builds the native tests, if it is not there."""
-    target = ROOT / "build" / "native-plain"
-    target.parent.mkdir(exist_ok=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    build = (
-        'source scripts/native_tests.sh; build_native_tests plain Release "" compile_kernels "$@"'
+    options = "-DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_WERROR=ON"
+    build = f"source scripts/common.sh; build build/native-plain compile_kernels {options}"
+    result = subprocess.run(
+        ["bash", "-c", build],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    command = ["bash", "-c", build, "bash", f"{target}.log", "-DGLUON_SYNCBN_WERROR=ON"]
-    with target.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of another process build here too
-        environment = {**os.environ, "PATH": path}
-        result = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
     assert result.returncode == 0, result.stdout + result.stderr
-    return target / "compile_kernels"
+    return ROOT / "build" / "native-plain" / "compile_kernels"
 
 
 def compile_all(compiler, architecture: str, folder) -> dict[str, bytes]:

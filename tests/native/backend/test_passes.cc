@@ -366,20 +366,18 @@ TEST_CASE("passes: in place, a gamma that is too small fails devices in that ste
         set(shard, 3, value);
       });
     };
-    for (const float gamma : {0.0F, -1e-36F}) {
-      set_all(true, gamma);
-      const auto errors = layer.step();
-      REQUIRE(errors.size() == 2 * number);
-      for (std::size_t i = 0; i < errors.size(); ++i) {
-        CAPTURE(errors[i]);
-        CHECK((i < number ? errors[i].empty()
-                          : contains(errors[i], "inplace=True: channel 3 has gamma ")));
-      }
+    set_all(true, 0);
+    auto errors = layer.step();
+    REQUIRE(errors.size() == 2 * number);
+    for (std::size_t i = 0; i < errors.size(); ++i) {
+      CAPTURE(errors[i]);
+      CHECK((i < number ? errors[i].empty()
+                        : contains(errors[i], "inplace=True: channel 3 has gamma ")));
     }
     // Of one device. A GPU finds it in the kernels that the devices have met for.
     set_all(true, 1);
     set(layer.shards.front().get(), 4, 0);
-    const auto errors = layer.step();
+    errors = layer.step();
     const auto well = std::count(errors.begin(), errors.end(), "");
     CHECK(well == static_cast<long>(kType == "gpu" ? 2 * number - 1 : number));
     set_all(false, 1);

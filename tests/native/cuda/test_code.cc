@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -42,15 +41,6 @@ class Folder {
 };
 
 long compilations() { return fakeCudaCount("nvrtcCompileProgram", -1); }
-
-std::string error_of(const std::function<void()>& task) {
-  try {
-    task();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 const cuda::KernelSource& a_source() {
   return cuda::Kernel::of<cuda::PerChannel<cuda::CountBatch<float>>>().source();

@@ -24,6 +24,7 @@
 #include "cuda/kernels/merge_devices.h"
 #include "cuda/kernels/thread_per_channel.h"
 #include "cuda/runtime.h"
+#include "support/captured_errors.h"
 #include "support/ranks.h"
 #include "support/step.h"
 
@@ -173,18 +174,6 @@ std::shared_ptr<void> lend_under_lock(cuda::Memory::Place place, int, std::size_
 /// A kernel.
 cuda::PerChannel<cuda::CountBatch<double>> count_batch(double* number) {
   return {{{nullptr, nullptr, 0, number}}, 1};
-}
-
-/// The message of the error that `task` throws.
-template <class Task>
-std::string error_of(const Task& task) {
-  std::string message;
-  try {
-    task();
-  } catch (const Error& error) {
-    message = error.what();
-  }
-  return message;
 }
 
 }  // namespace

@@ -310,11 +310,6 @@ TEST_CASE_FIXTURE(TwoProcesses, "what differs between processes is named on all 
     first.enter(some_moments(1), of_first);
     second.enter(some_moments(1), of_second, kA, {2, "float32", 1e-5, 0.25});
   }
-  SUBCASE("dtype") {
-    words = "dtype float32 and float16";
-    first.enter(some_moments(1), of_first);
-    second.enter(some_moments(1), of_second, kA, {2, "float16", 1e-5, 0.9});
-  }
   SUBCASE("round, instead of being paired wrongly") {
     words = "round 0 and 1";
     second.meeting->join(kA);  // a round that the other process does not have

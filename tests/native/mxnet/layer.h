@@ -30,6 +30,9 @@ class Library {
   const long handles_before_ = fake_mxnet::handles_given_out();
 };
 
+/// Shapes of the data of two devices.
+inline const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
+
 /// In every gradient before backward.
 constexpr long double kBefore = 0.5;
 

@@ -25,8 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
-
 }  // namespace
 
 TEST_CASE_FIXTURE(Library, "end: parent and child of a fork train on") {

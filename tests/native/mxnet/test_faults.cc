@@ -18,8 +18,6 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
-
 /// Steps after a fault have numbers that are right.
 void check_steps(Layer* layer) {
   fake_mxnet::Engine::get().wait_for_all();

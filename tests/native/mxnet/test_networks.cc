@@ -19,8 +19,6 @@ namespace {
 using fake_mxnet::CustomOp;
 using fake_mxnet::Node;
 
-const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
-
 }  // namespace
 
 TEST_CASE_FIXTURE(Library, "networks: many steps of layers in another order on every device") {

@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kProcesses = 3;
 constexpr int kProcessSet = 5;
-const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
 const Attributes kOfProcesses{{"process_set", std::to_string(kProcessSet)}};
 
 /// What takes the place of the other processes.

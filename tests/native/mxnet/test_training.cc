@@ -29,12 +29,10 @@ TEST_CASE_FIXTURE(Library, "training: steps are those of one device with the who
   const std::vector<Shape> uneven{{1, 3, 3, 3}, {4, 3, 3, 3}, {2, 3, 3, 3}};
   const std::vector<Case> cases{
       {"one device", {{4, 3, 5}}},
-      {"uneven shards", uneven},
       {"a shard without samples", {{2, 3, 4}, {0, 3, 4}, {1, 3, 4}}},
       {"the average over all batches", uneven, {std::nullopt}},
       {"fixed gamma", uneven, {0.9, true}},
       {"backward through inference", uneven, {}, false},
-      {"gradients that are added", uneven, {}, true, {kAdd, kAdd, kAdd}},
       {"gradients that are added and written", uneven, {}, true, {kAdd, kWrite, kAdd}},
       {"the gradient of the data alone", uneven, {}, true, {kWrite, kNull, kNull}},
       {"the gradient of gamma alone", uneven, {}, true, {kNull, kAdd, kNull}},

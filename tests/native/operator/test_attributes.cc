@@ -160,13 +160,16 @@ TEST_CASE("attributes: what came and what was expected is named") {
   const std::string not_negative = "a finite number, 0 or greater";
   const Case cases[] = {
       {"eps", {"-1"}, not_negative},
-      {"num_devices", {"0", "4097"}, "a whole number from 1 to 4096, or None if not known yet"},
+      {"num_devices",
+       {"0", "4097", "2.5"},
+       "a whole number from 1 to 4096, or None if not known yet"},
       {"momentum",
        {"none", "", "-0.1", "1.1", "nan", "None "},
        "a number from 0 to 1, or None for the average over all batches"},
       {"act_type", {"gelu"}, "'relu', 'leaky', 'elu' or None"},
       {"slope", {"-0.1", "nan", "inf", "", "None"}, not_negative},
       {"shortcut", {"data"}, "True or False"},
+      {"fix_gamma", {"maybe"}, "True or False"},
       {"sync_group_size",
        {"0", "-1", "2.0", "two", ""},
        "a whole number of at least 1 that divides num_devices, or None"},

@@ -4,6 +4,8 @@
 #include <sstream>
 #include <string>
 
+#include "common/error.h"
+
 namespace gluon_syncbn::tests {
 
 /// Captures the text that is written to std::cerr while this object lives.
@@ -20,5 +22,16 @@ class CapturedErrors {
   std::ostringstream stream_;
   std::streambuf* const before_;
 };
+
+/// The message of the error that `task` throws; empty if it throws none.
+template <class Task>
+std::string error_of(const Task& task) {
+  try {
+    task();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
 
 }  // namespace gluon_syncbn::tests

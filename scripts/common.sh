@@ -1,0 +1,37 @@
+# Other scripts source this, from any folder. For -h and --help it prints the comment at the beginning of
+# the script.
+case "${1:-}" in
+  -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+    exit 0
+    ;;
+esac
+
+# Three processes of pytest keep two cores busy, because tests often wait. pytest-xdist waits forever for
+# a process that crashed if it may start another one.
+in_processes=(--numprocesses 3 --dist loadfile --max-worker-restart 0)
+
+# build FOLDER TARGET [OPTION_OF_CMAKE...]: builds a target with the tools in PATH. CMake keeps the options
+# of earlier calls. The log lies beside the folder.
+build() {
+  mkdir -p "$1"
+  (
+    flock 8 # Another process may build there.
+    cmake -S . -B "$1" -G Ninja --log-level=WARNING \
+      -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" "${@:3}" && cmake --build "$1" --target "$2"
+  ) >"$1.log" 2>&1 </dev/null 8>"$1.lock" || { cat "$1.log" && return 1; }
+}
+
+# at_fixed_addresses COMMAND...: the thread sanitizer of older compilers does not start if the kernel
+# randomizes more bits of addresses than this sanitizer expects.
+at_fixed_addresses() {
+  if setarch "$(uname -m)" -R true 2>/dev/null; then
+    setarch "$(uname -m)" -R "$@"
+    return
+  fi
+  if (($(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0) > 28)); then
+    echo "test: note: 'setarch -R' is not permitted here; should the thread sanitizer stop with" \
+      "'unexpected memory mapping', lower vm.mmap_rnd_bits to 28"
+  fi
+  "$@"
+}
