@@ -22,6 +22,26 @@ build() {
   ) >"$1.log" 2>&1 </dev/null 8>"$1.lock" || { cat "$1.log" && return 1; }
 }
 
+# environment FOLDER ARGUMENT_OF_PIP...: makes a virtual environment with these packages, unless it is
+# there. PYTHON is the interpreter.
+environment() {
+  local folder="$1" wanted="${*:2}" argument
+  for argument in "${@:2}"; do
+    if [[ -f "$argument" ]]; then wanted+=" $(cat "$argument")"; fi
+  done
+  if [[ "$(cat "$folder/installed" 2>/dev/null)" == "$wanted" ]]; then return; fi
+  "${PYTHON:-python3}" -m venv --clear "$folder"
+  "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "${@:2}"
+  printf '%s\n' "$wanted" >"$folder/installed"
+}
+
+# pins_for PYTHON: prints the options of pip for the versions of packages that the project is tested with.
+pins_for() {
+  if "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+    echo --constraint scripts/constraints.txt
+  fi
+}
+
 # at_fixed_addresses COMMAND...: the thread sanitizer of older compilers does not start if the kernel
 # randomizes more bits of addresses than this sanitizer expects.
 at_fixed_addresses() {

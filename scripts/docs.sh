@@ -21,12 +21,7 @@ esac
 # The extra "docs" gets its own environment, without MXNet.
 folder=build/docs
 read -ra pins <<<"$(sed -n 's/^docs = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '",')"
-if [[ "$(cat "$folder/venv/installed" 2>/dev/null)" != "${pins[*]}" ]]; then
-  mkdir -p "$folder"
-  "${PYTHON:-python3}" -m venv --clear "$folder/venv"
-  "$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check "${pins[@]}"
-  printf '%s\n' "${pins[*]}" >"$folder/venv/installed"
-fi
+environment "$folder/venv" "${pins[@]}"
 
 rm -rf "$folder/pages"
 cp -r docs "$folder/pages"

@@ -23,13 +23,8 @@ wanted="$mxnet $with_mpi $(cat scripts/install_horovod.sh)"
 if [[ "$(cat "$venv/horovod" 2>/dev/null)" == "$wanted" ]]; then exit; fi
 rm -f "$venv/horovod"
 
-constraints=()
-if python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
-  constraints=(--constraint scripts/constraints.txt)
-fi
 # Horovod has no wheels, and does not build with a later setuptools.
-"${pip[@]}" ${constraints[@]+"${constraints[@]}"} \
-  'setuptools<70' wheel 'cmake>=3.20' cloudpickle psutil pybind11 pyyaml
+"${pip[@]}" $(pins_for python) 'setuptools<70' wheel 'cmake>=3.20' cloudpickle psutil pybind11 pyyaml
 
 if [[ "$mxnet" == mxnet_cu112* ]]; then
   CUDACXX="${CUDACXX:-$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)}"

@@ -23,15 +23,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 build="$repository/build/others"
 
-if [[ ! -f "$build/venv/installed" ]]; then
-  python3.11 -m venv --clear "$build/venv"
-  # pynose: MXNet's tests import nose, which Python 3.11 cannot. pytest 8 lacks nose's setup.
-  "$build/venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
-    --constraint <(grep -v '^pytest==' "$repository/scripts/constraints.txt") \
-    mxnet==1.9.1 numpy gluoncv matplotlib opencv-python pandas scipy scipy-openblas32 \
-    'scikit-learn<1.7' easydict pillow tqdm 'pytest<8' pytest-timeout pynose
-  touch "$build/venv/installed"
-fi
+# pynose: MXNet's tests import nose, which Python 3.11 cannot. pytest 8 lacks nose's setup.
+PYTHON=python3.11 environment "$build/venv" \
+  --constraint <(grep -v '^pytest==' "$repository/scripts/constraints.txt") \
+  mxnet==1.9.1 numpy gluoncv matplotlib opencv-python pandas scipy scipy-openblas32 \
+  'scikit-learn<1.7' easydict pillow tqdm 'pytest<8' pytest-timeout pynose
 
 # The repository itself would offer its tests and scripts as modules.
 mkdir -p "$build/ours"

@@ -154,10 +154,6 @@ extras="$mxnet,demo"
 if ((want_test)) || [[ -e "$state/test" ]]; then
   extras+=",gluoncv,onnx,test,lint"
 fi
-constraints=()
-if [[ "$version" == 3.11 ]]; then
-  constraints=(--constraint scripts/constraints.txt)
-fi
 
 dependencies="$version $extras $(cat pyproject.toml setup.py gluon_syncbn/_version.py scripts/constraints.txt)"
 library="$root/build/native-plain/libgluon_syncbn.so"
@@ -172,7 +168,7 @@ if ! stamped dependencies "$dependencies"; then
   say "installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
   rm -f "$state/dependencies"
   # An earlier pip cannot install this project in place.
-  logged "${pip[@]}" install ${constraints[@]+"${constraints[@]}"} 'pip>=22' 'cmake>=3.20' ninja
+  logged "${pip[@]}" install $(pins_for python) 'pip>=22' 'cmake>=3.20' ninja
   # Both builds of MXNet install the module "mxnet", so the old one must go first.
   if ! stamped mxnet "$mxnet"; then
     logged "${pip[@]}" uninstall -q -y mxnet mxnet-cu112
@@ -187,7 +183,7 @@ logged build "${library%/*}" gluon_syncbn ${warnings[@]+"${warnings[@]}"}
 if ! stamped dependencies "$dependencies"; then
   # One call installs all packages, so that pip sees all constraints on NumPy.
   logged env CMAKE_ARGS="-DGLUON_SYNCBN_PREBUILT=$library" "${pip[@]}" install \
-    ${constraints[@]+"${constraints[@]}"} --editable ".[$extras]"
+    $(pins_for python) --editable ".[$extras]"
   # pip may have replaced a library that MXNet loads. An import shows whether all still load.
   logged "$venv/bin/python" -W ignore -c 'import gluon_syncbn'
   printf '%s\n' "$mxnet" >"$state/mxnet"

@@ -108,17 +108,10 @@ python() {
 # Runs the tests on MXNet 2, in .venv-mxnet2, with the same native library.
 mxnet2() {
   printf '\ntest: Python tests on MXNet 2\n'
-  local venv="$PWD/.venv-mxnet2" wanted
-  wanted="$(cat scripts/requirements-mxnet2.txt)"
-  if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]]; then
-    "$PWD/.venv/bin/python" -m venv --clear "$venv"
-    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
-      --requirement scripts/requirements-mxnet2.txt
-    printf '%s\n' "$wanted" >"$venv/installed"
-  fi
+  PYTHON=python environment .venv-mxnet2 --requirement scripts/requirements-mxnet2.txt
   # Tests that ask for Module, GluonCV and the like skip themselves.
   # MXNET2_PACKAGES: scripts/others.sh puts the Python package of a fork there.
-  PYTHONPATH="$PWD${MXNET2_PACKAGES:+:$MXNET2_PACKAGES}" "$venv/bin/python" -m pytest \
+  PYTHONPATH="$PWD${MXNET2_PACKAGES:+:$MXNET2_PACKAGES}" .venv-mxnet2/bin/python -m pytest \
     "${in_processes[@]}" \
     tests/layer tests/machine/test_cpu_{contexts,workspaces}.py tests/machine/test_diagnose.py::test_without_gpus \
     tests/networks/test_{dist_sync,model_zoo}.py \

@@ -44,24 +44,9 @@ logged() {
   "$@" >"$log" 2>&1 </dev/null 9<&- || { tail -n 40 "$log" >&2 && return 1; }
 }
 
-python="${PYTHON:-python3}"
-if [[ "$("$venv/bin/python" -c 'import sys; print(sys.prefix)' 2>/dev/null)" != "$venv" ]]; then
-  echo "test: making .venv-$name"
-  "$python" -m venv --clear "$venv"
-fi
-constraints=()
-if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
-  grep -v '^mxnet' scripts/constraints.txt >"$venv/constraints.txt"
-  constraints=(--constraint "$venv/constraints.txt")
-fi
-wanted="$mxnet $(cat scripts/requirements-cu112.txt scripts/constraints.txt)"
-if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]]; then
-  echo "test: installing MXNet $mxnet for CUDA 11.2 into .venv-$name (a download of $size MB)"
-  logged "$venv/setup.log" "$venv/bin/python" -m pip install ${constraints[@]+"${constraints[@]}"} \
-    --disable-pip-version-check --no-input "mxnet-cu112==$mxnet" \
-    --requirement scripts/requirements-cu112.txt
-  printf '%s\n' "$wanted" >"$venv/installed"
-fi
+echo "test: MXNet $mxnet for CUDA 11.2 in .venv-$name (a download of $size MB, if it is not there)"
+environment "$venv" "mxnet-cu112==$mxnet" --requirement scripts/requirements-cu112.txt \
+  $(pins_for "${PYTHON:-python3}")
 
 export PATH="$venv/bin:$PATH"
 packages="$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"

@@ -8,30 +8,14 @@ import sys
 
 import pytest
 
-from tests.support.processes import ROOT, run_python
+from tests.support.processes import ROOT, run_program
 
 # Of both directions: sums and outputs in two tilings, merges of blocks and of devices.
 KERNELS = 12
-STEP = """
-import mxnet as mx
-from mxnet import autograd
-from tests.cu112 import fake_cuda
-from tests.cu112.faults import arrays, new_layer
-xs = arrays(range(8))
-for x in xs:
-    x.attach_grad()
-layer = new_layer(xs)
-for _ in range(2):
-    with autograd.record():
-        ys = [layer(x) for x in xs]
-    autograd.backward(ys)
-    mx.nd.waitall()
-print("compiled:", fake_cuda.count("nvrtcCompileProgram"))
-"""
 
 
 def compiled(cache) -> int:
-    output = run_python(STEP, XDG_CACHE_HOME=str(cache)).stdout
+    output = run_program("cu112.two_steps", XDG_CACHE_HOME=str(cache)).stdout
     return int(output.rpartition("compiled: ")[2])
 
 
@@ -48,7 +32,7 @@ def test_in_each_process_without_a_folder(tmp_path):
 
 
 def test_by_two_processes_at_once(tmp_path):
-    command = [sys.executable, "-c", STEP]
+    command = [sys.executable, "-c", "from tests.programs import cu112; cu112.two_steps()"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     processes = [
         subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
@@ -79,14 +63,4 @@ def test_by_two_processes_at_once(tmp_path):
     ],
 )
 def test_what_is_missing_is_the_error_of_the_first_call(settings, message):
-    program = f"""
-import mxnet as mx
-from tests.cu112.faults import arrays, errors, new_layer, outputs
-xs = arrays([0, 1])
-try:
-    found = errors(outputs(new_layer(xs), xs))
-except mx.base.MXNetError as error:
-    found = [str(error)] * 2
-assert all({message!r} in error for error in found), found
-"""
-    run_python(program, **settings)
+    run_program("cu112.call_without_kernels", message, **settings)

@@ -17,7 +17,7 @@ from tests.support.step import train_step
 from ..conftest import contexts
 from . import fake_cuda
 
-COMPARED = "from tests.layer.test_modes import *; require_same_training(Branches, 4)"
+COMPARED = "from tests.layer import test_modes as t; t.require_same_training(t.Branches, 4)"
 
 
 def test_many_steps():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gluon_syncbn
 import mxnet as mx
-import numpy as np
 import pytest
 from gluon_syncbn.__main__ import main
-from mxnet import gluon
 from mxnet.gluon import nn
 
 from tests.support.either_mxnet import nd
+from tests.support.networks import check_files
 
 
 @pytest.fixture
@@ -41,8 +40,7 @@ def test_export(exported, options, capsys):
     assert "SyncBatchNorm" not in text
     assert ('"BatchNorm"' in text) == (not options)
     assert ("folded into" in capsys.readouterr().out) == bool(options)
-    net = gluon.SymbolBlock.imports(f"{files[2]}-symbol.json", ["data"], f"{files[2]}-0000.params")
-    np.testing.assert_allclose(net(x).asnumpy(), expected, rtol=1e-4, atol=1e-5)
+    check_files(folder / "new", x, expected, 5e-6)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd, only_1
-from tests.support.processes import run_python
+from tests.support.processes import run_program
 
 
 @pytest.fixture
@@ -34,17 +34,7 @@ def test_stock_mxnet_gives_the_same_numbers(net, tmp_path):
     np.save(tmp_path / "y.npy", net(x).asnumpy())
     files = gluon_syncbn.export(net, tmp_path / "net", epoch=7)
     assert files == (f"{tmp_path}/net-symbol.json", f"{tmp_path}/net-0007.params")
-    program = """
-import sys, mxnet as mx, numpy as np
-from mxnet import gluon
-array = mx.np.array if mx.__version__.startswith("2.") else mx.nd.array
-symbol_file, params_file, folder = sys.argv[1:]
-net = gluon.SymbolBlock.imports(symbol_file, ["data"], params_file)
-out = net(array(np.load(folder + "/x.npy"))).asnumpy()
-np.testing.assert_allclose(out, np.load(folder + "/y.npy"), rtol=1e-4, atol=1e-5)
-assert "gluon_syncbn" not in sys.modules
-"""
-    run_python(program, *files, str(tmp_path))
+    run_program("stock_mxnet.compare", *files, str(tmp_path))
 
 
 def test_symbols_keep_their_names(net):

@@ -7,11 +7,12 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_syncbn.mxnet_versions import IS_2
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd
+from tests.support.networks import import_files
 from tests.support.processes import run_python
 
 
@@ -32,8 +33,7 @@ def check_two_imports(path: str) -> None:
     net.hybridize()
     net(nd.zeros((1, 3, 8, 8), ctx=ctx[0]))
     net.export(path)
-    files = (f"{path}-symbol.json", ["data"], f"{path}-0000.params")
-    nets = [gluon.SymbolBlock.imports(*files, ctx=ctx) for _ in range(2)]
+    nets = [import_files(path, ctx) for _ in range(2)]
     for net in nets:
         net.hybridize()
     rng = np.random.default_rng(3)

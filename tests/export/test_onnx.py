@@ -15,7 +15,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.layer.test_activation import Residual
+from tests.layer.test_activation import two_norms
 from tests.support.either_mxnet import nd, only_1
 
 
@@ -173,7 +173,7 @@ def test_half_precision_is_refused(exported, capsys):
 
 @pytest.mark.parametrize(("kind", "fold"), [("elu 0.5", []), ("leaky 0.3", ["--fold"])])
 def test_activations_and_shortcuts(exported, kind, fold):
-    folder, x, expected = exported(Residual(kind), (2, 3, 5, 5))
+    folder, x, expected = exported(two_norms(kind), (2, 3, 5, 5))
     file = folder / "net.onnx"
     assert export(folder, *fold, "--onnx", str(file), "--input-shape", "2,3,5,5") == 0
     np.testing.assert_allclose(answers(file, x)[0], expected[0], rtol=1e-4, atol=1e-4)

@@ -18,6 +18,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
+from tests.support.networks import Residual, import_files
 from tests.support.processes import ROOT
 
 DATA = ROOT / "tests" / "data"
@@ -28,11 +29,6 @@ SHAPE = (6, 3, 5, 5)
 def batch() -> mx.nd.NDArray:
     """Numbers that no generator has to give again forever."""
     return mx.nd.array(np.sin(np.arange(np.prod(SHAPE)) ** 1.5).reshape(SHAPE))
-
-
-def imported(version: str) -> gluon.SymbolBlock:
-    files = (str(DATA / f"{version}-symbol.json"), ["data"], str(DATA / f"{version}-0000.params"))
-    return gluon.SymbolBlock.imports(*files, ctx=contexts(2))
 
 
 def predict_and_train(net: gluon.HybridBlock) -> dict:
@@ -53,7 +49,7 @@ def predict_and_train(net: gluon.HybridBlock) -> dict:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("mode", [{}, {"static_alloc": True}], ids=["dynamic", "static"])
 def test_files_of_a_release(version, mode):
-    net = imported(version)
+    net = import_files(DATA / version, contexts(2))
     net.hybridize(**mode)
     expected = json.loads((DATA / f"{version}-expected.json").read_text())
     found = predict_and_train(net)
@@ -88,23 +84,13 @@ def test_files_of_a_later_release_are_refused():
         mx.sym.load_json(json.dumps(graph)).infer_shape(data=SHAPE)
 
 
-class Residual(gluon.HybridBlock):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.conv = nn.Conv2D(2, 1, in_channels=2)
-            self.norm = gluon_syncbn.SyncBatchNorm(activation="leaky_relu", alpha=0.1)
-
-    def hybrid_forward(self, F, x):
-        return self.norm(self.conv(x), x)
-
-
 def make_net() -> gluon.HybridBlock:
     net = nn.HybridSequential(prefix="net_")
     with net.name_scope():
         net.add(nn.Conv2D(4, 3, in_channels=3), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
         net.add(nn.Conv2D(2, 1), gluon_syncbn.SyncBatchNorm(momentum=None, scale=False))
-        net.add(Residual())
+        norm = gluon_syncbn.SyncBatchNorm(activation="leaky_relu", alpha=0.1)
+        net.add(Residual(nn.Conv2D(2, 1, in_channels=2), norm=norm))
         net.add(nn.Dense(3), gluon_syncbn.SyncBatchNorm(axis=-1, num_devices=2, sync_group_size=1))
     net.initialize(mx.init.Xavier(), ctx=contexts(2))
     return net
@@ -121,7 +107,7 @@ def write(version: str) -> None:
     predict_and_train(net)  # the averages move
     DATA.mkdir(exist_ok=True)
     net.export(str(DATA / version))
-    expected = predict_and_train(imported(version))
+    expected = predict_and_train(import_files(DATA / version, contexts(2)))
     (DATA / f"{version}-expected.json").write_text(json.dumps(expected) + "\n")
 
 

@@ -6,12 +6,13 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import nd, only_1, reset_ctx
-from tests.support.step import MODES
+from tests.support.networks import split
+from tests.support.step import MODES, Case, train_step
 
 CHANNELS = 3
 LIKE_BATCH_NORM = {"gamma", "beta", "running_mean", "running_var"}
@@ -42,14 +43,9 @@ def make_layer(number: int = 2, mode: str = "imperative", **options) -> gluon_sy
     return layer
 
 
-def train(net, batches, ctx) -> None:
+def train_batches(net, batches, ctx) -> None:
     for batch in batches:
-        data = nd.array(batch, dtype=batch.dtype)
-        with autograd.record():
-            outs = [net(x) for x in gluon.utils.split_and_load(data, ctx, even_split=False)]
-        for out in outs:
-            out.backward()
-        mx.nd.waitall()
+        train_step(net, Case(batch, split(len(batch), len(ctx)), batch), ctx)
 
 
 def state(layer) -> list[np.ndarray]:
@@ -73,7 +69,7 @@ def test_every_batch_counts_the_same(number, mode):
     layer = make_layer(number, mode)
     batches = make_batches(7)
     for done in range(len(batches)):
-        train(layer, batches[done : done + 1], contexts(number))
+        train_batches(layer, batches[done : done + 1], contexts(number))
         check(layer, batches[: done + 1])
     layer(nd.array(batches[0])).wait_to_read()  # inference counts nothing
     check(layer, batches)
@@ -88,7 +84,7 @@ def test_other_dtypes(dtype, count, rtol):
     layer.cast(dtype)
     layer.momentum = None
     batches = [batch.astype(dtype) for batch in make_batches(5)]
-    train(layer, batches, contexts(3))
+    train_batches(layer, batches, contexts(3))
     assert np.dtype(layer.num_batches_tracked.dtype).name == count
     check(layer, batches, rtol)
 
@@ -96,17 +92,17 @@ def test_other_dtypes(dtype, count, rtol):
 def test_saved_and_resumed_on_other_devices(tmp_path):
     batches = make_batches(6)
     whole, first = make_layer(3), make_layer(3)
-    train(whole, batches, contexts(3))
-    train(first, batches[:4], contexts(3))
+    train_batches(whole, batches, contexts(3))
+    train_batches(first, batches[:4], contexts(3))
     first.save_parameters(str(tmp_path / "layer.params"))
     second = gluon_syncbn.SyncBatchNorm(momentum=None)
     second.load_parameters(str(tmp_path / "layer.params"), ctx=contexts(3))
     assert state(second)[2] == [4]
-    train(second, batches[4:], contexts(3))
+    train_batches(second, batches[4:], contexts(3))
     for mine, expected in zip(state(second), state(whole)):
         np.testing.assert_array_equal(mine, expected)
     reset_ctx(second, contexts(2))
-    train(second, batches[:1], contexts(2))
+    train_batches(second, batches[:1], contexts(2))
     check(second, [*batches, batches[0]])
     second.initialize(ctx=contexts(2), force_reinit=True)
     assert state(second)[2] == [0]
@@ -123,7 +119,7 @@ def test_checkpoints_of_batch_norm(tmp_path):
     ours.load_parameters(str(tmp_path / "plain.params"), ctx=contexts(2), allow_missing=True)
     np.testing.assert_array_equal(state(ours)[0], [1, 2, 3])
     batches = make_batches(2)
-    train(ours, batches, contexts(2))
+    train_batches(ours, batches, contexts(2))
     check(ours, batches)  # the count was 0: what was loaded has no weight
     ours.save_parameters(str(tmp_path / "ours.params"))
     plain.load_parameters(str(tmp_path / "ours.params"), ignore_extra=True)
@@ -137,15 +133,15 @@ def test_statistics_measured_anew_after_training():
     net.initialize(ctx=contexts(2))
     net.hybridize()
     batches = make_batches(5)
-    train(net, batches, contexts(2))
+    train_batches(net, batches, contexts(2))
     net[0].momentum = None
     net.hybridize()
-    train(net, batches[:3], contexts(2))
+    train_batches(net, batches[:3], contexts(2))
     check(net[0], batches[:3])
     net[0].momentum = 0.5
     net.hybridize()
     mean = averages(batches[:3])[0]
-    train(net, batches[3:4], contexts(2))
+    train_batches(net, batches[3:4], contexts(2))
     expected = 0.5 * mean + 0.5 * batches[3].mean((0, 2))
     np.testing.assert_allclose(
         net[0].running_mean.data(mx.Context(DEVICE, 1)).asnumpy(), expected, rtol=1e-5
@@ -161,7 +157,7 @@ def test_momentum_set_before_the_first_call_and_shared_parameters():
     twin = gluon_syncbn.SyncBatchNorm(momentum=None, params=layer.params)
     batches = make_batches(4)
     for batch in batches:
-        train(twin if len(batch) > 9 else layer, [batch], contexts(2))
+        train_batches(twin if len(batch) > 9 else layer, [batch], contexts(2))
     check(layer, batches)
     check(twin, batches)
 
@@ -177,14 +173,14 @@ def test_momentum_must_be_a_weight_or_none():
 def test_a_step_that_fails_does_not_count(mode):
     layer = make_layer(2, mode, in_channels=CHANNELS)
     batches = make_batches(3)
-    train(layer, batches[:1], contexts(2))
+    train_batches(layer, batches[:1], contexts(2))
     gluon_syncbn.set_timeout(0.2)
     with autograd.record():
         out = layer(nd.array(batches[1]))
     with pytest.raises(mx.base.MXNetError, match="forward waited"):
         out.wait_to_read()
     gluon_syncbn.set_timeout(60)
-    train(layer, batches[2:], contexts(2))
+    train_batches(layer, batches[2:], contexts(2))
     check(layer, [batches[0], batches[2]])
 
 

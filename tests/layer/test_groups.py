@@ -6,11 +6,12 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import nd, reset_ctx
+from tests.support.networks import import_files
 from tests.support.step import (
     MODES,
     Case,
@@ -120,16 +121,15 @@ def test_exported_groups(tmp_path):
     train_step(net, draw(), ELSEWHERE)
     path = str(tmp_path / "net")
     net.export(path)
-    files = (f"{path}-symbol.json", ["data"], f"{path}-0000.params")
-    again = gluon.SymbolBlock.imports(*files, ctx=ELSEWHERE)
+    again = import_files(path, ELSEWHERE)
     for _ in range(2):
         expected = train_step(net, draw(), ELSEWHERE)["out"]
         np.testing.assert_array_equal(train_step(again, draw(), ELSEWHERE)["out"], expected)
     moved = contexts(6)[2:]
-    there = gluon_syncbn.convert_sync_batchnorm(gluon.SymbolBlock.imports(*files, ctx=moved))
+    there = gluon_syncbn.convert_sync_batchnorm(import_files(path, moved))
     np.testing.assert_array_equal(train_step(there, draw(), moved)["out"], expected)
 
-    elsewhere = gluon.SymbolBlock.imports(*files, ctx=mx.Context(DEVICE, 6))
+    elsewhere = import_files(path, mx.Context(DEVICE, 6))
     x = nd.ones((2, CHANNELS, 4), ctx=mx.Context(DEVICE, 6))
     assert np.isfinite(elsewhere(x).asnumpy()).all()
     with autograd.record():

@@ -6,11 +6,12 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import nd, numpy_interface, only_1
+from tests.support.step import Case, train
 
 
 def test_unsynchronized_statistics_are_named():
@@ -20,12 +21,9 @@ def test_unsynchronized_statistics_are_named():
     net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(2))
     net.initialize(ctx=ctx)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    data = nd.array(np.random.default_rng(0).standard_normal((6, 3, 5, 5)))
-    for _ in range(3):
-        with autograd.record():
-            losses = [net(x).sum() ** 2 for x in gluon.utils.split_and_load(data, ctx)]
-        autograd.backward(losses)
-        trainer.step(6)
+    x = np.random.default_rng(0).standard_normal((6, 3, 5, 5)).astype("float32")
+    case = Case(x, (2, 2, 2), call=lambda net, x, _: net(x).sum() ** 2)
+    train(net, case, ctx, trainer, 3)
     differences = gluon_syncbn.check_in_sync(net)
     names = {parameter: name for name, parameter in net.collect_params().items()}
     mean, var = names[net[1].running_mean], names[net[1].running_var]

@@ -14,27 +14,12 @@ from gluon_syncbn.mxnet_versions import IS_2
 from mxnet import autograd
 from mxnet.gluon import nn
 
-from tests.conftest import DEVICE, contexts
+from tests.conftest import contexts
 from tests.layer.test_modes import on_one, training
 from tests.support.either_mxnet import nd, only_1, reset_ctx
 from tests.support.networks import Shared, make_batch
-from tests.support.processes import run_python
+from tests.support.processes import run_program
 from tests.support.step import MODES, compare
-
-LAYER = f"""
-import sys
-import gluon_syncbn
-import mxnet as mx
-from tests.support.either_mxnet import nd
-contexts = [mx.Context("{DEVICE}", i) for i in range(2)]
-layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-layer.initialize(ctx=contexts)
-def train(devices=(0, 1)):
-    with mx.autograd.record():
-        outs = [layer(nd.random.normal(shape=(2, 3), ctx=contexts[i])) for i in devices]
-    mx.autograd.backward(outs)
-    return [out.asnumpy() for out in outs]
-"""
 
 
 def small_network(mode: str = "imperative") -> nn.HybridSequential:
@@ -157,44 +142,25 @@ def test_data_parallel_model(sync, mode):
         np.testing.assert_allclose(whole.mean(0), 0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("timeout", "end", "status"),
-    [("0", "raise SystemExit(3)", 3), ("300", "raise RuntimeError", 1)],
-)
-def test_exit_with_a_round_pending(timeout, end, status):
-    program = (
-        LAYER
-        + "with mx.autograd.record():\n    out = layer(nd.ones((2, 3), ctx=contexts[0]))\n"
-        + end
-    )
-    errors = run_python(program, status=status, GLUON_SYNCBN_TIMEOUT=timeout).stderr
-    assert "atexit" not in errors
+@pytest.mark.parametrize(("timeout", "status"), [("0", 3), ("300", 1)])
+def test_exit_with_a_round_pending(timeout, status):
+    program = "life.exit_with_a_round_pending"
+    end = run_program(program, status, status=status, GLUON_SYNCBN_TIMEOUT=timeout)
+    assert "atexit" not in end.stderr
 
 
 def test_a_first_call_in_an_exit_handler():
-    program = LAYER + "import atexit\natexit.register(lambda: print(train()[0].shape))"
-    result = run_python(program)
+    result = run_program("life.first_call_in_an_exit_handler")
     assert result.stdout == "(2, 3)\n", result.stderr
 
 
 def test_exit_does_not_hide_errors():
-    program = LAYER + (
-        "gluon_syncbn.set_timeout(0.2)\n"
-        "with mx.autograd.record():\n    out = layer(nd.ones((2, 3), ctx=contexts[0]))\n"
-        "import time; time.sleep(1)\n"
-    )
-    assert "forward waited" in run_python(program).stderr
+    assert "forward waited" in run_program("life.exit_with_an_error").stderr
 
 
 @only_1  # Executor
 def test_mirroring_of_all_operators_is_refused():
     """MXNet would run the layer again in backward, and update the running statistics again."""
-    program = LAYER + (
-        "symbol = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=1)(mx.sym.var('data'))\n"
-        "executor = symbol.simple_bind(contexts[0], data=(4, 3))\n"
-        "try:\n    executor.forward(is_train=True)[0].wait_to_read()\n"
-        "except mx.base.MXNetError as error:\n"
-        "    assert 'MXNET_BACKWARD_DO_MIRROR=1' in str(error) and 'twice' in str(error), error\n"
-        "else:\n    raise SystemExit('not refused')\n"
-    )
-    run_python(program, MXNET_BACKWARD_DO_MIRROR="1")
+    error = run_program("life.print_error_of_mirroring", MXNET_BACKWARD_DO_MIRROR="1").stdout
+    assert "MXNET_BACKWARD_DO_MIRROR=1" in error
+    assert "twice" in error

@@ -12,7 +12,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.support.either_mxnet import HybridBlock, numpy_interface, only_1
+from tests.support.either_mxnet import numpy_interface, only_1
+from tests.support.networks import Residual
 from tests.support.step import MODES
 
 SHAPE = (7, 3, 4, 5)
@@ -28,26 +29,16 @@ def shards(values: np.ndarray, ctx: list[mx.Context]) -> list[mx.np.ndarray]:
     return gluon.utils.split_and_load(mx.np.array(values), ctx, even_split=False)
 
 
-class Residual(HybridBlock):
-    def __init__(self) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.conv = nn.Conv2D(3, 1, in_channels=3)
-            self.norm, self.other = nn.BatchNorm(), nn.BatchNorm()
-
-    def hybrid_forward(self, F, x):
-        y = F.npx.relu(self.norm(self.conv(x)))
-        return F.npx.leaky_relu(self.other(y) + x, act_type="leaky", slope=0.1)
-
-
 def make_net() -> gluon.HybridBlock:
     net = nn.HybridSequential()
-    net.add(Residual(), nn.Conv2D(2, 1), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
+    body = nn.Conv2D(3, 1, in_channels=3), nn.BatchNorm(), nn.Activation("relu")
+    net.add(Residual(*body, norm=nn.BatchNorm(), act=nn.LeakyReLU(0.1)))
+    net.add(nn.Conv2D(2, 1), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
     net.initialize(mx.init.One(), ctx=contexts(2))
     return gluon_syncbn.convert_sync_batchnorm(net)
 
 
-def train(net: gluon.Block, steps: int = 3) -> list[float]:
+def losses_of_textbooks(net: gluon.Block, steps: int = 3) -> list[float]:
     """Train as textbooks with this interface do: a backward for each device."""
     ctx, losses = contexts(2), []
     rng = np.random.default_rng(1)
@@ -71,10 +62,10 @@ def train(net: gluon.Block, steps: int = 3) -> list[float]:
 def test_all_modes_train_alike(mode):
     net = make_net()
     net.hybridize(**MODES[mode])
-    ours = train(net)
+    ours = losses_of_textbooks(net)
     assert gluon_syncbn.check_in_sync(net) == {}
     assert ours[-1] < ours[0]
-    assert ours == pytest.approx(train(make_net()), rel=1e-4)
+    assert ours == pytest.approx(losses_of_textbooks(make_net()), rel=1e-4)
 
 
 @only_1
@@ -85,4 +76,4 @@ def test_fuse():
     assert [activation for _, activation in fused.fused] == ["relu", "relu"]
     assert len(fused.left) == 1
     fused.hybridize(static_alloc=True)
-    assert train(fused) == pytest.approx(train(plain), rel=1e-4)
+    assert losses_of_textbooks(fused) == pytest.approx(losses_of_textbooks(plain), rel=1e-4)

@@ -13,7 +13,7 @@ from gluon_syncbn.mxnet_versions import IS_2
 from mxnet import gluon
 
 from tests.support.either_mxnet import HybridBlock, nd
-from tests.support.processes import run_python
+from tests.support.processes import run_program
 
 
 @pytest.fixture
@@ -121,30 +121,4 @@ def test_attributes_that_make_no_sense(attributes, message):
 
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 def test_the_trainer_sums_over_the_contexts_of_a_process(grad_req):
-    """With a Horovod of one process, in which there is nothing to exchange."""
-    program = """
-import sys
-from types import SimpleNamespace
-import mxnet as mx
-import gluon_syncbn
-from tests.support.either_mxnet import nd
-class Trainer(mx.gluon.Trainer):
-    def __init__(self, *arguments):
-        super().__init__(*arguments, kvstore=None)
-    def _allreduce_grads(self):
-        pass
-sys.modules["horovod.mxnet"] = SimpleNamespace(DistributedTrainer=Trainer)
-sys.modules["horovod"] = SimpleNamespace(mxnet=sys.modules["horovod.mxnet"])
-ctx = [mx.cpu(0), mx.cpu(1)]
-net = gluon_syncbn.SyncBatchNorm(in_channels=3)
-net.initialize(ctx=ctx)
-net.beta.grad_req = sys.argv[1]
-trainer = gluon_syncbn.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1})
-with mx.autograd.record():
-    outs = [net(nd.ones((2 + i, 3), ctx=c)) for i, c in enumerate(ctx)]
-mx.autograd.backward(outs)
-trainer.step(1)
-for array in net.beta.list_data():
-    assert (array.asnumpy() == -5).all(), array
-"""
-    run_python(program, grad_req)
+    run_program("fake_horovod.trainer_sums_over_contexts", grad_req)

@@ -184,7 +184,7 @@ def shards(x: np.ndarray) -> list[mx.nd.NDArray]:
     return gluon.utils.split_and_load(nd.array(x), contexts(2), even_split=False)
 
 
-def train(net: gluon.Block, x: np.ndarray, before: Callable = lambda x: None) -> None:
+def train_after(net: gluon.Block, x: np.ndarray, before: Callable = lambda x: None) -> None:
     """Forward and backward on all contexts; `before` is called on each shard first."""
     with autograd.record():
         outs = []
@@ -212,10 +212,10 @@ def test_two_imports_of_one_file(in_one_parent, mode, tmp_path):
     for step in range(4):
         x = batch(rng)
         if in_one_parent:
-            train(both, x)
+            train_after(both, x)
             teacher.train("net", x)
         else:
-            train(student.net, x, before=teacher.net if step % 2 else lambda x: None)
+            train_after(student.net, x, before=teacher.net if step % 2 else lambda x: None)
         student.train("net", x)
         teacher.check()
         student.check()
@@ -289,11 +289,11 @@ def run_program(mode: str, program: list, folder: Path) -> None:
         net = family.callables[name]
         x = batch(rng, max(size, 1))
         if action == "train":
-            train(net, x)
+            train_after(net, x)
             family.train(name, x)
         elif action == "train after inference":
             others = list(families[-1].callables.values())
-            train(net, x, before=others[of_family % len(others)])
+            train_after(net, x, before=others[of_family % len(others)])
             family.train(name, x)
         elif action == "infer on one device":
             net(nd.array(x, ctx=contexts(1)[0]))

@@ -39,7 +39,7 @@ def measure() -> list[float]:
     ]
 
 
-def train(mode: str, steps: int) -> list[list[float]]:
+def measured_training(mode: str, steps: int) -> list[list[float]]:
     """Train two layers, one of them used twice, beside layers that live for a step."""
     ctx = [mx.cpu(0), mx.cpu(1)]
     shared = gluon_syncbn.SyncBatchNorm()
@@ -77,8 +77,8 @@ def growth(samples: list[list[float]]) -> dict[str, float]:
 @pytest.mark.parametrize("mode", ["imperative", "static_alloc"])
 def test_nothing_grows(mode):
     program = (
-        "import json, sys; from tests.layer.test_soak import train;"
-        "print(json.dumps(train(sys.argv[1], int(sys.argv[2]))))"
+        "import json, sys; from tests.layer.test_soak import measured_training;"
+        "print(json.dumps(measured_training(sys.argv[1], int(sys.argv[2]))))"
     )
     steps = os.environ.get("SOAK_STEPS", "400")
     result = run_python(program, mode, steps, timeout=300 + int(steps) / 5)

@@ -7,9 +7,9 @@ import pytest
 from tests.support.processes import run_program
 
 
-def run(*arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
+def run(name: str, *arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
     environment = {"GLUON_SYNCBN_TIMEOUT": "100", **environment}
-    end = run_program("standstill", *arguments, status=status, **environment)
+    end = run_program(f"standstill.{name}", *arguments, status=status, **environment)
     return end.stdout, end.stderr
 
 

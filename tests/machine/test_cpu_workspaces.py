@@ -12,8 +12,8 @@ import pytest
 from gluon_syncbn.library import library_path
 from mxnet.gluon import nn
 
-from tests.support.either_mxnet import nd
-from tests.support.processes import run_python
+from tests.support.either_mxnet import nd, on_a_thread
+from tests.support.processes import run_program
 from tests.support.step import MODES
 
 
@@ -84,13 +84,7 @@ def test_three_threads_each_with_a_network_on_the_same_contexts(mode):
     ],
 )
 def test_settings_of_the_user(settings):
-    program = """
-from tests.machine.test_cpu_workspaces import *
-for mode in MODES:
-    contexts = cpus(4)
-    train(dropout_net(8, contexts, mode), contexts, steps=3)
-"""
-    run_python(program, GLUON_SYNCBN_TIMEOUT="60", **settings)
+    run_program("cpu_workspaces.networks_with_dropout", GLUON_SYNCBN_TIMEOUT="60", **settings)
 
 
 def draw(number: int = 3) -> list[np.ndarray]:
@@ -103,14 +97,6 @@ def draw(number: int = 3) -> list[np.ndarray]:
             mask = nd.Dropout(nd.ones(**like), 0.5)
         drawn.append(nd.stack(uniform, normal, mask).asnumpy())
     return drawn
-
-
-def on_a_thread(function) -> list[np.ndarray]:
-    result = []
-    thread = threading.Thread(target=lambda: result.extend(function()))
-    thread.start()
-    thread.join()
-    return result
 
 
 def seeded(number: int = 3) -> list[np.ndarray]:
@@ -164,95 +150,17 @@ def test_masks_depend_on_the_seed_alone(mode):
 
 
 def test_the_first_context_draws_what_mxnet_draws():
-    program = """
-import mxnet as mx
-def draw():
-    mx.random.seed(7)
-    return mx.nd.random.uniform(shape=(9,)), mx.nd.Dropout(mx.nd.ones((9,)), 0.5, mode="always")
-before = draw()
-import gluon_syncbn
-mx.nd.random.uniform(shape=(9,), ctx=mx.cpu(1))
-for x, y in zip(before, draw()):
-    assert (x.asnumpy() == y.asnumpy()).all()
-"""
-    run_python(program)
+    run_program("late_imports.first_context_draws_what_mxnet_draws")
 
 
 def test_parent_and_child_of_a_fork_train_on():
-    program = """
-import os
-from tests.machine.test_cpu_workspaces import *
-contexts = cpus(4)
-net = dropout_net(3, contexts, "hybridized")
-train(net, contexts, steps=2)
-def check():
-    train(net, contexts, steps=2)
-    first = seeded()
-    np.testing.assert_array_equal(on_a_thread(seeded), first)
-    test_threads_that_choose_no_seed_differ()
-    test_networks_with_dropout("static_alloc", 10, 8)
-if os.fork() == 0:
-    status = 1
-    try:
-        check()
-        status = 0
-    finally:
-        os._exit(status)
-check()
-assert os.wait()[1] == 0
-"""
-    run_python(program, GLUON_SYNCBN_TIMEOUT="60")
+    run_program("cpu_workspaces.parent_and_child_of_a_fork", GLUON_SYNCBN_TIMEOUT="60")
 
 
 def test_another_copy_of_the_library_looks_before_it_acts(tmp_path):
     shutil.copy(library_path(), tmp_path / "copy.so")
-    program = """
-import ctypes, sys
-from tests.machine.test_cpu_workspaces import *
-before = seeded()
-give = ctypes.CDLL(sys.argv[1]).gluon_syncbn_give_cpu_contexts_workspaces
-give.restype = ctypes.c_char_p
-assert give(mx.base._LIB._name.encode()) is None
-assert give(b"libc.so.6") == b"it has no symbol _ZN5mxnet15ResourceManager3GetEv"
-np.testing.assert_array_equal(seeded(), before)
-"""
-    run_python(program, str(tmp_path / "copy.so"))
-
-
-# A function of MXNet that something else has replaced before.
-REPLACED = """
-import ctypes
-import mxnet as mx
-symbol = "_ZTVN5mxnet8resource19ResourceManagerImplE"
-entry = ctypes.addressof(ctypes.c_void_p.in_dll(mx.base._LIB, symbol)) + 3 * 8
-libc = ctypes.CDLL(None)
-page = entry // 4096 * 4096
-assert libc.mprotect(ctypes.c_void_p(page), 4096, 3) == 0
-slot = ctypes.c_void_p.from_address(entry)
-original, slot.value = slot.value, ctypes.cast(libc.abs, ctypes.c_void_p).value
-import gluon_syncbn
-from tests.support.either_mxnet import nd
-slot.value = original
-"""
+    run_program("cpu_workspaces.another_copy_of_the_library", str(tmp_path / "copy.so"))
 
 
 def test_another_mxnet_serves_one_context_and_refuses_several():
-    program = """
-def step(contexts):
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize(ctx=contexts)
-    with mx.autograd.record():
-        outs = [layer(nd.ones((2, 3), ctx=context)) for context in contexts]
-    mx.autograd.backward(outs)
-    return [out.asnumpy() for out in outs]
-assert abs(step([mx.cpu(0)])[0]).max() < 1e-3
-assert abs(step([mx.cpu(1)])[0]).max() < 1e-3
-try:
-    step([mx.cpu(0), mx.cpu(1)])
-except mx.base.MXNetError as error:
-    for words in ("syncbatchnorm", "MXNet 1.9.1", "10SeedRandomEj is expected", "which has abs"):
-        assert words in str(error), error
-else:
-    raise SystemExit("no error")
-"""
-    run_python(REPLACED + program)
+    run_program("late_imports.another_mxnet")

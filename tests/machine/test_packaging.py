@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from setuptools import find_packages
 
 from tests.docs.test_snippets import links
-from tests.support.processes import ROOT, run_python
+from tests.support.processes import ROOT, run_program, run_python
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later have it")
 
@@ -94,20 +94,6 @@ def test_the_console_script_is_the_command_line(project, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("gluon_syncbn ")
 
 
-SETUP = """
-import runpy, sys, types
-class FailedLiveProcessError(Exception): pass
-def setup(**_): raise FailedLiveProcessError("CMake configuration failed")
-sys.modules["setuptools"] = types.SimpleNamespace(setup=setup)
-sys.modules["setuptools.command.bdist_wheel"] = types.SimpleNamespace(bdist_wheel=object)
-sys.modules["scikit_build_core"] = types.ModuleType("scikit_build_core")
-sys.modules["scikit_build_core.errors"] = types.SimpleNamespace(
-    FailedLiveProcessError=FailedLiveProcessError
-)
-runpy.run_path("setup.py")
-"""
-
-
 @pytest.mark.parametrize(
     ("compilers", "last_line"),
     [
@@ -118,8 +104,7 @@ runpy.run_path("setup.py")
 def test_a_failed_build_ends_with_the_reason(tmp_path, compilers, last_line):
     for name in compilers:
         (tmp_path / name).touch(0o755)
-    program = f"import os; os.environ.pop('CXX', None); os.environ['PATH'] = {str(tmp_path)!r}"
-    said = run_python(program + SETUP, status=1).stderr
+    said = run_program("failed_build.run_setup", str(tmp_path), status=1).stderr
     assert said.splitlines()[-1].startswith(last_line)
     assert "Traceback" not in said
 

@@ -16,11 +16,14 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from gluon_syncbn.mxnet_versions import new_array
+from mxnet import gluon
 
 from tests.support.either_mxnet import only_1
+from tests.support.networks import split
 from tests.support.oracle import batch_norm
 from tests.support.processes import ROOT, clean_environment
+from tests.support.step import Case, run
 
 WORKERS = CONTEXTS = 2
 STEPS = 3
@@ -40,7 +43,6 @@ def work(folder: Path, on_server: bool, arrays: str) -> None:
     gluon_syncbn.set_timeout(60)
     if arrays == "mx.np":
         mx.npx.set_np()
-    new_array = mx.np.array if arrays == "mx.np" else mx.nd.array
     store = mx.kv.create("dist_sync")
     ctx = [mx.cpu(i) for i in range(CONTEXTS)]
     net = gluon.nn.HybridSequential()
@@ -48,16 +50,13 @@ def work(folder: Path, on_server: bool, arrays: str) -> None:
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS))
     net.initialize(ctx=ctx)
     net.cast("float64")
-    net[0].weight.set_data(new_array(WEIGHT, dtype="float64"))
+    net[0].weight.set_data(new_array(WEIGHT, mx.cpu(), "float64"))
     net.hybridize()
     options = {"kvstore": store, "update_on_kvstore": on_server}
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": RATE}, **options)
     for step in range(STEPS):
-        x, dy = (new_array(values, dtype="float64") for values in share(store.rank, step))
-        shards = (gluon.utils.split_and_load(values, ctx, even_split=False) for values in (x, dy))
-        with autograd.record():
-            losses = [(net(part) * gradient).sum() for part, gradient in zip(*shards)]
-        autograd.backward(losses)
+        x, dy = share(store.rank, step)
+        run(net, Case(x, split(len(x), CONTEXTS), dy), ctx)
         trainer.step(batch_size=1)
     found = {}
     for averaged in ("", "average of "):
@@ -74,7 +73,7 @@ def work(folder: Path, on_server: bool, arrays: str) -> None:
     np.savez(folder / f"{store.rank}.npz", **found)
 
 
-def train(folder: Path, *options: str) -> list[dict[str, np.ndarray]]:
+def run_job(folder: Path, *options: str) -> list[dict[str, np.ndarray]]:
     """Run scheduler, server and workers; returns what the workers left."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -136,7 +135,7 @@ def expect() -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
 @pytest.mark.parametrize("arrays", [pytest.param("mx.nd", marks=only_1), "mx.np"])
 @pytest.mark.parametrize("where", ["server", "worker"])
 def test_workers_train_one_network_with_statistics_of_their_own(where, arrays, tmp_path):
-    found = train(tmp_path, where, arrays)
+    found = run_job(tmp_path, where, arrays)
     parameters, running = expect()
     for own, statistics in zip(found, running):
         for name, expected in {**parameters, **statistics}.items():

@@ -14,7 +14,7 @@ from mxnet.gluon import nn
 from tests.conftest import contexts, examples
 from tests.networks.test_fuse import exact_leaky_relu
 from tests.support.either_mxnet import HybridBlock, nd
-from tests.support.networks import load, make_images, randomize
+from tests.support.networks import import_files, load, make_images, randomize
 from tests.support.step import MODES, compare, train_step
 
 SIZE = 5  # of images
@@ -102,8 +102,7 @@ def imported(net: gluon.HybridBlock, number: int) -> gluon.SymbolBlock:
     net(nd.zeros((1, 3, SIZE, SIZE), ctx=contexts(1)[0], dtype="float64"))
     with tempfile.TemporaryDirectory() as folder:
         net.export(f"{folder}/net")
-        files = f"{folder}/net-symbol.json", ["data"], f"{folder}/net-0000.params"
-        block = gluon.SymbolBlock.imports(*files, ctx=contexts(number))
+        block = import_files(f"{folder}/net", contexts(number))
     parameters = block.collect_params()
     for name, parameter in net.collect_params().items():  # of which the files do not tell
         parameters[name].grad_req = parameter.grad_req

@@ -17,7 +17,7 @@ from tests.conftest import contexts
 from tests.networks.test_gluoncv_families import DEVICES, OneDevice
 from tests.support.either_mxnet import HybridBlock, nd
 from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
-from tests.support.networks import load
+from tests.support.networks import check_files, load
 
 SLOW = ("ICNet-resnet50", "FCN-resnest50-aux")  # what others have too, for half a minute
 FAMILIES = [network for network in NETWORKS if len(network.impossible) < len(WAYS)]
@@ -263,8 +263,7 @@ def test_export(tmp_path, plain):
     gluon_syncbn.export(fused, path) if plain else fused.export(path)
     kinds = [node["op"] for node in json.loads((tmp_path / "net-symbol.json").read_text())["nodes"]]
     assert ("Custom" in kinds, "Activation" in kinds) == (not plain, plain)
-    loaded = gluon.SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
-    np.testing.assert_allclose(loaded(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    check_files(path, x, expected)
 
 
 @pytest.mark.parametrize("cast_fused", [False, True])

@@ -12,6 +12,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd
+from tests.support.oracle import batch_norm
 
 RNG = np.random.default_rng(0)
 
@@ -119,9 +120,9 @@ def test_it_computes_what_the_other_does():
     x = RNG.normal(size=(2, 3, 6, 6))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
     y = np.einsum("nchwij,ocij->nohw", windows, state["a.weight"])
-    each = {k: state[f"b.{k}"].reshape(1, -1, 1, 1) for k in ("weight", "bias")}
-    mean, var = (state[f"b.running_{k}"].reshape(1, -1, 1, 1) for k in ("mean", "var"))
-    y = np.maximum((y - mean) / np.sqrt(var + 1e-5) * each["weight"] + each["bias"], 0)
+    names = ("weight", "bias", "running_mean", "running_var")
+    b = (state[f"b.{name}"] for name in names)
+    y = batch_norm(y, y, *b, batch_statistics=False, act_type="relu").out
     expected = y.reshape(2, -1) @ state["c.weight"].T + state["c.bias"]
     found = net(nd.array(x)).asnumpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-
 import gluon_syncbn
-import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import IS_2
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
 from tests.conftest import contexts
-from tests.support.either_mxnet import nd
+from tests.support.either_mxnet import on_a_thread
 from tests.support.networks import load, make_images, randomize
-from tests.support.step import MODES, compare, train_step
+from tests.support.step import MODES, Case, compare, run, train_step
 
 SIZE = 32
 
@@ -44,22 +40,6 @@ def test_two_contexts_equal_one_with_batchnorm(name, mode):
     assert not any(isinstance(each, gluon_syncbn.SyncBatchNorm) for each in many.features)
 
 
-def on_a_thread(function) -> list:
-    """What `function` returns on a thread that lives for this call."""
-    results: list = []
-
-    def call() -> None:
-        if IS_2:  # which has an interface per thread
-            mx.npx.set_np()
-        with contexts(1)[0]:
-            results.append(function())
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    return results
-
-
 @pytest.mark.parametrize("mode", ["hybridized", "static_alloc"])
 def test_threads_that_come_and_go(mode):
     ctx = contexts(2)
@@ -67,13 +47,11 @@ def test_threads_that_come_and_go(mode):
     net.add(nn.Dense(4, in_units=3), gluon_syncbn.SyncBatchNorm(in_channels=4), nn.Dropout(0.5))
     net.initialize(ctx=ctx)
     net.hybridize(**MODES[mode])
-    data = [nd.array([[1, 2, 3], [4, 0, 6]], ctx=c) for c in ctx]
+    x = np.array([[1, 2, 3], [4, 0, 6]] * 2, "float32")
+    case = Case(x, (2, 2), call=lambda net, x, _: (net(x) ** 2).sum())
 
-    def step() -> bool:
-        with autograd.record():
-            losses = [(net(x) ** 2).sum() for x in data]
-        autograd.backward(losses)
-        return all(np.isfinite(loss.asnumpy()).all() for loss in losses)
+    def is_finite() -> bool:
+        return all(np.isfinite(loss.asnumpy()).all() for loss in run(net, case, ctx)["out"])
 
     for _ in range(200):
-        assert on_a_thread(step) == [True]
+        assert on_a_thread(is_finite)

@@ -35,8 +35,7 @@ def call(net, train: bool = True) -> None:
         out.wait_to_read()
 
 
-if __name__ == "__main__":
-    mode = sys.argv[1]
+def main(mode: str) -> None:
     call(make(mode, frozen=False))
     call(make(mode, convert=False))
     call(make(mode, center=False, scale=False))

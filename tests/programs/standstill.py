@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -212,7 +211,4 @@ def own_handler() -> None:
     print("met")
 
 
-if __name__ == "__main__":
-    whole_step()
-    name, *arguments = sys.argv[1:]
-    globals()[name](*arguments)
+whole_step()

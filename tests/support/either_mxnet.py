@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 import mxnet as mx
 import numpy as np
@@ -119,3 +120,18 @@ def reset_ctx(net: gluon.Block, contexts: list) -> None:
     """Move the parameters of a network."""
     for parameter in net.collect_params().values():
         parameter.reset_ctx(contexts)
+
+
+def on_a_thread(function: Callable[[], Any]) -> Any:
+    """Return the result of `function` on a thread that lives for this call."""
+    results = []
+
+    def call() -> None:
+        if IS_2:  # which has an interface per thread
+            mx.npx.set_np()
+        results.append(function())
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return results[0]

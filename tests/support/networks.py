@@ -7,11 +7,12 @@ from typing import Any, Callable
 import mxnet as mx
 import numpy as np
 from gluon_syncbn.mxnet_versions import new_array
+from mxnet import gluon
 from mxnet.gluon import nn
 
 from tests.conftest import DEVICE
 from tests.support.either_mxnet import HybridBlock, nd
-from tests.support.step import Case, named, run
+from tests.support.step import Case, named, require_close, run
 
 CHANNELS = 3
 
@@ -65,24 +66,56 @@ class Shared(HybridBlock):
 
 
 class Residual(HybridBlock):
-    """Activations and a shortcut, which the norms compute themselves if they are fused."""
+    """Layers, and a shortcut around them to a norm, or to the `act` behind the norm."""
 
-    def __init__(self, norm: Callable[..., Any], fused: bool = False) -> None:
+    def __init__(self, *layers: Any, norm: Any, act: Any = None) -> None:
         super().__init__()
-        self.fused = fused
-        leaky = {"activation": "leaky_relu", "alpha": 0.25, "inplace": True} if fused else {}
         with self.name_scope():
-            self.first, self.second = mixing(), mixing()
-            self.norm1 = norm(in_channels=CHANNELS, **leaky)
-            self.norm2 = norm(in_channels=CHANNELS, **({"activation": "relu"} if fused else {}))
+            self.body = nn.HybridSequential()
+            self.body.add(*layers)
+            self.norm, self.act = norm, act
 
     def hybrid_forward(self, F, x):
-        x = self.first(x)
-        y = self.norm1(x)
-        if self.fused:
-            return self.norm2(self.second(y), x)
-        y = F.relu(y) - 0.25 * F.relu(-y)  # LeakyReLU computes in single precision
-        return F.relu(self.norm2(self.second(y)) + x)
+        y = self.body(x)
+        return self.norm(y, x) if self.act is None else self.act(self.norm(y) + x)
+
+
+class LeakyReLU(HybridBlock):
+    """In the precision of the data. MXNet's operator computes in single precision."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def hybrid_forward(self, F, x):
+        return F.relu(x) - self.alpha * F.relu(-x)
+
+
+def residual(norm: Callable[..., Any], fused: bool = False) -> nn.HybridSequential:
+    """Activations and a shortcut, which the norms compute themselves if they are fused."""
+    leaky, relu = {}, {}
+    between, act = LeakyReLU(0.25), LeakyReLU(0.0)
+    if fused:
+        leaky = {"activation": "leaky_relu", "alpha": 0.25, "inplace": True}
+        relu = {"activation": "relu"}
+        between, act = nn.HybridSequential(), None
+    first, last = (norm(in_channels=CHANNELS, **options) for options in (leaky, relu))
+    net = nn.HybridSequential()
+    net.add(mixing(), Residual(first, between, mixing(), norm=last, act=act))
+    return net
+
+
+def import_files(path: Any, ctx: Any) -> gluon.SymbolBlock:
+    """Load an export."""
+    files = f"{path}-symbol.json", ["data"], f"{path}-0000.params"
+    return gluon.SymbolBlock.imports(*files, ctx=ctx)
+
+
+def check_files(path: Any, x: Any, expected: np.ndarray, most: float = 1e-6) -> gluon.SymbolBlock:
+    """Load an export; fail where it differs by more than `most` of the largest value."""
+    net = import_files(path, x.context)
+    require_close(str(path), net(x).asnumpy(), expected, most)
+    return net
 
 
 def make_batch(number: int, samples: int = 9) -> Case:

@@ -82,6 +82,12 @@ def batch_norm(
     )
 
 
+def normalize(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
+    """Return the output of a layer with the initial parameters."""
+    ones, zeros = np.ones(x.shape[1]), np.zeros(x.shape[1])
+    return batch_norm(x, x, ones, zeros, zeros, ones, eps=eps).out
+
+
 def activate(z: np.ndarray, act_type: str | None, slope: float) -> tuple[np.ndarray, np.ndarray]:
     """Return value and derivative of an activation, by MXNet's names; at 0 the one from below."""
     z = np.asarray(z, dtype=np.float64)

@@ -42,10 +42,14 @@ def run_python(
     return result
 
 
-def run_program(name: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess:
-    """Run a file of tests/programs, as `run_python`."""
-    program = f"import runpy; runpy.run_module('tests.programs.{name}', run_name='__main__')"
-    return run_python(program, *arguments, **options)
+def run_program(name: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess:
+    """Call a function of tests/programs, such as "forks.drop_step", as `run_python` runs programs.
+
+    The arguments are literals of Python.
+    """
+    module, _, _ = name.partition(".")
+    program = f"from tests.programs import {module}; {name}(*{arguments!r})"
+    return run_python(program, **options)
 
 
 def shell_function(script: str, name: str) -> str:

@@ -185,8 +185,9 @@ def train_step(net: Any, case: Case, ctx: list[mx.Context], first: int = 0) -> S
     """Run one forward and backward pass on these contexts."""
     parameters = named(net)
     trained = {name: p for name, p in parameters.items() if p.grad_req != "null"}
-    for gradient in (each for p in trained.values() for each in p.list_grad() if case.before):
-        gradient[:] = case.before
+    for parameter in trained.values() if case.before else ():
+        for gradient in parameter.list_grad():
+            gradient[:] = case.before
     arrays = run(net, case, ctx, first)
     step = Step(_outputs(case, arrays), batch_axis=case.batch_axis)
     for name in ("x", "shortcut") if case.dy is not None else ():
@@ -269,6 +270,20 @@ def expect(case: Case) -> Step:
     return step
 
 
+def largest(*arrays: np.ndarray) -> float:
+    return max([1e-30, *(float(np.abs(each).max(initial=0.0)) for each in arrays)])
+
+
+def require_close(
+    name: str, value: np.ndarray, wanted: np.ndarray, tolerance: float, size: float | None = None
+) -> None:
+    """Fail where the difference is more than `tolerance` of a size, or of the largest value."""
+    assert value.shape == wanted.shape, (name, value.shape, wanted.shape)
+    size = largest(wanted) if size is None else size
+    error = np.abs(value.astype(np.float64) - wanted).max(initial=0.0)
+    assert error <= tolerance * size, f"{name}: {error} > {tolerance} of {size}"
+
+
 def compare(
     found: Step,
     expected: Step,
@@ -282,21 +297,13 @@ def compare(
     running statistics, which have the same bits on all devices.
     """
 
-    def require(name: str, value: np.ndarray, wanted: np.ndarray, most: float, size: float) -> None:
-        assert value.shape == wanted.shape, (name, value.shape, wanted.shape)
-        error = np.abs(value.astype(np.float64) - wanted).max(initial=0.0)
-        assert error <= most * size, f"{name}: {error} > {most} of {size}"
-
-    def largest(*arrays: np.ndarray) -> float:
-        return max([1e-30, *(float(np.abs(each).max(initial=0.0)) for each in arrays)])
-
     out = tolerance if out is None else out
     assert found.batch.keys() == expected.batch.keys()
     for name in found.batch:
         wanted, value = expected[name], found[name]
         if name == "loss":
             value, wanted = value.sum(keepdims=True), wanted.sum(keepdims=True)
-        require(name, value, wanted, out, expected.sizes.get(name, largest(wanted)))
+        require_close(name, value, wanted, out, expected.sizes.get(name))
     assert found.gradients.keys() == expected.gradients.keys()
     most = largest(*(part for parts in expected.gradients.values() for part in parts))
     for name, parts in found.gradients.items():
@@ -308,10 +315,10 @@ def compare(
         size = largest(wanted) + 1e-4 * most
         if name in expected.sizes:
             size = max(largest(*parts, wanted), expected.sizes[name])
-        require(name, total, wanted, tolerance, size)
+        require_close(name, total, wanted, tolerance, size)
     for name, (wanted, *_) in expected.running.items():
         first, *others = found.running[name]
-        require(name, first, wanted, tolerance if running is None else running, largest(wanted))
+        require_close(name, first, wanted, tolerance if running is None else running)
         assert {each.tobytes() for each in others} <= {first.tobytes()}, f"{name} differs"
 
 

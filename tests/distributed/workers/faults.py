@@ -18,6 +18,7 @@ import numpy as np
 from mxnet.gluon import nn
 
 from tests.distributed.workers.job import contexts, init, report
+from tests.support.step import Case, run
 
 SHORT = 3.0
 LONG = 60.0
@@ -39,16 +40,12 @@ def error_of(call: Callable[[], Any], pending: bool = False) -> str:
     return ""
 
 
-def train(net: Any, channels: int = 3, devices: int = 1) -> None:
+def step_or_raise(net: Any, channels: int = 3, devices: int = 1) -> None:
     """One step; raises what any of its arrays holds."""
-    data = np.random.default_rng(hvd.rank()).standard_normal((2, channels))
-    xs = [mx.nd.array(data, ctx=c) for c in contexts(2)[:devices]]
-    for x in xs:
-        x.attach_grad()
-    with mx.autograd.record():
-        outs = [net(x) for x in xs]
-    mx.autograd.backward(outs)
-    for array in (*outs, *[x.grad for x in xs]):
+    rng = np.random.default_rng(hvd.rank())
+    data = rng.standard_normal((2 * devices, channels)).astype("float32")
+    arrays = run(net, Case(data, (2,) * devices), contexts(2)[:devices])
+    for array in (*arrays["out"], *[x.grad for x in arrays["x"]]):
         array.wait_to_read()
 
 
@@ -64,39 +61,39 @@ def layer(prefix: str, number: int = 1) -> Any:
 
 def dies(rank: int, folder: Path) -> dict[str, str]:
     net = layer("mortal_")
-    train(net)
+    step_or_raise(net)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     # The launcher ends all processes as soon as one has died; this one has something to say first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     gluon_syncbn.set_timeout(SHORT)
-    return {"dies": error_of(lambda: train(net), pending=True)}
+    return {"dies": error_of(lambda: step_or_raise(net), pending=True)}
 
 
 def survives(rank: int, folder: Path) -> dict[str, str]:
     told = {}
     net = layer("channels_")
-    told["channels"] = error_of(lambda: train(net, channels=3 + rank))
+    told["channels"] = error_of(lambda: step_or_raise(net, channels=3 + rank))
 
     net = layer("local_", 2)
-    told["fine before"] = error_of(lambda: train(net, devices=2))
+    told["fine before"] = error_of(lambda: step_or_raise(net, devices=2))
     gluon_syncbn.set_timeout(SHORT if rank == 1 else LONG)
-    told["local"] = error_of(lambda: train(net, devices=1 if rank == 1 else 2))
+    told["local"] = error_of(lambda: step_or_raise(net, devices=1 if rank == 1 else 2))
     gluon_syncbn.set_timeout(LONG)
-    told["fine after"] = error_of(lambda: train(net, devices=2))
+    told["fine after"] = error_of(lambda: step_or_raise(net, devices=2))
 
     # Within the timeout, to be late is no fault.
     if rank == 1:
         time.sleep(SHORT / 2)
     gluon_syncbn.set_timeout(LONG)
-    told["late"] = error_of(lambda: train(net, devices=2))
+    told["late"] = error_of(lambda: step_or_raise(net, devices=2))
 
     gluon_syncbn.set_timeout(SHORT)
     net = layer("absent_")
     begin_together()
     if rank != 1:
-        told["absent"] = error_of(lambda: train(net), pending=True)
-        told["absent again"] = error_of(lambda: train(net), pending=True)
+        told["absent"] = error_of(lambda: step_or_raise(net), pending=True)
+        told["absent again"] = error_of(lambda: step_or_raise(net), pending=True)
     else:
         time.sleep(2 * SHORT)
 
@@ -106,7 +103,7 @@ def survives(rank: int, folder: Path) -> dict[str, str]:
             net.add(gluon_syncbn.SyncBatchNorm())
     net.initialize(ctx=contexts(2)[:1])
     begin_together()
-    told["layers"] = error_of(lambda: train(net), pending=True)
+    told["layers"] = error_of(lambda: step_or_raise(net), pending=True)
 
     net = layer("stopped_")
     stopped, seen = folder / "stopped", folder / "seen"
@@ -116,7 +113,7 @@ def survives(rank: int, folder: Path) -> dict[str, str]:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
-        told["stopped"] = error_of(lambda: train(net), pending=True)
+        told["stopped"] = error_of(lambda: step_or_raise(net), pending=True)
     if rank == 2:
         seen.touch()
     if rank == 0:
@@ -137,8 +134,8 @@ LOST: dict[str, Callable[[], Any]] = {
 def lost(rank: int, what: str) -> str:
     """The last process, or the cable of its host, is lost in the middle of a step."""
     first, second = layer("first_"), layer("second_")
-    train(first)
-    train(second)
+    step_or_raise(first)
+    step_or_raise(second)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     gluon_syncbn.set_timeout(SHORT)
     x = mx.nd.array([[rank] * 3, [rank + 1.0] * 3])

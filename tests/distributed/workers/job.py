@@ -49,15 +49,6 @@ def agree(what: str, value: dict[str, int], process_set: Any = None) -> None:
         assert len(set(column)) == 1, f"{what}: {name} differs"
 
 
-def close(what: str, actual: Any, expected: Any, tolerance: float, scale: float = 0.0) -> None:
-    """Fail where the difference is more than `tolerance` of the largest value expected."""
-    actual = np.asarray(actual, dtype=np.float64)
-    assert actual.shape == np.shape(expected), (what, actual.shape, np.shape(expected))
-    size = max(float(np.abs(expected).max()), scale, 1e-30)
-    error = float(np.abs(actual - expected).max()) / size
-    assert error <= tolerance, f"{what}: error {error:.2e} above {tolerance:.0e}"
-
-
 def report(folder: str, **facts: Any) -> None:
     """Leave a note of this process for the test."""
     path = Path(folder) / f"{hvd.rank()}.json"

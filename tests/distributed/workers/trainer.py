@@ -12,9 +12,9 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from tests.distributed.workers.job import agree, close, contexts, init, report, shares, values
+from tests.distributed.workers.job import agree, contexts, init, report, shares, values
 from tests.support.networks import Parabola
-from tests.support.step import Case, run
+from tests.support.step import Case, require_close, run
 
 CHANNELS = 5
 STEPS = 5
@@ -41,8 +41,8 @@ def statistics(rank: int, size: int, ctx: list[mx.Context]) -> None:
     gluon_syncbn.update_statistics(layer, [mx.nd.array(batch) for batch in parts[rank]])
     data = np.concatenate(parts, axis=1).astype("float64")
     found = values(layer)
-    close("mean of all", found["running_mean"], data.mean((0, 1, 3)), 1e-6)
-    close("variance of all", found["running_var"], data.var((0, 1, 3)), 1e-6)
+    require_close("mean of all", found["running_mean"], data.mean((0, 1, 3)), 1e-6)
+    require_close("variance of all", found["running_var"], data.var((0, 1, 3)), 1e-6)
     agree("statistics", {name: zlib.crc32(value.tobytes()) for name, value in found.items()})
 
 
@@ -54,7 +54,7 @@ def averages(rank: int, size: int, ctx: list[mx.Context]) -> None:
         array[:] = rank * len(ctx) + i
     gluon_syncbn.average_statistics(layer)
     mean = (size * len(ctx) - 1) / 2
-    close("average", values(layer)["running_mean"], np.full(CHANNELS, mean), 1e-6)
+    require_close("average", values(layer)["running_mean"], np.full(CHANNELS, mean), 1e-6)
     assert not gluon_syncbn.check_in_sync(layer)
 
 
@@ -81,7 +81,7 @@ def main() -> None:
         agree("parameters", {name: zlib.crc32(value.tobytes()) for name, value in ours.items()})
         for name, value in values(alone).items():
             # MXNet's BatchNorm holds momentum in single precision.
-            close(name, ours[name], value, 1e-6 if "running" in name else 1e-9)
+            require_close(name, ours[name], value, 1e-6 if "running" in name else 1e-9)
         statistics(rank, size, ctx)
         averages(rank, size, ctx)
     report(sys.argv[1], done=True)

@@ -1,4 +1,4 @@
-"""Data of the programs in tests/layer/test_run.py, and the file that they leave."""
+"""Data of the programs in this folder, and the file that they leave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def split(values: np.ndarray) -> list[Any]:
 
 
 def save(outs: list[Any], **more: Any) -> None:
-    """Write what test_run.py compares with one device."""
+    """Write the arrays that tests/layer/test_run.py compares with one device."""
     joined = {
         name: np.concatenate([each.asnumpy() for each in arrays])
         for name, arrays in {"out": outs, **more}.items()
