@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 
 import mxnet as mx
 import numpy as np
@@ -17,6 +16,7 @@ from tests.machine.test_cpu_workspaces import (
     train,
 )
 from tests.support.either_mxnet import on_a_thread
+from tests.support.processes import in_child
 from tests.support.step import MODES
 
 contexts = cpus(4)
@@ -38,15 +38,8 @@ def parent_and_child_of_a_fork() -> None:
         test_threads_that_choose_no_seed_differ()
         test_networks_with_dropout("static_alloc", 10, 8)
 
-    if os.fork() == 0:
-        status = 1
-        try:
-            check()
-            status = 0
-        finally:
-            os._exit(status)
+    in_child(check)
     check()
-    assert os.wait()[1] == 0
 
 
 def another_copy_of_the_library(path: str) -> None:

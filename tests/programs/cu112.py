@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import traceback
-from typing import Any, Callable
+from typing import Any
 
 import gluon_syncbn
 import mxnet as mx
@@ -22,15 +21,8 @@ from tests.cu112.faults import (
     require_that_it_works,
     struck_by,
 )
-from tests.support.either_mxnet import nd
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except mx.base.MXNetError as error:
-        return str(error)
-    return ""
+from tests.support.either_mxnet import error_of, nd
+from tests.support.processes import in_child
 
 
 def memory_is_refused_once() -> None:
@@ -141,20 +133,6 @@ def sums_that_are_under_way() -> None:
     except AssertionError:
         print("wrong", flush=True)
     os._exit(0)
-
-
-def in_child(body: Callable[[], Any]) -> None:
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            body()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def train(device: str) -> None:

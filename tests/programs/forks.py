@@ -21,6 +21,7 @@ from mxnet.gluon import nn
 
 from tests.programs.two_devices import contexts, make_layer, train
 from tests.support.either_mxnet import nd
+from tests.support.processes import in_child
 from tests.support.step import MODES
 
 layer = make_layer()
@@ -178,17 +179,16 @@ def drop_step() -> None:
 
 
 def before_and_after_the_first_step() -> None:
+    def child() -> None:
+        assert gluon_syncbn.get_timeout() == 77
+        train(layer)
+        gluon_syncbn.set_timeout(0.3)
+        with pytest.raises(MXNetError, match="forward waited"):
+            train(layer, contexts[:1])
+
     gluon_syncbn.set_timeout(77)
     for _ in range(2):
-        child = os.fork()
-        if child == 0:
-            assert gluon_syncbn.get_timeout() == 77
-            train(layer)
-            gluon_syncbn.set_timeout(0.3)
-            with pytest.raises(MXNetError, match="forward waited"):
-                train(layer, contexts[:1])
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        in_child(child)
         train(layer)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from tests.support.either_mxnet import nd
+from tests.support.either_mxnet import error_of, nd
 from tests.support.step import MODES
 
 try:
@@ -77,10 +77,10 @@ def mistakes() -> None:
     threading.excepthook = lambda args: errors.append(str(args.exc_value))
 
     def end_with_an_error(mistake: Callable[[], Any], *words: str) -> None:
-        error = _error_of(mistake) or errors.pop()
+        error = error_of(mistake) or errors.pop()
         for each in ("no thread of the program can make the missing calls", *words):
             assert each in error, (each, error)
-        _error_of(mx.nd.waitall)  # of the other passes of the step
+        error_of(mx.nd.waitall)  # of the other passes of the step
         whole_step()
 
     end_with_an_error(thread_that_died)
@@ -101,15 +101,7 @@ def mistakes() -> None:
     pool.terminate()
     del bar
     # This handler runs before that of the library.
-    atexit.register(lambda: print(_error_of(call(0).asnumpy)))
-
-
-def _error_of(read: Callable[[], Any]) -> str:
-    try:
-        read()
-    except mx.base.MXNetError as error:
-        return str(error)
-    return ""
+    atexit.register(lambda: print(error_of(call(0).asnumpy)))
 
 
 class _Slow(mx.operator.CustomOp):
@@ -196,7 +188,7 @@ def interrupted() -> None:
         read_inside_the_loop()
     except KeyboardInterrupt:
         print("KeyboardInterrupt")
-    print(_error_of(mx.nd.waitall))
+    print(error_of(mx.nd.waitall))
     whole_step()
 
 

@@ -17,3 +17,7 @@ def compare(symbol_file: str, params_file: str, folder: str) -> None:
     out = net(array(np.load(Path(folder, "x.npy")))).asnumpy()
     np.testing.assert_allclose(out, np.load(Path(folder, "y.npy")), rtol=1e-4, atol=1e-5)
     assert "gluon_syncbn" not in sys.modules
+
+
+if __name__ == "__main__":
+    compare(*sys.argv[1:])

@@ -122,6 +122,15 @@ def reset_ctx(net: gluon.Block, contexts: list) -> None:
         parameter.reset_ctx(contexts)
 
 
+def error_of(call: Callable[[], Any]) -> str:
+    """Return the message of MXNet's error, or "" if there is none."""
+    try:
+        call()
+    except mx.base.MXNetError as error:
+        return str(error)
+    return ""
+
+
 def on_a_thread(function: Callable[[], Any]) -> Any:
     """Return the result of `function` on a thread that lives for this call."""
     results = []

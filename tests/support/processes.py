@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from gluon_syncbn.cpu_contexts import SETTINGS
 
@@ -50,6 +51,21 @@ def run_program(name: str, *arguments: object, **options: Any) -> subprocess.Com
     module, _, _ = name.partition(".")
     program = f"from tests.programs import {module}; {name}(*{arguments!r})"
     return run_python(program, **options)
+
+
+def in_child(body: Callable[[], Any]) -> None:
+    """Fork, and expect the child to do this without an error."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            body()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def shell_function(script: str, name: str) -> str:
