@@ -14,8 +14,8 @@
 #   PYTHON              the interpreter that makes .venv (default: the first of python3, python3.11,
 #                       ..., python3.8 that is a Python 3.8 to 3.11)
 #   GLUON_SYNCBN_MXNET  the MXNet to install: cpu, cu112, or cu112-toolkit without the libraries of
-#                       CUDA 11. The default is cpu if there is no NVIDIA driver, cu112-toolkit if
-#                       the system has all of these libraries, and cu112 otherwise.
+#                       CUDA 11, for a system that has them. The default is cu112 if there is an
+#                       NVIDIA driver, and cpu otherwise.
 #   CUDACXX             the nvcc for Horovod's own kernels (scripts/install_horovod.sh)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -97,40 +97,6 @@ system_packages() {
       apt-get install -q -y --no-install-recommends "$@"
 }
 
-# Prints those of the shared libraries "$@" that do not load.
-missing_libraries() {
-  "$venv/bin/python" - "$@" <<'END'
-import ctypes, sys
-
-for library in sys.argv[1:]:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        print(library)
-END
-}
-
-choose_mxnet() {
-  local missing
-  case "${GLUON_SYNCBN_MXNET:-}" in
-    cpu | cu112 | cu112-toolkit)
-      mxnet="$GLUON_SYNCBN_MXNET"
-      return
-      ;;
-    "") ;;
-    *) die "GLUON_SYNCBN_MXNET is '$GLUON_SYNCBN_MXNET': expected cpu, cu112 or cu112-toolkit" ;;
-  esac
-  mxnet=cpu
-  if [[ -n "$(missing_libraries libcuda.so.1)" || "$(uname -m)" != x86_64 ]]; then
-    return
-  fi
-  # The libraries to which libmxnet.so of mxnet-cu112 is linked.
-  missing="$(missing_libraries libcudart.so.11.0 libcudnn.so.8 libnccl.so.2 libcublas.so.11 \
-    libcufft.so.10 libcurand.so.10 libcusolver.so.11 libnvrtc.so.11.2 libnvToolsExt.so.1)"
-  mxnet=cu112-toolkit
-  if [[ -n "$missing" ]]; then mxnet=cu112; fi
-}
-
 stamped() { [[ "$(cat "$state/$1" 2>/dev/null)" == "$2" ]]; }
 
 ## The environment
@@ -148,7 +114,16 @@ version="$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:
 
 ## What to install
 
-choose_mxnet
+mxnet="${GLUON_SYNCBN_MXNET:-}"
+has_driver() { "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; }
+if [[ -z "$mxnet" ]]; then
+  mxnet=cpu
+  if [[ "$(uname -m)" == x86_64 ]] && has_driver; then mxnet=cu112; fi
+fi
+case "$mxnet" in
+  cpu | cu112 | cu112-toolkit) ;;
+  *) die "GLUON_SYNCBN_MXNET is '$mxnet': expected cpu, cu112 or cu112-toolkit" ;;
+esac
 extras="$mxnet,demo"
 # The tools of the tests stay in .venv even if this run does not ask for them.
 if ((want_test)) || [[ -e "$state/test" ]]; then
@@ -182,7 +157,7 @@ logged build "${library%/*}" gluon_syncbn ${warnings[@]+"${warnings[@]}"}
 
 if ! stamped dependencies "$dependencies"; then
   # One call installs all packages, so that pip sees all constraints on NumPy.
-  logged env CMAKE_ARGS="-DGLUON_SYNCBN_PREBUILT=$library" "${pip[@]}" install \
+  logged env GLUON_SYNCBN_PREBUILT="$library" "${pip[@]}" install \
     $(pins_for python) --editable ".[$extras]"
   # pip may have replaced a library that MXNet loads. An import shows whether all still load.
   logged "$venv/bin/python" -W ignore -c 'import gluon_syncbn'
