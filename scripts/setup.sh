@@ -131,7 +131,6 @@ if ((want_test)) || [[ -e "$state/test" ]]; then
 fi
 
 dependencies="$version $extras $(cat pyproject.toml setup.py gluon_syncbn/_version.py scripts/constraints.txt)"
-library="$root/build/native-plain/libgluon_syncbn.so"
 
 ## Installing
 
@@ -139,7 +138,15 @@ library="$root/build/native-plain/libgluon_syncbn.so"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
   die "no C++ compiler found (Debian: apt-get install g++)"
-if ! stamped dependencies "$dependencies"; then
+# The tests build in this folder too, and treat warnings as errors.
+build_library() {
+  local warnings=()
+  if ((want_test)); then warnings=(-DGLUON_SYNCBN_WERROR=ON); fi
+  logged build build/native-plain gluon_syncbn ${warnings[@]+"${warnings[@]}"}
+  logged cmake --install build/native-plain --prefix .
+}
+
+install_all() {
   say "installing gluon_syncbn and its dependencies [$extras]; this can take minutes"
   rm -f "$state/dependencies"
   # An earlier pip cannot install this project in place.
@@ -148,23 +155,18 @@ if ! stamped dependencies "$dependencies"; then
   if ! stamped mxnet "$mxnet"; then
     logged "${pip[@]}" uninstall -q -y mxnet mxnet-cu112
   fi
-fi
-
-# The tests build in this folder too, and treat warnings as errors.
-warnings=()
-if ((want_test)); then warnings=(-DGLUON_SYNCBN_WERROR=ON); fi
-logged build "${library%/*}" gluon_syncbn ${warnings[@]+"${warnings[@]}"}
-
-if ! stamped dependencies "$dependencies"; then
+  build_library &
   # One call installs all packages, so that pip sees all constraints on NumPy.
-  logged env GLUON_SYNCBN_PREBUILT="$library" "${pip[@]}" install \
-    $(pins_for python) --editable ".[$extras]"
+  logged env GLUON_SYNCBN_WITHOUT_LIBRARY=1 "${pip[@]}" install $(pins_for python) \
+    --editable ".[$extras]"
+  wait $!
   # pip may have replaced a library that MXNet loads. An import shows whether all still load.
   logged "$venv/bin/python" -W ignore -c 'import gluon_syncbn'
   printf '%s\n' "$mxnet" >"$state/mxnet"
   printf '%s\n' "$dependencies" >"$state/dependencies"
-fi
-logged cmake --install "${library%/*}" --prefix .
+}
+
+if stamped dependencies "$dependencies"; then build_library; else install_all; fi
 
 if ((want_test)); then
   touch "$state/test"
