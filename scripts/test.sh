@@ -108,7 +108,7 @@ python() {
 # Runs the tests on MXNet 2, in .venv-mxnet2, with the same native library.
 mxnet2() {
   printf '\ntest: Python tests on MXNet 2\n'
-  PYTHON=python environment .venv-mxnet2 --requirement scripts/requirements-mxnet2.txt
+  PYTHON=.venv/bin/python environment .venv-mxnet2 --requirement scripts/requirements-mxnet2.txt
   # Tests that ask for Module, GluonCV and the like skip themselves.
   # MXNET2_PACKAGES: scripts/others.sh puts the Python package of a fork there.
   PYTHONPATH="$PWD${MXNET2_PACKAGES:+:$MXNET2_PACKAGES}" .venv-mxnet2/bin/python -m pytest \
