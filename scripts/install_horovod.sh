@@ -6,8 +6,8 @@
 #
 # Environment:
 #   CUDACXX  the nvcc for Horovod's own kernels, which it has only with MXNet for CUDA. The default is
-#            nvcc in PATH, /usr/local/cuda/bin/nvcc, or 13.0 of Python's packages. The code of 13.0
-#            needs the NVIDIA driver 580.65.06 or later.
+#            nvcc in PATH, /usr/local/cuda/bin/nvcc, or 13.0 of Python's packages, which an empty
+#            CUDACXX demands. The code of 13.0 needs the NVIDIA driver 580.65.06 or later.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,7 +27,7 @@ rm -f "$venv/horovod"
 "${pip[@]}" $(pins_for python) 'setuptools<70' wheel 'cmake>=3.20' cloudpickle psutil pybind11 pyyaml
 
 if [[ "$mxnet" == mxnet_cu112* ]]; then
-  CUDACXX="${CUDACXX:-$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)}"
+  CUDACXX="${CUDACXX-$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)}"
   if [[ -z "$CUDACXX" ]]; then
     # CUDA 13.0 is the earliest whose nvcc is in Python's packages.
     "${pip[@]}" --no-deps nvidia-cuda-{nvcc,crt}==13.0.88 nvidia-nvvm==13.0.88 \
