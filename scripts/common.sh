@@ -16,10 +16,11 @@ in_processes=(--numprocesses 3 --dist loadfile --max-worker-restart 0)
 build() {
   mkdir -p "$1"
   (
-    flock 8 # Another process may build there.
-    cmake -S . -B "$1" -G Ninja --log-level=WARNING \
-      -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" "${@:3}" && cmake --build "$1" --target "$2"
-  ) >"$1.log" 2>&1 </dev/null 8>"$1.lock" || { cat "$1.log" && return 1; }
+    flock 8 # Another process may build there, and write the log.
+    { cmake -S . -B "$1" -G Ninja --log-level=WARNING \
+      -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" "${@:3}" && cmake --build "$1" --target "$2"; } \
+      >"$1.log" 2>&1 </dev/null || { cat "$1.log" && exit 1; }
+  ) 8>"$1.lock"
 }
 
 # environment FOLDER ARGUMENT_OF_PIP...: makes a virtual environment with these packages, unless it is
@@ -29,7 +30,9 @@ environment() {
   for argument in "${@:2}"; do
     if [[ -f "$argument" ]]; then wanted+=" $(cat "$argument")"; fi
   done
-  if [[ "$(cat "$folder/installed" 2>/dev/null)" == "$wanted" ]]; then return; fi
+  if [[ "$(cat "$folder/installed" 2>/dev/null)" == "$wanted" ]] && "$folder/bin/python" -c ''; then
+    return
+  fi
   "${PYTHON:-python3}" -m venv --clear "$folder"
   "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "${@:2}"
   printf '%s\n' "$wanted" >"$folder/installed"
@@ -42,16 +45,13 @@ pins_for() {
   fi
 }
 
-# at_fixed_addresses COMMAND...: the thread sanitizer of older compilers does not start if the kernel
-# randomizes more bits of addresses than this sanitizer expects.
-at_fixed_addresses() {
+# Prints the command that starts programs at fixed addresses, if it is permitted. The thread sanitizer of
+# older compilers does not start if the kernel randomizes more bits of addresses than it expects.
+fixed_addresses() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then
-    setarch "$(uname -m)" -R "$@"
-    return
-  fi
-  if (($(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0) > 28)); then
+    echo "setarch $(uname -m) -R"
+  elif (($(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0) > 28)); then
     echo "test: note: 'setarch -R' is not permitted here; should the thread sanitizer stop with" \
-      "'unexpected memory mapping', lower vm.mmap_rnd_bits to 28"
+      "'unexpected memory mapping', lower vm.mmap_rnd_bits to 28" >&2
   fi
-  "$@"
 }

@@ -20,7 +20,8 @@ with_mpi=WITHOUT_MPI
 if command -v mpicxx && command -v mpirun; then with_mpi=WITH_MPI; fi >/dev/null
 mxnet="$(cd "$packages" && echo mxnet*.dist-info)"
 wanted="$mxnet $with_mpi $(cat scripts/install_horovod.sh)"
-if [[ "$(cat "$venv/horovod" 2>/dev/null)" == "$wanted" ]]; then exit; fi
+if [[ "$(cat "$venv/horovod" 2>/dev/null)" == "$wanted" ]] &&
+  python -W ignore -c 'import horovod.mxnet'; then exit; fi
 rm -f "$venv/horovod"
 
 # Horovod has no wheels, and does not build with a later setuptools.

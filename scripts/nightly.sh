@@ -28,7 +28,7 @@ part() { # NAME COMMAND
 options=(-DGLUON_SYNCBN_BUILD_TESTS=ON -DCMAKE_BUILD_TYPE=Debug)
 build build/native-thread native_tests "${options[@]}" -DGLUON_SYNCBN_SANITIZE=thread
 build build/native-address mxnet_tests "${options[@]}" -DGLUON_SYNCBN_SANITIZE=address
-drawn="TEST_SEED=$seed TEST_CASES=33334 at_fixed_addresses build/native-thread/native_tests"
+drawn="TEST_SEED=$seed TEST_CASES=33334 $(fixed_addresses) build/native-thread/native_tests"
 pytest="pytest -q ${in_processes[*]}"
 for kind in every same whatever; do
   part "schedules-$kind" "$drawn '--test-case=schedules: *$kind*'" &  # in parallel, because they mostly sleep

@@ -54,7 +54,7 @@ build_and_run() {
   printf '\ntest: native tests, build/native-%s\n' "$1"
   build "build/native-$1" "$2" -DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_WERROR=ON "${@:3}"
   # Runs more tests at a time than there are cores, because they often wait.
-  at_fixed_addresses ctest --test-dir "build/native-$1" --parallel "$((2 * $(nproc)))" \
+  $(fixed_addresses) ctest --test-dir "build/native-$1" --parallel "$((2 * $(nproc)))" \
     --output-on-failure --no-tests=error
 }
 
