@@ -5,8 +5,13 @@ The import registers the operator ``SyncBatchNorm`` with MXNet. Exported network
 """
 
 import os as _os
+import sys as _sys
 
 from . import nvidia_libraries as _nvidia_libraries
+from . import options as _options
+
+if _options.is_command():
+    _options.parse(*_sys.argv[1:])  # --help, --version and mistakes, before MXNet takes seconds
 
 try:
     try:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a site of the documentation in build/docs/site: README.md, CONTRIBUTING.md, CHANGELOG.md and
-# docs/. Fails on a wrong link. A browser can open build/docs/site/index.html without a server.
+# Makes a site of the documentation in build/docs/site: docs/, CONTRIBUTING.md and CHANGELOG.md. Fails
+# on a wrong link. A browser can open build/docs/site/index.html without a server.
 #
 #   scripts/docs.sh [--serve]
 #
@@ -26,9 +26,9 @@ environment "$folder/venv" "${pins[@]}"
 rm -rf "$folder/pages"
 cp -r docs "$folder/pages"
 # These pages lie above docs/ in the repository, but beside its pages on the site.
-for page in README:index CONTRIBUTING:contributing CHANGELOG:changelog; do
-  sed -e 's#](docs/#](#g' -e 's#](CONTRIBUTING.md#](contributing.md#g' \
-    -e 's#](CHANGELOG.md#](changelog.md#g' -e 's#](examples/README.md#](examples.md#g' "${page%%:*}.md" >"$folder/pages/${page##*:}.md"
+for page in CONTRIBUTING:contributing CHANGELOG:changelog; do
+  sed -e 's#](docs/#](#g' -e 's#](CHANGELOG.md#](changelog.md#g' -e 's#](examples/README.md#](examples.md#g' \
+    "${page%%:*}.md" >"$folder/pages/${page##*:}.md"
 done
 mkdir "$folder/pages/examples"
 cp examples/*.py examples/*.ipynb examples/Dockerfile.* "$folder/pages/examples"
@@ -36,5 +36,5 @@ sed -E -e 's#\]\(\.\./docs/#](#g' -e 's#\]\(([a-z_]+\.(py|ipynb)|Dockerfile\.[a-
   examples/README.md >"$folder/pages/examples.md"
 # Readers in the repository need these words.
 sed -i 's#The site that `bash scripts/docs.sh` builds shows the docstrings here. In#In#' "$folder/pages/api.md"
-sed -i 's#](\(\.\./\)\.\./README.md#](\1index.md#g' "$folder"/pages/*/*.md
+sed -i 's#](\.\./examples/README.md#](examples.md#g' "$folder"/pages/*.md
 NO_MKDOCS_2_WARNING=1 exec "$folder/venv/bin/mkdocs" "${command[@]}" --config-file mkdocs.yml

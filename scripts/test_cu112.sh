@@ -91,5 +91,5 @@ python -m pytest "${in_processes[@]}" "$@" \
   tests/cu112 tests/layer/test_{parity,modes,faults,groups,operator,block}.py \
   tests/layer/test_{cumulative_average,activation,inplace}.py \
   tests/layer/test_life.py::test_exit_{does_not_hide_errors,with_a_round_pending} \
-  tests/layer/test_mixed_precision.py::test_amp_with_its_default_lists \
+  tests/layer/test_mixed_precision.py::test_amp_{with_its_default_lists,skips_an_overflow} \
   tests/gpu/test_gpu.py "${left_out[@]/#/--deselect=}"

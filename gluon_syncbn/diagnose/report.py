@@ -14,6 +14,7 @@ from typing import Iterator
 
 from .. import nvidia_libraries
 from .._version import __version__
+from ..options import is_command
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -89,17 +90,12 @@ def explain(error: Exception) -> str:
                 " This command adds MXNet 1.9.1, and a NumPy for it, to the installed package: "
                 "pip install 'gluon_syncbn[cpu]' (or cu112, or mxnet2)"
             )
-    if sys.version_info >= (3, 12):
-        advice = (
-            f" This is Python {'.'.join(map(str, sys.version_info[:2]))}, and the packages of "
-            "MXNet on PyPI work with Python 3.8 to 3.11: install gluon_syncbn for such a Python"
-        )
     return reason + advice
 
 
 def failed_import(error: Exception) -> BaseException:
     """Return `error`, or on the command line an exit without a traceback, after the facts."""
-    if sys.argv[0] != "-m" and Path(sys.argv[0]).name != "gluon-syncbn":
+    if not is_command():
         return error
     if sys.argv[1:2] == ["diagnose"]:
         for name, value in _facts_without_import():

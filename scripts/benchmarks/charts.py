@@ -18,6 +18,7 @@ CHARTS = {
     "op": ("layer.png", "One layer, forward and backward, on two contexts"),
     "net": ("step.png", "A training step of FCN-ResNet50 on two contexts"),
 }
+LENGTHS = "length of a bar: time divided by BatchNorm's"
 CASES_SHOWN = 3
 
 Medians = Dict[Tuple[str, str], Dict[str, float]]  # by benchmark and case, and then by method
@@ -82,7 +83,7 @@ def draw(folder: Path, found: Medians) -> list[Path]:
         if not shown:
             continue
         # Large letters and an opaque ground: pages show it 400 pixels wide, and some are dark.
-        figure, ax = plt.subplots(figsize=(6.4, 1.4 + 1.35 * len(shown)), facecolor="white")
+        figure, ax = plt.subplots(figsize=(6.4, 1.65 + 1.35 * len(shown)), facecolor="white")
         longest = max(max(bars[case]) / bars[case][1] for case in shown)
         for i, (label, colour, _) in enumerate(BARS):
             places = [3.9 * row + i for row in range(len(shown))]
@@ -97,7 +98,7 @@ def draw(folder: Path, found: Medians) -> list[Path]:
             ax.text(0, 3.9 * row - 0.62, case, fontsize=13, fontweight="bold")
         ax.set_xlim(0, 1.2 * longest)
         ax.set_ylim(3.9 * len(shown) - 1.2, -1.5)
-        ax.set_title(title, fontsize=14, loc="left")
+        ax.set_title(f"{title}\n{LENGTHS}", fontsize=14, loc="left")
         ax.axis("off")
         figure.legend(
             *ax.get_legend_handles_labels(), loc="lower left", fontsize=12, frameon=False, ncols=1

@@ -15,7 +15,7 @@ from tests.docs.test_snippets import PAGES, inline
 from tests.support.processes import ROOT
 
 ENTRY = re.compile(r"^::: gluon_syncbn\.(\S+)$", flags=re.MULTILINE)
-README_TABLE = re.compile(r"^\| `(gluon_syncbn\.[^`]+\))` \|", flags=re.MULTILINE)
+TABLE = re.compile(r"^\| `(gluon_syncbn\.[^`]+\))` \|", flags=re.MULTILINE)
 
 
 def call_of(code: str) -> ast.Call:
@@ -46,8 +46,8 @@ def test_the_page_has_everything_that_is_exported_once():
     assert len(set(entries)) == len(entries)
 
 
-def test_the_signatures_of_the_readme():
-    shown = README_TABLE.findall((ROOT / "README.md").read_text())
+def test_the_signatures_of_the_table():
+    shown = TABLE.findall((ROOT / "docs" / "api.md").read_text())
     assert len(shown) > 8
     for signature in shown:
         call = call_of(signature)

@@ -30,6 +30,11 @@ def test_amp_with_its_default_lists():
     run_program("mixed_precision.default_lists")
 
 
+@only_1  # the casts of MXNet 2 begin with operators of mx.np
+def test_amp_skips_an_overflow():
+    run_program("mixed_precision.skip_an_overflow")
+
+
 @only_1  # MXNet 2.0.0b1 looks for the names of parameters in a graph of ids, and fails
 def test_convert_hybrid_block():
     run_program("mixed_precision.convert_hybrid_block")

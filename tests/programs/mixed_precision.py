@@ -79,6 +79,48 @@ def train_in_both_modes() -> None:
     train(True)
 
 
+def skip_an_overflow() -> None:
+    """A step with gradients that float16 does not hold leaves the parameters; the next one trains."""
+    amp.init(target_precision_ops=["relu"], fp32_ops=gluon_syncbn.amp_fp32_ops())
+    for hybridized in (False, True):
+        net = nn.HybridSequential()
+        net.add(nn.HybridLambda("relu"), gluon_syncbn.SyncBatchNorm(in_channels=3))
+        net.initialize(ctx=contexts)
+        net.hybridize(hybridized)
+        options = {"learning_rate": 0.1}
+        trainer = gluon.Trainer(net.collect_params(), "sgd", options, update_on_kvstore=False)
+        amp.init_trainer(trainer)
+        scaler = trainer._amp_loss_scaler
+
+        def step(factor: float, net=net, trainer=trainer) -> list[np.ndarray]:
+            with autograd.record():
+                outs = [net(x) for x in data]
+                losses = [out.astype("float32").square() * factor for out in outs]
+                with amp.scale_loss(losses, trainer) as scaled:
+                    autograd.backward(scaled)
+            trainer.step(1)
+            return [out.asnumpy() for out in outs]
+
+        out = np.concatenate(step(1 / 4096))
+        assert out.dtype == np.float16
+        x = np.maximum(np.concatenate([x.asnumpy() for x in data]), 0).astype("float16")
+        zeros, ones = np.zeros(3), np.ones(3)
+        expected = batch_norm(x, 2 / 4096 * out.astype("float64"), ones, zeros, zeros, ones)
+        assert relative_error(out, expected.out) < 2**-10
+        gamma = net[1].gamma.list_data()
+        change = np.abs(0.1 * expected.dgamma).max()
+        assert np.abs(gamma[1].asnumpy() - (1 - 0.1 * expected.dgamma)).max() < 1e-2 * change
+
+        before, scale = gamma[0].asnumpy(), scaler.loss_scale
+        step(1.0)  # 2**17 times the output
+        assert np.array_equal(gamma[0].asnumpy(), before)
+        step(1 / 4096)
+        assert scaler._next_loss_scale == scale / 2
+        assert np.isfinite(gamma[0].asnumpy()).all()
+        assert not np.array_equal(gamma[0].asnumpy(), before)
+        np.testing.assert_array_equal(*[array.asnumpy() for array in gamma])
+
+
 def default_lists() -> None:
     amp.init()
     layer = make_layer()

@@ -30,6 +30,7 @@ Task expression(const Launch& launch);   ///< of mshadow
 Task random(const Launch& launch);
 Task sgd(const Launch& launch);
 Task split(const Launch& launch);
+Task all_finite(const Launch& launch);
 
 /// A function of numbers, by MXNet's name for it; empty where it is not known.
 using Operator = std::function<double(const double*)>;

@@ -36,7 +36,7 @@ Task task_of(const void* function, void** arguments) {
   Function& found = functions().all.at(function);
   if (!found.name) found.name = parse_name(found.mangled);
   const Launch launch{*found.name, arguments};
-  for (const auto form : {sgd, elementwise, expression, random, split}) {
+  for (const auto form : {sgd, elementwise, expression, random, split, all_finite}) {
     if (Task task = form(launch)) return task;
   }
   die("MXNet's kernel is not imitated: " + readable(found.mangled));
