@@ -35,6 +35,6 @@ except FailedLiveProcessError as error:
     else:
         reason = (
             "gluon_syncbn needs a C++ compiler, and there is none here. Install g++ (Debian and "
-            "Ubuntu: apt-get install g++), or a wheel from another machine (README.md, Install)"
+            "Ubuntu: apt-get install g++), or a wheel from another machine (docs/gpu.md, The wheel)"
         )
     raise SystemExit(f"error: {reason}") from None

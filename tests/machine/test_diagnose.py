@@ -173,6 +173,7 @@ def test_help_version_and_mistakes_need_no_mxnet(tmp_path, command, arguments):
     assert said.startswith(("gluon_syncbn ", "usage: ")), said
     assert end.returncode == (2 if arguments == "export" else 0)
 
+
 def test_options_of_another_module_are_its_own(tmp_path):
     (tmp_path / "training.py").write_text("import gluon_syncbn, sys; print(sys.argv)")
     command = [sys.executable, "-m", "training", "--version"]

@@ -80,7 +80,7 @@ def train_in_both_modes() -> None:
 
 
 def skip_an_overflow() -> None:
-    """A step with gradients that float16 does not hold leaves the parameters; the next one trains."""
+    """A step whose gradients overflow leaves the parameters; the next one trains."""
     amp.init(target_precision_ops=["relu"], fp32_ops=gluon_syncbn.amp_fp32_ops())
     for hybridized in (False, True):
         net = nn.HybridSequential()
