@@ -18,9 +18,9 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         usage="%(prog)s [-h] [--convert] [--num-devices N] (SCRIPT | -m MODULE) [ARGUMENT ...]",
-        help="run a script with SyncBatchNorm in the place of MXNet's own",
-        description="Run a script as Python does, with gluon_syncbn.SyncBatchNorm in the place of "
-        "MXNet's own, from wherever the script imports it. At the end, print which layers "
+        help="run a script with this SyncBatchNorm instead of MXNet's",
+        description="Run a script as Python does, with gluon_syncbn.SyncBatchNorm instead of "
+        "MXNet's own. Options of the script come after the script. At the end, print which layers "
         "synchronized which devices.",
     )
     parser.add_argument(
