@@ -47,8 +47,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
 
     ``layer(x)`` is ``act(norm(x))`` and ``layer(x, shortcut)`` is ``act(norm(x) + shortcut)``, in
     one pass over memory. Without `activation`, ``act`` is the identity. `shortcut` has the shape,
-    dtype and context of `x`. To a hybridized layer, pass `shortcut` in every
-    call or in none.
+    dtype and context of `x`. To a hybridized layer, pass `shortcut` in every call or in none.
 
     With `inplace`, backward recovers the normalized values from the output [4]_, so that MXNet can
     free the input after the forward pass. Parameters keep their meaning. Backward raises an error

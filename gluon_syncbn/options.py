@@ -40,7 +40,8 @@ def parse(*arguments: str) -> argparse.Namespace:
         "diagnose",
         help="print versions, the native library and settings, and run a self-test",
         description="Print versions, the native library and its build, and the settings for CPU "
-        "contexts. Then train one step on two contexts. Exits with 1 if that fails.",
+        "contexts. Then train one step on two CPU contexts and on all GPUs. Exits with 1 if that "
+        "fails.",
     )
     export = commands.add_parser(
         "export",
