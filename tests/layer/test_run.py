@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.either_mxnet import IS_2, only_1
 from tests.support.oracle import Expected, batch_norm, relative_error
-from tests.support.processes import ROOT, clean_environment
+from tests.support.processes import ROOT, clean_environment, run_interpreter
 
 RUN = ("-m", "gluon_syncbn", "run")
 
@@ -26,16 +26,8 @@ def python(
     folder: Path, *arguments: str, stdin: str = "", PYTHONPATH: str = str(ROOT)
 ) -> subprocess.CompletedProcess:
     """Run Python in `folder` with the package importable."""
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", *arguments],
-        env={**clean_environment(), "PYTHONPATH": PYTHONPATH},
-        cwd=folder,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    options = {"status": None, "stdin": stdin, "timeout": 120, "folder": folder}
+    return run_interpreter("-W", "ignore", *arguments, PYTHONPATH=PYTHONPATH, **options)
 
 
 def program_path(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ from gluon_syncbn.diagnose import self_test
 from gluon_syncbn.mxnet_versions import IS_2, ONEDNN
 
 from tests.machine.test_nvidia_libraries import Machine
-from tests.support.processes import ROOT, clean_environment, run_python
+from tests.support.processes import run_interpreter, run_python
 
 DIAGNOSE = "import sys; from gluon_syncbn.__main__ import main; sys.exit(main(['diagnose']))"
 # For the processes of the self-tests too. MXNet for CUDA would be asked in another way.
@@ -160,25 +159,17 @@ sys.exit(main())
 @pytest.mark.parametrize("command", [["-c", SCRIPT], ["-m", "gluon_syncbn"]], ids=["script", "-m"])
 def test_help_version_and_mistakes_need_no_mxnet(tmp_path, command, arguments):
     (tmp_path / "mxnet.py").write_text("raise ImportError('imported')")
-    environment = {**clean_environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    end = subprocess.run(
-        [sys.executable, *command, *arguments.split()],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    status = 2 if arguments == "export" else 0
+    command = [*command, *arguments.split()]
+    end = run_interpreter(*command, status=status, PYTHONPATH=str(tmp_path))
     said = end.stdout + end.stderr
     assert said.startswith(("gluon_syncbn ", "usage: ")), said
-    assert end.returncode == (2 if arguments == "export" else 0)
 
 
 def test_options_of_another_module_are_its_own(tmp_path):
     (tmp_path / "training.py").write_text("import gluon_syncbn, sys; print(sys.argv)")
-    command = [sys.executable, "-m", "training", "--version"]
-    environment = {**clean_environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    assert "'--version']" in subprocess.check_output(command, env=environment, text=True)
+    end = run_interpreter("-m", "training", "--version", PYTHONPATH=str(tmp_path))
+    assert "'--version']" in end.stdout
 
 
 ADDS = (

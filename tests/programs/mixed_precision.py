@@ -30,6 +30,16 @@ def make() -> nn.HybridSequential:
     return net
 
 
+def backward(net: nn.HybridSequential, trainer: gluon.Trainer, factor: float = 1 / 4096) -> list:
+    """Call forward and backward, with the squares of the outputs as losses; return the outputs."""
+    with autograd.record():
+        outs = [net(x) for x in data]
+        wide = [out.astype("float32") for out in outs]
+        with amp.scale_loss([out * out * factor for out in wide], trainer) as scaled:
+            autograd.backward(scaled)
+    return outs
+
+
 def train(hybridized: bool) -> None:
     net = make()
     net.hybridize(hybridized)
@@ -38,11 +48,7 @@ def train(hybridized: bool) -> None:
     scale = trainer._amp_loss_scaler.loss_scale
     pooled = np.concatenate([net[1](net[0](x)).asnumpy() for x in data])
     before = net[0].weight.data(contexts[0]).asnumpy()
-    with autograd.record():
-        outs = [net(x) for x in data]
-        losses = [(out.astype("float32") ** 2).sum() / 4096 for out in outs]
-        with amp.scale_loss(losses, trainer) as scaled:
-            autograd.backward(scaled)
+    outs = backward(net, trainer)
     assert {np.dtype(out.dtype).name for out in outs} == {"float16"}, outs[0].dtype
     assert {p.dtype for p in net.collect_params().values()} <= {"float32", np.float32}
 
@@ -92,16 +98,8 @@ def skip_an_overflow() -> None:
         amp.init_trainer(trainer)
         scaler = trainer._amp_loss_scaler
 
-        def step(factor: float, net=net, trainer=trainer) -> list[np.ndarray]:
-            with autograd.record():
-                outs = [net(x) for x in data]
-                losses = [out.astype("float32").square() * factor for out in outs]
-                with amp.scale_loss(losses, trainer) as scaled:
-                    autograd.backward(scaled)
-            trainer.step(1)
-            return [out.asnumpy() for out in outs]
-
-        out = np.concatenate(step(1 / 4096))
+        out = np.concatenate([out.asnumpy() for out in backward(net, trainer)])
+        trainer.step(1)
         assert out.dtype == np.float16
         x = np.maximum(np.concatenate([x.asnumpy() for x in data]), 0).astype("float16")
         zeros, ones = np.zeros(3), np.ones(3)
@@ -112,9 +110,11 @@ def skip_an_overflow() -> None:
         assert np.abs(gamma[1].asnumpy() - (1 - 0.1 * expected.dgamma)).max() < 1e-2 * change
 
         before, scale = gamma[0].asnumpy(), scaler.loss_scale
-        step(1.0)  # 2**17 times the output
+        backward(net, trainer, 1.0)  # the gradient is 2**17 times the output
+        trainer.step(1)
         assert np.array_equal(gamma[0].asnumpy(), before)
-        step(1 / 4096)
+        backward(net, trainer)
+        trainer.step(1)
         assert scaler._next_loss_scale == scale / 2
         assert np.isfinite(gamma[0].asnumpy()).all()
         assert not np.array_equal(gamma[0].asnumpy(), before)

@@ -10,7 +10,7 @@ import pytest
 
 import demo
 from aerial.scenes import CLASSES, make_scenes
-from tests.support.processes import ROOT, clean_environment
+from tests.support.processes import ROOT, run_interpreter
 
 SMALL = ("--steps", "2", "--scenes", "80", "--devices", "2")
 
@@ -22,10 +22,8 @@ def folder(tmp_path_factory):
 
 
 def run_demo(folder, *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "scripts" / "demo.py"), "--out", str(folder), *arguments]
-    return subprocess.run(
-        command, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False
-    )
+    program = str(ROOT / "scripts" / "demo.py")
+    return run_interpreter(program, "--out", str(folder), *arguments, status=None)
 
 
 def test_scenes_are_those_of_the_seed(folder):

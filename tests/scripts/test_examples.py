@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from gluon_syncbn.cpu_contexts import SETTINGS
 
 from tests.distributed.launch import start
-from tests.support.processes import ROOT, clean_environment
+from tests.support.processes import ROOT, run_interpreter
 
 EXAMPLES = ROOT / "examples"
 LONGEST = 150  # lines: an example is to be read and copied
@@ -22,17 +20,8 @@ PNG = b"\x89PNG"
 
 def run(name: str, *arguments: str, folder: Path) -> str:
     """Run an example in an empty folder; return what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", str(EXAMPLES / name), *arguments],
-        env={**clean_environment(), "PYTHONPATH": str(ROOT)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    command = ("-W", "ignore", str(EXAMPLES / name), *arguments)
+    return run_interpreter(*command, folder=folder, PYTHONPATH=str(ROOT)).stdout
 
 
 def test_examples_are_short_and_listed():

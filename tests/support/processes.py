@@ -20,27 +20,32 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in SETTINGS}
 
 
-def run_python(
-    program: str,
+def run_interpreter(
     *arguments: str,
-    status: int = 0,
+    status: int | None = 0,
     stdin: str | None = None,
     timeout: float = 300,
+    folder: Path = ROOT,
     **environment: str,
 ) -> subprocess.CompletedProcess:
-    """Run `program` in a clean environment and expect it to exit with `status`."""
+    """Run Python in a clean environment and expect it to exit with `status`; None is any."""
     result = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, *arguments],
         env={**clean_environment(), **environment},
-        cwd=ROOT,
+        cwd=folder,
         input=stdin,
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
     )
-    assert result.returncode == status, result.stdout + result.stderr
+    assert status in (None, result.returncode), result.stdout + result.stderr
     return result
+
+
+def run_python(program: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess:
+    """Run `program`, with the options of `run_interpreter`."""
+    return run_interpreter("-c", program, *arguments, **options)
 
 
 def run_program(name: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess:

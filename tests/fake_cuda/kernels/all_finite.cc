@@ -1,4 +1,4 @@
-// The check of mixed precision for overflows: MultiAllFiniteGPUKernel<type>(arrays, result)
+// The check of mixed precision for overflows: MultiAllFiniteGPUKernel<float>(arrays, result)
 
 #include <cmath>
 #include <cstddef>
@@ -9,13 +9,12 @@ namespace fake_cuda {
 namespace {
 
 /// The first argument, as it lies in memory.
-template <class T>
 struct Arrays {
   static constexpr int kMost = 200;
   int count;
   std::size_t max_size;
   std::size_t sizes[kMost];
-  T* arrays[kMost];
+  float* arrays[kMost];
 };
 
 }  // namespace
@@ -23,7 +22,7 @@ struct Arrays {
 Task all_finite(const Launch& launch) {
   if (launch.name.head != "MultiAllFiniteGPUKernel") return {};
   if (launch.name.arguments[0].head != "float") return {};
-  return [of = launch.argument<Arrays<float>>(0), result = launch.argument<float*>(1)] {
+  return [of = launch.argument<Arrays>(0), result = launch.argument<float*>(1)] {
     for (int k = 0; k < of.count; ++k) {
       for (std::size_t i = 0; i < of.sizes[k]; ++i) {
         if (!std::isfinite(of.arrays[k][i])) *result = 0;
