@@ -21,11 +21,14 @@ endfunction()
 
 # The driver, with the kernels of the library, which run on the CPU. Their sources take longest to
 # compile, and are fast enough with few optimizations.
-file(GLOB fake_driver CONFIGURE_DEPENDS "${fake_cuda_folder}/*.cc" "${fake_cuda_folder}/driver/*.cc")
+file(GLOB fake_driver CONFIGURE_DEPENDS "${fake_cuda_folder}/*.cc" "${fake_cuda_folder}/driver/*.cc"
+                                        "${fake_cuda_folder}/ptx/*.cc")
 file(GLOB emulation CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulation/*.cc")
 set_source_files_properties(${emulation} PROPERTIES COMPILE_OPTIONS -O1)
 add_fake_library(fake_cuda cuda .so.1 ${fake_driver} ${emulation})
 target_include_directories(fake_cuda PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/tests/native")
+set_source_files_properties("${fake_cuda_folder}/ptx/instructions.cc"
+                            PROPERTIES COMPILE_OPTIONS -frounding-math)
 target_link_libraries(fake_cuda PRIVATE ${CMAKE_DL_LIBS})
 target_link_options(fake_cuda PRIVATE "LINKER:--version-script=${fake_cuda_folder}/exports.map")
 set_target_properties(fake_cuda PROPERTIES LINK_DEPENDS "${fake_cuda_folder}/exports.map")

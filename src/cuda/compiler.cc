@@ -1,5 +1,7 @@
 #include "cuda/compiler.h"
 
+#include <locale.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -18,6 +20,18 @@ constexpr const char* kOptions[] = {"-std=c++17", "-default-device"};
 constexpr int kTegra[] = {53, 62, 72, 87, 101, 110};
 
 bool is_machine_code(const std::string& architecture) { return architecture.rfind("sm_", 0) == 0; }
+
+/// Keeps the locale of the calling thread, which NVRTC 11 and 12 change.
+class KeepsLocale {
+ public:
+  KeepsLocale() = default;
+  ~KeepsLocale() { uselocale(before_); }
+  KeepsLocale(const KeepsLocale&) = delete;
+  KeepsLocale& operator=(const KeepsLocale&) = delete;
+
+ private:
+  const locale_t before_ = uselocale(nullptr);
+};
 
 /// An NVRTC program, from its text to its code.
 class Program {
@@ -40,6 +54,7 @@ class Program {
   bool compile(const std::string& architecture) {
     const std::string option = "-arch=" + architecture;
     const char* const options[] = {option.c_str(), kOptions[0], kOptions[1]};
+    const KeepsLocale keeps_locale;
     return nvrtc().compile(program_, static_cast<int>(std::size(options)), options) == 0;
   }
   std::string log() const { return text(nvrtc().log_size, nvrtc().log).c_str(); }

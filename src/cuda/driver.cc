@@ -21,6 +21,8 @@ Driver open_driver() {
   if (!driver.name) driver.missing = std::string(kLibrary) + " has no " #full;
   GLUON_SYNCBN_DRIVER_CALLS(GLUON_SYNCBN_FIND)
 #undef GLUON_SYNCBN_FIND
+  driver.load_function =
+      reinterpret_cast<decltype(driver.load_function)>(dlsym(library, "cuFuncLoad"));
   return driver;
 }
 

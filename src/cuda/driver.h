@@ -29,7 +29,6 @@ enum Result {
 // Attributes and flags.
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
-constexpr int kRegisters = 4;
 constexpr unsigned kNonBlocking = 1;
 constexpr unsigned kDisableTiming = 2;
 constexpr unsigned kPortable = 1;
@@ -67,7 +66,6 @@ constexpr unsigned kDeviceMap = 2;
        CUstream_st* stream)                                                                     \
   CALL(cuModuleLoadData, load_module, CUmod_st** module, const void* code)                      \
   CALL(cuModuleGetFunction, function, CUfunc_st** function, CUmod_st* module, const char* name) \
-  CALL(cuFuncGetAttribute, function_attribute, int* value, int attribute, CUfunc_st* function)  \
   CALL(cuLaunchKernel, launch, CUfunc_st* function, unsigned grid_x, unsigned grid_y,           \
        unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,  \
        CUstream_st* stream, void** arguments, void** extra)
@@ -76,6 +74,8 @@ struct Driver {
 #define GLUON_SYNCBN_MEMBER(full, name, ...) int (*name)(__VA_ARGS__) = nullptr;
   GLUON_SYNCBN_DRIVER_CALLS(GLUON_SYNCBN_MEMBER)
 #undef GLUON_SYNCBN_MEMBER
+
+  int (*load_function)(CUfunc_st* function) = nullptr;  ///< null before CUDA 12.4
 
   std::string missing;  ///< why there is no driver; empty if there is one
 };

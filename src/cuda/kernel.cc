@@ -58,9 +58,8 @@ CUfunc_st* Kernel::load(int ordinal) {
   }
   CUfunc_st* found = nullptr;
   check(driver().function(&found, module, source_.name.c_str()), name_, ordinal);
-  // Loads it in fact. From CUDA 12.2 on, the driver may otherwise do so at the first launch.
-  int registers = 0;
-  check(driver().function_attribute(&registers, kRegisters, found), name_, ordinal);
+  // The driver may otherwise load it at the first launch.
+  if (driver().load_function) check(driver().load_function(found), name_, ordinal);
   // If another thread has loaded it meanwhile, either will do.
   return function = found;
 }

@@ -31,6 +31,7 @@ struct Table {
       {"LOST", &settings.lost},
       {"IGNORE_EVENT_SYNCHRONIZE", &settings.ignore_event_synchronize},
       {"IGNORE_STREAM_SYNCHRONIZE", &settings.ignore_stream_synchronize},
+      {"IGNORE_BARRIERS", &settings.ignore_barriers},
   };
 
   Table() {

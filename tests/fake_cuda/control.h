@@ -33,6 +33,7 @@ struct Settings {
   // Ways to be no CUDA at all, to see that tests notice.
   Setting ignore_event_synchronize{0};
   Setting ignore_stream_synchronize{0};
+  Setting ignore_barriers{0};  ///< of kernels in PTX
 };
 Settings& settings();
 

@@ -1,4 +1,4 @@
-"""The code that NVRTC makes of all kernels: accesses of 16 bytes, loads that overlap, no spills.
+"""The code that NVRTC makes of all kernels: results, accesses of 16 bytes, no races, no spills.
 
 The compiler splits an access silently if it does not see the alignment of the data any more, and
 then every other test passes, at a fraction of the bandwidth. No GPU and no driver is needed.
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.skipif(not NVRTC, reason="no NVRTC of CUDA 11")
 
 
 @pytest.fixture(scope="module")
-def compiler():
-    """Build compile_kernels where scripts/test.sh builds the native tests, if it is not there."""
+def programs():
+    """Build the native tests where scripts/test.sh builds them, if they are not there."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     options = "-DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_WERROR=ON"
-    build = f"source scripts/common.sh; build build/native-plain compile_kernels {options}"
+    build = f"source scripts/common.sh; build build/native-plain test_programs {options}"
     result = subprocess.run(
         ["bash", "-c", build],
         cwd=ROOT,
@@ -41,16 +41,34 @@ def compiler():
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    return ROOT / "build" / "native-plain" / "compile_kernels"
+    return ROOT / "build" / "native-plain"
 
 
-def compile_all(compiler, architecture: str, folder) -> dict[str, bytes]:
+def run(command: list, folder, **environment: str) -> subprocess.CompletedProcess:
+    """Run a program that compiles kernels, or finds them in the folder."""
+    variables = {"GLUON_SYNCBN_NVRTC": str(NVRTC), "XDG_CACHE_HOME": str(folder), **environment}
+    return subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+
+
+def run_ptx(programs, folder, cases: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run native tests on a fake GPU that is newer than NVRTC, which then compiles to PTX."""
+    return run(
+        [programs / "native_tests", f"--test-case={cases}"],
+        folder,
+        FAKE_CUDA_CAPABILITY="100",
+        GLUON_SYNCBN_TEST_DEVICE="gpu",
+        GLUON_SYNCBN_TEST_ELEMENTS="900",
+        **environment,
+    )
+
+
+def compile_all(programs, architecture: str, folder) -> dict[str, bytes]:
     """Return the code of each kernel, by the type of its body."""
-    environment = {**os.environ, "GLUON_SYNCBN_NVRTC": str(NVRTC), "XDG_CACHE_HOME": str(folder)}
     code = folder / architecture
     code.mkdir()
-    command = [str(compiler), architecture, str(code)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    result = run([programs / "compile_kernels", architecture, code], folder)
     assert result.returncode == 0, result.stderr
     kernels = {path.name.partition(".")[2]: path.read_bytes() for path in code.iterdir()}
     assert len(kernels) == 84
@@ -58,13 +76,34 @@ def compile_all(compiler, architecture: str, folder) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def all_ptx(compiler, tmp_path_factory):
-    return compile_all(compiler, "compute_80", tmp_path_factory.mktemp("ptx"))
+def run_of_ptx(programs, tmp_path_factory):
+    """The native tests that use all kernels, and the folder of these."""
+    folder = tmp_path_factory.mktemp("ptx")
+    cases = ["cuda kernels: " + case for case in ("moments*", "small outputs*", "at 0*")]
+    cases += ["passes: the same bits*", "passes: in place*"]
+    return run_ptx(programs, folder, ",".join(cases)), folder
 
 
 @pytest.fixture(scope="module")
-def all_machine_code(compiler, tmp_path_factory):
-    return compile_all(compiler, "sm_80", tmp_path_factory.mktemp("code"))
+def all_ptx(programs, run_of_ptx):
+    return compile_all(programs, "compute_90", run_of_ptx[1])
+
+
+@pytest.fixture(scope="module")
+def all_machine_code(programs, tmp_path_factory):
+    return compile_all(programs, "sm_80", tmp_path_factory.mktemp("code"))
+
+
+def test_kernels_are_right_and_have_no_races(run_of_ptx):
+    result, folder = run_of_ptx
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len(list((folder / "gluon_syncbn").iterdir())) == 84
+
+
+def test_a_missing_barrier_is_a_race(programs, run_of_ptx):
+    cases = "cuda kernels: moments*"
+    result = run_ptx(programs, run_of_ptx[1], cases, FAKE_CUDA_IGNORE_BARRIERS="1")
+    assert "kernel moments, block 0, thread 1: a race with another thread" in result.stderr
 
 
 def of_elements(kernels: dict[str, bytes], element: str) -> dict[str, bytes]:
@@ -103,6 +142,12 @@ def test_steps_of_kernels_are_unrolled(compiled):
     for name, body in compiled[1].items():
         barriers = 0 if "Elementwise" in name else 2
         assert body.count("bar.sync") == barriers, name
+
+
+def test_kernels_access_no_single_bytes(all_ptx):
+    """NVRTC 11 copies an aggregate with a base class so."""
+    for name, code in all_ptx.items():
+        assert not re.findall(rb"\b(?:ld|st)\.global\S*\.[us]8\b", code), name
 
 
 def test_kernels_wait_for_no_more_than_they_need(compiled):

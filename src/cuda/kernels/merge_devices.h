@@ -51,7 +51,11 @@ struct ForwardMerge {
     averages.move(c, center, variance);
     mean[c] = center;
     inv_std[c] = deviation;
-    normalizations[c] = {{static_cast<R>(center), static_cast<R>(scale), static_cast<R>(shift)}};
+    // One by one, because NVRTC 11 copies an aggregate with a base byte by byte.
+    StoredAffine<R>& stored = normalizations[c];
+    stored.mean = static_cast<R>(center);
+    stored.scale = static_cast<R>(scale);
+    stored.shift = static_cast<R>(shift);
   }
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "fake_cuda.h"
 #include "memory.h"
 #include "nvrtc/compiled_kernel.h"
+#include "ptx/kernel.h"
 
 using fake_cuda::Device;
 using fake_cuda::in_context;
@@ -73,6 +75,7 @@ Loaded* keep(Loaded loaded) {
 struct CUmod_st {
   std::string kernel;       // for an emulated kernel, its function and the type of its body
   void* library = nullptr;  // for a compiled kernel
+  std::shared_ptr<fake_cuda::ptx::Kernel> ptx{};  // for a kernel that the real NVRTC has compiled
 };
 struct CUfunc_st {
   bool is_of_mxnet;
@@ -86,6 +89,11 @@ cudaError_t cuModuleLoadData(CUmod_st** module, const char* code) {
     fake_cuda::wait_in_driver(thread_context());
     if (std::strncmp(code, fake_cuda::kEmulated, std::strlen(fake_cuda::kEmulated)) == 0) {
       *module = keep<CUmod_st>({code + std::strlen(fake_cuda::kEmulated), nullptr});
+      return cudaSuccess;
+    }
+    if (fake_cuda::ptx::is_ptx(code)) {
+      auto kernel = std::make_shared<fake_cuda::ptx::Kernel>(fake_cuda::ptx::parse(code));
+      *module = keep<CUmod_st>({"", nullptr, std::move(kernel)});
       return cudaSuccess;
     }
     *module = keep<CUmod_st>({"", dlopen(code, RTLD_NOW | RTLD_LOCAL)});
@@ -119,6 +127,19 @@ cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const ch
                            }});
       return cudaSuccess;
     }
+    if (const auto kernel = module->ptx) {
+      if (kernel->name != name) return cudaErrorInvalidValue;
+      *function = keep<CUfunc_st>(
+          {false, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
+             if (block.x > kernel->threads) return cudaErrorInvalidValue;
+             const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
+             return put_with_addresses(
+                 stream, bytes_of(given[0], kernel->parameter_bytes), [=](const void* arguments) {
+                   fake_cuda::ptx::run(*kernel, arguments, grid.x, block.x, order);
+                 });
+           }});
+      return cudaSuccess;
+    }
     const std::string prefix = std::string(name) + " ";
     if (module->kernel.rfind(prefix, 0) != 0) return cudaErrorInvalidValue;
     const auto* const kernel = fake_cuda::emulated_kernel(module->kernel.substr(prefix.size()));
@@ -136,9 +157,9 @@ cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const ch
   });
 }
 
-cudaError_t cuFuncGetAttribute(int* value, int, CUfunc_st*) {
-  return in_context("cuFuncGetAttribute", [=] {
-    *value = 0;
+cudaError_t cuFuncLoad(CUfunc_st*) {
+  return in_context("cuFuncLoad", [] {
+    fake_cuda::wait_in_driver(thread_context());
     return cudaSuccess;
   });
 }

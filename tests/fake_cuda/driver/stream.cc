@@ -41,6 +41,9 @@ cudaError_t cuEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cuEventQuery(cudaEvent_t event) {
   return in_context("cuEventQuery", [=] { return fake_cuda::query_event(event); });
 }
+cudaError_t cuStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return in_context("cuStreamWaitEvent", [=] { return fake_cuda::wait_for_event(stream, event); });
+}
 cudaError_t cuEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   return in_context("cuEventElapsedTime",
                     [=] { return fake_cuda::elapsed_time(milliseconds, from, to); });

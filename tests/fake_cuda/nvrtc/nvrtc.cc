@@ -3,6 +3,7 @@
 // and "machine code" is the path of that library.
 
 #include <fcntl.h>
+#include <locale.h>
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -168,6 +169,8 @@ Result nvrtcAddNameExpression(Program* program, const char* kernel) {
   return kSuccess;
 }
 Result nvrtcCompileProgram(Program* program, int, const char**) {
+  static const locale_t its_own = newlocale(LC_ALL_MASK, "C", nullptr);
+  uselocale(its_own);  // as NVRTC 11 and 12 leave the thread
   if (!is_emulated(program)) return compile(program);
   return program->code.empty() ? kCompilation : kSuccess;
 }

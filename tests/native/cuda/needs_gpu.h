@@ -20,20 +20,29 @@ inline void need_gpu() {
   throw Error("skipped: GPUs: " + cuda::describe_devices());
 }
 
-#ifdef GLUON_SYNCBN_FAKE_CUDA
-/// Arrays of layouts to try, and how many of these. Kernels on the CPU are slow, and slower under
-/// the thread sanitizer, which has nothing to find in a kernel alone.
+/// Sizes of arrays to try, and how many of these. Kernels on the CPU are slow, and slower under the
+/// thread sanitizer, which has nothing to find in a kernel alone.
 #if defined(__SANITIZE_THREAD__)
-constexpr std::int64_t kMostElements = 2000;
+constexpr std::int64_t kUsualElements = 2000;
 constexpr std::size_t kEvery = 9;
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr std::int64_t kMostElements = 2000;
-constexpr std::size_t kEvery = 1;
 #else
-constexpr std::int64_t kMostElements = 30000;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::int64_t kUsualElements = 2000;
+#elif defined(GLUON_SYNCBN_FAKE_CUDA)
+constexpr std::int64_t kUsualElements = 30000;
+#else
+constexpr std::int64_t kUsualElements = 1000000;
+#endif
 constexpr std::size_t kEvery = 1;
 #endif
 
+/// Fewer for tools under which kernels are slow.
+inline const std::int64_t kMostElements = [] {
+  const char* text = std::getenv("GLUON_SYNCBN_TEST_ELEMENTS");
+  return text ? std::int64_t{std::atol(text)} : kUsualElements;
+}();
+
+#ifdef GLUON_SYNCBN_FAKE_CUDA
 /// The orders in which kernels in lockstep are to give the same.
 constexpr fake_cuda::Order kOtherOrders[] = {fake_cuda::Order::kDescending,
                                              fake_cuda::Order::kConcurrent};
@@ -43,13 +52,6 @@ struct InOrder : Setting {
   explicit InOrder(fake_cuda::Order order) : Setting("ORDER", static_cast<long>(order)) {}
 };
 #else
-/// Fewer for tools under which kernels are slow.
-inline const std::int64_t kMostElements = [] {
-  const char* text = std::getenv("GLUON_SYNCBN_TEST_ELEMENTS");
-  return text ? std::int64_t{std::atol(text)} : std::int64_t{1000000};
-}();
-constexpr std::size_t kEvery = 1;
-
 /// A GPU has orders of its own: these are repetitions.
 constexpr int kOtherOrders[] = {1, 2};
 

@@ -1,6 +1,7 @@
 // How kernels are compiled, kept and loaded, on the fake NVRTC and the fake driver.
 
 #include <doctest/doctest.h>
+#include <locale.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -119,6 +120,7 @@ TEST_CASE("cuda code: it is compiled once for each folder, kernel and architectu
   const long before = compilations();
   const std::string code = cuda::code_of(a_source(), "sm_80");
   CHECK(compilations() == before + 1);
+  CHECK(uselocale(nullptr) == LC_GLOBAL_LOCALE);  // NVRTC 11 and 12 leave the thread another one
   CHECK(cuda::code_of(a_source(), "sm_80") == code);
   CHECK(compilations() == before + 1);
   cuda::code_of(a_source(), "compute_80");
@@ -154,9 +156,11 @@ TEST_CASE("cuda code: GPUs of one kind compile a kernel once, without a folder t
   auto& kernel = cuda::Kernel::of<cuda::PerChannel<cuda::CountBatch<double>>>();
   const long before = compilations();
   const long loads_before = loads();
+  const long calls_before = fakeCudaCount("cuFuncLoad", -1);
   run_ranks(8, [&](std::size_t i) { kernel.load(first + static_cast<int>(i)); });
   CHECK(compilations() <= before + 1);
   CHECK(loads() == loads_before + 8);
+  CHECK(fakeCudaCount("cuFuncLoad", -1) == calls_before + 8);
   kernel.load(first);
   CHECK(loads() == loads_before + 8);
 }

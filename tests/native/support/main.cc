@@ -21,7 +21,7 @@ NoBuffer& no_buffer = *new NoBuffer();
 
 /// Code for the fake CUDA stays out of the folder where code for GPUs lies.
 [[maybe_unused]] const bool has_a_place_for_code =
-    dlsym(RTLD_DEFAULT, "fakeCudaCount") == nullptr ||
+    dlsym(RTLD_DEFAULT, "fakeCudaCount") == nullptr || std::getenv("GLUON_SYNCBN_NVRTC") ||
     unsetenv("HOME") + unsetenv("XDG_CACHE_HOME") == 0;
 
 }  // namespace
