@@ -8,7 +8,8 @@
 # program stops no other one. What matters most comes first. The status is 0 if nothing failed.
 #
 #   --first  only the tests and times, in 5 minutes
-#   --rest   only the profiler and compute-sanitizer, in 9 minutes; adds to the results of --first
+#   --rest   only calls of CUDA, the profiler and compute-sanitizer, in 7 minutes; adds to the results
+#            of --first
 #
 # The machine needs the NVIDIA driver. NVRTC comes from Python's packages. For a machine without a
 # network, a compiler or doctest, build elsewhere, with BUILD_FOR, and carry build/gpu there
@@ -22,15 +23,15 @@
 #   BUILD_FOR         builds in build/gpu, compiles the kernels for these compute capabilities (such as
 #                     "8.0 9.0"), and ends
 #   BINARIES          folder with programs that were built before (default: builds in build/gpu)
-#   MINUTES           limit for everything (default: 9, with --first 5)
+#   MINUTES           limit for everything (default: 10, with --first 5, with --rest 7)
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 part=all
-minutes=9
+minutes=10
 case "${1:-}" in
   --first) part=first minutes=5 ;;
-  --rest) part=rest ;;
+  --rest) part=rest minutes=7 ;;
 esac
 if [[ $part != all ]]; then shift; fi
 out="${1:-runs/check-gpu}"
@@ -43,16 +44,18 @@ binaries="$(cd "$binaries" && pwd)"
 log="$out/log.txt"
 results="$out/results.md"
 current="$out/output.txt" # of the check that runs
+work="$(mktemp -d)"       # NVRTC, and caches of kernels
 if [[ $part != rest ]]; then
   : >"$log"
   : >"$results"
 fi
 PATH+=":${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/compute-sanitizer"
+for folder in /opt/nvidia/nsight-compute/*; do PATH+=":$folder"; done
 
 say() { printf '%s\n' "$*" | tee -a "$results"; }
 
 # What checks print to prove that they did nothing.
-idle='skipped: GPUs: |test cases: +0 '
+idle='skipped: GPUs: |test cases: +0 |No kernels were profiled|^==ERROR==|^error:'
 failed=0
 running=
 
@@ -66,6 +69,7 @@ end_children() {
 }
 leave() {
   end_children
+  rm -rf "$work"
   if [[ -n "$running" ]]; then say "- $running: FAILED: interrupted
 
 $(tr -d '\0' <"$current")"; fi
@@ -74,15 +78,16 @@ trap leave EXIT
 trap 'exit 143' TERM INT HUP
 
 # check NAME SECONDS COMMAND...: runs it within its time, with its output in the log and in $output.
+# The output has to contain $must_say.
 check() {
-  local name="$1" limit="$2" begin="$SECONDS" result=passed status
+  local name="$1" limit="$2" begin="$SECONDS" result=passed status end_of_output=
   shift 2
   output=
   if ((limit > end - SECONDS)); then limit=$((end - SECONDS)); fi
   if ! command -v "$1" >/dev/null; then
-    result="not run: no $1"
+    result="FAILED: no $1"
   elif ((limit < 1)); then
-    result="not run: no time left"
+    result="FAILED: no time left"
   else
     printf '\n== %s: %s\n' "$name" "$*" >>"$log"
     running="$name"
@@ -100,17 +105,25 @@ check() {
       result="FAILED: status $status"
     elif grep -qE "$idle" <<<"$output"; then
       result="FAILED: $(grep -oE -m 1 "($idle).*" <<<"$output")"
+    elif ! grep -q -e "${must_say:-}" <<<"$output"; then
+      result="FAILED: it does not say '$must_say'"
     fi
   fi
-  if [[ "$result" == FAILED* ]]; then failed=1; fi
   say "- $name: $result ($((SECONDS - begin)) s)"
-  [[ "$result" == passed ]]
+  if [[ "$result" == passed ]]; then return; fi
+  failed=1
+  end_of_output="$(tail -n 40 <<<"$output")"
+  if [[ -z "${all_output:-}" && -n "$end_of_output" ]]; then say "
+$end_of_output
+"; fi
+  return 1
 }
 
-# figures NAME SECONDS COMMAND...: a check whose output belongs to the results, also if it fails.
+# figures NAME SECONDS COMMAND...: a check whose output belongs to the results.
 figures() {
-  check "$@"
-  local status=$?
+  local status
+  all_output=1 check "$@"
+  status=$?
   if [[ -n "$output" ]]; then say "
 $output
 "; fi
@@ -125,15 +138,15 @@ use_nvrtc() {
     check "NVRTC" 120 "$python" -m pip --disable-pip-version-check download -q --no-deps \
       --dest "$binaries" nvidia-cuda-nvrtc-cu11==11.8.89 || return
   fi
-  "$python" -m zipfile -e "$binaries"/*.whl "$out/nvrtc"
-  GLUON_SYNCBN_NVRTC="$(ls "$out"/nvrtc/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
+  "$python" -m zipfile -e "$binaries"/*.whl "$work/nvrtc"
+  GLUON_SYNCBN_NVRTC="$(ls "$work"/nvrtc/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
   export GLUON_SYNCBN_NVRTC
 }
 
 # build SECONDS: the programs.
 build() {
   local limit="$1" objects=build/gpu-objects folder doctest='' program
-  local programs=(time_gpu) options=()
+  local programs=(time_gpu time_calls) options=()
   for folder in ${DOCTEST+"$DOCTEST"} ${DOCTEST-/usr/include /usr/local/include}; do
     if [[ -f "$folder/doctest/doctest.h" ]]; then doctest="$folder"; fi
   done
@@ -174,50 +187,70 @@ facts=name,driver_version,compute_cap,clocks.sm,clocks.max.sm,clocks.mem,pstate,
 figures "GPU" 20 nvidia-smi "--query-gpu=$facts" --format=csv
 if [[ -z "${BINARIES:-}" && $part != rest ]]; then build 300; fi
 use_nvrtc
-# Kernels that were compiled elsewhere, or those of this check. On the way, others may have got the
-# right to write there, and then the library does not take them.
-rm -rf "$out/cache"
-if [[ -d "$binaries/cache" ]]; then cp -r "$binaries/cache" "$out/cache"; fi
-mkdir -p "$out/cache"
-chmod -R go-w "$out/cache"
-export XDG_CACHE_HOME="$out/cache"
+# On the way, others may have got the right to write to the compiled kernels, and then the library does
+# not take them. The right to run programs may be lost.
+mkdir "$work/cache" "$work/empty"
+if [[ -d "$binaries/cache" ]]; then cp -r "$binaries/cache/." "$work/cache"; fi
+chmod -R go-w "$work"
+chmod +x "$binaries"/{time_*,*tests*}
+export XDG_CACHE_HOME="$work/cache"
 check "libraries of the programs" 20 \
-  bash -c '! ldd "$@" 2>&1 | grep "not found"' ldd "$binaries"/*_{gpu*,tests}
+  bash -c '! ldd "$@" 2>&1 | grep "not found"' ldd "$binaries"/{time_*,*tests*}
+
+# compiled_kernels FOLDER: how many lie there.
+compiled_kernels() { find "$1" -type f | wc -l; }
 
 export GLUON_SYNCBN_SHARE_GPUS=1 GLUON_SYNCBN_TEST_DEVICE=gpu
 if [[ $part != rest ]]; then
-  # The limits add up to five minutes.
+  prepared="$(compiled_kernels "$work/cache")"
   check "kernels and backend" 90 "$binaries/cuda_tests"
   check "library on a fake MXNet" 30 "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end
-  check "kernels compiled here" 40 env XDG_CACHE_HOME="$out/empty" "$binaries/cuda_tests" \
-    "--test-case=cuda kernels: moments*,cuda backend*"
-  figures "times" 60 "$binaries/time_gpu"
-  if timeout 30 "$python" -c 'import torch' 2>>"$log"; then
-    figures "PyTorch" 45 "$python" scripts/time_torch.py "$log"
+  say "- compiled kernels: $prepared before the tests, $(compiled_kernels "$work/cache") after them"
+  for folder in empty cache; do
+    figures "first step, with the $folder folder of kernels" 20 \
+      env XDG_CACHE_HOME="$work/$folder" "$binaries/time_gpu" float32
+  done
+  if (($(compiled_kernels "$work/empty") == 0)); then
+    say "- kernels compiled here: FAILED: there are none"
+    failed=1
+  fi
+  figures "times" 70 "$binaries/time_gpu"
+  torch='import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'
+  if "$python" -c "$torch"; then
+    figures "PyTorch" 60 "$python" scripts/time_torch.py "$log"
   else
     say "- PyTorch: not run: no torch for $python"
   fi
 fi
 if [[ $part != first ]]; then
+  figures "times of calls" 30 "$binaries/time_calls"
   # Time, bandwidth, hits of L2, stalls for want of instructions, occupancy. Kernels find the cache as
-  # the kernels before have left it.
+  # the kernels before have left it. float16 is channel-last.
   metrics=gpu__time_duration.sum,launch__registers_per_thread,dram__bytes.sum.per_second
   metrics+=,dram__throughput.avg.pct_of_peak_sustained_elapsed,lts__t_sector_hit_rate.pct
   metrics+=,smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio
   metrics+=,sm__warps_active.avg.pct_of_peak_sustained_active
-  figures "profile of kernels" 60 ncu --print-summary per-kernel --replay-mode application \
-    --cache-control none --clock-control none --metrics "$metrics" "$binaries/time_gpu" once
+  for dtype in float16 float32; do
+    must_say=launch__registers_per_thread figures "profile of kernels, $dtype" 45 \
+      ncu --print-summary per-kernel --replay-mode application --cache-control none \
+      --clock-control none --metrics "$metrics" "$binaries/time_gpu" "$dtype"
+  done
+  check "library on the engine of MXNet 2" 30 env FAKE_MXNET_ENGINE_ARGUMENTS=4 \
+    "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end \
+    "--test-case-exclude=attributes*,update order*"
 
   # The tools look for corrupted memory, on small arrays, because they are slow. They take all
   # dtypes, activations, shortcuts and in place, in layouts that several blocks merge. The tools
   # share the time that is left.
   export GLUON_SYNCBN_TEST_ELEMENTS=2000
-  tools=(memcheck synccheck initcheck racecheck) # the slowest comes last
+  sums="cuda kernels: moments*,cuda kernels: grad*"
+  tools=(memcheck racecheck initcheck synccheck)
   for i in "${!tools[@]}"; do
-    check "${tools[i]}" "$(((end - SECONDS) / (${#tools[@]} - i)))" \
+    cases="$sums,cuda kernels: *outputs*,passes: in place*"
+    if [[ ${tools[i]} == racecheck ]]; then cases="$sums"; fi # the slowest; no other kernel has barriers
+    must_say=SUMMARY check "${tools[i]}" "$(((end - SECONDS) / (${#tools[@]} - i)))" \
       compute-sanitizer "--tool=${tools[i]}" --error-exitcode=9 --report-api-errors=no \
-      "$binaries/cuda_tests" \
-      "--test-case=cuda kernels: moments*,cuda kernels: grad*,cuda kernels: *outputs*,passes: in place*"
+      "$binaries/cuda_tests" "--test-case=$cases"
   done
 fi
 exit "$failed"

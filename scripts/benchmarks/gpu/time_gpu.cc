@@ -1,8 +1,7 @@
 // Times the GPU backend on one GPU: each phase of a pass by the GPU's clock, and whole rounds of 1
-// to 8 contexts by the host's. "time_gpu once" takes two steps of two cases, for a profiler.
-// "time_gpu small" takes tiny arrays and few rounds, to see that the program runs.
-
-#include <dlfcn.h>
+// to 8 contexts by the host's. "time_gpu small" takes tiny arrays and few rounds, to see that the
+// program runs. "time_gpu float32" and "time_gpu float16" (channel-last) take the first two steps
+// of a process, which a profiler can watch.
 
 #include <algorithm>
 #include <array>
@@ -21,11 +20,11 @@
 
 #include "common/error.h"
 #include "cuda/backend.h"
-#include "cuda/driver.h"
 #include "cuda/gpu.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
 #include "sync/sync_group.h"
+#include "timed_event.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -68,6 +67,7 @@ std::vector<Case> cases() {
     cases.push_back({2, channels, 60, DType::kFloat16});
   }
   cases.push_back({2, 512, 30, DType::kFloat16});
+  cases.push_back({2, 65, 3, DType::kFloat16, true});  // few rows, which are taken as runs
   return cases;
 }
 
@@ -176,42 +176,6 @@ class Calls {
   std::size_t completed_ = 0;
   std::string error_;
 };
-
-/// A point in the work of a stream that knows the time at which it was reached.
-class TimedEvent {
- public:
-  TimedEvent() {
-    const cuda::OnDevice on_device(0);
-    cuda::check(cuda::driver().create_event(&event_, 0), "cuEventCreate", 0);
-  }
-  ~TimedEvent() { cuda::driver().destroy_event(event_); }
-  TimedEvent(const TimedEvent&) = delete;
-  TimedEvent& operator=(const TimedEvent&) = delete;
-
-  void record(const cuda::Stream& stream) const {
-    const cuda::OnDevice on_device(0);
-    cuda::check(cuda::driver().record(event_, stream.handle()), "cuEventRecord", 0);
-  }
-  /// To be called when the work before this event has ended.
-  double microseconds_since(const TimedEvent& other) const {
-    using ElapsedTime = int(float* milliseconds, CUevent_st* from, CUevent_st* to);
-    // The library itself does not use this function of the driver.
-    static auto* const elapsed_time = reinterpret_cast<ElapsedTime*>(
-        dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuEventElapsedTime"));
-    const cuda::OnDevice on_device(0);
-    float milliseconds = 0;
-    cuda::check(elapsed_time(&milliseconds, other.event_, event_), "cuEventElapsedTime", 0);
-    return 1e3 * static_cast<double>(milliseconds);
-  }
-
- private:
-  CUevent_st* event_ = nullptr;
-};
-
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
-}
 
 /// Times what the first context puts on its stream. Copies keep the GPU busy until all is there, so
 /// that launching is not timed.
@@ -359,25 +323,33 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
   }
 }
 
-/// Two steps of a layer, for each of two layouts.
-void run_once() {
-  for (const Case& given : {Case{16, 256, 60, DType::kFloat32, false, ActType::kRelu},
-                            Case{16, 256, 60, DType::kFloat16, true, ActType::kRelu}}) {
-    Layers layers;
-    layers.push_back(std::make_unique<Layer>(0, given));
-    Calls calls;
-    for (const bool forward : {true, false, true, false}) {
+/// Two steps of a layer.
+void run_once(DType dtype) {
+  Layers layers;
+  const bool channel_last = dtype == DType::kFloat16;
+  layers.push_back(
+      std::make_unique<Layer>(0, Case{16, 256, 60, dtype, channel_last, ActType::kRelu}));
+  Calls calls;
+  for (const char* step : {"first", "second"}) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (const bool forward : {true, false}) {
       launch_passes(layers, forward, true, &calls, {});
       calls.wait(1);
     }
+    const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+    std::printf("%s step: %.1f ms\n", step, time.count());
   }
 }
 
 void run(bool small) {
   setenv("CUDA_VISIBLE_DEVICES", "0", 0);
   setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1);
-  std::printf("%s\n\n| case | arrays | phase | us (quartiles) | GB/s | of a copy's |\n%s\n",
-              cuda::describe_devices().c_str(), "| --- | --- | --- | --- | --- | --- |");
+  std::printf("%s\n", cuda::describe_devices().c_str());
+  time_rounds({2, 64, 8}, {1, 2, 4, 8}, small ? 3 : 2000);
+  time_rounds({2, 2048, 8}, {small ? 2u : 8u}, small ? 3 : 500);
+  if (!small) time_rounds({16, 256, 120}, {1, 2, 8}, 50);  // kernels that take longer than waits
+  std::printf("\n| case | arrays | phase | us (quartiles) | GB/s | of a copy's |\n%s\n",
+              "| --- | --- | --- | --- | --- | --- |");
   for (Case given : cases()) {
     if (small) {
       given.channels = 3;
@@ -385,9 +357,6 @@ void run(bool small) {
     }
     time_phases(given, small);
   }
-  time_rounds({2, 64, 8}, {1, 2, 4, 8}, small ? 3 : 2000);
-  time_rounds({2, 2048, 8}, {small ? 2u : 8u}, small ? 3 : 500);
-  if (!small) time_rounds({16, 256, 120}, {1, 2, 8}, 50);  // kernels that take longer than waits
 }
 
 }  // namespace
@@ -397,8 +366,10 @@ int main(int count, char** words) {
   try {
     const std::string what = count == 2 ? words[1] : "";
     std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a program that is ended leaves its rows
-    if (what == "once") {
-      gluon_syncbn::tests::run_once();
+    if (what == "float32") {
+      gluon_syncbn::tests::run_once(gluon_syncbn::DType::kFloat32);
+    } else if (what == "float16") {
+      gluon_syncbn::tests::run_once(gluon_syncbn::DType::kFloat16);
     } else {
       gluon_syncbn::tests::run(what == "small");
     }
