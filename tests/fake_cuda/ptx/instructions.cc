@@ -93,8 +93,14 @@ T greatest(T a, T b) {
   return std::max(a, b);
 }
 F64 root(F64 a) { return std::sqrt(a); }
-U32 multiply_add(U32 a, U32 b, U32 c) { return a * b + c; }
-U64 multiply_wide(U32 a, U32 b) { return U64{a} * b; }
+template <class T>
+T multiply_add(T a, T b, T c) {
+  return a * b + c;
+}
+template <class T, class Wide>
+Wide multiply_wide(T a, T b) {
+  return Wide{a} * b;
+}
 U32 multiply_high(U32 a, U32 b) { return static_cast<U32>(U64{a} * b >> 32); }
 
 /// Rounds as `mode` says. This file is compiled with -frounding-math.
@@ -155,6 +161,9 @@ template <class T>
 T shift_right(T a, U32 bits) {
   return a >> std::min<U32>(bits, 8 * sizeof(T) - 1) >> (bits < 8 * sizeof(T) ? 0 : 1);
 }
+U32 extract(U32 from, U32 at, U32 length) {
+  return shift_right<U32>(from, at) & (shift_left<U32>(1, length) - 1);
+}
 U32 insert(U32 field, U32 into, U32 at, U32 length) {
   const U32 mask = shift_left<U32>(shift_left<U32>(1, length) - 1, at);
   return (into & ~mask) | (shift_left<U32>(field, at) & mask);
@@ -195,6 +204,10 @@ bool greater(T a, T b) {
 template <class T>
 bool at_least(T a, T b) {
   return a >= b;
+}
+template <class T>
+bool unordered(T a, T b) {
+  return a != a || b != b;
 }
 template <class T, bool (*kOpposite)(T, T)>
 bool unless(T a, T b) {
@@ -248,16 +261,17 @@ void store(const Instruction& instruction, Thread* thread) {
   }
 }
 /// Blocks of a kernel run one after another.
+template <bool kReturns>
 void atomic_minimum(const Instruction& instruction, Thread* thread) {
   const U64 address =
-      read<U64>(*thread, instruction.operands[1]) + static_cast<U64>(instruction.offset);
+      read<U64>(*thread, instruction.operands[kReturns]) + static_cast<U64>(instruction.offset);
   char* const at =
       access(instruction, thread, Space::kGlobal, address, sizeof(U32), Access::kAtomic);
   U32 old;
   std::memcpy(&old, at, sizeof old);
-  const U32 result = std::min(old, read<U32>(*thread, instruction.operands[2]));
+  const U32 result = std::min(old, read<U32>(*thread, instruction.operands[kReturns + 1]));
   std::memcpy(at, &result, sizeof result);
-  write<U32>(thread, instruction.operands[0], old);
+  if (kReturns) write<U32>(thread, instruction.operands[0], old);
 }
 
 using Table = std::map<std::string, Run>;
@@ -271,6 +285,7 @@ void add_comparisons(Table* table, const std::string& type) {
       {"le", Compute<at_most<T>>::run},
       {"gt", Compute<greater<T>>::run},
       {"ge", Compute<at_least<T>>::run},
+      {"nan", Compute<unordered<T>>::run},
       {"equ", Compute<unless<T, unequal<T>>>::run},
       {"neu", Compute<unless<T, equal<T>>>::run},
       {"ltu", Compute<unless<T, at_least<T>>>::run},
@@ -306,7 +321,9 @@ Table all_instructions() {
       {"ret", end},
       {"bar.sync", wait},
       {"cvta.to.global.u64", Compute<same<U64>>::run},
-      {"atom.global.min.u32", atomic_minimum},
+      {"atom.global.min.u32", atomic_minimum<true>},
+      {"red.global.min.u32", atomic_minimum<false>},
+      {"mov.pred", Compute<same<bool>>::run},
       {"mov.u32", Compute<same<U32>>::run},
       {"mov.u64", Compute<same<U64>>::run},
       {"mov.f32", Compute<same<F32>>::run},
@@ -334,8 +351,10 @@ Table all_instructions() {
       {"mul.lo.s32", Compute<multiply<U32>>::run},
       {"mul.lo.s64", Compute<multiply<U64>>::run},
       {"mul.hi.u32", Compute<multiply_high>::run},
-      {"mul.wide.u32", Compute<multiply_wide>::run},
-      {"mad.lo.s32", Compute<multiply_add>::run},
+      {"mul.wide.u32", Compute<multiply_wide<U32, U64>>::run},
+      {"mul.wide.s32", Compute<multiply_wide<S32, S64>>::run},
+      {"mad.lo.s32", Compute<multiply_add<U32>>::run},
+      {"mad.lo.s64", Compute<multiply_add<U64>>::run},
       {"fma.rn.f32", Compute<fused<F32>>::run},
       {"fma.rn.f64", Compute<fused<F64>>::run},
       {"fma.rm.f32", Compute<fused_down>::run},
@@ -357,6 +376,7 @@ Table all_instructions() {
       {"max.u32", Compute<greatest<U32>>::run},
       {"and.pred", Compute<both<bool>>::run},
       {"or.pred", Compute<either<bool>>::run},
+      {"and.b16", Compute<both<U16>>::run},
       {"and.b32", Compute<both<U32>>::run},
       {"or.b32", Compute<either<U32>>::run},
       {"xor.b32", Compute<exclusive<U32>>::run},
@@ -365,11 +385,13 @@ Table all_instructions() {
       {"shr.u32", Compute<shift_right<U32>>::run},
       {"shr.u64", Compute<shift_right<U64>>::run},
       {"shr.s32", Compute<shift_right<S32>>::run},
+      {"bfe.u32", Compute<extract>::run},
       {"bfi.b32", Compute<insert>::run},
       {"prmt.b32", Compute<permute>::run},
       {"cvt.u64.u32", Compute<convert<U64, U32>>::run},
       {"cvt.u32.u64", Compute<convert<U32, U64>>::run},
       {"cvt.u32.u16", Compute<convert<U32, U16>>::run},
+      {"cvt.u16.u32", Compute<convert<U16, U32>>::run},
       {"cvt.f32.f16", Compute<from_half>::run},
       {"cvt.rn.f16.f32", Compute<to_half>::run},
       {"cvt.f64.f32", Compute<convert<F64, F32>>::run},
@@ -385,6 +407,7 @@ Table all_instructions() {
   add_comparisons<U32>(&table, "u32");
   add_comparisons<S32>(&table, "s32");
   add_comparisons<S64>(&table, "s64");
+  add_comparisons<U64>(&table, "u64");
   add_comparisons<F32>(&table, "f32");
   add_comparisons<F64>(&table, "f64");
   add_all_accesses<std::uint8_t>(&table, "u8");
