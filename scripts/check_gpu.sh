@@ -192,7 +192,7 @@ use_nvrtc
 mkdir "$work/cache" "$work/empty"
 if [[ -d "$binaries/cache" ]]; then cp -r "$binaries/cache/." "$work/cache"; fi
 chmod -R go-w "$work"
-chmod +x "$binaries"/{time_*,*tests*}
+chmod +x "$binaries"/{time_*,*tests*} 2>>"$log"
 export XDG_CACHE_HOME="$work/cache"
 check "libraries of the programs" 20 \
   bash -c '! ldd "$@" 2>&1 | grep "not found"' ldd "$binaries"/{time_*,*tests*}
@@ -205,7 +205,10 @@ if [[ $part != rest ]]; then
   prepared="$(compiled_kernels "$work/cache")"
   check "kernels and backend" 90 "$binaries/cuda_tests"
   check "library on a fake MXNet" 30 "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end
-  say "- compiled kernels: $prepared before the tests, $(compiled_kernels "$work/cache") after them"
+  if ((prepared > 0 && $(compiled_kernels "$work/cache") != prepared)); then
+    say "- the kernels that were carried here: FAILED: the tests have compiled others"
+    failed=1
+  fi
   for folder in empty cache; do
     figures "first step, with the $folder folder of kernels" 20 \
       env XDG_CACHE_HOME="$work/$folder" "$binaries/time_gpu" float32
