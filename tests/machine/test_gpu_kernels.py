@@ -31,7 +31,9 @@ def programs():
     """Build the native tests where scripts/test.sh builds them, if they are not there."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     options = "-DGLUON_SYNCBN_BUILD_TESTS=ON -DGLUON_SYNCBN_WERROR=ON"
-    build = f"source scripts/common.sh; build build/native-plain test_programs {options}"
+    build = "source scripts/common.sh"
+    for program in ("compile_kernels", "native_tests"):
+        build += f" && build build/native-plain {program} {options}"
     result = subprocess.run(
         ["bash", "-c", build],
         cwd=ROOT,
