@@ -16,7 +16,7 @@
 #include "cuda/driver.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels/phases.h"
-#include "timed_event.h"
+#include "timing.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -26,10 +26,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kPeers = 7;
 constexpr std::int64_t kChannels = 2048;
 constexpr std::size_t kNumbers = 2 * kChannels;  // of a message
-
-double microseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-}
 
 /// The times of each call, in the order in which they were made first.
 class Table {
@@ -44,7 +40,7 @@ class Table {
   void time(const std::string& name, const Call& call) {
     const auto begin = Clock::now();
     call();
-    add(name, microseconds_since(begin));
+    add(name, std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   }
   void print() const {
     std::printf("| call | us: median | 90 %% |\n| --- | --- | --- |\n");
@@ -94,13 +90,15 @@ class Merge {
 /// A stream of this library, and one of a peer with work that takes a while.
 class Rig {
  public:
-  explicit Rig(bool small) : bytes_(small ? 1 << 12 : 64 << 20) {}
+  explicit Rig(bool small) : bytes_(small ? 1 << 12 : 64 << 20) {
+    for (std::size_t i = 0; i < kPeers; ++i) peers_.emplace_back(0);
+  }
 
   void time_all(Table* table) {
     table->time("launch of a kernel", [&] { on_gpu_.launch(&own_); });
-    table->time("record of an event", [&] { peers_[0].record(own_); });
+    table->time("record of an event", [&] { peers_[0].record(&own_); });
     own_.synchronize();
-    table->time("query of an event, reached", [&] { is_reached(peers_[0]); });
+    table->time("query of an event, reached", [&] { peers_[0].is_reached(); });
     for (const auto& [merge, place] : {std::pair(&on_gpu_, "the GPU"), {&on_host_, "the host"}}) {
       // From work to work, so that no launch is timed.
       peer_work();
@@ -110,38 +108,28 @@ class Rig {
       add_end(table, std::string("merge of 8 messages in memory of ") + place, begin_);
     }
     peer_work();
-    table->time("query of an event, not reached", [&] { is_reached(peers_[0]); });
+    table->time("query of an event, not reached", [&] { peers_[0].is_reached(); });
     table->time("7 waits of a stream", [&] { wait_for_peers(); });
     on_gpu_.launch(&own_);
     add_end(table, "from the peers' end to the end of a merge: waits of the stream", end_of_peers_);
     peer_work();
-    for (const TimedEvent& each : peers_) {
-      while (!is_reached(each)) {
-        const auto now = Clock::now();
-        while (microseconds_since(now) < 3) std::this_thread::yield();
-      }
-    }
+    for (const cuda::Event& each : peers_) cuda::wait_until_reached(each);
     on_gpu_.launch(&own_);
-    add_end(table, "the same: queries of the host", end_of_peers_);
+    add_end(table, "the same: waits of the host", end_of_peers_);
   }
 
  private:
-  static bool is_reached(const TimedEvent& event) {
-    const int result = cuda::driver().query(event.handle());
-    if (result != cuda::kNotReady) cuda::check(result, "cuEventQuery", 0);
-    return result != cuda::kNotReady;
-  }
   /// Work that lasts longer than the calls that follow, and the events at its end.
   void peer_work() {
     for (int i = 0; i < 4; ++i) peer_.copy(to_.data(), from_.data(), bytes_);
-    for (const TimedEvent& each : peers_) each.record(peer_);
+    for (cuda::Event& each : peers_) each.record(&peer_);
     end_of_peers_.record(peer_);
   }
   void wait_for_peers() {
     using Wait = int(CUstream_st * stream, CUevent_st * event, unsigned flags);
     static auto* const wait = of_driver<Wait>("cuStreamWaitEvent");
-    for (const TimedEvent& each : peers_) {
-      cuda::check(wait(own_.handle(), each.handle(), 0), "cuStreamWaitEvent", 0);
+    for (std::size_t i = 0; i < kPeers; ++i) {
+      cuda::check(wait(own_.handle(), end_of_peers_.handle(), 0), "cuStreamWaitEvent", 0);
     }
   }
   void add_end(Table* table, const std::string& name, const TimedEvent& begin) {
@@ -157,7 +145,7 @@ class Rig {
   const Merge on_host_{cuda::Memory::Place::kHost};
   cuda::Stream own_{0};
   cuda::Stream peer_{0};
-  const std::deque<TimedEvent> peers_{kPeers};
+  std::deque<cuda::Event> peers_;
   const TimedEvent end_of_peers_;
   const TimedEvent begin_;
   const TimedEvent end_;

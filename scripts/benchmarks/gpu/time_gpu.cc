@@ -24,7 +24,7 @@
 #include "support/arrays.h"
 #include "support/ranks.h"
 #include "sync/sync_group.h"
-#include "timed_event.h"
+#include "timing.h"
 
 namespace gluon_syncbn::tests {
 namespace {

@@ -82,6 +82,25 @@ struct CUfunc_st {
   std::function<cudaError_t(dim3 grid, dim3 block, cudaStream_t stream, void** arguments)> launch;
 };
 
+namespace {
+
+/// A kernel of gluon_syncbn, whose only argument is its body.
+CUfunc_st* function_with_body(
+    std::size_t bytes, unsigned threads, void (*clear_padding)(void* body),
+    const std::function<void(const void* body, long blocks, fake_cuda::Order)>& run) {
+  return keep<CUfunc_st>(
+      {false, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
+         if (block.x != threads) return cudaErrorInvalidValue;
+         std::vector<char> body = bytes_of(given[0], bytes);
+         clear_padding(body.data());
+         const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
+         return put_with_addresses(stream, std::move(body),
+                                   [=](const void* arguments) { run(arguments, grid.x, order); });
+       }});
+}
+
+}  // namespace
+
 extern "C" {
 
 cudaError_t cuModuleLoadData(CUmod_st** module, const char* code) {
@@ -129,30 +148,18 @@ cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const ch
     }
     if (const auto kernel = module->ptx) {
       if (kernel->name != name) return cudaErrorInvalidValue;
-      *function = keep<CUfunc_st>(
-          {false, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
-             if (block.x > kernel->threads) return cudaErrorInvalidValue;
-             const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
-             return put_with_addresses(
-                 stream, bytes_of(given[0], kernel->parameter_bytes), [=](const void* arguments) {
-                   fake_cuda::ptx::run(*kernel, arguments, grid.x, block.x, order);
-                 });
-           }});
+      *function = function_with_body(
+          kernel->parameter_bytes, kernel->threads, [](void*) {},
+          [=](const void* body, long blocks, fake_cuda::Order order) {
+            fake_cuda::ptx::run(*kernel, body, blocks, order);
+          });
       return cudaSuccess;
     }
     const std::string prefix = std::string(name) + " ";
     if (module->kernel.rfind(prefix, 0) != 0) return cudaErrorInvalidValue;
     const auto* const kernel = fake_cuda::emulated_kernel(module->kernel.substr(prefix.size()));
-    *function = keep<CUfunc_st>(
-        {false, [=](dim3 grid, dim3 block, cudaStream_t stream, void** given) {
-           if (block.x != kernel->threads) return cudaErrorInvalidValue;
-           std::vector<char> body = bytes_of(given[0], kernel->bytes);
-           kernel->clear_padding(body.data());
-           const auto order = static_cast<fake_cuda::Order>(fake_cuda::settings().order.load());
-           return put_with_addresses(stream, std::move(body), [=](const void* arguments) {
-             kernel->run(arguments, grid.x, order);
-           });
-         }});
+    *function =
+        function_with_body(kernel->bytes, kernel->threads, kernel->clear_padding, kernel->run);
     return cudaSuccess;
   });
 }

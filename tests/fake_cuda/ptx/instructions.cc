@@ -239,10 +239,8 @@ void join(const Instruction& instruction, Thread* thread) {
 
 template <class T, Space kSpace, std::size_t kElements>
 void load(const Instruction& instruction, Thread* thread) {
-  const U64 address =
-      read<U64>(*thread, instruction.operands[kElements]) + static_cast<U64>(instruction.offset);
   const char* const from =
-      access(instruction, thread, kSpace, address, kElements * sizeof(T), Access::kRead);
+      access(instruction, thread, kSpace, kElements, kElements * sizeof(T), Access::kRead);
   for (std::size_t i = 0; i < kElements; ++i) {
     T value;
     std::memcpy(&value, from + i * sizeof(T), sizeof(T));
@@ -251,10 +249,7 @@ void load(const Instruction& instruction, Thread* thread) {
 }
 template <class T, Space kSpace, std::size_t kElements>
 void store(const Instruction& instruction, Thread* thread) {
-  const U64 address =
-      read<U64>(*thread, instruction.operands[0]) + static_cast<U64>(instruction.offset);
-  char* const to =
-      access(instruction, thread, kSpace, address, kElements * sizeof(T), Access::kWrite);
+  char* const to = access(instruction, thread, kSpace, 0, kElements * sizeof(T), Access::kWrite);
   for (std::size_t i = 0; i < kElements; ++i) {
     const T value = read<T>(*thread, instruction.operands[i + 1]);
     std::memcpy(to + i * sizeof(T), &value, sizeof(T));
@@ -263,10 +258,8 @@ void store(const Instruction& instruction, Thread* thread) {
 /// Blocks of a kernel run one after another.
 template <bool kReturns>
 void atomic_minimum(const Instruction& instruction, Thread* thread) {
-  const U64 address =
-      read<U64>(*thread, instruction.operands[kReturns]) + static_cast<U64>(instruction.offset);
   char* const at =
-      access(instruction, thread, Space::kGlobal, address, sizeof(U32), Access::kAtomic);
+      access(instruction, thread, Space::kGlobal, kReturns, sizeof(U32), Access::kAtomic);
   U32 old;
   std::memcpy(&old, at, sizeof old);
   const U32 result = std::min(old, read<U32>(*thread, instruction.operands[kReturns + 1]));

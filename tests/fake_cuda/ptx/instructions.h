@@ -6,8 +6,6 @@
 
 namespace fake_cuda::ptx {
 
-using Run = void (*)(const Instruction& instruction, Thread* thread);
-
 /// What an instruction does, by its name ("fma.rn.f32"), with " {}" behind it if a vector comes
 /// first. Null if it is not imitated.
 Run find_instruction(const std::string& name);

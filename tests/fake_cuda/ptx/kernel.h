@@ -14,7 +14,9 @@
 
 namespace fake_cuda::ptx {
 
+struct Instruction;
 struct Thread;
+using Run = void (*)(const Instruction& instruction, Thread* thread);
 
 struct Operand {
   bool is_register = false;
@@ -23,7 +25,7 @@ struct Operand {
 
 struct Instruction {
   std::string text{};  ///< for messages
-  void (*run)(const Instruction& instruction, Thread* thread) = nullptr;
+  Run run = nullptr;
   std::vector<Operand> operands{};  ///< the parts of vectors one by one, the result first
   std::int64_t offset = 0;          ///< added to an address
   std::size_t target = 0;           ///< of a branch
@@ -41,7 +43,7 @@ struct Kernel {
   std::size_t parameter_bytes = 0;
   std::size_t shared_bytes = 0;
   std::size_t registers = 0;
-  unsigned threads = 0;  ///< of a block, at most
+  unsigned threads = 0;  ///< of a block
   std::vector<Instruction> instructions{};
 };
 
@@ -52,6 +54,6 @@ bool is_ptx(const std::string& code);
 Kernel parse(const std::string& text);
 
 /// `arguments` are the bytes of the only parameter.
-void run(const Kernel& kernel, const void* arguments, long blocks, unsigned threads, Order order);
+void run(const Kernel& kernel, const void* arguments, long blocks, Order order);
 
 }  // namespace fake_cuda::ptx

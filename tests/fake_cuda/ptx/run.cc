@@ -30,7 +30,8 @@ void run_thread(Thread* thread) {
   }
 }
 
-void run_block(Block* block, unsigned number_of_threads, bool descending) {
+void run_block(Block* block, bool descending) {
+  const unsigned number_of_threads = block->kernel.threads;
   const std::size_t registers = block->kernel.registers;
   std::vector<std::uint64_t> all_registers(number_of_threads * registers, ~0ull);
   std::vector<Thread> threads;
@@ -54,9 +55,11 @@ void run_block(Block* block, unsigned number_of_threads, bool descending) {
 
 }  // namespace
 
-char* access(const Instruction& instruction, Thread* thread, Space space, std::uint64_t address,
+char* access(const Instruction& instruction, Thread* thread, Space space, std::size_t operand,
              std::size_t bytes, Access access) {
   Block* const block = thread->block;
+  const std::uint64_t address = read<std::uint64_t>(*thread, instruction.operands[operand]) +
+                                static_cast<std::uint64_t>(instruction.offset);
   if (address % bytes != 0) die_at(instruction, *thread, "the address is not aligned");
   if (space == Space::kParameters) {
     if (address + bytes > block->kernel.parameter_bytes) {
@@ -84,8 +87,7 @@ char* access(const Instruction& instruction, Thread* thread, Space space, std::u
   return at;
 }
 
-void run(const Kernel& kernel, const void* arguments, long blocks, unsigned threads, Order order) {
-  if (threads > kernel.threads) die("kernel " + kernel.name + " takes fewer threads");
+void run(const Kernel& kernel, const void* arguments, long blocks, Order order) {
   const bool descending = order == Order::kDescending;
   Hazards global;
   for (long i = 0; i < blocks; ++i) {
@@ -95,7 +97,7 @@ void run(const Kernel& kernel, const void* arguments, long blocks, unsigned thre
                 {},
                 &global,
                 static_cast<unsigned>(descending ? blocks - 1 - i : i)};
-    run_block(&block, threads, descending);
+    run_block(&block, descending);
   }
 }
 

@@ -48,8 +48,9 @@ void write(Thread* thread, const Operand& operand, T value) {
 
 enum class Space { kParameters, kShared, kGlobal };
 
-/// The place of an access of so many bytes. Ends the process if it is not allowed.
-char* access(const Instruction& instruction, Thread* thread, Space space, std::uint64_t address,
+/// The place of an access of so many bytes, whose address is this operand. Ends the process if it
+/// is not allowed.
+char* access(const Instruction& instruction, Thread* thread, Space space, std::size_t operand,
              std::size_t bytes, Access access);
 
 }  // namespace fake_cuda::ptx

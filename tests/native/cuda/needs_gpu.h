@@ -20,19 +20,19 @@ inline void need_gpu() {
   throw Error("skipped: GPUs: " + cuda::describe_devices());
 }
 
-/// Sizes of arrays to try, and how many of these. Kernels on the CPU are slow, and slower under the
-/// thread sanitizer, which has nothing to find in a kernel alone.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::int64_t kUsualElements = 2000;
-constexpr std::size_t kEvery = 9;
-#else
-#if defined(__SANITIZE_ADDRESS__)
+/// Sizes of arrays to try. Kernels on the CPU are slow, and slower under sanitizers.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr std::int64_t kUsualElements = 2000;
 #elif defined(GLUON_SYNCBN_FAKE_CUDA)
 constexpr std::int64_t kUsualElements = 30000;
 #else
 constexpr std::int64_t kUsualElements = 1000000;
 #endif
+
+/// One layout of so many is tried: the thread sanitizer has nothing to find in a kernel alone.
+#ifdef __SANITIZE_THREAD__
+constexpr std::size_t kEvery = 9;
+#else
 constexpr std::size_t kEvery = 1;
 #endif
 
