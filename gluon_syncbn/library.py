@@ -14,7 +14,7 @@ _INT, _CHARACTERS = ctypes.c_int, ctypes.POINTER(ctypes.c_char)
 ArrayVisitor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 LiveArrays = ctypes.CFUNCTYPE(None, ArrayVisitor)
 FirstUse = ctypes.CFUNCTYPE(None)
-AskPython = ctypes.CFUNCTYPE(_INT, ctypes.POINTER(_INT), _INT, _INT, _CHARACTERS, _INT)
+AskPython = ctypes.CFUNCTYPE(_INT, _CHARACTERS, _INT)
 CpuContextCheck = ctypes.CFUNCTYPE(None, _INT, _CHARACTERS, _INT)
 
 _TEXT = ctypes.c_char_p
@@ -25,7 +25,7 @@ _FUNCTIONS = {
     "build_info": (_TEXT,),
     "code_cache": (_TEXT,),
     "count_rounds": (None,),
-    "drop_step": (_TEXT,),
+    "drop_step": (_TEXT, ctypes.c_bool),
     "give_cpu_contexts_workspaces": (_TEXT, _TEXT),
     "engine": (_TEXT,),
     "gpu_devices": (_TEXT,),

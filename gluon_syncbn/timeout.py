@@ -13,6 +13,7 @@ import mxnet as mx
 from . import processes
 from .environment import switch
 from .library import LIBRARY
+from .standstill import other_processes_take_part
 
 
 # The default and the time of the warning are in src/common/watchdog.h.
@@ -72,7 +73,7 @@ def drop_step() -> None:
     MXNetError
         If another operation has failed.
     """
-    error = LIBRARY.drop_step()
+    error = LIBRARY.drop_step(other_processes_take_part())
     if error is not None:
         raise mx.base.MXNetError(error)
 

@@ -7,11 +7,13 @@
 #include <string>
 
 #include "common/error.h"
+#include "common/report.h"
 #include "common/watchdog.h"
 #include "cpu/simd/isa.h"
 #include "cuda/code_cache.h"
 #include "cuda/nvrtc.h"
 #include "cuda/runtime.h"
+#include "distributed/process_rounds.h"
 #include "horovod/process_sets.h"
 #include "mxnet/repairs/cpu_context_check.h"
 #include "mxnet/repairs/cpu_workspaces.h"
@@ -20,8 +22,9 @@
 #include "mxnet/repairs/openblas.h"
 #include "mxnet/wait_for_all.h"
 #include "operator/callbacks.h"
-#include "sync/meeting.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
+#include "sync/failed_steps.h"
+#include "sync/met_rounds.h"
 
 #define GLUON_SYNCBN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -85,13 +88,23 @@ GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() noexcept {
   return Watchdog::instance().timeout();
 }
 
-/// Waits for all operations, and fails the rounds that wait for devices in vain. Returns nullptr,
-/// or the first error of another kind.
-GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step() {
-  return error_of([] {
-    const std::string reason = "gluon_syncbn.drop_step() dropped it";
-    const std::string error = mxnet::wait_for_all({reason, Interruption::kHasBrokenOff});
-    if (!error.empty() && error.find(reason) == std::string::npos) throw Error(error);
+/// Waits for all operations and ends waits that are in vain. The next step then repeats no error.
+/// Returns nullptr, or the first error of an operation that is not of this library. If other
+/// processes take part, waits for the passes of this library alone, and reports what it left.
+GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step(bool others_take_part) {
+  return error_of([&] {
+    const Ending dropped{"gluon_syncbn.drop_step() dropped it", Missing::kAnything,
+                         Absent::kHaveLeftItOut};
+    std::string error;
+    if (!others_take_part) {
+      error = mxnet::wait_for_all(dropped);
+    } else if (!mxnet::wait_for_passes(dropped)) {
+      report("warning: gluon_syncbn.drop_step() has not waited for threads that still compute");
+    }
+    if (const std::string left = unanswered_messages(); !left.empty()) report(left);
+    const bool is_known = error.empty() || FailedSteps::instance().is_of_pass(error);
+    FailedSteps::instance().drop();
+    if (!is_known) throw Error(error);
   });
 }
 
@@ -135,7 +148,7 @@ GLUON_SYNCBN_EXPORT bool gluon_syncbn_operators_have_run(const char* libmxnet) n
 
 /// The number of keys under which operators can meet now.
 GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept {
-  return SyncGroup::all_named().size();
+  return Barrier::all_named().size();
 }
 
 /// See count_rounds().

@@ -125,7 +125,7 @@ def _running(net: gluon.Block) -> Iterator[None]:
     except BaseException:
         # Fails devices that wait for others, and removes errors, which would keep the engine from
         # writing the statistics.
-        LIBRARY.drop_step()
+        LIBRARY.drop_step(other_processes_take_part())
         raise
     finally:
         for block, was_active in zip(hybrid, active):

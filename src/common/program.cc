@@ -1,91 +1,125 @@
 #include "common/program.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <thread>
-#include <vector>
-
-#include "common/other_threads.h"
 
 namespace gluon_syncbn {
 namespace {
 
-constexpr int kBusyLooks = 10;
-constexpr std::chrono::milliseconds kBetweenBusyLooks{10};
+constexpr int kLooks = 20;
+constexpr int kMostBusyLooks = 4;  // some threads only look for work now and then
+constexpr std::chrono::milliseconds kBetweenLooks{50};
 constexpr std::size_t kLongestPlace = 1000;
 
 std::atomic<AskPython> the_ask_python{nullptr};
 struct sigaction the_handler_before;
+struct sigaction the_handler_behind;  // before another was put in front of ours
+bool is_installed = false;
+std::atomic<int> the_calls{0};  // of our handler, one within the other
 std::atomic<int> the_interrupts{0};
 std::atomic<int> the_handled_interrupts{0};
 
+int ask(std::string* place) {
+  const AskPython ask_python = the_ask_python;
+  std::array<char, kLongestPlace> text{};
+  const int answer = ask_python ? ask_python(text.data(), static_cast<int>(text.size())) : 0;
+  *place = text.data();
+  return answer;
+}
+
+bool is_busy(const std::filesystem::path& thread) {
+  // Unlike std::istreambuf_iterator, operator<< does not throw if the thread ends before the read.
+  std::ostringstream stat;
+  stat << std::ifstream(thread / "stat").rdbuf();
+  // The text is "number (name) state ...", in which the name may contain any character.
+  const std::string text = stat.str();
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
+  const char state = text[name_end + 2];
+  return state == 'R' || state == 'D';
+}
+
 void note_and_go_on(int signal, siginfo_t* info, void* context) {
-  ++the_interrupts;
-  if (the_handler_before.sa_flags & SA_SIGINFO) {
-    the_handler_before.sa_sigaction(signal, info, context);
+  // A handler that was put in front of this one may call it.
+  const bool is_called_back = the_calls++ > 0;
+  if (!is_called_back) ++the_interrupts;
+  const struct sigaction& next = is_called_back ? the_handler_behind : the_handler_before;
+  if (next.sa_flags & SA_SIGINFO) {
+    next.sa_sigaction(signal, info, context);
   } else {
-    the_handler_before.sa_handler(signal);
+    next.sa_handler(signal);
   }
-}
-
-bool is_ours(const struct sigaction& handler) {
-  return (handler.sa_flags & SA_SIGINFO) && handler.sa_sigaction == &note_and_go_on;
-}
-
-bool threads_compute() {
-  int busy = 0;
-  for (int i = 0; i < kBusyLooks; ++i) {
-    std::this_thread::sleep_for(kBetweenBusyLooks);
-    if (any_other_thread_is_busy()) ++busy;
-  }
-  return busy > kBusyShare * kBusyLooks;
+  --the_calls;
 }
 
 }  // namespace
 
 void set_ask_python(AskPython function) { the_ask_python = function; }
 
-ProgramState look_at_program(int watchdog) {
+ProgramState look_at_program() {
   ProgramState state;
-  const AskPython ask_python = the_ask_python;
-  if (!ask_python) return state;
   const int interrupts = the_interrupts;
-  const bool interrupted = interrupts != the_handled_interrupts.exchange(interrupts);
-  const auto threads = threads_that_may_go_on({watchdog, thread_id()});
-  // While the main thread runs, it makes calls, and raises KeyboardInterrupt by itself.
-  const bool main_waits = std::find(threads.begin(), threads.end(), getpid()) == threads.end();
-  if (main_waits) {
-    std::array<char, kLongestPlace> place{};
-    const int answer = ask_python(threads.data(), static_cast<int>(threads.size()), interrupted,
-                                  place.data(), static_cast<int>(place.size()));
-    state.stands_still = answer & kStandsStill;
-    state.is_interrupted = answer & kIsInterrupted;
-    state.place = place.data();
-  }
-  state.is_busy = !state.stands_still && threads_compute();
+  const bool is_interrupted = interrupts != the_handled_interrupts.exchange(interrupts);
+  const int answer = ask(&state.place);
+  state.is_interrupted = is_interrupted && (answer & kRaisesInterrupts) != 0;
+  if (state.is_interrupted) return state;
+  state.is_idle = other_threads_are_idle();
+  state.is_busy = !state.is_idle;
+  state.stands_still = state.is_idle && (answer & kWaitsAlone) != 0 &&
+                       (ask(&state.place) & kStillWaitsAlone) != 0;
   return state;
+}
+
+bool any_other_thread_is_busy() {
+  const std::string own = std::to_string(syscall(SYS_gettid));
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/proc/self/task", error), end; at != end;
+       at.increment(error)) {
+    if (at->path().filename() != own && is_busy(at->path())) return true;
+  }
+  return static_cast<bool>(error);
+}
+
+bool other_threads_are_idle() {
+  int busy = 0;
+  for (int i = 0; i < kLooks; ++i) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    if (any_other_thread_is_busy()) ++busy;
+  }
+  return busy <= kMostBusyLooks;
 }
 
 void note_interrupts(bool wanted) {
   struct sigaction now{};
-  if (sigaction(SIGINT, nullptr, &now) != 0 || is_ours(now) == wanted) return;
-  if (!wanted) {
-    sigaction(SIGINT, &the_handler_before, nullptr);
+  if (sigaction(SIGINT, nullptr, &now) != 0) return;
+  struct sigaction ours = now;
+  ours.sa_flags |= SA_SIGINFO;
+  ours.sa_sigaction = &note_and_go_on;
+  // sa_handler and sa_sigaction share their memory.
+  if (now.sa_handler == ours.sa_handler) {
+    if (!wanted) is_installed = sigaction(SIGINT, &the_handler_before, nullptr) != 0;
     return;
   }
   const bool is_function =
       (now.sa_flags & SA_SIGINFO) || (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN);
-  if (!is_function) return;
+  if (!wanted || !is_function) return;
+  if (is_installed) {
+    the_handler_behind = the_handler_before;
+  } else {
+    the_handled_interrupts = the_interrupts.load();  // those of earlier waits
+  }
   the_handler_before = now;
-  struct sigaction ours = now;
-  ours.sa_flags |= SA_SIGINFO;
-  ours.sa_sigaction = &note_and_go_on;
-  sigaction(SIGINT, &ours, nullptr);
+  is_installed = sigaction(SIGINT, &ours, nullptr) == 0;
 }
 
 }  // namespace gluon_syncbn

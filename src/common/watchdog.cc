@@ -12,13 +12,18 @@
 namespace gluon_syncbn {
 namespace {
 
-constexpr std::chrono::milliseconds kObserveEvery{10};
-constexpr Waiting::Seconds kLookEvery{0.5};
-constexpr Waiting::Seconds kLookAfter{2};
-constexpr Waiting::Seconds kNoteInterruptsAfter{1};
+constexpr std::chrono::milliseconds kBriefly{10};
+constexpr Seconds kLookEvery{0.5};
+constexpr Seconds kLookAfter{1};
+constexpr Seconds kEndAfter{2};
+constexpr Seconds kLongestGap{2};
 
 // Outside the class, because a forked child gets a new Watchdog but keeps the timeout.
 std::atomic<double> the_timeout{kDefaultTimeout};
+
+void end_waits(const std::vector<std::shared_ptr<Waiting>>& all, const Ending& ending) {
+  for (const auto& waiting : all) waiting->end_waits(ending);
+}
 
 }  // namespace
 
@@ -34,54 +39,67 @@ void Watchdog::set_timeout(double seconds) {
 
 std::optional<std::string> Watchdog::watch(const std::shared_ptr<Waiting>& waiting) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (retired_) return kRetired;
-  if (!running_) {
+  if (is_retired_) return kRetired;
+  if (!is_running_) {
     try {
       std::thread([this] { run(); }).detach();
     } catch (const std::system_error& error) {
       return std::string("no thread could be started to watch over the timeout: ") + error.what();
     }
-    running_ = true;
+    is_running_ = true;
   }
-  entries_[waiting.get()] = {waiting, Clock::now()};
-  if (interruption_) other_threads_.forget();
-  if (idle_) wake_.notify_all();
+  waiting_[waiting.get()] = waiting;
+  if (is_idle_) wake_.notify_all();
   return std::nullopt;
 }
 
 void Watchdog::unwatch(const Waiting* waiting) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  entries_.erase(waiting);
+  waiting_.erase(waiting);
 }
 
-void Watchdog::interrupt_when_idle(std::optional<Interruption> interruption) {
+bool Watchdog::has_waits() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  interruption_ = std::move(interruption);
-  is_interrupted_by_user_ = false;
-  other_threads_.forget();
-  wake_.notify_all();
+  return !waiting_.empty();
+}
+
+Seconds Watchdog::age_of(Clock::time_point since) {
+  return Clock::now() - std::max(since, instance().resumed_.load());
+}
+
+Watchdog::EndsWhenIdle::EndsWhenIdle(Ending ending) {
+  ending.least = kLookAfter;  // other_threads_are_idle() looks as long
+  Watchdog& watchdog = instance();
+  const std::lock_guard<std::mutex> lock(watchdog.mutex_);
+  at_ = watchdog.when_idle_.insert(watchdog.when_idle_.end(), std::move(ending));
+  watchdog.wake_.notify_all();
+}
+
+Watchdog::EndsWhenIdle::~EndsWhenIdle() {
+  Watchdog& watchdog = instance();
+  {
+    const std::lock_guard<std::mutex> lock(watchdog.mutex_);
+    watchdog.when_idle_.erase(at_);
+  }
+  // The caller may fork, and the child would find the mutex of a barrier locked.
+  const std::lock_guard<std::mutex> looks_after(watchdog.looks_after_);
 }
 
 void Watchdog::retire() {
-  std::vector<std::shared_ptr<Waiting>> all;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    retired_ = true;
-    all = all_waiting();
-  }
-  for (const auto& waiting : all) waiting->fail(kRetired);
+  std::unique_lock<std::mutex> lock(mutex_);
+  is_retired_ = true;
+  const All all = this->all();
+  lock.unlock();
+  end_waits(all, {kRetired, Missing::kAnything, Absent::kMayCome});
   // Python is about to end, and must not be asked any more.
   set_ask_python(nullptr);
-  while (is_looking_ || pauses_ > 0) std::this_thread::sleep_for(kObserveEvery);
+  while (is_looking_ || pauses_ > 0) std::this_thread::sleep_for(kBriefly);
 }
 
-/// What has waited for at least this time.
-std::vector<std::shared_ptr<Waiting>> Watchdog::all_waiting(Waiting::Seconds least) const {
-  const auto until = Clock::now();
-  std::vector<std::shared_ptr<Waiting>> all;
-  for (const auto& [_, entry] : entries_) {
-    if (until - entry.since < least) continue;
-    if (auto waiting = entry.waiting.lock()) all.push_back(std::move(waiting));
+Watchdog::All Watchdog::all() const {
+  All all;
+  for (const auto& [_, entry] : waiting_) {
+    if (auto waiting = entry.lock()) all.push_back(std::move(waiting));
   }
   return all;
 }
@@ -89,122 +107,91 @@ std::vector<std::shared_ptr<Waiting>> Watchdog::all_waiting(Waiting::Seconds lea
 void Watchdog::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    idle_ = entries_.empty();
-    if (idle_) {
-      note_interrupts(false);
-      wake_.wait(lock);
-      continue;
-    }
-    if (pauses_ > 0) {
-      wake_.wait_for(lock, kObserveEvery);
-      for (auto& [_, entry] : entries_) entry.since = Clock::now();
-      continue;
-    }
-    if (interruption_) {
-      wake_.wait_for(lock, kObserveEvery);
-      observe(lock);
-    } else {
-      // With a fixed pause, watch() need not wake this thread for each round's own deadline.
-      const Waiting::Seconds pause(std::max(timeout() / 20, 0.01));
-      wake_.wait_for(lock, timeout() > 0 ? std::min(pause, kLookEvery) : kLookEvery);
-    }
-    if (pauses_ > 0) continue;
-    look(lock);
-    // set_timeout() may have been called in the meantime.
-    const Waiting::Seconds limit(timeout());
-    if (limit.count() > 0) inspect(lock, limit);
-  }
-}
-
-void Watchdog::observe(std::unique_lock<std::mutex>& lock) {
-  if (!interruption_ || !other_threads_.observe_idle()) return;
-  const Interruption interruption = *interruption_;
-  auto all = all_waiting();
-  lock.unlock();
-  for (const auto& waiting : all) waiting->interrupt(interruption);
-  all.clear();
-  lock.lock();
-  forget_user();
-}
-
-void Watchdog::forget_user() {
-  if (std::exchange(is_interrupted_by_user_, false)) interruption_.reset();
-}
-
-void Watchdog::look(std::unique_lock<std::mutex>& lock) {
-  const auto calls_are_missing = [&](Waiting::Seconds since) {
-    auto late = all_waiting(since);
+    sleep(&lock);
+    const bool looks_for_idleness = !when_idle_.empty();
     lock.unlock();
-    const bool any = std::any_of(late.begin(), late.end(),
-                                 [](const auto& waiting) { return waiting->waits_for_calls(); });
-    late.clear();
+    const bool is_idle = looks_for_idleness && other_threads_are_idle();
+    if (pauses_ == 0) look_after_all(is_idle);
     lock.lock();
-    return any;
-  };
-  note_interrupts(calls_are_missing(kNoteInterruptsAfter));
-  if (!calls_are_missing(kLookAfter)) {
-    program_ = {};
-    forget_user();
-    return;
   }
-  if (interruption_ || retired_ || is_looking_.exchange(true)) return;
+}
+
+/// Sleeps until there are waits, or for a moment if there are some.
+void Watchdog::sleep(std::unique_lock<std::mutex>* lock) {
+  is_idle_ = waiting_.empty();
+  if (is_idle_) {
+    program_ = {};
+    note_interrupts(false);
+    return wake_.wait(*lock);
+  }
+  // With a fixed pause, watch() need not wake this thread for each round's own deadline.
+  Seconds pause = kLookEvery;
+  if (timeout() > 0) pause = std::min(pause, Seconds(std::max(timeout() / 20, 0.01)));
+  const auto before = Clock::now();
+  wake_.wait_for(*lock, pause);
+  // The process was suspended, and could make no calls.
+  if (Clock::now() - before > kLongestGap) resumed_ = Clock::now();
+}
+
+void Watchdog::look_after_all(bool is_idle) {
+  const std::lock_guard<std::mutex> looks_after(looks_after_);
+  All all;
+  std::list<Ending> when_idle;
+  ProgramState program;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all = this->all();
+    when_idle = when_idle_;
+    program = program_;
+    program_.stands_still = program_.is_interrupted = program_.is_idle = false;
+  }
+  if (is_idle) {
+    for (const Ending& ending : when_idle) end_waits(all, ending);
+  }
+  if (program.is_interrupted) {
+    end_waits(all, {"interrupted by Ctrl-C at " + program.place, Missing::kAnything,
+                    Absent::kHaveLeftItOut, kLookAfter});
+  }
+  if (program.stands_still) {
+    end_waits(all, {"the only thread of the program waits in MXNet at " + program.place +
+                        ", and so cannot make the missing calls",
+                    Missing::kCallsOnCpus, Absent::kMayCome, kEndAfter, true});
+  }
+  const Seconds limit(timeout());
+  const auto remind = [&](Missing missing, Seconds least) {
+    for (const auto& waiting : all) waiting->remind(missing, least, limit, program);
+  };
+  if (program.is_idle) remind(Missing::kCalls, kEndAfter);
+  if (limit.count() > 0) {
+    remind(Missing::kAnything, remind_after(limit));
+    end_waits(all, {"", Missing::kAnything, Absent::kHaveLeftItOut, limit});
+  }
+  const bool is_late = std::any_of(all.begin(), all.end(), [](const auto& waiting) {
+    return waiting->is_late(kLookAfter);
+  });
+  note_interrupts(is_late);
+  // A thread that forks holds Python's lock, and waits for the operations.
+  if (is_late && when_idle.empty()) look_at_program();
+}
+
+void Watchdog::look_at_program() {
+  if (is_looking_.exchange(true)) return;
   try {
-    // Another thread, because a thread that forks holds Python's lock and waits for this one.
-    std::thread([this, watchdog = thread_id()] {
-      act_on(look_at_program(watchdog));
+    // Another thread, because a thread that forks may have Python's lock and wait for this one.
+    std::thread([this] {
+      const ProgramState program = gluon_syncbn::look_at_program();
+      const std::lock_guard<std::mutex> lock(mutex_);
+      program_ = program;
       is_looking_ = false;
+      wake_.notify_all();
     }).detach();
   } catch (const std::system_error&) {
     is_looking_ = false;
   }
 }
 
-void Watchdog::act_on(const ProgramState& program) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  program_ = program;
-  if (program.stands_still) {
-    const Interruption interruption{
-        "no thread of the program can make the missing calls" +
-            (program.place.empty() ? "" : "; the program waits in MXNet at " + program.place),
-        Interruption::kStandsStill};
-    const auto all = all_waiting(kLookAfter);
-    lock.unlock();
-    for (const auto& waiting : all) waiting->interrupt(interruption);
-  } else if (program.is_interrupted && !interruption_) {
-    // Operations that run may still make the missing calls.
-    interruption_ =
-        Interruption{"interrupted by Ctrl-C at " + program.place, Interruption::kHasBrokenOff};
-    is_interrupted_by_user_ = true;
-    other_threads_.forget();
-    wake_.notify_all();
-  }
-}
-
-Waiting::Seconds Watchdog::remind_after(Waiting::Seconds timeout) {
-  return std::min(timeout * kReminderShare, Waiting::Seconds(kLatestReminder));
-}
-
-void Watchdog::inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit) {
-  using Late = std::vector<std::pair<std::shared_ptr<Waiting>, Waiting::Seconds>>;
-  Late early;
-  Late expired;
-  const auto now = Clock::now();
-  for (auto& [_, entry] : entries_) {
-    const Waiting::Seconds waited = now - entry.since;
-    if (waited < limit && (entry.reminded || waited < remind_after(limit))) continue;
-    auto waiting = entry.waiting.lock();
-    if (!waiting) continue;
-    entry.reminded = true;
-    (waited < limit ? early : expired).emplace_back(std::move(waiting), waited);
-  }
-  const ProgramState program = program_;
-  lock.unlock();
-  for (const auto& [waiting, waited] : early) waiting->remind(waited, limit, program);
-  for (const auto& [waiting, waited] : expired) waiting->give_up(waited);
-  // Unlocked, because the destructor of a Waiting calls unwatch(), which locks the mutex.
-  early.clear();
-  expired.clear();
-  lock.lock();
+Seconds Watchdog::remind_after(Seconds timeout) {
+  return std::min(timeout * kReminderShare, Seconds(kLatestReminder));
 }
 
 }  // namespace gluon_syncbn

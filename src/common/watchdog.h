@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,7 +11,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/other_threads.h"
 #include "common/program.h"
 
 namespace gluon_syncbn {
@@ -19,100 +19,110 @@ inline constexpr double kDefaultTimeout = 300;  // seconds
 inline constexpr double kReminderShare = 0.1;   // of the timeout
 inline constexpr double kLatestReminder = 10;   // seconds
 
-/// Says why the watchdog ends waits before the timeout, for Waiting::interrupt().
-struct Interruption {
-  enum Program {
-    kMayGoOn,       ///< it may still make the missing calls
-    kHasBrokenOff,  ///< its next calls are those of the next step
-    kStandsStill    ///< its next calls come after the error, in this step or in the next
-  };
-  std::string reason;
-  Program program;
+using Seconds = std::chrono::duration<double>;
+
+/// What is missing: calls in this process, or anything, such as calls in other processes.
+enum class Missing { kCallsOnCpus, kCalls, kAnything };
+
+/// Whether devices that have not come to a failed round may still do so.
+enum class Absent { kMayCome, kHaveLeftItOut };
+
+/// Which waits end, and why.
+struct Ending {
+  std::string reason;  ///< "": the timeout
+  Missing missing;
+  Absent absent;
+  Seconds least{0};           ///< only waits that are at least so old
+  bool names_devices = false;  ///< in the error
 };
 
-/// An object that waits for devices or processes. The watchdog can end the wait.
+/// What has waits for devices or processes: a barrier. The watchdog reminds of them and ends them.
 class Waiting {
  public:
-  using Seconds = std::chrono::duration<double>;
-
   virtual ~Waiting() = default;
-  /// Called at most once for each watch(), after Watchdog::remind_after().
-  virtual void remind(Seconds waited, Seconds limit, const ProgramState& program) = 0;
-  /// Called after the timeout, again and again until watch() or unwatch().
-  virtual void give_up(Seconds waited) = 0;
-  virtual void fail(const std::string& error) = 0;
-  /// Has no effect on a Waiting that waits for no calls in this process.
-  virtual void interrupt(const Interruption& /*interruption*/) {}
-  /// Whether calls in this process are missing.
-  virtual bool waits_for_calls() { return false; }
+  /// Whether there is a wait that is at least so old.
+  virtual bool is_late(Seconds least) = 0;
+  /// Warns of each wait that is at least so old, once.
+  virtual void remind(Missing missing, Seconds least, Seconds limit,
+                      const ProgramState& program) = 0;
+  virtual void end_waits(const Ending& ending) = 0;
 };
 
-/// Makes each Waiting give up at the timeout. One thread serves the process; the first watch()
-/// starts it. After 2 s it looks whether the program can still make the missing calls, and ends the
-/// waits if it cannot, or if the user presses Ctrl-C.
+/// Ends waits at the timeout, and earlier if the program can no longer make the missing calls, if the
+/// user presses Ctrl-C, at a fork and at the end of the process. One thread serves the process; the
+/// first watch() starts it.
 class Watchdog {
  public:
+  using Clock = std::chrono::steady_clock;
+
   static Watchdog& instance();
 
   /// In seconds; 0 means that there is no limit.
   void set_timeout(double seconds);
   double timeout() const;
 
-  /// Starts the clock of `waiting`, or starts it again. Returns the reason if it cannot: the
-  /// process ends, or could not start the watchdog's thread. Then `waiting` should fail.
+  /// From now on looks after `waiting`, which has waits. Returns the reason if it cannot: the
+  /// process ends, or could not start the watchdog's thread. Then the wait should end.
   std::optional<std::string> watch(const std::shared_ptr<Waiting>& waiting);
   void unwatch(const Waiting* waiting);
+  bool has_waits();
 
-  /// From now on, interrupts every Waiting once the other threads of the process have been idle for
-  /// a second. The calling thread is about to wait for all operations, so it cannot make the
-  /// missing calls. std::nullopt ends the interruptions.
-  void interrupt_when_idle(std::optional<Interruption> interruption);
+  /// While it lives, waits end that are older than a second in which the other threads were idle.
+  /// The calling thread is about to wait for all operations, so it cannot make the missing calls.
+  class EndsWhenIdle {
+   public:
+    explicit EndsWhenIdle(Ending ending);
+    ~EndsWhenIdle();
+    EndsWhenIdle(const EndsWhenIdle&) = delete;
+    EndsWhenIdle& operator=(const EndsWhenIdle&) = delete;
+
+   private:
+    std::list<Ending>::iterator at_;
+  };
 
   /// Stops the clocks of all waits while it lives. They then begin anew. For a kernel that a device
   /// compiles, while its peers wait.
   class Pause {
    public:
     Pause() { ++instance().pauses_; }
-    ~Pause() { --instance().pauses_; }
+    ~Pause() {
+      instance().resumed_ = Clock::now();
+      --instance().pauses_;
+    }
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
   };
+  /// How long a wait has lasted by its clock.
+  static Seconds age_of(Clock::time_point since);
 
-  /// Fails every Waiting, now and from now on. Called at the end of a process, which would
-  /// otherwise wait for devices that the program no longer calls.
+  /// Ends all waits, now and from now on. Called at the end of a process, which would otherwise
+  /// wait for devices that the program no longer calls.
   void retire();
   /// A share of the timeout, at most 10 s.
-  static Waiting::Seconds remind_after(Waiting::Seconds timeout);
+  static Seconds remind_after(Seconds timeout);
   static constexpr const char* kRetired = "the process ends before all devices have come";
 
  private:
-  using Clock = std::chrono::steady_clock;
-  struct Entry {
-    std::weak_ptr<Waiting> waiting;
-    Clock::time_point since;
-    bool reminded = false;
-  };
+  using All = std::vector<std::shared_ptr<Waiting>>;
 
   void run();
-  std::vector<std::shared_ptr<Waiting>> all_waiting(Waiting::Seconds least = {}) const;
-  void look(std::unique_lock<std::mutex>& lock);
-  void act_on(const ProgramState& program);
-  void forget_user();
-  void observe(std::unique_lock<std::mutex>& lock);
-  void inspect(std::unique_lock<std::mutex>& lock, Waiting::Seconds limit);
+  void sleep(std::unique_lock<std::mutex>* lock);
+  All all() const;
+  void look_after_all(bool is_idle);
+  void look_at_program();
 
   std::mutex mutex_;
+  std::mutex looks_after_;  ///< locked in look_after_all(), before the other
   std::condition_variable wake_;
-  bool running_ = false;
-  bool idle_ = false;
-  bool retired_ = false;
-  std::optional<Interruption> interruption_;
-  bool is_interrupted_by_user_ = false;
+  bool is_running_ = false;
+  bool is_idle_ = false;
+  bool is_retired_ = false;
+  std::list<Ending> when_idle_;
   std::atomic<bool> is_looking_{false};
   std::atomic<int> pauses_{0};
-  ProgramState program_;  ///< as of the last look
-  OtherThreads other_threads_;
-  std::unordered_map<const Waiting*, Entry> entries_;
+  std::atomic<Clock::time_point> resumed_{Clock::time_point::min()};
+  ProgramState program_;  ///< as of the last look, but for what has been acted on
+  std::unordered_map<const Waiting*, std::weak_ptr<Waiting>> waiting_;
 };
 
 }  // namespace gluon_syncbn

@@ -1,12 +1,17 @@
 #include "distributed/process_rounds.h"
 
+#include <atomic>
+#include <utility>
+
 #include "common/error.h"
+#include "common/list_text.h"
 #include "common/per_process.h"
 
 namespace gluon_syncbn {
 namespace {
 
 constexpr std::size_t kSlots = 64;  // bits of a word
+constexpr const char* kStartedAgain = "gluon_syncbn.init() has begun anew with other processes";
 
 struct Known {
   std::mutex mutex;
@@ -15,6 +20,31 @@ struct Known {
 };
 
 using Lock = std::lock_guard<std::mutex>;
+
+/// Throws Error if a process has failed, or if the processes differ.
+void require_equal(const std::vector<ProcessMessage>& messages, int processes) {
+  if (messages.size() != static_cast<std::size_t>(processes)) throw Error(kUnreadableMessage);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].text.empty()) {
+      throw Error("failed on process " + std::to_string(i) + ": " + messages[i].text);
+    }
+  }
+  const ProcessMessage& first = messages.front();
+  for (std::size_t i = 1; i < messages.size(); ++i) {
+    const std::string which = "processes 0 and " + std::to_string(i) + " differ: ";
+    if (messages[i].round != first.round) {
+      throw Error(which + "round " + std::to_string(first.round) + " and " +
+                  std::to_string(messages[i].round) +
+                  "; all processes should call the layer equally often in training");
+    }
+    if (const auto difference = first.signature.difference(messages[i].signature)) {
+      throw Error(which + *difference);
+    }
+    if (messages[i].statistics.channels != first.statistics.channels) {
+      throw Error(kUnreadableMessage);
+    }
+  }
+}
 
 }  // namespace
 
@@ -40,185 +70,151 @@ std::shared_ptr<ProcessRounds> ProcessRounds::named(int group, const std::string
   return layer;
 }
 
-std::shared_ptr<ProcessRound> ProcessRounds::next_round() {
+std::shared_ptr<ProcessRounds::Seat> ProcessRounds::next_round() {
   const Lock lock(mutex_);
-  return std::make_shared<ProcessRound>(shared_from_this(), group_, rounds_++);
+  return std::shared_ptr<Seat>(new Seat{shared_from_this(), group_, rounds_++});
+}
+
+ProcessRounds::Seat::~Seat() {
+  const Lock lock(layer->mutex_);
+  if (slot && layer->group_ == group) layer->used_slots_ &= ~(std::uint64_t{1} << *slot);
 }
 
 void ProcessRounds::start_again(const std::shared_ptr<ProcessGroup>& group) {
-  const Lock lock(mutex_);
-  group_ = group;
-  rounds_ = 0;
-  used_slots_ = 0;
-}
-
-namespace {
-
-/// An exchange that is under way lives until its merge or its answer is there. An answer that never
-/// comes must not keep it, and with it the layer.
-std::shared_ptr<Exchange> unowned(const std::shared_ptr<Exchange>& exchange) {
-  return {std::shared_ptr<void>(), exchange.get()};
-}
-
-}  // namespace
-
-// Messages of one name go in the order of the calls to queue(), however long the merges take.
-
-void ProcessRounds::queue(const std::string& name, const std::shared_ptr<Exchange>& exchange) {
+  std::map<std::string, std::deque<Message>> lines;
   {
     const Lock lock(mutex_);
-    auto& queue = queues_[name];
-    queue.push_back(queue.empty() ? unowned(exchange) : exchange);
-    if (queue.size() > 1) return;
+    group_ = group;
+    rounds_ = 0;
+    used_slots_ = 0;
+    lines = std::exchange(lines_, {});
   }
-  exchange->merge();
+  for (const auto& [_, line] : lines) {
+    for (const Message& message : line) message.on_answer({}, kStartedAgain);
+  }
 }
 
-bool ProcessRounds::is_under_way(const std::string& name,
-                                 const std::shared_ptr<Exchange>& exchange) const {
+std::vector<std::string> ProcessRounds::under_way() const {
   const Lock lock(mutex_);
-  const auto queue = queues_.find(name);
-  return queue != queues_.end() && queue->second.front() == exchange;
+  std::vector<std::string> names;
+  for (const auto& [name, _] : lines_) names.push_back(name);
+  return names;
 }
 
-void ProcessRounds::start_next(const std::string& name) {
-  std::shared_ptr<Exchange> next;
+std::string unanswered_messages() {
+  auto& known = PerProcess<Known>::instance();
+  const Lock lock(known.mutex);
+  std::string list;
+  for (const auto& [_, layer] : known.layers) {
+    for (const std::string& name : layer->under_way()) append_item(&list, name);
+  }
+  if (list.empty()) return "";
+  return "warning: gluon_syncbn.drop_step() leaves messages that other processes have not answered "
+         "(" + list + "). They meet the next messages of these layers, which may be of another "
+         "step. To begin anew, call hvd.shutdown(), hvd.init() and gluon_syncbn.init() in all "
+         "processes";
+}
+
+std::function<void()> ProcessRounds::queue(const std::shared_ptr<Seat>& seat, Direction direction,
+                                           const OnTurn& on_turn, const OnAnswer& on_answer) {
+  const Lock lock(mutex_);
+  std::string error;
+  if (seat->group != group_) {
+    error = kStartedAgain;
+  } else if (direction == Direction::kBackward && seat->slot_name.empty()) {
+    error = "its forward pass has not met the other processes";
+  }
+  if (!error.empty()) return [on_answer, error] { on_answer({}, error); };
+  auto turn = [self = shared_from_this(), seat, direction, on_turn, on_answer] {
+    on_turn([=](ProcessMessage message) {
+      self->send(seat, direction, std::move(message), on_answer);
+    });
+  };
+  const auto [line, is_free] = lines_.try_emplace(name(*seat, direction));
+  if (is_free) return turn;
+  line->second.push_back({std::move(turn), on_answer});
+  return [] {};
+}
+
+void ProcessRounds::send(const std::shared_ptr<Seat>& seat, Direction direction,
+                         ProcessMessage message, const OnAnswer& on_answer) {
+  std::string name;
   {
     const Lock lock(mutex_);
-    const auto queue = queues_.find(name);
-    queue->second.pop_front();
-    if (queue->second.empty()) {
-      queues_.erase(queue);
+    message.round = seat->number;
+    message.used_slots = used_slots_;
+    name = this->name(*seat, direction);
+  }
+  const auto is_answered = std::make_shared<std::atomic<bool>>(false);
+  const auto self = shared_from_this();
+  seat->group->gather(name, message.pack(), [=](const ProcessGroup::Gathered& gathered) {
+    if (is_answered->exchange(true)) return;
+    PartialStatistics merged;
+    std::string error;
+    try {
+      merged = self->read(seat.get(), direction, gathered);
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    on_answer(merged, error);
+    // After read(), which may take a slot: the next message must list it.
+    self->start_next(*seat, name);
+  });
+}
+
+void ProcessRounds::start_next(const Seat& seat, const std::string& name) {
+  std::function<void()> take_turn;
+  {
+    const Lock lock(mutex_);
+    if (seat.group != group_) return;  // start_again() has cleared its line
+    const auto line = lines_.find(name);
+    if (line->second.empty()) {
+      lines_.erase(line);
       return;
     }
-    next = queue->second.front();
-    queue->second.front() = unowned(next);
+    take_turn = std::move(line->second.front().take_turn);
+    line->second.pop_front();
   }
-  next->merge();
+  take_turn();
 }
 
-ProcessRound::~ProcessRound() {
-  const Lock lock(layer_->mutex_);
-  if (slot_ && is_current()) layer_->used_slots_ &= ~(std::uint64_t{1} << *slot_);
+std::string ProcessRounds::name(const Seat& seat, Direction direction) const {
+  return name_ + (direction == Direction::kForward ? ".forward" : ".backward" + seat.slot_name);
 }
 
-void ProcessRound::agree(const Signature& signature) {
-  const Lock lock(layer_->mutex_);
-  signature_ = signature;
-}
-
-void ProcessRound::queue(Direction direction, const std::shared_ptr<Exchange>& exchange) {
-  std::string name;
-  {
-    const Lock lock(layer_->mutex_);
-    name = this->name(direction);
-    if (direction == Direction::kBackward && (slot_name_.empty() || !is_current())) name.clear();
-  }
-  if (name.empty()) {
-    return exchange->answered({}, "its forward pass has not met the other processes");
-  }
-  layer_->queue(name, exchange);
-}
-
-void ProcessRound::send(Direction direction, const std::shared_ptr<Exchange>& exchange,
-                        const PartialStatistics& statistics, const std::string& error) {
-  ProcessMessage message;
-  message.statistics = statistics;
-  message.text = error;
-  message.round = number_;
-  std::string name;
-  {
-    const Lock lock(layer_->mutex_);
-    message.used_slots = layer_->used_slots_;
-    message.signature = signature_;
-    name = this->name(direction);
-  }
-  group_->gather(name, message.pack(),
-                 [self = shared_from_this(), direction, name, exchange](const auto& gathered) {
-                   self->answered(direction, name, exchange, gathered);
-                 });
-}
-
-void ProcessRound::answered(Direction direction, const std::string& name,
-                            const std::shared_ptr<Exchange>& exchange,
-                            const ProcessGroup::Gathered& gathered) {
-  const bool is_under_way = layer_->is_under_way(name, exchange);
-  PartialStatistics merged;
-  std::string error;
-  try {
-    GLUON_SYNCBN_ENFORCE(is_under_way, "no message under the name " + name);
-    merged = read(direction, gathered);
-  } catch (const std::exception& caught) {
-    error = caught.what();
-  }
-  exchange->answered(merged, error);
-  // After read(), which may take a slot: the next message must list it.
-  if (is_under_way) layer_->start_next(name);
-}
-
-std::string ProcessRound::name(Direction direction) const {
-  return layer_->name_ + (direction == Direction::kForward ? ".forward" : ".backward" + slot_name_);
-}
-
-/// Throws Error if a process has failed, or if the processes differ.
-PartialStatistics ProcessRound::read(Direction direction, const ProcessGroup::Gathered& gathered) {
+PartialStatistics ProcessRounds::read(Seat* seat, Direction direction,
+                                      const ProcessGroup::Gathered& gathered) {
   if (!gathered.error.empty()) {
     throw Error("the exchange with other processes has failed: " + gathered.error);
   }
   auto messages = ProcessMessage::unpack(gathered.words);
-  require_equal(messages);
-  if (direction == Direction::kForward) take_slot(messages);
+  require_equal(messages, seat->group->size());
+  if (direction == Direction::kForward) take_slot(seat, messages);
   std::vector<PartialStatistics> processes;
   for (auto& message : messages) processes.push_back(std::move(message.statistics));
   return merge(direction, processes);
 }
 
-void ProcessRound::require_equal(const std::vector<ProcessMessage>& messages) const {
-  if (messages.size() != static_cast<std::size_t>(group_->size())) {
-    throw Error(kUnreadableMessage);
-  }
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].text.empty()) {
-      throw Error("failed on process " + std::to_string(i) + ": " + messages[i].text);
-    }
-  }
-  const ProcessMessage& first = messages.front();
-  for (std::size_t i = 1; i < messages.size(); ++i) {
-    const std::string which = "processes 0 and " + std::to_string(i) + " differ: ";
-    if (messages[i].round != first.round) {
-      throw Error(which + "round " + std::to_string(first.round) + " and " +
-                  std::to_string(messages[i].round) +
-                  "; all processes should call the layer equally often in training");
-    }
-    if (const auto difference = first.signature.difference(messages[i].signature)) {
-      throw Error(which + *difference);
-    }
-    if (messages[i].statistics.channels != first.statistics.channels) {
-      throw Error(kUnreadableMessage);
-    }
-  }
-}
-
 /// Takes the first slot that no process uses.
-void ProcessRound::take_slot(const std::vector<ProcessMessage>& messages) {
+void ProcessRounds::take_slot(Seat* seat, const std::vector<ProcessMessage>& messages) {
   std::uint64_t used = 0;
   for (const ProcessMessage& message : messages) used |= message.used_slots;
   std::size_t slot = 0;
   while (slot < kSlots && (used >> slot & 1) != 0) ++slot;
-  const Lock lock(layer_->mutex_);
+  const Lock lock(mutex_);
   if (slot == kSlots) {
     // More rounds await backward than there are slots. This round gets a name that no other uses.
-    slot_name_ = "-of-" + std::to_string(number_);
-  } else if (is_current()) {
-    slot_ = slot;
-    slot_name_ = std::to_string(slot);
-    layer_->used_slots_ |= std::uint64_t{1} << slot;
+    seat->slot_name = "-of-" + std::to_string(seat->number);
+  } else if (group_ == seat->group) {
+    seat->slot = slot;
+    seat->slot_name = std::to_string(slot);
+    used_slots_ |= std::uint64_t{1} << slot;
   }
 }
 
-std::string ProcessRound::describe(Direction direction) const {
-  const Lock lock(layer_->mutex_);
-  return "All devices of this process came; it is " + group_->describe(name(direction)) +
+std::string ProcessRounds::describe(const Seat& seat, Direction direction) const {
+  const Lock lock(mutex_);
+  return "All devices of this process came; it is " + seat.group->describe(name(seat, direction)) +
          "\nUsual causes: a process has ended, or waits for something else; a process got no data "
          "this step; a branch that calls the layer was taken on some processes only; the "
          "networks of the processes differ, or were made in another order.";

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,28 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "common/signature.h"
 #include "distributed/message.h"
 #include "distributed/process_group.h"
 
 namespace gluon_syncbn {
 
-class ProcessRound;
-
 /// Lets operators name `group` by its id. Layers that use an earlier group with this id go on with
 /// `group`, and count their rounds from 0.
 void add_process_group(const std::shared_ptr<ProcessGroup>& group);
 
-/// What a ProcessRound calls in an exchange: the meeting of this process. Does not throw.
-class Exchange {
- public:
-  virtual ~Exchange() = default;
-  /// The message of this process has its turn. Calls ProcessRound::send() once, now or later.
-  virtual void merge() = 0;
-  /// Called once, from any thread, with the merged partial statistics of all processes, or with an
-  /// error.
-  virtual void answered(const PartialStatistics& merged, const std::string& error) = 0;
-};
+/// Says in a whole sentence which messages other processes have not answered; "" if there are none.
+std::string unanswered_messages();
 
 /// All rounds of a layer that exchange with the same layer of other processes: their number, their
 /// slots, and the messages that wait for their turn.
@@ -46,6 +36,17 @@ class Exchange {
 /// slot that no process uses.
 class ProcessRounds : public std::enable_shared_from_this<ProcessRounds> {
  public:
+  /// One round of the layer as other processes see it. Its slot is free when it goes.
+  struct Seat {
+    ~Seat();
+
+    const std::shared_ptr<ProcessRounds> layer;  // its mutex guards the members below
+    const std::shared_ptr<ProcessGroup> group;
+    const std::uint64_t number;
+    std::optional<std::size_t> slot = {};
+    std::string slot_name = {};  // empty before the forward pass has met the other processes
+  };
+
   ProcessRounds(std::shared_ptr<ProcessGroup> group, std::string name)
       : id_(group->id()), name_(std::move(name)), group_(std::move(group)) {}
 
@@ -57,16 +58,36 @@ class ProcessRounds : public std::enable_shared_from_this<ProcessRounds> {
   /// The id of the group.
   int group() const { return id_; }
 
-  std::shared_ptr<ProcessRound> next_round();
-  /// Goes on with other processes.
+  std::shared_ptr<Seat> next_round();
+  /// Goes on with other processes. Messages that wait for their turn get an error.
   void start_again(const std::shared_ptr<ProcessGroup>& group);
 
- private:
-  friend ProcessRound;
+  /// Gets the signature, and the partial statistics of this process or the reason why it has none.
+  using Send = std::function<void(ProcessMessage)>;
+  /// The message of this process has its turn. Calls `send` once, now or later.
+  using OnTurn = std::function<void(const Send& send)>;
+  /// Gets the merged partial statistics of all processes, or an error. Called once, from any thread.
+  using OnAnswer =
+      std::function<void(const PartialStatistics& merged, const std::string& error)>;
 
-  void queue(const std::string& name, const std::shared_ptr<Exchange>& exchange);
-  bool is_under_way(const std::string& name, const std::shared_ptr<Exchange>& exchange) const;
-  void start_next(const std::string& name);
+  /// Gives a message its place behind those that were queued before under its name, however long
+  /// these take. The caller calls the result, which calls `on_turn` if it is this message's turn.
+  /// What they call does not throw.
+  std::function<void()> queue(const std::shared_ptr<Seat>& seat, Direction direction,
+                              const OnTurn& on_turn, const OnAnswer& on_answer);
+
+  /// Says in whole sentences how to find the missing processes. Error texts use it.
+  std::string describe(const Seat& seat, Direction direction) const;
+  /// The names of the messages that are under way.
+  std::vector<std::string> under_way() const;
+
+ private:
+  void send(const std::shared_ptr<Seat>& seat, Direction direction, ProcessMessage message,
+            const OnAnswer& on_answer);
+  void start_next(const Seat& seat, const std::string& name);
+  std::string name(const Seat& seat, Direction direction) const;
+  PartialStatistics read(Seat* seat, Direction direction, const ProcessGroup::Gathered& gathered);
+  void take_slot(Seat* seat, const std::vector<ProcessMessage>& messages);
 
   const int id_;
   const std::string name_;
@@ -74,49 +95,12 @@ class ProcessRounds : public std::enable_shared_from_this<ProcessRounds> {
   std::shared_ptr<ProcessGroup> group_;
   std::uint64_t rounds_ = 0;
   std::uint64_t used_slots_ = 0;
-  // By the name of their messages, in the order of queue(). The first of each is under way, and not
-  // owned.
-  std::map<std::string, std::deque<std::shared_ptr<Exchange>>> queues_;
-};
-
-/// One round of a layer as other processes see it: its number among them, its signature, its slot.
-class ProcessRound : public std::enable_shared_from_this<ProcessRound> {
- public:
-  ProcessRound(std::shared_ptr<ProcessRounds> layer, std::shared_ptr<ProcessGroup> group,
-               std::uint64_t number)
-      : layer_(std::move(layer)), group_(std::move(group)), number_(number) {}
-  ~ProcessRound();
-  ProcessRound(const ProcessRound&) = delete;
-  ProcessRound& operator=(const ProcessRound&) = delete;
-
-  /// Stores the signature of this process, which its messages contain. Each process compares all
-  /// signatures.
-  void agree(const Signature& signature);
-
-  /// Calls exchange->merge() when the messages before have been answered.
-  void queue(Direction direction, const std::shared_ptr<Exchange>& exchange);
-  /// Sends the partial statistics of this process, or the reason why it has none, and calls
-  /// exchange->answered() with the answer. Does not throw.
-  void send(Direction direction, const std::shared_ptr<Exchange>& exchange,
-            const PartialStatistics& statistics, const std::string& error);
-  /// Says in whole sentences how to find the missing processes. Error texts use it.
-  std::string describe(Direction direction) const;
-
- private:
-  void answered(Direction direction, const std::string& name,
-                const std::shared_ptr<Exchange>& exchange, const ProcessGroup::Gathered& gathered);
-  bool is_current() const { return layer_->group_ == group_; }
-  std::string name(Direction direction) const;
-  PartialStatistics read(Direction direction, const ProcessGroup::Gathered& gathered);
-  void require_equal(const std::vector<ProcessMessage>& messages) const;
-  void take_slot(const std::vector<ProcessMessage>& messages);
-
-  const std::shared_ptr<ProcessRounds> layer_;  // its mutex guards the members below
-  const std::shared_ptr<ProcessGroup> group_;
-  const std::uint64_t number_;
-  Signature signature_;
-  std::optional<std::size_t> slot_;
-  std::string slot_name_;  // empty before the forward pass has met the other processes
+  struct Message {
+    std::function<void()> take_turn;
+    OnAnswer on_answer;
+  };
+  // The names under which a message is under way, and the messages that wait.
+  std::map<std::string, std::deque<Message>> lines_;
 };
 
 }  // namespace gluon_syncbn

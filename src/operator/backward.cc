@@ -10,9 +10,9 @@
 #include "common/list_text.h"
 #include "mxnet/dtype.h"
 #include "operator/engine_call.h"
-#include "operator/failed_calls.h"
 #include "operator/operator.h"
-#include "sync/meeting.h"
+#include "sync/barrier.h"
+#include "sync/failed_steps.h"
 
 namespace gluon_syncbn::op {
 
@@ -54,18 +54,19 @@ class BackwardCall : public EngineCall {
     op_->node_calls_->end(op_->device_, op_);
     const auto round = op_->round_;
     if (!round) return finish_alone(begin(work()));
-    const auto meeting = round->next_backward(op_->device_);
+    Barrier& barrier = *op_->barrier_;
+    const auto place = barrier.next_backward(round, op_->device_);
     PassPtr pass;
     try {
-      if (op_->group_->options().processes) {
-        FailedCalls::instance().require_none_since(op_->failures_before_);
+      if (barrier.options().processes) {
+        FailedSteps::instance().require_none_since(op_->failures_before_);
       }
       pass = begin(work());
     } catch (const std::exception& error) {
-      meeting->fail(failed_on(op_->device_, error.what()));
+      barrier.fail(place, failed_on(op_->device_, error.what()));
       throw;
     }
-    meeting->arrive(op_->device_, pass);
+    barrier.arrive(place, op_->device_, pass);
   }
 
   /// An array with the shape and dtype of the input, which may have been freed.

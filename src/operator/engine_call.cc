@@ -6,7 +6,7 @@
 #include "common/error.h"
 #include "mxnet/dtype.h"
 #include "mxnet/repairs/error_queue.h"
-#include "operator/failed_calls.h"
+#include "sync/failed_steps.h"
 
 namespace gluon_syncbn::op {
 
@@ -50,7 +50,7 @@ void EngineCall::complete(const std::string& error) {
   arrays_.clear();
   const std::string layer = op_->attributes_.layer();
   error_ = error.compare(0, layer.size(), layer) == 0 ? error : layer + ": " + error;
-  FailedCalls::instance().add(error_, op_->failures_before_);
+  if (is_training()) FailedSteps::instance().add(error_, op_->failures_before_);
   ErrorQueue::instance().add(std::move(output), *completion_, error_);
 }
 

@@ -33,6 +33,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
  protected:
   /// An exception of run() becomes the error of the call.
   virtual void run() = 0;
+  virtual bool is_training() const { return true; }
 
   const mxnet::NDArray& array(std::size_t position) const { return arrays_[position]; }
   void* data(std::size_t position) const { return arrays_[position].data<void>(); }

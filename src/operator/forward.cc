@@ -15,9 +15,9 @@
 #include "common/report.h"
 #include "mxnet/dtype.h"
 #include "operator/engine_call.h"
-#include "operator/failed_calls.h"
 #include "operator/operator.h"
-#include "sync/meeting.h"
+#include "sync/barrier.h"
+#include "sync/failed_steps.h"
 
 namespace gluon_syncbn::op {
 
@@ -74,16 +74,20 @@ class ForwardCall : public EngineCall {
   }
 
  private:
+  bool is_training() const override {
+    return is_train_ && !op_->attributes_.use_global_stats;
+  }
+
   void run() override {
     op_->saved_.reset();
     op_->forward_error_.clear();
-    op_->failures_before_ = FailedCalls::instance().number();
-    if (!is_train_ || op_->attributes_.use_global_stats) return infer();
+    op_->failures_before_ = FailedSteps::instance().passes();
+    if (!is_training()) return infer();
     require_no_mirroring();
     require_group();
     if (op_->attributes_.is_frozen) warn_of_frozen(op_->attributes_.layer());
     is_repeated_ = op_->begin_training(data(at_[kMovingMean]), array(at_[kData]).shape());
-    if (op_->group_) return train_with_others();
+    if (op_->barrier_) return train_with_others();
     if (op_->attributes_.num_devices == 1) op_->node_calls_->begin_alone(op_->device_);
     finish_alone(begin(training()));
   }
@@ -91,8 +95,10 @@ class ForwardCall : public EngineCall {
   void train_with_others() {
     const Device& device = op_->device_;
     const Signature signature = this->signature();
-    const auto ticket = std::exchange(op_->ticket_, std::nullopt);
-    round_ = op_->group_->join(device, ticket.value_or(SyncGroup::kJustMade));
+    Barrier& barrier = *op_->barrier_;
+    const auto epoch = std::exchange(op_->epoch_, std::nullopt);
+    const auto place = barrier.join(device, epoch.value_or(Calls::kNow));
+    round_ = place.round;
     PassPtr pass;
     try {
       const Forward work = training();
@@ -100,18 +106,18 @@ class ForwardCall : public EngineCall {
         op_->node_calls_->begin(device, data(at_[kMovingMean]), op_,
                                 std::exchange(op_->ran_before_, true));
       }
-      round_->agree(device, signature);
+      barrier.agree(round_, device, signature);
       pass = begin(work);
     } catch (const std::exception& error) {
-      round_->fail(device, error.what());
+      barrier.fail_round(round_, device, error.what());
       throw;
     }
-    round_->forward_meeting().arrive(device, pass);
+    barrier.arrive(place, device, pass);
   }
 
   void infer() {
-    if (op_->group_ && !op_->attributes_.use_global_stats) {
-      op_->group_->saw_inference(op_->device_);
+    if (op_->barrier_ && !op_->attributes_.use_global_stats) {
+      op_->barrier_->saw_inference(op_->device_);
     }
     Forward work = this->work();
     work.is_inference = true;
@@ -167,8 +173,8 @@ class ForwardCall : public EngineCall {
   void training_failed(const std::string& error) {
     if (!round_) return;
     op_->node_calls_->end(op_->device_, op_);
-    // The peers have finished, and would wait for this device in backward.
-    if (round_->forward_meeting().has_met()) round_->fail(op_->device_, error);
+    // If the peers have finished, they would wait for this device in backward.
+    op_->barrier_->fail_round(round_, op_->device_, error);
   }
 
   const Positions::Forward at_;
@@ -177,7 +183,7 @@ class ForwardCall : public EngineCall {
   bool training_began_ = false;
   bool is_repeated_ = false;  // in backward, by mirroring
   Saved saved_;
-  std::shared_ptr<Round> round_;  // empty if nothing is synchronized
+  std::shared_ptr<Barrier::Round> round_;  // empty if nothing is synchronized
 };
 
 bool Operator::begin_training(const void* running_mean, const std::vector<std::int64_t>& data) {

@@ -15,7 +15,7 @@
 #include "operator/attributes.h"
 #include "operator/node_calls.h"
 #include "operator/positions.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
 
 namespace gluon_syncbn::op {
 
@@ -23,16 +23,16 @@ namespace gluon_syncbn::op {
 /// passes, and in static graphs for every step. It runs these passes one after the other.
 class Operator : public std::enable_shared_from_this<Operator> {
  public:
-  /// `group` is empty if the layer has one device.
+  /// `barrier` is empty if the layer has one device.
   Operator(Attributes attributes, Device device, const Backend& backend,
-           std::shared_ptr<SyncGroup> group, std::shared_ptr<NodeCalls> node_calls)
+           std::shared_ptr<Barrier> barrier, std::shared_ptr<NodeCalls> node_calls)
       : attributes_(std::move(attributes)),
         positions_(attributes_),
         device_(std::move(device)),
         backend_(backend),
-        group_(std::move(group)),
+        barrier_(std::move(barrier)),
         node_calls_(std::move(node_calls)) {
-    if (group_) ticket_ = group_->announce(device_);
+    if (barrier_) epoch_ = barrier_->announce(device_);
   }
 
   /// Both push a call to the engine. On a GPU the call may run before they return.
@@ -55,18 +55,18 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const Positions positions_;
   const Device device_;
   const Backend& backend_;
-  const std::shared_ptr<SyncGroup> group_;
+  const std::shared_ptr<Barrier> barrier_;
   const std::shared_ptr<NodeCalls> node_calls_;
-  std::optional<SyncGroup::Ticket> ticket_;  ///< of the call that made this operator, until it runs
+  std::optional<Calls::Epoch> epoch_;  ///< of the call that made this operator, until it runs
   bool ran_before_ = false;                  ///< has begun a training forward
   std::weak_ptr<Operator> original_;         ///< empty if operators are not mirrored
   /// Identifies the arrays of a training forward that may be repeated before its backward pass; 0
   /// if there is none.
   std::atomic<std::size_t> may_be_repeated_{0};
-  std::uint64_t failures_before_ = 0;  ///< FailedCalls when the last forward pass began
+  std::uint64_t failures_before_ = 0;  ///< FailedSteps::passes() when the last forward pass began
   // Of the last forward pass; empty if it failed, but for its error.
   std::optional<Saved> saved_;
-  std::shared_ptr<Round> round_;  ///< empty if nothing was synchronized
+  std::shared_ptr<Barrier::Round> round_;  ///< empty if nothing was synchronized
   std::string forward_error_;     ///< why nothing is saved
 };
 

@@ -166,9 +166,9 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
     require_safe_cpu_contexts(layer, attributes_.num_devices > 1);
     if (attributes_.num_devices > 1) use_one_thread_per_product(layer);
   }
-  auto group = synchronizes ? sync_group(device) : nullptr;
+  auto barrier = synchronizes ? this->barrier(device) : nullptr;
   const auto op =
-      std::make_shared<Operator>(attributes_, device, backend, std::move(group), node_calls_);
+      std::make_shared<Operator>(attributes_, device, backend, std::move(barrier), node_calls_);
   if (attributes_.is_mirrored) {
     // MXNet makes the operator of the graph, then the one that repeats its forward pass.
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -177,10 +177,10 @@ std::shared_ptr<Operator> Property::create_operator(const std::string& context) 
   return op;
 }
 
-std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
+std::shared_ptr<Barrier> Property::barrier(const Device& device) {
   DeviceGroup group{0, attributes_.device_ids};
   std::string layer = attributes_.layer();
-  SyncGroup::Options options;
+  Barrier::Options options;
   options.key = attributes_.key;
   if (attributes_.sync_group_size) {
     const auto found = attributes_.group_of(device.index);
@@ -193,12 +193,12 @@ std::shared_ptr<SyncGroup> Property::sync_group(const Device& device) {
   options.device_ids = group.device_ids;
   options.processes = process_rounds();
   if (attributes_.scope == Scope::kKey) {
-    return SyncGroup::named(layer, attributes_.group_size(), options);
+    return Barrier::named(layer, attributes_.group_size(), options);
   }
   options.key.clear();
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto& own = sync_groups_[group.number];
-  if (!own) own = std::make_shared<SyncGroup>(layer, attributes_.group_size(), options);
+  auto& own = barriers_[group.number];
+  if (!own) own = std::make_shared<Barrier>(layer, attributes_.group_size(), options);
   return own;
 }
 

@@ -9,7 +9,7 @@
 
 #include "operator/attributes.h"
 #include "operator/operator.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
 
 namespace gluon_syncbn::op {
 
@@ -55,12 +55,12 @@ class Property {
   std::shared_ptr<Operator> create_operator(const std::string& context);
 
  private:
-  std::shared_ptr<SyncGroup> sync_group(const Device& device);
+  std::shared_ptr<Barrier> barrier(const Device& device);
   std::shared_ptr<ProcessRounds> process_rounds() const;
 
   const Attributes attributes_;
   std::mutex mutex_;
-  std::map<std::size_t, std::shared_ptr<SyncGroup>> sync_groups_;  // by group
+  std::map<std::size_t, std::shared_ptr<Barrier>> barriers_;  // by group
   std::map<Device, std::weak_ptr<Operator>> latest_;               // if they are mirrored
   const std::shared_ptr<NodeCalls> node_calls_ = std::make_shared<NodeCalls>();
 };

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/list_text.h"
-#include "sync/sync_group.h"
 
 namespace gluon_syncbn {
 namespace {
@@ -40,7 +39,7 @@ std::string counted(std::uint64_t number, const std::string& thing) {
 }
 
 /// "cpu(0) (3 training forwards)". Without `member` only "cpu(0)".
-std::string text_of(const Device& device, const SyncGroup::Member* member) {
+std::string text_of(const Device& device, const Calls::Member* member) {
   if (!member) return device.name();
   std::string text = device.name() + " (" + counted(member->forwards, "training forward");
   if (member->inferences > 0) {
@@ -49,46 +48,46 @@ std::string text_of(const Device& device, const SyncGroup::Member* member) {
   return text + ")";
 }
 
-std::string came(const SyncGroup::Calls& calls, const std::set<Device>& present, bool counts) {
+std::string came(const Calls& calls, const std::set<Device>& present, bool counts) {
   std::string list;
   for (const Device& device : present) {
-    const auto found = calls.members.find(device);
+    const auto found = calls.members().find(device);
     append_item(&list,
-                text_of(device, counts && found != calls.members.end() ? &found->second : nullptr));
+                text_of(device, counts && found != calls.members().end() ? &found->second : nullptr));
   }
   return list.empty() ? "none" : list;
 }
 
 /// The devices that the layer was made for, which have the type of those that came.
-std::set<Device> made_for(const SyncGroup& group, const std::set<Device>& known) {
+std::set<Device> made_for(const Barrier& barrier, const std::set<Device>& known) {
   std::set<Device> devices;
   if (!known.empty()) {
-    for (const int id : group.options().device_ids) devices.insert({known.begin()->type, id});
+    for (const int id : barrier.options().device_ids) devices.insert({known.begin()->type, id});
   }
   return devices;
 }
 
 /// Returns the devices that are not `known`, or none if the ids are uncertain: a graph may run on
 /// other devices than it was made for.
-std::vector<Device> never_called(const SyncGroup& group, const std::set<Device>& known) {
-  const auto awaited = made_for(group, known);
+std::vector<Device> never_called(const Barrier& barrier, const std::set<Device>& known) {
+  const auto awaited = made_for(barrier, known);
   std::vector<Device> others;
   std::set_difference(awaited.begin(), awaited.end(), known.begin(), known.end(),
                       std::back_inserter(others));
-  if (known.size() + others.size() != group.num_devices()) others.clear();
+  if (known.size() + others.size() != barrier.num_devices()) others.clear();
   return others;
 }
 
-std::string missing(const SyncGroup& group, const SyncGroup::Calls& calls,
+std::string missing(const Barrier& barrier, const Calls& calls,
                     const std::set<Device>& present, bool counts) {
   std::string list;
   std::set<Device> known = present;
-  for (const auto& [device, member] : calls.members) {
+  for (const auto& [device, member] : calls.members()) {
     if (known.insert(device).second)
       append_item(&list, text_of(device, counts ? &member : nullptr));
   }
-  const std::size_t unknown = group.num_devices() - std::min(group.num_devices(), known.size());
-  const auto others = unknown > 0 ? never_called(group, known) : std::vector<Device>();
+  const std::size_t unknown = barrier.num_devices() - std::min(barrier.num_devices(), known.size());
+  const auto others = unknown > 0 ? never_called(barrier, known) : std::vector<Device>();
   for (const Device& device : others) {
     append_item(&list, device.name() + " (never called in training)");
   }
@@ -99,40 +98,21 @@ std::string missing(const SyncGroup& group, const SyncGroup::Calls& calls,
 }
 
 /// The missing devices whose last call was in inference mode.
-std::string inferring(const SyncGroup::Calls& calls, const std::set<Device>& present) {
+std::string inferring(const Calls& calls, const std::set<Device>& present) {
   std::string list;
-  for (const auto& [device, member] : calls.members) {
+  for (const auto& [device, member] : calls.members()) {
     if (member.inferences > 0 && !present.count(device)) append_item(&list, device.name());
   }
-  for (const auto& [device, _] : calls.strangers) append_item(&list, device.name());
+  for (const auto& [device, _] : calls.strangers()) append_item(&list, device.name());
   return list;
 }
 
-/// The devices that wait under the same key for another number of devices, in whole sentences.
-std::string elsewhere(const SyncGroup& group) {
-  std::string text;
-  if (group.options().key.empty()) return text;
-  for (const auto& other : SyncGroup::all_named()) {
-    if (other->options().key != group.options().key ||
-        other->num_devices() == group.num_devices()) {
-      continue;
-    }
-    std::string waiting;
-    for (const Device& device : other->calls().waiting) append_item(&waiting, device.name());
-    if (waiting.empty()) continue;
-    text += "Under the same key, devices wait with num_devices=" +
-            std::to_string(other->num_devices()) + ": " + waiting +
-            "; all devices should give the same number.\n";
-  }
-  return text;
-}
-
-const char* likely_causes(const SyncGroup& group, const SyncGroup::Calls& calls,
+const char* likely_causes(const Barrier& barrier, const Calls& calls,
                           const std::set<Device>& present) {
-  if (calls.members.size() < group.num_devices()) return kNeverCalled;
+  if (calls.members().size() < barrier.num_devices()) return kNeverCalled;
   std::uint64_t most = 0;
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  for (const auto& [device, member] : calls.members) {
+  for (const auto& [device, member] : calls.members()) {
     if (present.count(device)) {
       most = std::max(most, member.forwards);
     } else {
@@ -142,22 +122,23 @@ const char* likely_causes(const SyncGroup& group, const SyncGroup::Calls& calls,
   return most > least && most - least > 1 ? kMoreCallsBehind : kOneCallBehind;
 }
 
-std::string awaited(const SyncGroup& group, const Wait& wait) {
-  if (wait.processes) return "the other processes";
-  return "all of " + std::to_string(group.num_devices()) + " devices";
+std::string awaited(const Barrier& barrier, const Wait& wait) {
+  if (!wait.processes.empty()) return "the other processes";
+  return "all of " + std::to_string(barrier.num_devices()) + " devices";
 }
 
-}  // namespace
-
-std::string description(const SyncGroup& group, const Wait& wait, const ProgramState& program) {
-  if (wait.processes) return wait.processes->describe(wait.direction);
+/// Says in whole sentences which devices or processes are missing, and the likeliest causes. Each
+/// subject has its own line.
+std::string description(const Barrier& barrier, const Wait& wait,
+                        const ProgramState& program = {}) {
+  if (!wait.processes.empty()) return wait.processes;
   const bool is_forward = wait.direction == Direction::kForward;
-  const SyncGroup::Calls calls = group.calls();
+  const Calls& calls = wait.calls;
   std::string text = "Came: " + came(calls, wait.present, is_forward) +
-                     ". Missing: " + missing(group, calls, wait.present, is_forward) + ".\n";
-  if (const auto all = made_for(group, wait.present);
-      is_forward && calls.members.size() < group.num_devices() && !all.empty()) {
-    text += "The layer was made for " + came({}, all, false) + ".\n";
+                     ". Missing: " + missing(barrier, calls, wait.present, is_forward) + ".\n";
+  if (const auto all = made_for(barrier, wait.present);
+      is_forward && calls.members().size() < barrier.num_devices() && !all.empty()) {
+    text += "The layer was made for " + came(Calls(0), all, false) + ".\n";
   }
   if (!program.place.empty()) {
     text += "The main thread waits in MXNet at " + program.place + ".\n";
@@ -168,34 +149,44 @@ std::string description(const SyncGroup& group, const Wait& wait, const ProgramS
       known = "Called in inference mode, without autograd.record() or train_mode: " + devices +
               "; all devices should train, or none.\n";
     }
-    known += elsewhere(group);
   }
   if (known.empty() && program.is_busy) {
     known = kBusy + std::string(".\n");
   } else if (known.empty()) {
     known = std::string("Likely: ") +
-            (is_forward ? likely_causes(group, calls, wait.present) : kNoBackward) + ".\n";
+            (is_forward ? likely_causes(barrier, calls, wait.present) : kNoBackward) + ".\n";
   }
   return text + known + kAllCauses;
 }
 
-std::string reminder(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited,
-                     Waiting::Seconds limit, const ProgramState& program) {
+}  // namespace
+
+std::string reminder(const Barrier& barrier, const Wait& wait, Seconds waited,
+                     Seconds limit, const ProgramState& program) {
   std::ostringstream message;
-  message << "warning: " << wait.meeting << " has waited " << waited.count() << " s for "
-          << awaited(group, wait) << " and fails at " << limit.count()
-          << " s (gluon_syncbn.set_timeout).\n"
-          << description(group, wait, program);
+  message << "warning: " << wait.name << " has waited " << waited.count() << " s for "
+          << awaited(barrier, wait) << " and ";
+  if (limit.count() > 0) {
+    message << "fails at " << limit.count() << " s (gluon_syncbn.set_timeout).\n";
+  } else {
+    message << "has no timeout (gluon_syncbn.set_timeout).\n";
+  }
+  message << description(barrier, wait, program);
   return message.str();
 }
 
-std::string timeout_error(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited) {
-  std::ostringstream message;
-  message << wait.meeting << " waited " << waited.count() << " s for " << awaited(group, wait);
-  if (!wait.processes) {
-    message << " (" << group.options().option << "=" << group.num_devices() << ")";
+std::string ending_error(const Barrier& barrier, const Wait& wait, Seconds waited,
+                         const Ending& ending) {
+  if (!ending.reason.empty()) {
+    const std::string text = wait.name + ": " + ending.reason;
+    return ending.names_devices ? text + ".\n" + description(barrier, wait) : text;
   }
-  message << ".\n" << description(group, wait);
+  std::ostringstream message;
+  message << wait.name << " waited " << waited.count() << " s for " << awaited(barrier, wait);
+  if (wait.processes.empty()) {
+    message << " (" << barrier.options().option << "=" << barrier.num_devices() << ")";
+  }
+  message << ".\n" << description(barrier, wait);
   return message.str();
 }
 

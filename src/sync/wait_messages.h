@@ -1,33 +1,28 @@
 #pragma once
 
-#include <memory>
 #include <set>
 #include <string>
 
 #include "common/device.h"
 #include "common/watchdog.h"
-#include "distributed/process_rounds.h"
+#include "sync/barrier.h"
 
 namespace gluon_syncbn {
 
-class SyncGroup;
-
-/// A meeting that waits.
+/// A slot of a barrier whose passes wait.
 struct Wait {
-  std::string meeting;
+  std::string name;  ///< "SyncBatchNorm 'bn0' round 3 forward"
   Direction direction;
   std::set<Device> present;
-  /// The exchange for which the meeting waits; null while it waits for devices of this process.
-  std::shared_ptr<ProcessRound> processes;
+  std::string processes;  ///< which are missing; "" while devices of this process are
+  Calls calls;
 };
 
-/// Says in whole sentences which devices or processes are missing, and the likeliest causes. Each
-/// subject has its own line.
-std::string description(const SyncGroup& group, const Wait& wait, const ProgramState& program = {});
-/// The warning that a meeting waits.
-std::string reminder(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited,
-                     Waiting::Seconds limit, const ProgramState& program);
-/// The error of a meeting that has waited until the timeout.
-std::string timeout_error(const SyncGroup& group, const Wait& wait, Waiting::Seconds waited);
+/// The warning that passes wait.
+std::string reminder(const Barrier& barrier, const Wait& wait, Seconds waited,
+                     Seconds limit, const ProgramState& program);
+/// The error of passes whose wait ends.
+std::string ending_error(const Barrier& barrier, const Wait& wait, Seconds waited,
+                         const Ending& ending);
 
 }  // namespace gluon_syncbn

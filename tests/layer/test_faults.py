@@ -44,6 +44,14 @@ def check_step(layer, devices) -> None:
     np.testing.assert_allclose(found, normalize(whole), rtol=1e-5, atol=1e-6)
 
 
+def check_next_steps(layer, devices) -> None:
+    """The next step repeats the error on all devices, and those after it work."""
+    for out in forward(layer, devices, (2, 3)):
+        assert "an earlier step has failed" in error_of(out.asnumpy)
+    for _ in range(2):
+        check_step(layer, devices)
+
+
 def error_of(call) -> str:
     with pytest.raises(mx.base.MXNetError) as error:
         call()
@@ -92,8 +100,7 @@ def test_a_device_that_never_calls(mode, first, known, capfd):
     for words in ("warning", "forward has waited", "fails at 0.3 s"):
         assert words in warnings[0]
     del out
-    for _ in range(3):
-        check_step(layer, [first, 1 - first])
+    check_next_steps(layer, [first, 1 - first])
 
 
 class _Late(mx.operator.CustomOp):
@@ -126,8 +133,7 @@ def test_a_call_that_comes_too_late_fails_at_once(mode):
     _Late.ready.set()
     assert error_of(late.asnumpy) == message
     del out, late
-    for _ in range(3):
-        check_step(layer, [0, 1])
+    check_next_steps(layer, [0, 1])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -148,8 +154,7 @@ def test_backward_on_one_device(mode):
     ):
         assert words in message
     del outs
-    for _ in range(2):
-        check_step(layer, [0, 1])
+    check_next_steps(layer, [0, 1])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -164,7 +169,7 @@ def test_training_on_one_device_and_inference_on_the_other(mode):
         f"Called in inference mode, without autograd.record() or train_mode: {DEVICE}(1)" in message
     )
     del out
-    check_step(layer, [0, 1])
+    check_next_steps(layer, [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -185,6 +190,7 @@ def test_devices_that_differ(other, difference):
         ):
             out.asnumpy()
     mx.nd.waitall()
+    gluon_syncbn.drop_step()
     outs = [custom(0), custom(1)]
     assert all(np.isfinite(out.asnumpy()).all() for out in outs)
 
@@ -248,7 +254,7 @@ def test_gradients_of_the_output_that_do_not_fit(number, wrong, words):
         assert f"the gradient of the output is {words}" in message
         assert "but the output is float32 of shape (2, 3, 4)" in message
     if number == 2:
-        check_step(layer, [0, 1])
+        check_next_steps(layer, [0, 1])
 
 
 def test_devices_that_fail_at_the_same_time():
@@ -264,7 +270,7 @@ def test_devices_that_fail_at_the_same_time():
         mx.autograd.backward(outs, heads)
         consequences = [gradient * 2 for gradient in layer.gamma.list_grad()]
         errors += [error_of(array.asnumpy) for array in consequences]
-        mx.nd.waitall()
+        gluon_syncbn.drop_step()
     assert len(errors) == number * steps
     check_step(layer, range(number))
 

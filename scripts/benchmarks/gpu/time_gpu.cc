@@ -23,7 +23,7 @@
 #include "cuda/gpu.h"
 #include "support/arrays.h"
 #include "support/ranks.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
 #include "timing.h"
 
 namespace gluon_syncbn::tests {
@@ -295,22 +295,22 @@ void time_rounds(const Case& given, const std::vector<std::size_t>& numbers, std
   std::printf("\n| contexts | step of %s, us: p50 | p99 | CPU, us |\n| --- | --- | --- | --- |\n",
               given.name().c_str());
   for (const std::size_t contexts : numbers) {
-    const auto group = std::make_shared<SyncGroup>("layer", contexts);
+    const auto group = std::make_shared<Barrier>("layer", contexts);
     std::vector<double> times;
     std::clock_t cpu = 0;
     run_ranks(contexts, [&](std::size_t rank) {
       Layer layer(static_cast<int>(rank), given);
       Calls calls;
-      const auto pass = [&](Meeting* meeting, const PassPtr& own) {
-        meeting->arrive(layer.device(), own);
+      const auto pass = [&](const Barrier::Place& place, const PassPtr& own) {
+        group->arrive(place, layer.device(), own);
         calls.wait(1);
       };
       for (std::size_t i = 0; i < 2 * steps; ++i) {  // half of them to warm up
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 0 && i == steps) cpu = std::clock();
-        const auto round = group->join(layer.device());
-        pass(&round->forward_meeting(), layer.forward(calls.one()));
-        pass(round->next_backward(layer.device()).get(), layer.backward(calls.one()));
+        const auto forward = group->join(layer.device());
+        pass(forward, layer.forward(calls.one()));
+        pass(group->next_backward(forward.round, layer.device()), layer.backward(calls.one()));
         const std::chrono::duration<double, std::micro> step =
             std::chrono::steady_clock::now() - begin;
         if (rank == 0 && i >= steps) times.push_back(step.count());

@@ -33,7 +33,7 @@ class UnreadErrors {
     if (const LiveArrays live_arrays = the_live_arrays.load()) live_arrays(&note);
   }
 
-  void take() { error_ = wait_for_all({kForked, Interruption::kMayGoOn}); }
+  void take() { error_ = wait_for_all({kForked, Missing::kCalls, Absent::kMayCome}); }
 
   void fail_again() {
     const auto arrays = std::move(arrays_);

@@ -2,10 +2,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
@@ -13,12 +12,12 @@
 #include <future>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 
-#include "common/other_threads.h"
+#include "common/program.h"
 #include "common/watchdog.h"
+#include "support/captured_errors.h"
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/refused_threads.h"
@@ -27,29 +26,6 @@ namespace gluon_syncbn::tests {
 namespace {
 
 const Part kPart{Direction::kForward, statistics_of(1, {1.0}, {0.0})};
-
-/// Lets a thread wait as MXNet does. Other means of C++ wait for futexes that are not private.
-class Signal {
- public:
-  void give() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_given_ = true;
-    given_.notify_all();
-  }
-  void wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    given_.wait(lock, [&] { return is_given_; });
-  }
-  bool wait_for(std::chrono::milliseconds time) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return given_.wait_for(lock, time, [&] { return is_given_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable given_;
-  bool is_given_ = false;
-};
 
 /// How often the threads of this process other than the caller have gone to sleep.
 long sleeps_of_other_threads() {
@@ -69,10 +45,10 @@ long sleeps_of_other_threads() {
 
 TEST_CASE("watchdog: while a kernel is compiled, no wait counts") {
   const ScopedTimeout timeout(0.3);
-  const LoneMeeting meeting("layer", 2, 0);
+  const LonePlace meeting("layer", 2, 0);
   const Inbox first;
   auto pause = std::make_unique<Watchdog::Pause>();
-  arrive(*meeting, {"cpu", 0}, kPart, first.then());
+  arrive(meeting, {"cpu", 0}, kPart, first.then());
   std::this_thread::sleep_for(std::chrono::seconds(1));
   CHECK(first.calls().empty());
   pause = nullptr;
@@ -83,14 +59,14 @@ TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
   const ScopedTimeout restore(300);
   for (int repeat = 0; repeat < 20; ++repeat) {
     Watchdog::instance().set_timeout(0);
-    const LoneMeeting meeting("layer", 2, 0);
+    const LonePlace meeting("layer", 2, 0);
     const Inbox first;
     const Inbox second;
-    arrive(*meeting, {"cpu", 0}, kPart, first.then());
+    arrive(meeting, {"cpu", 0}, kPart, first.then());
     Watchdog::instance().set_timeout(300);
     // The watchdog's thread is to have looked at the meeting.
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    arrive(*meeting, {"cpu", 1}, kPart, second.then());
+    arrive(meeting, {"cpu", 1}, kPart, second.then());
     CHECK(first.wait().outcome.error == "");
     CHECK(second.wait().outcome.error == "");
   }
@@ -101,18 +77,18 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
   {
     // Its thread runs, and has nothing to watch.
     const Inbox inbox;
-    const LoneMeeting meeting("layer", 2, 0);
-    arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
-    meeting->fail("not needed");
+    const LonePlace meeting("layer", 2, 0);
+    arrive(meeting, {"cpu", 0}, kPart, inbox.then());
+    meeting.fail("not needed");
   }
   constexpr int kRounds = 40;
   const long before = sleeps_of_other_threads();
   for (int round = 0; round < kRounds; ++round) {
     const Inbox inbox;
-    const LoneMeeting meeting("layer", 2, 0);
-    arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
+    const LonePlace meeting("layer", 2, 0);
+    arrive(meeting, {"cpu", 0}, kPart, inbox.then());
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    arrive(*meeting, {"cpu", 1}, kPart, inbox.then());
+    arrive(meeting, {"cpu", 1}, kPart, inbox.then());
   }
   CHECK(sleeps_of_other_threads() - before < kRounds / 2);
 }
@@ -120,8 +96,8 @@ TEST_CASE("watchdog: with timeout 0 no round wakes it") {
 TEST_CASE("watchdog: what waits is interrupted once the other threads have nothing to do") {
   const ScopedTimeout forever(0);
   const Inbox inbox;
-  const LoneMeeting meeting("layer", 2, 0);
-  arrive(*meeting, {"cpu", 0}, kPart, inbox.then());
+  const LonePlace meeting("layer", 2, 0);
+  arrive(meeting, {"cpu", 0}, kPart, inbox.then());
   std::atomic<bool> told_while_busy{false};
   std::thread busy([&] {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
@@ -129,62 +105,138 @@ TEST_CASE("watchdog: what waits is interrupted once the other threads have nothi
       if (!inbox.calls().empty()) told_while_busy = true;
     }
   });
-  Watchdog::instance().interrupt_when_idle(Interruption{"a reason", Interruption::kMayGoOn});
-  CHECK(inbox.wait().outcome.error == "layer round 0 forward: a reason");
-  Watchdog::instance().interrupt_when_idle(std::nullopt);
+  {
+    const Watchdog::EndsWhenIdle ends({"a reason", Missing::kCalls, Absent::kMayCome});
+    { const Watchdog::EndsWhenIdle another({"no reason", Missing::kCalls, Absent::kMayCome}); }
+    CHECK(inbox.wait().outcome.error == "layer round 0 forward: a reason");
+  }
   busy.join();
   CHECK(!told_while_busy);
 }
 
-TEST_CASE("watchdog: what waits fails if the program stands still") {
-  const ScopedTimeout forever(0);
-  Signal failed;
-  std::string error;
-  const LoneMeeting meeting("layer", 2, 0);
-  arrive(*meeting, {"cpu", 0}, kPart, [&](const Outcome& outcome) {
-    error = outcome.error;
-    failed.give();
-  });
-  set_ask_python([](const int*, int, int, char* place, int size) {
+namespace {
+
+/// Python that answers in this way from now on.
+void let_python_answer(int answer) {
+  static std::atomic<int> the_answer;
+  the_answer = answer;
+  set_ask_python([](char* place, int size) {
     std::snprintf(place, static_cast<std::size_t>(size), "train.py:22");
-    return static_cast<int>(kStandsStill);
+    return the_answer.load();
   });
-  failed.wait();
-  set_ask_python(nullptr);
-  CHECK(contains(error,
-                 "layer round 0 forward: no thread of the program can make the missing calls; the "
-                 "program waits in MXNet at train.py:22.\nCame: cpu(0). Missing: "));
 }
 
-TEST_CASE("watchdog: threads that only another thread can wake") {
-  Signal end;
-  std::promise<int> waiting;
-  std::promise<int> sleeping;
-  std::thread first([&] {
-    waiting.set_value(thread_id());
-    end.wait();
-  });
-  std::thread second([&] {
-    sleeping.set_value(thread_id());
-    while (!end.wait_for(std::chrono::milliseconds(50))) {
-    }
-  });
-  const int needs_another = waiting.get_future().get();
-  const int goes_on = sleeping.get_future().get();
-  const auto may_go_on = [](int thread) {
-    const auto threads = threads_that_may_go_on({thread_id()});
-    return std::find(threads.begin(), threads.end(), thread) != threads.end();
-  };
-  bool is_found = false;
-  for (int i = 0; i < 1000 && !is_found; ++i) {
+struct Python {
+  explicit Python(int answer) { let_python_answer(answer); }
+  ~Python() { set_ask_python(nullptr); }
+  Python(const Python&) = delete;
+  Python& operator=(const Python&) = delete;
+};
+
+}  // namespace
+
+TEST_CASE("watchdog: what waits on CPUs fails if the only thread waits and all are idle") {
+  const ScopedTimeout forever(0);
+  const CapturedErrors errors;
+  const LonePlace place("layer", 2, 0);
+  const LonePlace on_gpus("gpu layer", 2, 0);
+  const Inbox inbox;
+  const Inbox of_gpu;
+  arrive(place, {"cpu", 0}, kPart, inbox.then());
+  arrive(on_gpus, {"gpu", 0}, kPart, of_gpu.then());
+  const Python python(kWaitsAlone | kStillWaitsAlone);
+  CHECK(contains(inbox.wait().outcome.error,
+                 "layer round 0 forward: the only thread of the program waits in MXNet at "
+                 "train.py:22, and so cannot make the missing calls.\nCame: cpu(0). Missing: "));
+  CHECK(of_gpu.calls().empty());
+  CHECK(contains(errors.text(), "warning: gpu layer round 0 forward has waited "));
+}
+
+TEST_CASE("watchdog: if nothing computes, it warns after 2 s, and what waits goes on") {
+  const ScopedTimeout forever(0);
+  const CapturedErrors errors;
+  const Inbox inbox;
+  const LonePlace place("layer", 2, 0);
+  arrive(place, {"cpu", 0}, kPart, inbox.then());
+  const Python python(kWaitsAlone | kRaisesInterrupts);  // it waits elsewhere each time
+  for (int i = 0; i < 1000 && errors.text().empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    is_found = !may_go_on(needs_another);
-    CHECK(may_go_on(goes_on));
   }
-  CHECK(is_found);
-  end.give();
-  first.join();
-  second.join();
+  CHECK(inbox.calls().empty());
+  arrive(place, {"cpu", 1}, kPart, inbox.then());
+  CHECK(inbox.wait().outcome);
+  const std::string text = errors.text();
+  CAPTURE(text);
+  CHECK(contains(text, "warning: layer round 0 forward has waited "));
+  CHECK(contains(text, "for all of 2 devices and has no timeout"));
+  CHECK(contains(text, "Came: cpu(0). Missing: "));
+  CHECK(contains(text, "The main thread waits in MXNet at train.py:22."));
+  CHECK(text.find("warning") == text.rfind("warning"));
+}
+
+namespace {
+
+std::atomic<int> the_presses{0};
+struct sigaction the_next_handler;
+
+/// The handler of the program, as Python's.
+struct Handler {
+  Handler() { std::signal(SIGINT, [](int) { ++the_presses; }); }
+  ~Handler() { std::signal(SIGINT, before); }
+  Handler(const Handler&) = delete;
+  Handler& operator=(const Handler&) = delete;
+
+  void (*const before)(int) = std::signal(SIGINT, SIG_DFL);
+};
+
+}  // namespace
+
+TEST_CASE("watchdog: Ctrl-C ends what has waited for a second, also if threads compute") {
+  const ScopedTimeout forever(0);
+  const Handler handler;
+  const Python python(kRaisesInterrupts);
+  const auto barrier = std::make_shared<Barrier>("layer", 2);
+  const Inbox inbox;
+  arrive(join(barrier, {"cpu", 0}), {"cpu", 0}, kPart, inbox.then());
+  const auto begin = std::chrono::steady_clock::now();
+  const auto give_up = begin + std::chrono::minutes(1);
+  while (inbox.calls().empty() && std::chrono::steady_clock::now() < give_up) {
+    raise(SIGINT);  // this thread computes
+  }
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::seconds(1));
+  CHECK(inbox.wait().outcome.error == "layer round 0 forward: interrupted by Ctrl-C at train.py:22");
+  CHECK(the_presses > 0);
+  // The step was broken off, so the next call of the other device is of the next step.
+  CHECK_THROWS_WITH_AS(join(barrier, {"cpu", 1}), doctest::Contains("an earlier step has failed"),
+                       Error);
+}
+
+TEST_CASE("watchdog: a handler in front of ours, which calls ours, is called once") {
+  const ScopedTimeout forever(0);
+  const Handler handler;
+  struct sigaction first{};
+  sigaction(SIGINT, nullptr, &first);
+  const Python python(kRaisesInterrupts);
+  const LonePlace place("layer", 2, 0);
+  const Inbox inbox;
+  arrive(place, {"cpu", 0}, kPart, inbox.then());
+  for (int i = 0; i < 1000; ++i) {
+    sigaction(SIGINT, nullptr, &the_next_handler);
+    if (the_next_handler.sa_handler != first.sa_handler) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const bool is_ours = the_next_handler.sa_handler != first.sa_handler;
+  REQUIRE(is_ours);
+  struct sigaction library = the_next_handler;
+  library.sa_sigaction = [](int signal, siginfo_t* info, void* context) {
+    the_next_handler.sa_sigaction(signal, info, context);
+  };
+  sigaction(SIGINT, &library, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // it looks every half second
+  the_presses = 0;
+  raise(SIGINT);
+  CHECK(the_presses == 1);
+  CHECK(contains(inbox.wait().outcome.error, "interrupted by Ctrl-C"));
 }
 
 TEST_CASE("watchdog: a thread that ends while its state is read counts as idle") {
@@ -197,10 +249,9 @@ TEST_CASE("watchdog: a thread that ends while its state is read counts as idle")
       second.join();
     }
   });
-  OtherThreads others;
-  // A few observations meet the end of a thread between the open and the read of its file.
-  CHECK_NOTHROW([&] {
-    for (int i = 0; i < 20000; ++i) others.observe_idle();
+  // A few looks meet the end of a thread between the open and the read of its file.
+  CHECK_NOTHROW([] {
+    for (int i = 0; i < 20000; ++i) any_other_thread_is_busy();
   }());
   stop = true;
   source.join();
@@ -208,7 +259,6 @@ TEST_CASE("watchdog: a thread that ends while its state is read counts as idle")
 
 TEST_CASE(
     "watchdog: the reminder comes after a tenth of the timeout, and after 10 s at the latest") {
-  using Seconds = Waiting::Seconds;
   CHECK(Watchdog::remind_after(Seconds(50)) == Seconds(5));
   CHECK(Watchdog::remind_after(Seconds(300)) == Seconds(10));
   CHECK(Watchdog::remind_after(Seconds(86400)) == Seconds(10));
@@ -222,9 +272,9 @@ TEST_CASE("watchdog: what ends with its reminder does not lock the watchdog out"
       ended->set_value();
     }
     // Its owner lets go just then.
-    void remind(Seconds, Seconds, const ProgramState&) override { owner.reset(); }
-    void give_up(Seconds) override {}
-    void fail(const std::string&) override {}
+    void remind(Missing, Seconds, Seconds, const ProgramState&) override { owner.reset(); }
+    bool is_late(Seconds) override { return false; }
+    void end_waits(const Ending&) override {}
 
     std::promise<void>* ended;
     std::shared_ptr<Brief> owner;
@@ -245,24 +295,24 @@ namespace {
 
 /// In a child of fork, which has no watchdog and no helpers yet: 0 if all is as it should be.
 int without_threads() {
-  const LoneMeeting meeting("layer", 2, 0);
+  const LonePlace meeting("layer", 2, 0);
   const Inbox first;
   const Inbox second;
   {
     const RefusedThreads no_threads(0);
-    arrive(*meeting, {"cpu", 0}, kPart, first.then());
+    arrive(meeting, {"cpu", 0}, kPart, first.then());
     if (first.calls().size() != 1) return 1;
     if (!contains(first.calls().front().outcome.error, "no thread could be started")) return 2;
-    arrive(*meeting, {"cpu", 1}, kPart, second.then());
+    arrive(meeting, {"cpu", 1}, kPart, second.then());
     if (second.calls().size() != 1) return 3;
     if (second.calls().front().outcome.error != first.calls().front().outcome.error) return 4;
   }
   if (first.calls().size() != 1) return 5;
   // Another round works once there are threads again.
-  const LoneMeeting next("layer", 2, 0);
+  const LonePlace next("layer", 2, 0);
   const Inbox both;
-  arrive(*next, {"cpu", 0}, kPart, both.then());
-  arrive(*next, {"cpu", 1}, kPart, both.then());
+  arrive(next, {"cpu", 0}, kPart, both.then());
+  arrive(next, {"cpu", 1}, kPart, both.then());
   if (both.calls().size() != 2 || !both.calls().front().outcome) return 6;
   return 0;
 }

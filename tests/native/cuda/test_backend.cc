@@ -267,7 +267,7 @@ TEST_CASE("cuda backend: a merge that fails is an error for all in backward") {
   REQUIRE(layer.step() == no_errors(6));
   layer.wire->hold();
   Finishes forwards;
-  std::vector<std::shared_ptr<Round>> rounds;
+  std::vector<At> rounds;
   for (const std::size_t i : {0, 1, 2}) rounds.push_back(layer.forward(i, &forwards));
   layer.wire->wait_for_held();
   const Faults fault("kernel");
@@ -276,7 +276,7 @@ TEST_CASE("cuda backend: a merge that fails is an error for all in backward") {
   for (const auto& error : forwards.wait(3)) failed += error.empty() ? 0 : 1;
   CHECK(failed >= 1);  // with all that share its GPU
   Finishes backwards;
-  for (const std::size_t i : {0, 1, 2}) layer.backward(i, rounds[i].get(), &backwards);
+  for (const std::size_t i : {0, 1, 2}) layer.backward(i, rounds[i], &backwards);
   check_faults(backwards.wait(3), 3);
 }
 

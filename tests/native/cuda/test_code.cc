@@ -229,10 +229,10 @@ TEST_CASE_TEMPLATE("cuda code: forward loads the kernels of backward", T, float,
           auto pass = layer.shards[0]->forward_pass(forward.one());
           const long loaded = loads();
           CHECK(loaded >= before + 7);
-          round->forward_meeting().arrive(layer.shards[0]->device, pass);
+          round.arrive(layer.shards[0]->device, pass);
           CHECK(forward.wait(1) == no_errors(1));
           Finishes backward;
-          layer.backward(0, round.get(), &backward);
+          layer.backward(0, round, &backward);
           CHECK(backward.wait(1) == no_errors(1));
           // Nor does a step with another layout.
           LayerOf<T> other({{"gpu", 1}}, {other_layout}, layer.shards[0]->device.index);

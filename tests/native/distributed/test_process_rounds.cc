@@ -15,7 +15,8 @@
 #include "support/ranks.h"
 #include "support/values.h"
 #include "support/wire.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
+#include "sync/failed_steps.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -24,8 +25,8 @@ const Device kA{"cpu", 0};
 const Device kB{"cpu", 1};
 const Signature kSignature{2, "float32", 1e-5, 0.9};
 
-SyncGroup::Options linked(const std::shared_ptr<ProcessGroup>& group) {
-  SyncGroup::Options options;
+Barrier::Options linked(const std::shared_ptr<ProcessGroup>& group) {
+  Barrier::Options options;
   options.processes = std::make_shared<ProcessRounds>(group, "layer");
   return options;
 }
@@ -33,25 +34,25 @@ SyncGroup::Options linked(const std::shared_ptr<ProcessGroup>& group) {
 /// One layer in one of several processes.
 struct Process {
   Process(const std::shared_ptr<ProcessGroup>& group, std::size_t devices)
-      : meeting(std::make_shared<SyncGroup>("layer", devices, linked(group))) {}
+      : meeting(std::make_shared<Barrier>("layer", devices, linked(group))) {}
   Process(const std::shared_ptr<Wire>& wire, int number, std::size_t devices)
       : Process(std::make_shared<WiredGroup>(wire, number), devices) {}
 
   /// Joins the next round of `device`.
-  std::shared_ptr<Round> join(const Device& device = kA, const Signature& signature = kSignature) {
-    const auto round = meeting->join(device);
-    round->agree(device, signature);
+  At join(const Device& device = kA, const Signature& signature = kSignature) {
+    const auto round = tests::join(meeting, device);
+    round.agree(device, signature);
     return round;
   }
   /// Joins and comes to forward.
-  std::shared_ptr<Round> enter(const Part& part, const Inbox& inbox, const Device& device = kA,
+  At enter(const Part& part, const Inbox& inbox, const Device& device = kA,
                                const Signature& signature = kSignature) {
     const auto round = join(device, signature);
-    arrive(round->forward_meeting(), device, part, inbox.then());
+    arrive(round, device, part, inbox.then());
     return round;
   }
 
-  const std::shared_ptr<SyncGroup> meeting;
+  const std::shared_ptr<Barrier> meeting;
 };
 
 /// Two processes with one device each, of which messages that wait refer to the processes.
@@ -168,7 +169,7 @@ TEST_CASE("devices of all processes get the same bits, however they are spread")
         const Member& member = members[i];
         const auto round = all[member.process]->enter(member.moments, forward[i], member.device);
         forward[i].wait();
-        arrive(*round->next_backward(member.device), member.device, member.sums,
+        arrive(round.next_backward(member.device), member.device, member.sums,
                backward[i].then());
         backward[i].wait();
       });
@@ -194,19 +195,19 @@ TEST_CASE("devices of all processes get the same bits, however they are spread")
 
 TEST_CASE_FIXTURE(TwoProcesses, "backward passes of several rounds may be under way in any order") {
   constexpr std::size_t kRounds = 70;  // more than there are places
-  std::vector<std::shared_ptr<Round>> rounds_of_first;
-  std::vector<std::shared_ptr<Round>> rounds_of_second;
+  std::vector<At> rounds_of_first;
+  std::vector<At> rounds_of_second;
   for (std::size_t r = 0; r < kRounds; ++r) {
     rounds_of_first.push_back(first.enter(some_moments(1), of_first));
     rounds_of_second.push_back(second.enter(some_moments(1), of_second));
   }
   std::vector<Inbox> inboxes(kRounds);
   for (std::size_t r = 0; r < kRounds; ++r) {
-    arrive(*rounds_of_first[r]->next_backward(kA), kA, sums(static_cast<double>(r)),
+    arrive(rounds_of_first[r].next_backward(kA), kA, sums(static_cast<double>(r)),
            inboxes[r].then());
   }
   for (std::size_t r = kRounds; r-- > 0;) {
-    arrive(*rounds_of_second[r]->next_backward(kA), kA, sums(static_cast<double>(r)),
+    arrive(rounds_of_second[r].next_backward(kA), kA, sums(static_cast<double>(r)),
            Inbox().then());
   }
   for (std::size_t r = 0; r < kRounds; ++r) {
@@ -215,7 +216,7 @@ TEST_CASE_FIXTURE(TwoProcesses, "backward passes of several rounds may be under 
 }
 
 TEST_CASE_FIXTURE(TwoProcesses, "rounds whose messages stand in line get different places") {
-  std::vector<std::vector<std::shared_ptr<Round>>> rounds(2);
+  std::vector<std::vector<At>> rounds(2);
   wire->hold();
   for (int i = 0; i < 2; ++i) {
     rounds[0].push_back(first.enter(some_moments(1), of_first));
@@ -226,7 +227,7 @@ TEST_CASE_FIXTURE(TwoProcesses, "rounds whose messages stand in line get differe
   // One process goes backward in the order of the rounds, the other in the reverse.
   for (std::size_t i = 0; i < 4; ++i) {
     const std::size_t round = i < 2 ? i : 3 - i;
-    arrive(*rounds[i / 2][round]->next_backward(kA), kA, sums(1.0 + static_cast<double>(round)),
+    arrive(rounds[i / 2][round].next_backward(kA), kA, sums(1.0 + static_cast<double>(round)),
            inboxes[i].then());
   }
   for (std::size_t i = 0; i < 4; ++i) {
@@ -241,11 +242,11 @@ TEST_CASE_FIXTURE(TwoProcesses, "what a process brings late is sent in its turn"
   std::vector<Inbox> inboxes(4);
   const LateBackend late;
   const auto pass = late.pass_of(some_moments(1), inboxes[0].then());
-  first.join()->forward_meeting().arrive(kA, pass);
-  const auto failing = first.meeting->join(kA);
-  failing->fail(kA, "no luck");  // before the first round's message is here
-  failing->agree(kA, kSignature);
-  arrive(failing->forward_meeting(), kA, some_moments(3), inboxes[1].then());
+  first.join().arrive(kA, pass);
+  const auto failing = tests::join(first.meeting, kA);
+  failing.fail(kA, "no luck");  // before the first round's message is here
+  failing.agree(kA, kSignature);
+  arrive(failing, kA, some_moments(3), inboxes[1].then());
   second.enter(some_moments(2), inboxes[2]);
   second.enter(some_moments(3), inboxes[3]);
   CHECK(inboxes[0].calls().empty());
@@ -270,7 +271,7 @@ TEST_CASE_FIXTURE(TwoProcesses,
                   "statistics that cannot be had are an error at once, also if others are late") {
   const LateBackend late;
   const auto pass = late.pass_of(some_moments(1), of_first.then());
-  first.join()->forward_meeting().arrive(kA, pass);
+  first.join().arrive(kA, pass);
   CHECK(wire->names().empty());
   late.summed("device lost");
   CHECK(wire->names().size() == 1);
@@ -281,8 +282,8 @@ TEST_CASE_FIXTURE(TwoProcesses, "a pass fails after its statistics have been mer
   const LateBackend late;
   const auto pass = late.pass_of(some_moments(1), of_first.then());
   const auto round = first.join();
-  round->forward_meeting().arrive(kA, pass);
-  round->forward_meeting().fail("no luck");
+  round.arrive(kA, pass);
+  round.fail("no luck");
   second.enter(some_moments(2), of_second);
   CHECK(of_first.calls().empty());
   CHECK(of_second.calls().empty());
@@ -294,12 +295,12 @@ TEST_CASE_FIXTURE(TwoProcesses, "a pass fails after its statistics have been mer
 TEST_CASE_FIXTURE(TwoProcesses, "a name in use by one process is not taken on any") {
   auto of_process_0 = first.enter(some_moments(1), of_first);
   auto of_process_1 = second.enter(some_moments(2), of_second);
-  SUBCASE("by process 0") { of_process_1.reset(); }
-  SUBCASE("by process 1") { of_process_0.reset(); }
+  SUBCASE("by process 0") { of_process_1 = {}; }
+  SUBCASE("by process 1") { of_process_0 = {}; }
   const auto next = first.enter(some_moments(3), of_first);
   second.enter(some_moments(4), of_second);
   Inbox inbox;
-  arrive(*next->next_backward(kA), kA, sums(1), inbox.then());
+  arrive(next.next_backward(kA), kA, sums(1), inbox.then());
   CHECK(wire->names().back() == "layer.backward1");
 }
 
@@ -344,11 +345,12 @@ TEST_CASE("a process that fails before its devices have met fails the others at 
   Process first(wire, 0, 1);
   Process second(wire, 1, 2);
   for (int step = 0; step < 2; ++step) {
+    FailedSteps::instance().drop();
     Inbox of_first;
     Inbox of_second;
     first.enter(some_moments(1), of_first);
     second.enter(some_moments(1), of_second);
-    second.meeting->join(kB)->fail(kB, "out of memory");
+    tests::join(second.meeting, kB).fail(kB, "out of memory");
     CHECK(contains(error_in(of_first), "failed on process 1: "));
     CHECK(contains(error_in(of_first), "failed on cpu(1): out of memory"));
     CHECK(contains(error_in(of_second), "failed on cpu(1): out of memory"));
@@ -360,6 +362,7 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
   const auto wire = std::make_shared<Wire>(2);
   Process here(wire, 0, 2);
   for (int step = 0; step < 2; ++step) {
+    FailedSteps::instance().drop();
     Inbox of_a;
     Inbox of_b;
     here.enter(some_moments(1), of_a, kA);

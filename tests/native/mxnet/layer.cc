@@ -9,7 +9,8 @@
 
 #include "cuda/runtime.h"
 #include "support/values.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
+#include "sync/failed_steps.h"
 
 // library.cc
 extern "C" const char* gluon_syncbn_register(const char* libmxnet, void (*)(int, char*, int),
@@ -50,15 +51,16 @@ Library::Library() {
 
 Library::~Library() {
   fake_mxnet::Engine::get().wait_for_all();
+  FailedSteps::instance().drop();
   // What the last operations held goes a little after they are over.
   const auto is_left = [this] {
-    return fake_mxnet::handles_given_out() > handles_before_ || !SyncGroup::all_named().empty();
+    return fake_mxnet::handles_given_out() > handles_before_ || !Barrier::all_named().empty();
   };
   for (int i = 0; i < 5000 && is_left(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK(fake_mxnet::handles_given_out() == handles_before_);
-  CHECK(SyncGroup::all_named().empty());
+  CHECK(Barrier::all_named().empty());
 }
 
 mxnet::Context device(int index) {

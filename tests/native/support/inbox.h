@@ -17,12 +17,11 @@
 
 #include "backend/backend.h"
 #include "support/values.h"
-#include "sync/meeting.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
 
 namespace gluon_syncbn::tests {
 
-/// What a device gets from a meeting: the merged statistics, or an error.
+/// What a device gets from a barrier: the merged statistics, or an error.
 struct Outcome {
   std::shared_ptr<const Part> merged;
   std::string error;
@@ -65,22 +64,43 @@ class NumbersBackend : public Backend {
   void fill_with_nan(int, void*, std::size_t) const override {}
 };
 
-/// The only meeting of a group, in forward.
-struct LoneMeeting {
-  LoneMeeting(const std::string& layer, std::size_t ranks, std::uint64_t round)
-      : group(std::make_shared<SyncGroup>(layer, ranks)),
-        meeting(std::make_shared<Meeting>(group, round, Direction::kForward)) {}
+/// A place of a barrier.
+struct At {
+  void arrive(const Device& device, const PassPtr& pass) const {
+    barrier->arrive(place, device, pass);
+  }
+  void fail(const std::string& error) const { barrier->fail(place, error); }
+  // In forward.
+  void agree(const Device& device, const Signature& signature) const {
+    barrier->agree(place.round, device, signature);
+  }
+  void fail(const Device& device, const std::string& reason) const {
+    barrier->fail_round(place.round, device, reason);
+  }
+  At next_backward(const Device& device) const {
+    return {barrier, barrier->next_backward(place.round, device)};
+  }
 
-  Meeting* operator->() const { return meeting.get(); }
-  Meeting& operator*() const { return *meeting; }
-
-  const std::shared_ptr<SyncGroup> group;
-  const std::shared_ptr<Meeting> meeting;
+  std::shared_ptr<Barrier> barrier;
+  Barrier::Place place;
 };
 
-inline void arrive(Meeting& meeting, const Device& device, const Part& part, Then then) {
+inline At join(const std::shared_ptr<Barrier>& barrier, const Device& device,
+               Calls::Epoch epoch = Calls::kNow) {
+  return {barrier, barrier->join(device, epoch)};
+}
+
+/// The forward pass in a round of a barrier that no other test uses.
+struct LonePlace : At {
+  LonePlace(const std::string& layer, std::size_t ranks, std::uint64_t round) {
+    barrier = std::make_shared<Barrier>(layer, ranks);
+    for (std::uint64_t i = 0; i <= round; ++i) place = barrier->join({"cpu", 99});
+  }
+};
+
+inline void arrive(const At& at, const Device& device, const Part& part, Then then) {
   static const NumbersBackend backend;
-  meeting.arrive(device, backend.pass_of(part, std::move(then)));
+  at.arrive(device, backend.pass_of(part, std::move(then)));
 }
 
 /// Keeps all calls. Copies share the calls that they keep.

@@ -30,12 +30,12 @@
 #include "support/array.h"
 #include "support/arrays.h"
 #include "support/oracle.h"
+#include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
 #include "support/wire.h"
-#include "sync/meeting.h"
-#include "sync/round.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
+#include "sync/failed_steps.h"
 
 namespace gluon_syncbn::tests {
 
@@ -188,12 +188,12 @@ class LayerOf {
     if (processes.size() > 1) wire = std::make_shared<Wire>(static_cast<int>(processes.size()));
     for (std::size_t process = 0; process < processes.size(); ++process) {
       const auto& [type, number] = processes[process];
-      SyncGroup::Options options;
+      Barrier::Options options;
       if (wire) {
         options.processes = std::make_shared<ProcessRounds>(
             std::make_shared<WiredGroup>(wire, static_cast<int>(process)), name);
       }
-      const auto group = std::make_shared<SyncGroup>(name, number, options);
+      const auto group = std::make_shared<Barrier>(name, number, options);
       groups_.insert(groups_.end(), number, group);
       for (std::size_t i = 0; i < number; ++i) {
         const int index = static_cast<int>(shards.size());
@@ -215,22 +215,22 @@ class LayerOf {
   }
 
   /// The next round of a shard.
-  std::shared_ptr<Round> join(std::size_t number) {
+  At join(std::size_t number) {
     const Shard<T>& shard = *shards[number];
-    auto round = groups_[number]->join(shard.device);
+    auto round = tests::join(groups_[number], shard.device);
     if (!wire) return round;
-    round->agree(shard.device, {shard.x.layout.channels, "float32", kEps, shard.momentum});
+    round.agree(shard.device, {shard.x.layout.channels, "float32", kEps, shard.momentum});
     return round;
   }
   /// The forward pass of the next round, which is returned.
-  std::shared_ptr<Round> forward(std::size_t number, Finishes* finishes) {
+  At forward(std::size_t number, Finishes* finishes) {
     auto round = join(number);
-    meet(number, &round->forward_meeting(), finishes,
+    meet(number, round, finishes,
          [&](Shard<T>* shard) { return shard->forward_pass(finishes->one()); });
     return round;
   }
-  void backward(std::size_t number, Round* round, Finishes* finishes) {
-    meet(number, round->next_backward(shards[number]->device).get(), finishes,
+  void backward(std::size_t number, const At& round, Finishes* finishes) {
+    meet(number, round.next_backward(shards[number]->device), finishes,
          [&](Shard<T>* shard) { return shard->backward_pass(finishes->one()); });
   }
 
@@ -241,6 +241,7 @@ class LayerOf {
   /// The same of several layers. Every second context takes them in reverse order.
   static std::vector<std::string> step(const std::vector<LayerOf*>& layers,
                                        const Order& order = {}) {
+    FailedSteps::instance().drop();  // an error in one step is no error in the next
     const std::size_t contexts = layers.front()->size();
     const auto on_all = [&](const auto& run) {
       Finishes finishes;
@@ -253,7 +254,7 @@ class LayerOf {
       for (const std::size_t context : order) run_all(context);
       return finishes.wait(contexts * layers.size());
     };
-    std::map<LayerOf*, std::vector<std::shared_ptr<Round>>> rounds;
+    std::map<LayerOf*, std::vector<At>> rounds;
     for (LayerOf* layer : layers) rounds[layer].resize(contexts);
     auto errors = on_all([&](LayerOf* layer, std::size_t context, Finishes* finishes) {
       rounds.at(layer)[context] = layer->forward(context, finishes);
@@ -264,7 +265,7 @@ class LayerOf {
       }
     }
     const auto more = on_all([&](LayerOf* layer, std::size_t context, Finishes* finishes) {
-      layer->backward(context, rounds.at(layer)[context].get(), finishes);
+      layer->backward(context, rounds.at(layer)[context], finishes);
     });
     errors.insert(errors.end(), more.begin(), more.end());
     return errors;
@@ -347,19 +348,19 @@ class LayerOf {
 
   /// As the operator.
   template <class Begin>
-  void meet(std::size_t number, Meeting* meeting, Finishes* finishes, const Begin& begin) {
+  void meet(std::size_t number, const At& at, Finishes* finishes, const Begin& begin) {
     Shard<T>* const shard = shards[number].get();
     PassPtr pass;
     try {
       pass = begin(shard);
     } catch (const std::exception& error) {
-      meeting->fail(failed_on(shard->device, error.what()));
+      at.fail(failed_on(shard->device, error.what()));
       return finishes->one()(error.what());
     }
-    meeting->arrive(shard->device, pass);
+    at.arrive(shard->device, pass);
   }
 
-  std::vector<std::shared_ptr<SyncGroup>> groups_;  // of the shards
+  std::vector<std::shared_ptr<Barrier>> groups_;  // of the shards
 };
 
 using Layer = LayerOf<float>;

@@ -14,8 +14,7 @@
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
-#include "sync/meeting.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -29,14 +28,14 @@ TEST_CASE("meeting: fail reaches those who wait and those who come later, unless
   for (const std::string message : {"first", ""}) {
     for (std::size_t waiting = 0; waiting <= kRanks; ++waiting) {
       CAPTURE(waiting);
-      const LoneMeeting meeting("layer 'a'", kRanks, 7);
+      const LonePlace meeting("layer 'a'", kRanks, 7);
       std::vector<Inbox> inboxes(kRanks);
       const auto come = [&](std::size_t rank) {
-        arrive(*meeting, device_of(rank), part_of(rank), inboxes[rank].then());
+        arrive(meeting, device_of(rank), part_of(rank), inboxes[rank].then());
       };
       for (std::size_t rank = 0; rank < waiting; ++rank) come(rank);
-      meeting->fail(message);
-      meeting->fail("second");
+      meeting.fail(message);
+      meeting.fail("second");
       for (std::size_t rank = 0; rank < waiting; ++rank) CHECK(inboxes[rank].calls().size() == 1);
       for (std::size_t rank = waiting; rank < kRanks; ++rank) come(rank);
       const bool is_late = waiting == kRanks;
@@ -51,9 +50,8 @@ TEST_CASE("meeting: fail reaches those who wait and those who come later, unless
 }
 
 TEST_CASE("meeting: continuations may own the reduction and call fail") {
-  const LoneMeeting lone("layer 'a'", 2, 7);
-  auto meeting = std::make_shared<Meeting>(lone.group, 7, Direction::kForward);
-  const std::weak_ptr<Meeting> observer = meeting;
+  auto meeting = std::make_shared<At>(LonePlace("layer 'a'", 2, 7));
+  const std::weak_ptr<Barrier> observer = meeting->barrier;
   std::vector<Inbox> inboxes(2);
   for (const std::size_t rank : {0, 1}) {
     arrive(*meeting, device_of(rank), part_of(rank),
@@ -71,11 +69,11 @@ TEST_CASE("meeting: continuations may own the reduction and call fail") {
 }
 
 TEST_CASE("meeting: a device that comes twice is an internal error, and all are told once") {
-  const LoneMeeting meeting("layer", 2, 0);
+  const LonePlace meeting("layer", 2, 0);
   const Inbox first;
   const Inbox again;
-  arrive(*meeting, {"cpu", 0}, part_of(0), first.then());
-  arrive(*meeting, {"cpu", 0}, part_of(0), again.then());
+  arrive(meeting, {"cpu", 0}, part_of(0), first.then());
+  arrive(meeting, {"cpu", 0}, part_of(0), again.then());
   CHECK(first.wait().outcome.error == "layer round 0 forward: cpu(0) came twice");
   CHECK(first.calls().size() == 1);
   const std::string error = again.wait().outcome.error;
@@ -84,23 +82,23 @@ TEST_CASE("meeting: a device that comes twice is an internal error, and all are 
 }
 
 TEST_CASE("meeting: a device that comes after the last one is an internal error") {
-  const LoneMeeting meeting("layer", 2, 0);
+  const LonePlace meeting("layer", 2, 0);
   const Inbox inbox;
-  arrive(*meeting, {"cpu", 0}, part_of(0), inbox.then());
-  arrive(*meeting, {"cpu", 1}, part_of(0), inbox.then());
+  arrive(meeting, {"cpu", 0}, part_of(0), inbox.then());
+  arrive(meeting, {"cpu", 1}, part_of(0), inbox.then());
   const Inbox late;
-  arrive(*meeting, {"cpu", 2}, part_of(0), late.then());
+  arrive(meeting, {"cpu", 2}, part_of(0), late.then());
   CHECK(contains(late.wait().outcome.error, "internal error of gluon_syncbn"));
   CHECK(inbox.calls().size() == 2);
 }
 
 TEST_CASE("watchdog: a meeting that stays incomplete fails and names who came") {
-  const LoneMeeting meeting("layer 'a'", 3, 7);
+  const LonePlace meeting("layer 'a'", 3, 7);
   std::vector<Inbox> inboxes(3);
   {
     const ScopedTimeout timeout(0.02);
-    arrive(*meeting, {"gpu", 1}, part_of(1), inboxes[0].then());
-    arrive(*meeting, {"cpu", 4}, part_of(0), inboxes[1].then());
+    arrive(meeting, {"gpu", 1}, part_of(1), inboxes[0].then());
+    arrive(meeting, {"cpu", 4}, part_of(0), inboxes[1].then());
     for (const std::size_t rank : {0, 1}) {
       const auto call = inboxes[rank].wait();
       CHECK_FALSE(call.outcome);
@@ -115,8 +113,8 @@ TEST_CASE("watchdog: a meeting that stays incomplete fails and names who came") 
   CHECK((contains(error, "Came: cpu(4), gpu(1).") || contains(error, "Came: gpu(1).")));
   CHECK(inboxes[1].wait().outcome.error == error);
 
-  arrive(*meeting, {"cpu", 0}, part_of(2), inboxes[2].then());
-  meeting->fail("too late");
+  arrive(meeting, {"cpu", 0}, part_of(2), inboxes[2].then());
+  meeting.fail("too late");
   for (const auto& inbox : inboxes) {
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome.error == error);
@@ -124,23 +122,26 @@ TEST_CASE("watchdog: a meeting that stays incomplete fails and names who came") 
 }
 
 TEST_CASE("watchdog: it warns once before a meeting fails, and tells of the timeout first") {
-  const auto group = std::make_shared<SyncGroup>("layer 'a'", 3);
-  std::shared_ptr<Round> round;
-  for (int i = 0; i < 8; ++i) round = group->join({"cpu", 4});
+  const auto group = std::make_shared<Barrier>("layer 'a'", 3);
+  At round;
+  for (int i = 0; i < 8; ++i) round = join(group, {"cpu", 4});
   const CapturedErrors errors;
   Inbox inbox;
-  std::uint64_t next = 0;
+  std::string next;
   {
     const ScopedTimeout timeout(0.5);
-    arrive(round->forward_meeting(), {"cpu", 4}, part_of(0),
+    arrive(round, {"cpu", 4}, part_of(0),
            [&, then = inbox.then()](auto&&... outcome) {
-             // The round of a device that never came.
-             next = group->join({"cpu", 99})->number();
+             try {
+               group->join({"cpu", 99});  // a device that never came
+             } catch (const Error& error) {
+               next = error.what();
+             }
              then(outcome...);
            });
     inbox.wait();
   }
-  CHECK(next == 8);
+  CHECK(contains(next, "layer 'a' round 8 forward: an earlier step has failed"));
   const std::string text = errors.text();
   CAPTURE(text);
   CHECK(text.find("gluon_syncbn: warning: layer 'a' round 7 forward has waited ") == 0);
@@ -150,10 +151,10 @@ TEST_CASE("watchdog: it warns once before a meeting fails, and tells of the time
 }
 
 TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
-  const LoneMeeting meeting("layer 'a'", 2, 7);
+  const LonePlace meeting("layer 'a'", 2, 7);
   Inbox inbox;
   const ScopedTimeout for_ever(0);
-  arrive(*meeting, device_of(0), part_of(0), inbox.then());
+  arrive(meeting, device_of(0), part_of(0), inbox.then());
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   CHECK(inbox.calls().empty());
   const ScopedTimeout timeout(0.01);
@@ -163,15 +164,15 @@ TEST_CASE("watchdog: a timeout of 0 waits forever, until another one is set") {
 TEST_CASE("watchdog: a meeting that everybody has left is forgotten") {
   Inbox abandoned;
   {
-    const LoneMeeting left("layer 'a'", 2, 7);
-    arrive(*left, device_of(0), part_of(0), abandoned.then());
+    const LonePlace left("layer 'a'", 2, 7);
+    arrive(left, device_of(0), part_of(0), abandoned.then());
   }
 
   // The next one to give up shows that the watchdog has passed by.
-  const LoneMeeting meeting("layer 'a'", 2, 7);
+  const LonePlace meeting("layer 'a'", 2, 7);
   Inbox inbox;
   const ScopedTimeout timeout(0.01);
-  arrive(*meeting, device_of(0), part_of(0), inbox.then());
+  arrive(meeting, device_of(0), part_of(0), inbox.then());
   CHECK_FALSE(inbox.wait().outcome);
   CHECK(abandoned.calls().empty());
 }

@@ -11,7 +11,8 @@
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
-#include "sync/sync_group.h"
+#include "sync/barrier.h"
+#include "sync/failed_steps.h"
 #include "sync/wait_messages.h"
 
 namespace gluon_syncbn::tests {
@@ -26,19 +27,19 @@ std::uint32_t number_of(std::size_t round, const Device& device) {
   return static_cast<std::uint32_t>(round * 100) + static_cast<std::uint32_t>(device.index);
 }
 
-std::shared_ptr<SyncGroup> named(const std::string& key, std::size_t num_devices) {
-  SyncGroup::Options options;
+std::shared_ptr<Barrier> named(const std::string& key, std::size_t num_devices) {
+  Barrier::Options options;
   options.key = key;
-  return SyncGroup::named("layer", num_devices, options);
+  return Barrier::named("layer", num_devices, options);
 }
 
 /// Joins the next round of `device`, which should be number `round`, and arrives at its forward.
-std::shared_ptr<Round> enter(const std::shared_ptr<SyncGroup>& group, const Device& device,
+At enter(const std::shared_ptr<Barrier>& group, const Device& device,
                              std::size_t round, const Inbox& inbox,
-                             SyncGroup::Ticket ticket = SyncGroup::kJustMade) {
-  const auto joined = group->join(device, ticket);
-  joined->agree(device, kSignature);
-  arrive(joined->forward_meeting(), device, some_moments(number_of(round, device)), inbox.then());
+                             Calls::Epoch ticket = Calls::kNow) {
+  const auto joined = join(group, device, ticket);
+  joined.agree(device, kSignature);
+  arrive(joined, device, some_moments(number_of(round, device)), inbox.then());
   return joined;
 }
 
@@ -58,7 +59,7 @@ std::string error_in(const Inbox& inbox) {
 }
 
 /// The round `number` of the group works for kA and kB.
-void check_works(const std::shared_ptr<SyncGroup>& group, std::size_t number) {
+void check_works(const std::shared_ptr<Barrier>& group, std::size_t number) {
   Inbox of_a;
   Inbox of_b;
   enter(group, kB, number, of_b);
@@ -67,8 +68,17 @@ void check_works(const std::shared_ptr<SyncGroup>& group, std::size_t number) {
   CHECK(has_met(of_b, number));
 }
 
+/// The next call of these devices repeats an error.
+void check_repeat(const std::shared_ptr<Barrier>& group, const std::vector<Device>& devices,
+                  const std::string& error) {
+  for (const Device& device : devices) {
+    const auto epoch = group->announce(device);
+    CHECK_THROWS_WITH_AS(group->join(device, epoch), doctest::Contains(error.c_str()), Error);
+  }
+}
+
 /// The next call of each of three devices joins the round `number`, the late device's first.
-void check_all_meet(const std::shared_ptr<SyncGroup>& group, std::size_t number) {
+void check_all_meet(const std::shared_ptr<Barrier>& group, std::size_t number) {
   std::vector<Inbox> inboxes;
   for (const Device& device : {kC, kA, kB}) {
     enter(group, device, number, inboxes.emplace_back(), group->announce(device));
@@ -79,21 +89,21 @@ void check_all_meet(const std::shared_ptr<SyncGroup>& group, std::size_t number)
 }  // namespace
 
 TEST_CASE("sync group: rounds and backward passes go that all devices have joined") {
-  const auto group = std::make_shared<SyncGroup>("layer", 2);
-  auto round = group->join(kA);
-  const std::weak_ptr<Round> round_left = round;
-  CHECK(group->join(kB) == round);
-  auto backward = round->next_backward(kA);
-  const std::weak_ptr<Meeting> backward_left = backward;
-  CHECK(round->next_backward(kB) == backward);
-  backward.reset();
+  const auto group = std::make_shared<Barrier>("layer", 2);
+  auto round = group->join(kA).round;
+  const std::weak_ptr<Barrier::Round> round_left = round;
+  CHECK(group->join(kB).round == round);
+  auto backward = group->next_backward(round, kA);
+  const std::weak_ptr<Barrier::Meeting> backward_left = backward.meeting;
+  CHECK(group->next_backward(round, kB).meeting == backward.meeting);
+  backward = {};
   CHECK(backward_left.expired());
   round.reset();
   CHECK(round_left.expired());
 }
 
 TEST_CASE("sync group: one device more than num_devices is refused and harms nobody") {
-  const auto group = std::make_shared<SyncGroup>("layer 'x'", 2);
+  const auto group = std::make_shared<Barrier>("layer 'x'", 2);
   check_works(group, 0);
   const auto refused = doctest::Contains(
       "layer 'x' synchronizes cpu(0), cpu(1) (num_devices=2) and was called on cpu(2) as well.");
@@ -102,14 +112,25 @@ TEST_CASE("sync group: one device more than num_devices is refused and harms nob
   CHECK_THROWS_WITH_AS(group->join(kC), refused, Error);
 }
 
+namespace {
+
+/// The error after `calls`, of which those of `present` wait.
+std::string timeout_error(const Barrier& group, const Calls& calls, Direction direction,
+                          const Device& present) {
+  const Ending timeout{"", Missing::kAnything, Absent::kHaveLeftItOut};
+  return ending_error(group, {"meeting", direction, {present}, "", calls}, Seconds(1), timeout);
+}
+
+}  // namespace
+
 TEST_CASE("sync group: devices that never came are named if all that should come are known") {
   const auto missing = [](std::size_t num_devices, const std::vector<int>& device_ids) {
-    SyncGroup::Options options;
+    Barrier::Options options;
     options.device_ids = device_ids;
-    const auto group = std::make_shared<SyncGroup>("layer", num_devices, options);
-    group->join({"gpu", 2});
-    const Wait wait{"meeting", Direction::kForward, {{"gpu", 2}}, nullptr};
-    const auto text = timeout_error(*group, wait, Waiting::Seconds(1));
+    Calls calls(num_devices);
+    calls.join({"gpu", 2}, Calls::kNow);
+    const auto text = timeout_error({"layer", num_devices, options}, calls, Direction::kForward,
+                                    {"gpu", 2});
     const auto begin = text.find("Missing: ") + std::string("Missing: ").size();
     return text.substr(begin, text.find(".\n", begin) - begin);
   };
@@ -122,69 +143,70 @@ TEST_CASE("sync group: devices that never came are named if all that should come
 }
 
 TEST_CASE("sync group: an error ends with the two likeliest causes of its case") {
-  const auto last_lines = [](const SyncGroup& group, Direction direction, const Device& present) {
-    const Wait wait{"meeting", direction, {present}, nullptr};
-    const auto text = timeout_error(group, wait, Waiting::Seconds(1));
+  const Barrier group("layer", 2);
+  Calls calls(2);
+  const auto last_lines = [&](Direction direction) {
+    const auto text = timeout_error(group, calls, direction, kA);
     return text.substr(text.find('\n', text.find('\n') + 1) + 1);
   };
+  const auto join = [&](const Device& device) { calls.join(device, Calls::kNow); };
   const std::string rest = "\nAll causes: docs/troubleshooting.md, 'A device does not come'.";
-  const auto group = std::make_shared<SyncGroup>("layer", 2);
-  group->join(kA);
-  CHECK(last_lines(*group, Direction::kForward, kA) ==
+  join(kA);
+  CHECK(last_lines(Direction::kForward) ==
         "Likely: the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, "
         "or a new DataLoader, which calls waitall) before it has called the others; or num_devices "
         "is larger than the number of devices in use (after you move a hybridized network to other "
         "contexts, call hybridize() again)." +
             rest);
-  CHECK(last_lines(*group, Direction::kBackward, kA) ==
+  CHECK(last_lines(Direction::kBackward) ==
         "Likely: backward was called for some devices only (give the losses of all devices to "
         "autograd.backward, or call backward() of each); or the output of the layer does not reach "
         "the loss on a device." +
             rest);
-  group->join(kB);
-  group->join(kA);
-  CHECK(last_lines(*group, Direction::kForward, kA) ==
+  join(kB);
+  join(kA);
+  CHECK(last_lines(Direction::kForward) ==
         "Likely: a missing device got no data this step (if a last batch has fewer images than "
         "there are devices, the DataLoader should have last_batch='discard'); or an exception or "
         "an interrupt ended a step between two devices (after that, call "
         "gluon_syncbn.drop_step())." +
             rest);
-  group->join(kA);
-  CHECK(last_lines(*group, Direction::kForward, kA) ==
+  join(kA);
+  CHECK(last_lines(Direction::kForward) ==
         "Likely: a branch that calls the layer was taken on some devices only, or more often on "
         "one than on another; or later steps use fewer devices than the first." +
             rest);
-  group->saw_inference(kB);
-  CHECK(last_lines(*group, Direction::kForward, kA) ==
+  calls.saw_inference(kB);
+  CHECK(last_lines(Direction::kForward) ==
         "Called in inference mode, without autograd.record() or train_mode: cpu(1); all devices "
         "should train, or none." +
             rest);
 }
 
 TEST_CASE("sync group: a device that stayed away for long is brought up to date at once") {
-  const auto group = std::make_shared<SyncGroup>("layer", 3);
+  const auto group = std::make_shared<Barrier>("layer", 3);
   {
     const ScopedTimeout timeout(0.01);
     for (std::size_t i = 0; i < 5; ++i) {
       Inbox inbox;
       enter(group, kA, i, inbox);
       enter(group, kB, i, inbox);
-      inbox.wait();
+      check_repeat(group, {kA, kB}, inbox.wait().outcome.error);
     }
   }
+  check_repeat(group, {kC}, "an earlier step has failed");
   check_all_meet(group, 5);
-  CHECK(group->calls().waiting.empty());
 }
 
 TEST_CASE("sync group: calls that wait for a device that leaves them out fail at once") {
-  const auto group = std::make_shared<SyncGroup>("layer", 2);
+  const auto group = std::make_shared<Barrier>("layer", 2);
   Inbox first;
   Inbox second;
   const ScopedTimeout for_ever(0);
   const auto failed = enter(group, kA, 0, first);
   enter(group, kA, 1, second);
-  failed->fail(kA, "no memory");
-  group->announce(kA);  // the step was broken off
+  failed.fail(kA, "no memory");
+  check_repeat(group, {kA, kB}, "failed on cpu(0): no memory");  // the step was broken off
   Inbox of_b;
   enter(group, kB, 2, of_b, group->announce(kB));
   CHECK(error_in(first) == "layer round 0 forward: failed on cpu(0): no memory");
@@ -197,8 +219,8 @@ TEST_CASE("sync group: calls that wait for a device that leaves them out fail at
 }
 
 TEST_CASE("sync group: after a failure at once, peers in the same step get its error") {
-  const auto group = std::make_shared<SyncGroup>("layer", 3);
-  group->join(kA, group->announce(kA))->fail(kA, "no memory");
+  const auto group = std::make_shared<Barrier>("layer", 3);
+  join(group, kA, group->announce(kA)).fail(kA, "no memory");
   std::vector<Inbox> inboxes(2);
   // Made after the failure, but no device of the failed round was called again.
   enter(group, kB, 0, inboxes[0], group->announce(kB));
@@ -206,22 +228,27 @@ TEST_CASE("sync group: after a failure at once, peers in the same step get its e
   for (const auto& inbox : inboxes) {
     CHECK(error_in(inbox) == "layer round 0 forward: failed on cpu(0): no memory");
   }
+  check_repeat(group, {kB, kA, kC}, "failed on cpu(0): no memory");
   check_all_meet(group, 1);
 }
 
 TEST_CASE("sync group: operations that are slow, not absent, keep their rounds after a failure") {
-  const auto group = std::make_shared<SyncGroup>("layer", 2);
-  std::vector<SyncGroup::Ticket> slow;
-  group->join(kA, group->announce(kA))->fail(kA, "no memory");
+  const auto group = std::make_shared<Barrier>("layer", 2);
+  std::vector<Calls::Epoch> slow;
+  join(group, kA, group->announce(kA)).fail(kA, "no memory");
   slow.push_back(group->announce(kB));
   std::vector<Inbox> of_a(4);
+  check_repeat(group, {kA}, "no memory");
   for (std::size_t i = 1; i < 4; ++i) {
-    enter(group, kA, i, of_a[i], group->announce(kA));
     slow.push_back(group->announce(kB));
+    enter(group, kA, i, of_a[i], group->announce(kA));
   }
+  slow.push_back(group->announce(kB));
   Inbox failed;
   enter(group, kB, 0, failed, slow[0]);
   CHECK(contains(error_in(failed), "no memory"));
+  CHECK_THROWS_WITH_AS(group->join(kB, slow[1]), doctest::Contains("no memory"), Error);
+  slow.erase(slow.begin());
   for (std::size_t i = 1; i < 4; ++i) {
     Inbox inbox;
     enter(group, kB, i, inbox, slow[i]);
@@ -230,7 +257,7 @@ TEST_CASE("sync group: operations that are slow, not absent, keep their rounds a
   }
 }
 
-TEST_CASE("sync group: the message names a device in inference mode and another num_devices") {
+TEST_CASE("sync group: the message names a device in inference mode") {
   const auto group = named("test key", 2);
   const auto other = named("test key", 3);
   const ScopedTimeout timeout(0.05);
@@ -247,33 +274,73 @@ TEST_CASE("sync group: the message names a device in inference mode and another 
   CHECK(contains(error, "Came: cpu(0) (2 training forwards)."));
   CHECK(contains(error, "Missing: cpu(1) (1 training forward, then 2 in inference mode)."));
   CHECK(contains(error, "in inference mode, without autograd.record() or train_mode: cpu(1);"));
-  CHECK(contains(error, "Under the same key, devices wait with num_devices=3: cpu(2);"));
   const std::string error_of_other = of_c.wait().outcome.error;
   CHECK(contains(error_of_other, "Missing: 2 devices never called in training."));
   CHECK(contains(error_of_other,
                  "in inference mode, without autograd.record() or train_mode: cpu(1);"));
 }
 
+TEST_CASE("sync group: after a dropped step no error is repeated, and all devices meet") {
+  const auto group = std::make_shared<Barrier>("layer", 3);
+  Inbox inbox;
+  const auto fail = [&] {
+    join(group, kA, group->announce(kA)).fail(kA, "no memory");
+    enter(group, kB, 0, inbox, group->announce(kB));
+  };
+  const auto drop = [] { FailedSteps::instance().drop(); };
+  SUBCASE("before the error is repeated") { fail(); }
+  SUBCASE("while it is repeated") {
+    fail();
+    check_repeat(group, {kB}, "no memory");
+  }
+  SUBCASE("and inference drops nothing") {
+    fail();
+    group->saw_inference(kC);
+  }
+  drop();
+  check_all_meet(group, 1);
+  drop();
+  const auto before = group->announce(kA);
+  drop();
+  CHECK(group->announce(kA) == before);  // nothing was left to drop
+}
+
+TEST_CASE("sync group: a call of a failed step that comes after later calls is refused") {
+  const auto group = std::make_shared<Barrier>("layer", 2);
+  const auto late = group->announce(kB);
+  Inbox inbox;
+  {
+    const ScopedTimeout timeout(0.01);
+    enter(group, kA, 0, inbox, group->announce(kA));
+    inbox.wait();
+  }
+  check_repeat(group, {kB, kA}, "forward waited");
+  CHECK_THROWS_WITH_AS(group->join(kB, late), doctest::Contains("made before a step failed"),
+                       Error);
+  check_works(group, 1);
+}
+
 TEST_CASE("sync group: a device that fails behind forward fails its peers in backward at once") {
-  const auto group = std::make_shared<SyncGroup>("layer", 2);
+  const auto group = std::make_shared<Barrier>("layer", 2);
   const ScopedTimeout for_ever(0);
   Inbox forward;
   const auto round = enter(group, kA, 0, forward);
   enter(group, kB, 0, forward);
   Inbox before;
   Inbox after;
-  arrive(*round->next_backward(kA), kA, some_sums(0), before.then());
-  round->fail(kB, "no memory");
-  arrive(*round->next_backward(kA), kA, some_sums(0), after.then());
+  arrive(round.next_backward(kA), kA, some_sums(0), before.then());
+  round.fail(kB, "no memory");
+  arrive(round.next_backward(kA), kA, some_sums(0), after.then());
   for (const auto& inbox : {before, after}) {
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome.error == "layer round 0 backward: failed on cpu(1): no memory");
   }
+  check_repeat(group, {kA, kB}, "layer round 0 forward: failed on cpu(1): no memory");
   check_works(group, 1);
 }
 
 TEST_CASE("sync group: backward times out as forward does, and the next pass works") {
-  const auto group = std::make_shared<SyncGroup>("layer", 2);
+  const auto group = std::make_shared<Barrier>("layer", 2);
   Inbox forward;
   const auto round = enter(group, kA, 0, forward);
   enter(group, kB, 0, forward);
@@ -281,16 +348,16 @@ TEST_CASE("sync group: backward times out as forward does, and the next pass wor
   Inbox of_b;
   {
     const ScopedTimeout timeout(0.01);
-    arrive(*round->next_backward(kB), kB, some_sums(1), of_b.then());
+    arrive(round.next_backward(kB), kB, some_sums(1), of_b.then());
     CHECK(contains(of_b.wait().outcome.error, "layer round 0 backward waited "));
     CHECK(contains(of_b.wait().outcome.error, "Came: cpu(1). Missing: cpu(0)."));
   }
-  arrive(*round->next_backward(kA), kA, some_sums(0), of_a.then());
+  arrive(round.next_backward(kA), kA, some_sums(0), of_a.then());
   CHECK(of_a.wait().outcome.error == of_b.wait().outcome.error);
 
   Inbox again;
-  arrive(*round->next_backward(kA), kA, some_sums(2), again.then());
-  arrive(*round->next_backward(kB), kB, some_sums(3), again.then());
+  arrive(round.next_backward(kA), kA, some_sums(2), again.then());
+  arrive(round.next_backward(kB), kB, some_sums(3), again.then());
   CHECK(again.wait().outcome);
 }
 
@@ -308,34 +375,34 @@ TEST_CASE("signature: the first value that differs is named") {
 }
 
 TEST_CASE("sync group: a CPU context and a GPU context cannot meet") {
-  const auto round = named("kinds", 2)->join(kA, SyncGroup::kJustMade);
-  round->agree(kA, kSignature);
-  CHECK_THROWS_WITH_AS(round->agree({"gpu", 1}, kSignature),
+  const auto round = join(named("kinds", 2), kA);
+  round.agree(kA, kSignature);
+  CHECK_THROWS_WITH_AS(round.agree({"gpu", 1}, kSignature),
                        "layer round 0 forward: devices cpu(0) and gpu(1) differ: contexts cpu and "
                        "gpu, which cannot meet: use CPU contexts alone, or GPU contexts alone",
                        Error);
 }
 
 TEST_CASE("named sync groups: who names the same key and number of devices shares a group") {
-  const std::size_t before = SyncGroup::all_named().size();
+  const std::size_t before = Barrier::all_named().size();
   {
     const auto first = named("test key", 1);
     CHECK(named("test key", 1) == first);
-    CHECK(SyncGroup::all_named().size() == before + 1);
+    CHECK(Barrier::all_named().size() == before + 1);
     const auto other_number = named("test key", 3);
     CHECK(other_number != first);
     CHECK(other_number->num_devices() == 3);
     CHECK(named("another test key", 1) != first);
-    CHECK(SyncGroup::all_named().size() == before + 2);
+    CHECK(Barrier::all_named().size() == before + 2);
     first->join(kA);
     CHECK_THROWS_AS(first->join(kB), Error);
   }
-  CHECK(SyncGroup::all_named().size() == before);
+  CHECK(Barrier::all_named().size() == before);
   CHECK_NOTHROW(named("test key", 1)->join(kB));  // anew
 }
 
 TEST_CASE("named sync groups: many threads that take and release leave nothing behind") {
-  const std::size_t before = SyncGroup::all_named().size();
+  const std::size_t before = Barrier::all_named().size();
   const auto held = named("held", 2);
   std::vector<std::size_t> wrong(6);
   run_ranks(wrong.size(), [&](std::size_t rank) {
@@ -344,11 +411,11 @@ TEST_CASE("named sync groups: many threads that take and release leave nothing b
       const auto first = named(key, 2);
       const auto second = named(key, 2);
       if (first != second || named("held", 2) != held) ++wrong[rank];
-      if (SyncGroup::all_named().size() < before + 2) ++wrong[rank];
+      if (Barrier::all_named().size() < before + 2) ++wrong[rank];
     }
   });
   for (const std::size_t count : wrong) CHECK(count == 0);
-  CHECK(SyncGroup::all_named().size() == before + 1);
+  CHECK(Barrier::all_named().size() == before + 1);
 }
 
 }  // namespace gluon_syncbn::tests

@@ -1,0 +1,55 @@
+#include "sync/failed_steps.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/error.h"
+#include "common/per_process.h"
+
+namespace gluon_syncbn {
+
+FailedSteps& FailedSteps::instance() { return PerProcess<FailedSteps>::instance(); }
+
+std::uint64_t FailedSteps::passes() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return passes_;
+}
+
+void FailedSteps::add(const std::string& error, std::uint64_t before) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (passes_ == before) first_error_ = error;
+  ++passes_;
+  if (errors_.size() < kMostErrors) errors_.insert(error);
+}
+
+void FailedSteps::require_none_since(std::uint64_t before) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (passes_ > before) throw Error("the step has failed already: " + first_error_);
+}
+
+void FailedSteps::keep(std::shared_ptr<void> barrier) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kept_.insert(std::move(barrier));
+}
+
+void FailedSteps::release(const std::shared_ptr<void>& barrier) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kept_.erase(barrier);  // the caller has another owner
+}
+
+void FailedSteps::drop() {
+  std::set<std::shared_ptr<void>> kept;  // goes when the mutex is free again
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++dropped_;
+  errors_.clear();
+  kept.swap(kept_);
+}
+
+bool FailedSteps::is_of_pass(const std::string& error) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(errors_.begin(), errors_.end(), [&](const std::string& known) {
+    return error.find(known) != std::string::npos;
+  });
+}
+
+}  // namespace gluon_syncbn
