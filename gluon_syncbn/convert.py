@@ -24,6 +24,7 @@ from .symbols.graph import THEIR_SYNC_BATCH_NORM, Graph
 
 _logger = logging.getLogger(__name__)
 _FORWARD = {"forward", "hybrid_forward"}
+_FREE_CONTEXT = 15  # a CPU context that no network uses
 # What a class may define without a change to its layers once they are made.
 _OF_ANY_CLASS = {
     *("__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__"),
@@ -153,7 +154,8 @@ def _is_lost(name: str) -> bool:
 def _computes_batchnorm(layer: Any) -> bool:
     """Whether `layer` computes BatchNorm with its own attributes, of symbols and of arrays."""
     try:
-        with mx.autograd.pause(), mx.cpu(0):
+        # On cpu(0), operations of the network may wait for other devices, and have the workspace.
+        with mx.autograd.pause(), mx.cpu(_FREE_CONTEXT):
             probe = _small_copy(layer)
             return all(_is_batchnorm(probe, training) for training in (False, True))
     except Exception:  # of a user's forward; in MXNet 2 none takes symbols

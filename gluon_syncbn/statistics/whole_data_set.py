@@ -15,6 +15,7 @@ from .. import processes
 from ..library import LIBRARY
 from ..naming import name_of, named_blocks
 from ..norms import Norm, norms_of
+from ..standstill import other_processes_take_part
 from .gathering import Moments, noting_layer, noting_nodes
 
 

@@ -9,6 +9,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import gluon
 
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import nd, only_1, reset_ctx
@@ -397,6 +398,47 @@ def test_a_program_that_goes_on_after_an_error_trains_nan_or_nothing(mode, dtype
             values = values_of(array)
             is_trained = parameter.grad_req != "null" and np.isnan(values).all()
             assert is_trained or (values == before[name]).all(), name
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_step_after_a_caught_error_repeats_it(mode):
+    """Weights may be garbage then, without an error of MXNet. Restored ones train as before."""
+    net = gluon.nn.HybridSequential()
+    norm = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    net.add(gluon.nn.Dense(3, in_units=4, flatten=False), norm, gluon.nn.Dense(2, in_units=3))
+    net.initialize(ctx=contexts(2))
+    net.hybridize(**MODES[mode])
+    parameters = net.collect_params()
+    trainer = gluon.Trainer(parameters, "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+    weights = {each: each.data().copy() for each in parameters.values()}
+
+    def call(device):
+        with mx.autograd.record():
+            return (net(normal((2, 4), device)) ** 2).sum()
+
+    def whole_step():
+        losses = [call(0), call(1)]
+        mx.autograd.backward(losses)
+        trainer.step(4)
+        return [loss.asscalar() for loss in losses]
+
+    expected = whole_step()
+    for _ in range(8):
+        gluon_syncbn.set_timeout(0.1)
+        losses = []
+        for device in (0, 1):
+            losses.append(call(device))
+            assert "forward" in error_of(losses[-1].asnumpy)
+        with contextlib.suppress(mx.base.MXNetError):
+            mx.autograd.backward(losses)
+            trainer.step(4)
+            mx.nd.waitall()
+        gluon_syncbn.set_timeout(60)
+        assert "call gluon_syncbn.drop_step()" in error_of(whole_step)
+        gluon_syncbn.drop_step()
+        for parameter, values in weights.items():
+            parameter.set_data(values)
+        np.testing.assert_allclose(whole_step(), expected, rtol=1e-5)
 
 
 @only_1  # MXNet 2 has no such variable

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.processes import run_program
+from tests.support.processes import ROOT, run_interpreter, run_program
 
 
-def run(name: str, *arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
+def run(name: str, *arguments: str, **environment: str) -> tuple[str, str]:
     environment = {"GLUON_SYNCBN_TIMEOUT": "100", **environment}
-    end = run_program(f"standstill.{name}", *arguments, status=status, **environment)
+    end = run_program(f"standstill.{name}", *arguments, **environment)
     return end.stdout, end.stderr
 
 
 def test_programs_that_stand_still():
     out, _ = run("mistakes")
-    assert "no thread of the program can make the missing calls" in out  # in a handler of atexit
+    assert "and so cannot make the missing calls" in out  # in a handler of atexit
 
 
-def test_programs_that_are_slow():
-    assert run("slow")[0] == "all met\n"
+@pytest.mark.parametrize("how", ["main", "processes", "loop", "operator"])
+def test_programs_that_are_slow(how):
+    out, warnings = run("slow", how)
+    assert out == "met\n"
+    assert "has waited 2." in warnings
 
 
-def test_the_switch():
-    _, error = run("mistakes", status=1, GLUON_SYNCBN_STANDSTILL="0", GLUON_SYNCBN_TIMEOUT="4")
-    assert "forward waited 4." in error
+def test_a_program_that_was_suspended():
+    assert run("suspended", GLUON_SYNCBN_TIMEOUT="3")[0] == "met\n"
+
+
+def test_layers_that_run_converts_while_a_device_waits():
+    program = str(ROOT / "tests" / "programs" / "run" / "subclasses.py")
+    run_interpreter("-W", "ignore", "-m", "gluon_syncbn", "run", "--convert", program)
 
 
 @pytest.mark.parametrize("what", ["sleeps", "computes"])

@@ -5,14 +5,15 @@ Each runs in a process of its own, because the threads of a test runner count to
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import multiprocessing
+import multiprocessing.pool
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any, Callable
 
 import gluon_syncbn
@@ -29,7 +30,9 @@ try:
 except ImportError:  # beside MXNet 2
     tqdm = None
 
-PAUSE = 3.0  # seconds; the first look comes after 2
+# Jobs of a shell in the background ignore the signal, and so would these programs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+PAUSE = 4.0  # seconds; a program that stands still is ended after 2 to 3
 contexts = [mx.cpu(0), mx.cpu(1)]
 net = nn.HybridSequential()
 net.add(nn.Dense(3, in_units=4), gluon_syncbn.SyncBatchNorm(in_channels=3))
@@ -64,31 +67,16 @@ def backward_of_one_device() -> None:
     net[0].weight.grad(contexts[0]).asnumpy()
 
 
-def thread_that_died() -> None:
-    thread = in_thread(lambda: call(0).asnumpy())
-    dead = in_thread(lambda: None)  # which should have called the other device
-    thread.join()
-    dead.join()
-
-
 def mistakes() -> None:
-    """Every kind ends with an error, and the next step works."""
-    errors: list[str] = []
-    threading.excepthook = lambda args: errors.append(str(args.exc_value))
+    """Every kind ends with an error, and after drop_step() the next step works."""
 
     def end_with_an_error(mistake: Callable[[], Any], *words: str) -> None:
-        error = error_of(mistake) or errors.pop()
-        for each in ("no thread of the program can make the missing calls", *words):
+        error = error_of(mistake)
+        for each in ("the only thread of the program waits in MXNet at ", *words):
             assert each in error, (each, error)
-        error_of(mx.nd.waitall)  # of the other passes of the step
+        gluon_syncbn.drop_step()
         whole_step()
 
-    end_with_an_error(thread_that_died)
-    # From here on there are threads that call no layers.
-    loader = iter(gluon.data.DataLoader(gluon.data.SimpleDataset([0.0, 1.0]), 1, num_workers=1))
-    next(loader)
-    pool = multiprocessing.Pool(1)
-    pool.map(abs, [1])
     bar = tqdm(total=1) if tqdm else None  # which has a thread of its own
     end_with_an_error(backward_of_one_device)
     end_with_an_error(lambda: (call(0), mx.nd.waitall()))
@@ -96,9 +84,8 @@ def mistakes() -> None:
     for mode in MODES.values():
         net.hybridize(**mode)
         whole_step()
-        place = f"; the program waits in MXNet at {__file__}:{line}.\nCame: "
+        place = f"{__file__}:{line}, and so cannot make the missing calls.\nCame: "
         end_with_an_error(read_inside_the_loop, place)
-    pool.terminate()
     del bar
     # This handler runs before that of the library.
     atexit.register(lambda: print(error_of(call(0).asnumpy)))
@@ -119,57 +106,68 @@ class _SlowProp(mx.operator.CustomOpProp):
         return _Slow()
 
 
-def _waits() -> Iterator[Callable[[], Any]]:
-    """Functions that wait for PAUSE, each for something of another kind that begins now."""
-    yield lambda: time.sleep(PAUSE)
-    event = threading.Event()
-    threading.Timer(PAUSE, event.set).start()
-    yield event.wait
-    reader, writer = os.pipe()
-    subprocess.Popen(f"sleep {PAUSE}; echo >&{writer}", shell=True, pass_fds=[writer])
-    yield lambda: os.read(reader, 1)
-    lock = multiprocessing.Lock()
-    lock.acquire()
-    process = multiprocessing.get_context("fork").Process(target=_release, args=(lock,))
-    process.start()
-    yield lock.acquire
-    process.join()
-
-
-def slow() -> None:
-    """Programs that make the missing call later; no round fails."""
-    calls = [call(0)]
-    time.sleep(PAUSE)
+def _call_1() -> None:
     call(1).asnumpy()
-    # The main thread reads, and another calls the other device after a pause.
-    for wait in _waits():
 
-        def other(wait: Callable[[], Any] = wait) -> None:
-            wait()
-            calls.append(call(1))
 
-        thread = in_thread(other)
+def _fed_by_processes() -> None:
+    """A pool of threads gets what a pool of processes computes and another process sends."""
+    fork = multiprocessing.get_context("fork")
+    pool, queue = fork.Pool(1), fork.Queue()
+    fork.Process(target=lambda: (time.sleep(PAUSE), queue.put(1), queue.put(None))).start()
+    threads = multiprocessing.pool.ThreadPool(2)
+    for fed in (pool.imap(_sleep, [PAUSE]), iter(queue.get, None)):
+        threads.apply_async(lambda fed=fed: [_call_1() for _ in fed])
         call(0).asnumpy()
-        thread.join()
-    with autograd.record():
-        late = net(nd.Custom(nd.ones((2, 4), ctx=contexts[1]), op_type="slow"))
-    call(0).asnumpy()
-    late.asnumpy()
-    print("all met")
 
 
-def _release(lock: Any) -> None:
-    time.sleep(PAUSE)
-    lock.release()
+def _sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+async def _call_1_later() -> None:
+    await asyncio.sleep(PAUSE)
+    _call_1()
+
+
+def slow(how: str) -> None:
+    """Make the missing call later; no round fails."""
+    if how == "main":
+        first = call(0)
+        time.sleep(PAUSE)
+        _call_1()
+        first.asnumpy()
+    elif how == "processes":
+        _fed_by_processes()
+    elif how == "loop":
+        in_thread(lambda: asyncio.run(_call_1_later()))
+        call(0).asnumpy()
+    else:
+        with autograd.record():
+            late = net(nd.Custom(nd.ones((2, 4), ctx=contexts[1]), op_type="slow"))
+        call(0).asnumpy()
+        late.asnumpy()
+    print("met")
+
+
+def suspended() -> None:
+    """Nobody could make a call in this time, so it does not count."""
+    first = call(0)
+    stop = f"kill -STOP {os.getpid()}; sleep 5; kill -CONT {os.getpid()}"
+    subprocess.Popen(stop, shell=True)
+    time.sleep(2)
+    _call_1()
+    first.asnumpy()
+    print("met")
 
 
 def warned(what: str) -> None:
     """Another thread makes the missing call after the warning, and `what` it does before."""
 
     def other() -> None:
-        end = time.monotonic() + PAUSE + 1  # the warning comes after 3 s
+        end = time.monotonic() + PAUSE  # the warning comes after 2 to 3 s
         if what == "sleeps":
-            time.sleep(PAUSE + 1)
+            time.sleep(PAUSE)
         values = np.ones((300, 300))
         while time.monotonic() < end:
             values = values @ values * 0
@@ -181,14 +179,15 @@ def warned(what: str) -> None:
 
 
 def interrupted() -> None:
-    """Ctrl-C ends a wait in which a thread may still call, and the next step works."""
-    in_thread(lambda: [time.sleep(0.5) for _ in iter(int, 1)])
+    """Ctrl-C ends a wait in which a thread may still call, also one that computes."""
+    in_thread(lambda: [None for _ in iter(int, 1)])
     subprocess.Popen(f"sleep {PAUSE}; kill -INT {os.getpid()}", shell=True)
     try:
         read_inside_the_loop()
     except KeyboardInterrupt:
         print("KeyboardInterrupt")
     print(error_of(mx.nd.waitall))
+    gluon_syncbn.drop_step()
     whole_step()
 
 
@@ -196,7 +195,7 @@ def own_handler() -> None:
     """A program that handles Ctrl-C itself goes on with a step that is slow."""
     pressed: list[int] = []
     signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
-    in_thread(lambda: (time.sleep(2 * PAUSE), call(1).asnumpy()))
+    in_thread(lambda: (time.sleep(1.5 * PAUSE), _call_1()))
     subprocess.Popen(f"sleep {PAUSE}; kill -INT {os.getpid()}", shell=True)
     call(0).asnumpy()
     assert pressed
