@@ -28,7 +28,7 @@ Calls::Epoch Calls::announce(const Device& device) {
 }
 
 bool Calls::was_dropped() const {
-  const auto is_before_now = [now = FailedSteps::instance().dropped()](const auto& failure) {
+  const auto is_before_now = [now = FailedSteps::dropped()](const auto& failure) {
     return failure && failure->dropped_steps != now;
   };
   const bool is_repeated_to_all = oldest_epoch() == epoch_;
@@ -74,7 +74,7 @@ bool Calls::failed(const Key& round, const std::string& error, Absent absent) {
   // Other processes repeat errors too. Without an end here, each process would repeat the other's.
   const bool is_repeated = error.find(kRepeated) != std::string::npos;
   if (round.epoch != epoch_ || is_repeated) return false;
-  if (!failed_) failed_ = Failure{round, error, FailedSteps::instance().dropped()};
+  if (!failed_) failed_ = Failure{round, error, FailedSteps::dropped()};
   failed_->round = std::max(failed_->round, round);
   if (absent == Absent::kHaveLeftItOut) begin_epoch(std::move(failed_));
   return true;

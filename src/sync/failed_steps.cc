@@ -1,12 +1,22 @@
 #include "sync/failed_steps.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "common/error.h"
 #include "common/per_process.h"
 
 namespace gluon_syncbn {
+
+namespace {
+
+// Outside the class, because a forked child gets new FailedSteps but keeps the barriers.
+std::atomic<std::uint64_t> the_dropped{0};
+
+}  // namespace
+
+std::uint64_t FailedSteps::dropped() { return the_dropped; }
 
 FailedSteps& FailedSteps::instance() { return PerProcess<FailedSteps>::instance(); }
 
@@ -40,7 +50,7 @@ void FailedSteps::release(const std::shared_ptr<void>& barrier) {
 void FailedSteps::drop() {
   std::set<std::shared_ptr<void>> kept;  // goes when the mutex is free again
   const std::lock_guard<std::mutex> lock(mutex_);
-  ++dropped_;
+  ++the_dropped;
   errors_.clear();
   kept.swap(kept_);
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,14 +33,13 @@ class FailedSteps {
 
   /// The next step repeats no failure until now.
   void drop();
-  std::uint64_t dropped() const { return dropped_; }
+  static std::uint64_t dropped();
   /// Whether `error` is of a pass that has failed since the last drop().
   bool is_of_pass(const std::string& error);
 
  private:
   static constexpr std::size_t kMostErrors = 1000;
 
-  std::atomic<std::uint64_t> dropped_{0};
   std::mutex mutex_;
   std::uint64_t passes_ = 0;
   std::string first_error_;       // of the last step that failed

@@ -93,6 +93,13 @@ def test_a_missing_device_fails_its_group_alone(mode):
     assert f"for all of 2 devices (sync_group_size=2).\nCame: {DEVICE}(2)" in message
     del outs
     gluon_syncbn.set_timeout(60)
+    with autograd.record():
+        outs = [layer(nd.array(case.x[case.bounds(i)], ctx=contexts(4)[i])) for i in range(4)]
+    for out in outs[:2]:
+        out.wait_to_read()
+    for out in outs[2:]:
+        with pytest.raises(mx.base.MXNetError, match="an earlier step has failed"):
+            out.wait_to_read()
     for _ in range(2):
         check_groups(layer, contexts(4), 2)
 

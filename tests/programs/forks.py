@@ -61,6 +61,7 @@ def while_a_device_waits() -> None:
     def child() -> None:
         with pytest.raises(MXNetError, match=forked):
             y0.asnumpy()
+        gluon_syncbn.drop_step()
         step()
 
     for mode in MODES.values():
@@ -76,6 +77,9 @@ def while_a_device_waits() -> None:
         mx.autograd.backward([y0, y1])
         with pytest.raises(MXNetError, match="backward"):
             mx.nd.waitall()
+        with pytest.raises(MXNetError, match=f"an earlier step has failed.*{forked}"):
+            step()
+        gluon_syncbn.drop_step()
         step()
         step()
         process.join()
@@ -88,6 +92,7 @@ def _a_device_waits() -> Iterator[None]:
     yield
     with pytest.raises(MXNetError, match="forked"):
         y0.asnumpy()
+    gluon_syncbn.drop_step()
     step()
 
 
@@ -126,6 +131,7 @@ def new_loader_while_a_device_waits() -> None:
     call(0)
     with pytest.raises(MXNetError, match="a new DataLoader"):
         gluon.data.DataLoader([0], 1)
+    gluon_syncbn.drop_step()
     step()
 
 
@@ -151,6 +157,7 @@ def with_an_unread_error() -> None:
         with pytest.raises(MXNetError, match="forward waited"):
             mx.nd.waitall()
         gluon_syncbn.set_timeout(0)
+        gluon_syncbn.drop_step()
         step()
         if child == 0:
             os._exit(0)
