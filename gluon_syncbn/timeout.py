@@ -20,11 +20,11 @@ from .standstill import other_processes_take_part
 def set_timeout(seconds: float) -> None:
     """Set how long a device waits for the others.
 
-    After 10 s, or a tenth of a shorter time, a warning names the missing devices. At the end, every
-    waiting device gets an ``MXNetError`` with the layer, the round, the devices that came, the
-    missing ones and the likely causes. The next step works. If all threads of the program wait for
-    each other, the error comes after 2 to 3 s, unless the environment variable
-    ``GLUON_SYNCBN_STANDSTILL`` is 0.
+    After 10 s, or a tenth of a shorter time, a warning names the missing devices; after 2 to 3 s if
+    no thread of the process computes. At the end, every waiting device gets an ``MXNetError`` with
+    the layer, the round, the devices that came, the missing ones and the likely causes. If the only
+    thread of the program waits for a CPU context, and no other process takes part, the error comes
+    after 2 to 3 s. The next step repeats the error, unless `drop_step` is called.
 
     Parameters
     ----------
@@ -58,12 +58,20 @@ def set_timeout_from_environment() -> None:
 
 
 def drop_step() -> None:
-    """Forget a step that was interrupted, so that the next one is whole.
+    """Forget a step that has failed or was interrupted, so that the next one is whole.
+
+    After an error that the program has read, MXNet may update weights with arrays that no operation
+    has written. So the next step fails too, on all devices, unless this function is called. Restore
+    the weights first if they were updated.
 
     A stopped cell of a notebook, or a caught exception, may end a step between the calls of two
     devices. The first device then waits for the second, and would meet its call of the next step.
     This function waits until all other operations have run, fails the devices that wait, and takes
-    their errors. It needs about a second if any device waits.
+    the errors of layers. It needs about a second if any device waits.
+
+    If other processes take part, it waits until the threads of this process have nothing to do, for
+    a minute at most, because an operation of Horovod may wait for a process that does not come. It
+    leaves errors to be read, and prints the messages that other processes have not answered.
 
     In IPython, each cell that ended with an error calls it, unless the environment variable
     ``GLUON_SYNCBN_NOTEBOOK`` is 0.
@@ -71,7 +79,7 @@ def drop_step() -> None:
     Raises
     ------
     MXNetError
-        If another operation has failed.
+        If another operation than a layer of this package has failed.
     """
     error = LIBRARY.drop_step(other_processes_take_part())
     if error is not None:

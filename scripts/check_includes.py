@@ -19,7 +19,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "mxnet": {"common", "cuda"},
     "horovod": {"distributed", "mxnet"},
     "operator": {"common", "norm", "backend", "cpu", "cuda", "distributed", "sync", "mxnet"},
-    "exports.cc": {"common", "cpu", "cuda", "sync", "mxnet", "horovod", "operator"},
+    "exports.cc": {"common", "cpu", "cuda", "distributed", "sync", "mxnet", "horovod", "operator"},
 }
 
 

@@ -21,6 +21,7 @@
 #include "mxnet/repairs/fork.h"
 #include "mxnet/repairs/openblas.h"
 #include "mxnet/wait_for_all.h"
+#include "operator/attributes.h"
 #include "operator/callbacks.h"
 #include "sync/barrier.h"
 #include "sync/failed_steps.h"
@@ -89,7 +90,7 @@ GLUON_SYNCBN_EXPORT double gluon_syncbn_timeout() noexcept {
 }
 
 /// Waits for all operations and ends waits that are in vain. The next step then repeats no error.
-/// Returns nullptr, or the first error of an operation that is not of this library. If other
+/// Returns nullptr, or the first error, if it is not of a layer of this library. If other
 /// processes take part, waits for the passes of this library alone, and reports what it left.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step(bool others_take_part) {
   return error_of([&] {
@@ -102,9 +103,9 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_drop_step(bool others_take_part) {
       report("warning: gluon_syncbn.drop_step() has not waited for threads that still compute");
     }
     if (const std::string left = unanswered_messages(); !left.empty()) report(left);
-    const bool is_known = error.empty() || FailedSteps::instance().is_of_pass(error);
     FailedSteps::instance().drop();
-    if (!is_known) throw Error(error);
+    const bool names_layer = error.find(op::kLayer) != std::string::npos;
+    if (!error.empty() && !names_layer) throw Error(error);
   });
 }
 
@@ -151,13 +152,13 @@ GLUON_SYNCBN_EXPORT std::size_t gluon_syncbn_num_keys() noexcept {
   return Barrier::all_named().size();
 }
 
-/// See count_rounds().
-GLUON_SYNCBN_EXPORT void gluon_syncbn_count_rounds() { count_rounds(); }
+/// From now on, counts the rounds of gluon_syncbn_rounds().
+GLUON_SYNCBN_EXPORT void gluon_syncbn_count_rounds() { MetRounds::instance().begin(); }
 
-/// See counted_rounds(). The text is valid until the next call.
+/// See MetRounds. The text is valid until the next call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_rounds() {
   thread_local std::string text;
-  text = counted_rounds();
+  text = MetRounds::instance().text();
   return text.c_str();
 }
 

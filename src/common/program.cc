@@ -75,8 +75,8 @@ ProgramState look_at_program() {
   if (state.is_interrupted) return state;
   state.is_idle = other_threads_are_idle();
   state.is_busy = !state.is_idle;
-  state.stands_still = state.is_idle && (answer & kWaitsAlone) != 0 &&
-                       (ask(&state.place) & kStillWaitsAlone) != 0;
+  state.stands_still =
+      state.is_idle && (answer & kWaitsAlone) != 0 && (ask(&state.place) & kStillWaitsAlone) != 0;
   return state;
 }
 

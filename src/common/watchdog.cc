@@ -166,9 +166,8 @@ void Watchdog::look_after_all(bool is_idle) {
     remind(Missing::kAnything, remind_after(limit));
     end_waits(all, {"", Missing::kAnything, Absent::kHaveLeftItOut, limit});
   }
-  const bool is_late = std::any_of(all.begin(), all.end(), [](const auto& waiting) {
-    return waiting->is_late(kLookAfter);
-  });
+  const bool is_late = std::any_of(
+      all.begin(), all.end(), [](const auto& waiting) { return waiting->is_late(kLookAfter); });
   note_interrupts(is_late);
   // A thread that forks holds Python's lock, and waits for the operations.
   if (is_late && when_idle.empty()) look_at_program();

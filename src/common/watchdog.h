@@ -32,7 +32,7 @@ struct Ending {
   std::string reason;  ///< "": the timeout
   Missing missing;
   Absent absent;
-  Seconds least{0};           ///< only waits that are at least so old
+  Seconds least{0};            ///< only waits that are at least so old
   bool names_devices = false;  ///< in the error
 };
 
@@ -48,9 +48,9 @@ class Waiting {
   virtual void end_waits(const Ending& ending) = 0;
 };
 
-/// Ends waits at the timeout, and earlier if the program can no longer make the missing calls, if the
-/// user presses Ctrl-C, at a fork and at the end of the process. One thread serves the process; the
-/// first watch() starts it.
+/// Ends waits at the timeout, and earlier if the program can no longer make the missing calls, if
+/// the user presses Ctrl-C, at a fork and at the end of the process. One thread serves the process;
+/// the first watch() starts it.
 class Watchdog {
  public:
   using Clock = std::chrono::steady_clock;

@@ -110,7 +110,9 @@ std::string unanswered_messages() {
   }
   if (list.empty()) return "";
   return "warning: gluon_syncbn.drop_step() leaves messages that other processes have not answered "
-         "(" + list + "). They meet the next messages of these layers, which may be of another "
+         "(" +
+         list +
+         "). They meet the next messages of these layers, which may be of another "
          "step. To begin anew, call hvd.shutdown(), hvd.init() and gluon_syncbn.init() in all "
          "processes";
 }

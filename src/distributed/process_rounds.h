@@ -66,9 +66,9 @@ class ProcessRounds : public std::enable_shared_from_this<ProcessRounds> {
   using Send = std::function<void(ProcessMessage)>;
   /// The message of this process has its turn. Calls `send` once, now or later.
   using OnTurn = std::function<void(const Send& send)>;
-  /// Gets the merged partial statistics of all processes, or an error. Called once, from any thread.
-  using OnAnswer =
-      std::function<void(const PartialStatistics& merged, const std::string& error)>;
+  /// Gets the merged partial statistics of all processes, or an error. Called once, from any
+  /// thread.
+  using OnAnswer = std::function<void(const PartialStatistics& merged, const std::string& error)>;
 
   /// Gives a message its place behind those that were queued before under its name, however long
   /// these take. The caller calls the result, which calls `on_turn` if it is this message's turn.

@@ -250,7 +250,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
   return attributes;
 }
 
-std::string Attributes::layer() const { return "SyncBatchNorm '" + shown(name_of(key)) + "'"; }
+std::string Attributes::layer() const { return kLayer + shown(name_of(key)) + "'"; }
 
 std::optional<DeviceGroup> Attributes::group_of(int device_id) const {
   return gluon_syncbn::group_of(device_id, device_ids, group_size());

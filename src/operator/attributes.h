@@ -16,6 +16,9 @@ enum class Scope {
   kGraph,  ///< the operators made from one node of one graph, whatever its key says
 };
 
+/// With it begin all errors of a layer.
+inline constexpr const char* kLayer = "SyncBatchNorm '";
+
 /// The arrays that backward reads beside gamma and the gradient of the output.
 struct BackwardReads {
   bool data = true;

@@ -74,9 +74,7 @@ class ForwardCall : public EngineCall {
   }
 
  private:
-  bool is_training() const override {
-    return is_train_ && !op_->attributes_.use_global_stats;
-  }
+  bool is_training() const override { return is_train_ && !op_->attributes_.use_global_stats; }
 
   void run() override {
     op_->saved_.reset();

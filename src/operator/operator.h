@@ -58,8 +58,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
   const std::shared_ptr<Barrier> barrier_;
   const std::shared_ptr<NodeCalls> node_calls_;
   std::optional<Calls::Epoch> epoch_;  ///< of the call that made this operator, until it runs
-  bool ran_before_ = false;                  ///< has begun a training forward
-  std::weak_ptr<Operator> original_;         ///< empty if operators are not mirrored
+  bool ran_before_ = false;            ///< has begun a training forward
+  std::weak_ptr<Operator> original_;   ///< empty if operators are not mirrored
   /// Identifies the arrays of a training forward that may be repeated before its backward pass; 0
   /// if there is none.
   std::atomic<std::size_t> may_be_repeated_{0};
@@ -67,7 +67,7 @@ class Operator : public std::enable_shared_from_this<Operator> {
   // Of the last forward pass; empty if it failed, but for its error.
   std::optional<Saved> saved_;
   std::shared_ptr<Barrier::Round> round_;  ///< empty if nothing was synchronized
-  std::string forward_error_;     ///< why nothing is saved
+  std::string forward_error_;              ///< why nothing is saved
 };
 
 }  // namespace gluon_syncbn::op

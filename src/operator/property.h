@@ -61,7 +61,7 @@ class Property {
   const Attributes attributes_;
   std::mutex mutex_;
   std::map<std::size_t, std::shared_ptr<Barrier>> barriers_;  // by group
-  std::map<Device, std::weak_ptr<Operator>> latest_;               // if they are mirrored
+  std::map<Device, std::weak_ptr<Operator>> latest_;          // if they are mirrored
   const std::shared_ptr<NodeCalls> node_calls_ = std::make_shared<NodeCalls>();
 };
 

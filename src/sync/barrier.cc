@@ -57,9 +57,8 @@ void Barrier::saw_inference(const Device& device) {
 Barrier::Place Barrier::join(const Device& device, Calls::Epoch epoch) {
   Change change(this);
   if (calls_.is_one_too_many(device)) {
-    throw Error(layer_ + " synchronizes " + device_list(calls_.members()) + " (" +
-                options_.option + "=" + std::to_string(num_devices_) + ") and was called on " +
-                device.name() +
+    throw Error(layer_ + " synchronizes " + device_list(calls_.members()) + " (" + options_.option +
+                "=" + std::to_string(num_devices_) + ") and was called on " + device.name() +
                 " as well. That number should be the number of devices in use. After you move a "
                 "hybridized network to other contexts, call hybridize() again.");
   }
@@ -164,18 +163,18 @@ void Barrier::stop_waiting(const Place& place) {
 void Barrier::meet(const Place& place, const std::optional<PartialStatistics>& merged,
                    Change* change) {
   Meeting& meeting = *place.meeting;
-  if (meeting.direction == Direction::kForward) {
-    note_met_round(layer_, options_.key, meeting.passes);
+  if (meeting.direction == Direction::kForward && MetRounds::instance().is_counting()) {
+    MetRounds::instance().add(layer_, device_list(meeting.passes), options_.key);
   }
   meeting.state = State::kOver;
   stop_waiting(place);
-  change->then([passes = all(meeting), merged] {
-    passes.front()->backend->finish(passes, merged, "");
-  });
+  change->then(
+      [passes = all(meeting), merged] { passes.front()->backend->finish(passes, merged, ""); });
   meeting.passes.clear();
 }
 
-/// Without effect on a meeting that has ended. `absent` matters if devices have not come to forward.
+/// Without effect on a meeting that has ended. `absent` matters if devices have not come to
+/// forward.
 void Barrier::end(const Place& place, const std::string& error, Absent absent, Change* change) {
   Meeting& meeting = *place.meeting;
   if (meeting.error || meeting.state == State::kOver) return;
@@ -252,7 +251,8 @@ void Barrier::queue(const Place& place, Change* change) {
 }
 
 /// The message has its turn. A meeting that has failed before sends its error: its passes are
-/// complete, and MXNet has freed their arrays. While passes sum, none may fail, for the same reason.
+/// complete, and MXNet has freed their arrays. While passes sum, none may fail, for the same
+/// reason.
 void Barrier::sum(const Place& place, const ProcessRounds::Send& send) {
   Passes passes;
   {

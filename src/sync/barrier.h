@@ -70,7 +70,7 @@ class Barrier : public Waiting, public std::enable_shared_from_this<Barrier> {
   /// from it. Operators keep the round of their last forward.
   struct Round {
     const Calls::Key key;
-    const std::uint64_t number;  ///< for messages
+    const std::uint64_t number;                       ///< for messages
     const std::shared_ptr<ProcessRounds::Seat> seat;  ///< null without other processes
     const std::shared_ptr<Meeting> forward = std::make_shared<Meeting>(Direction::kForward);
     std::optional<std::pair<Device, Signature>> signature = {};  ///< of the first device
@@ -100,8 +100,8 @@ class Barrier : public Waiting, public std::enable_shared_from_this<Barrier> {
   /// The named barriers that a caller holds.
   static std::vector<std::shared_ptr<Barrier>> all_named();
 
-  // The way of a call: announce() or nothing; join() and agree(), or next_backward(); then arrive(),
-  // fail() or fail_round().
+  // The way of a call: announce() or nothing; join() and agree(), or next_backward(); then
+  // arrive(), fail() or fail_round().
 
   /// As in Calls.
   Calls::Epoch announce(const Device& device);
@@ -111,15 +111,15 @@ class Barrier : public Waiting, public std::enable_shared_from_this<Barrier> {
   Place join(const Device& device, Calls::Epoch epoch = Calls::kNow);
   /// Fails the round if `device` does not agree with the devices before it, and throws Error.
   void agree(const std::shared_ptr<Round>& round, const Device& device, const Signature& signature);
-  /// Returns the place of the next backward pass of `device` through this round. The first call of a
-  /// device meets the first calls of its peers; the second call (retain_graph) meets the second
+  /// Returns the place of the next backward pass of `device` through this round. The first call of
+  /// a device meets the first calls of its peers; the second call (retain_graph) meets the second
   /// calls.
   Place next_backward(const std::shared_ptr<Round>& round, const Device& device);
-  /// `pass` is finished once or fails once: now, later by the last device to arrive, or by an error.
-  /// If the device has come before, that is an internal error of both passes.
+  /// `pass` is finished once or fails once: now, later by the last device to arrive, or by an
+  /// error. If the device has come before, that is an internal error of both passes.
   void arrive(const Place& place, const Device& device, const PassPtr& pass);
-  /// Every pass that waits there, and every pass that still comes, fails with `error`, which follows
-  /// the name of the pass. Without effect once all have met.
+  /// Every pass that waits there, and every pass that still comes, fails with `error`, which
+  /// follows the name of the pass. Without effect once all have met.
   void fail(const Place& place, const std::string& error);
   /// `device` cannot go on in this round. Its peers fail now, and others when they come. Without
   /// effect if forward has failed before.

@@ -1,6 +1,5 @@
 #include "sync/failed_steps.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -29,7 +28,6 @@ void FailedSteps::add(const std::string& error, std::uint64_t before) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (passes_ == before) first_error_ = error;
   ++passes_;
-  if (errors_.size() < kMostErrors) errors_.insert(error);
 }
 
 void FailedSteps::require_none_since(std::uint64_t before) {
@@ -51,15 +49,7 @@ void FailedSteps::drop() {
   std::set<std::shared_ptr<void>> kept;  // goes when the mutex is free again
   const std::lock_guard<std::mutex> lock(mutex_);
   ++the_dropped;
-  errors_.clear();
   kept.swap(kept_);
-}
-
-bool FailedSteps::is_of_pass(const std::string& error) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return std::any_of(errors_.begin(), errors_.end(), [&](const std::string& known) {
-    return error.find(known) != std::string::npos;
-  });
 }
 
 }  // namespace gluon_syncbn

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -27,23 +26,19 @@ class FailedSteps {
   /// `before`.
   void require_none_since(std::uint64_t before);
 
-  /// Keeps a barrier that has to repeat an error, until release() or drop(). Operators may go before.
+  /// Keeps a barrier that has to repeat an error, until release() or drop(). Operators may go
+  /// before.
   void keep(std::shared_ptr<void> barrier);
   void release(const std::shared_ptr<void>& barrier);
 
   /// The next step repeats no failure until now.
   void drop();
   static std::uint64_t dropped();
-  /// Whether `error` is of a pass that has failed since the last drop().
-  bool is_of_pass(const std::string& error);
 
  private:
-  static constexpr std::size_t kMostErrors = 1000;
-
   std::mutex mutex_;
   std::uint64_t passes_ = 0;
-  std::string first_error_;       // of the last step that failed
-  std::set<std::string> errors_;  // since the last drop()
+  std::string first_error_;  // of the last step that failed
   std::set<std::shared_ptr<void>> kept_;
 };
 

@@ -1,20 +1,44 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
+#include <tuple>
 
-#include "backend/backend.h"
-#include "common/device.h"
+#include "common/per_process.h"
 
 namespace gluon_syncbn {
 
-/// Begins to count the rounds in which all devices met, for programs that ask at their end.
-void count_rounds();
-/// A line per layer and its devices: layer, number of rounds, devices, with tabs in between.
-std::string counted_rounds();
+/// Counts the rounds in which all devices met, for programs that ask at their end.
+class MetRounds {
+ public:
+  static MetRounds& instance() { return PerProcess<MetRounds>::instance(); }
 
-/// All devices have met in a round. Layers with one name have their own keys.
-void note_met_round(const std::string& layer, const std::string& key,
-                    const std::map<Device, PassPtr>& passes);
+  void begin() { is_counting_ = true; }
+  bool is_counting() const { return is_counting_; }
+
+  /// Layers with one name have their own keys.
+  void add(const std::string& layer, const std::string& devices, const std::string& key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++rounds_[{layer, devices, key}];
+  }
+
+  /// A line per layer and its devices: layer, number of rounds, devices, with tabs in between.
+  std::string text() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::string text;
+    for (const auto& [met, number] : rounds_) {
+      text += std::get<0>(met) + "\t" + std::to_string(number) + "\t" + std::get<1>(met) + "\n";
+    }
+    return text;
+  }
+
+ private:
+  std::atomic<bool> is_counting_{false};
+  std::mutex mutex_;
+  std::map<std::tuple<std::string, std::string, std::string>, std::uint64_t> rounds_;
+};
 
 }  // namespace gluon_syncbn

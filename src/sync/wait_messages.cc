@@ -52,8 +52,8 @@ std::string came(const Calls& calls, const std::set<Device>& present, bool count
   std::string list;
   for (const Device& device : present) {
     const auto found = calls.members().find(device);
-    append_item(&list,
-                text_of(device, counts && found != calls.members().end() ? &found->second : nullptr));
+    append_item(&list, text_of(device, counts && found != calls.members().end() ? &found->second
+                                                                                : nullptr));
   }
   return list.empty() ? "none" : list;
 }
@@ -78,8 +78,8 @@ std::vector<Device> never_called(const Barrier& barrier, const std::set<Device>&
   return others;
 }
 
-std::string missing(const Barrier& barrier, const Calls& calls,
-                    const std::set<Device>& present, bool counts) {
+std::string missing(const Barrier& barrier, const Calls& calls, const std::set<Device>& present,
+                    bool counts) {
   std::string list;
   std::set<Device> known = present;
   for (const auto& [device, member] : calls.members()) {
@@ -161,8 +161,8 @@ std::string description(const Barrier& barrier, const Wait& wait,
 
 }  // namespace
 
-std::string reminder(const Barrier& barrier, const Wait& wait, Seconds waited,
-                     Seconds limit, const ProgramState& program) {
+std::string reminder(const Barrier& barrier, const Wait& wait, Seconds waited, Seconds limit,
+                     const ProgramState& program) {
   std::ostringstream message;
   message << "warning: " << wait.name << " has waited " << waited.count() << " s for "
           << awaited(barrier, wait) << " and ";

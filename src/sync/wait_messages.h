@@ -19,8 +19,8 @@ struct Wait {
 };
 
 /// The warning that passes wait.
-std::string reminder(const Barrier& barrier, const Wait& wait, Seconds waited,
-                     Seconds limit, const ProgramState& program);
+std::string reminder(const Barrier& barrier, const Wait& wait, Seconds waited, Seconds limit,
+                     const ProgramState& program);
 /// The error of passes whose wait ends.
 std::string ending_error(const Barrier& barrier, const Wait& wait, Seconds waited,
                          const Ending& ending);

@@ -19,7 +19,7 @@ from typing import Any, Callable
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.support.either_mxnet import error_of, nd

@@ -107,7 +107,9 @@ TEST_CASE("watchdog: what waits is interrupted once the other threads have nothi
   });
   {
     const Watchdog::EndsWhenIdle ends({"a reason", Missing::kCalls, Absent::kMayCome});
-    { const Watchdog::EndsWhenIdle another({"no reason", Missing::kCalls, Absent::kMayCome}); }
+    {
+      const Watchdog::EndsWhenIdle another({"no reason", Missing::kCalls, Absent::kMayCome});
+    }
     CHECK(inbox.wait().outcome.error == "layer round 0 forward: a reason");
   }
   busy.join();
@@ -181,7 +183,9 @@ struct sigaction the_next_handler;
 
 /// The handler of the program, as Python's.
 struct Handler {
-  Handler() { std::signal(SIGINT, [](int) { ++the_presses; }); }
+  Handler() {
+    std::signal(SIGINT, [](int) { ++the_presses; });
+  }
   ~Handler() { std::signal(SIGINT, before); }
   Handler(const Handler&) = delete;
   Handler& operator=(const Handler&) = delete;
@@ -204,7 +208,8 @@ TEST_CASE("watchdog: Ctrl-C ends what has waited for a second, also if threads c
     raise(SIGINT);  // this thread computes
   }
   CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::seconds(1));
-  CHECK(inbox.wait().outcome.error == "layer round 0 forward: interrupted by Ctrl-C at train.py:22");
+  CHECK(inbox.wait().outcome.error ==
+        "layer round 0 forward: interrupted by Ctrl-C at train.py:22");
   CHECK(the_presses > 0);
   // The step was broken off, so the next call of the other device is of the next step.
   CHECK_THROWS_WITH_AS(join(barrier, {"cpu", 1}), doctest::Contains("an earlier step has failed"),

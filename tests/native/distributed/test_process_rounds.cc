@@ -46,7 +46,7 @@ struct Process {
   }
   /// Joins and comes to forward.
   At enter(const Part& part, const Inbox& inbox, const Device& device = kA,
-                               const Signature& signature = kSignature) {
+           const Signature& signature = kSignature) {
     const auto round = join(device, signature);
     arrive(round, device, part, inbox.then());
     return round;
@@ -169,8 +169,7 @@ TEST_CASE("devices of all processes get the same bits, however they are spread")
         const Member& member = members[i];
         const auto round = all[member.process]->enter(member.moments, forward[i], member.device);
         forward[i].wait();
-        arrive(round.next_backward(member.device), member.device, member.sums,
-               backward[i].then());
+        arrive(round.next_backward(member.device), member.device, member.sums, backward[i].then());
         backward[i].wait();
       });
       for (std::size_t i = 0; i < members.size(); ++i) {
@@ -207,8 +206,7 @@ TEST_CASE_FIXTURE(TwoProcesses, "backward passes of several rounds may be under 
            inboxes[r].then());
   }
   for (std::size_t r = kRounds; r-- > 0;) {
-    arrive(rounds_of_second[r].next_backward(kA), kA, sums(static_cast<double>(r)),
-           Inbox().then());
+    arrive(rounds_of_second[r].next_backward(kA), kA, sums(static_cast<double>(r)), Inbox().then());
   }
   for (std::size_t r = 0; r < kRounds; ++r) {
     CHECK(inboxes[r].wait().outcome.merged->statistics.dz()[0] == 2.0 * static_cast<double>(r));

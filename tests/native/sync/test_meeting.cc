@@ -130,15 +130,14 @@ TEST_CASE("watchdog: it warns once before a meeting fails, and tells of the time
   std::string next;
   {
     const ScopedTimeout timeout(0.5);
-    arrive(round, {"cpu", 4}, part_of(0),
-           [&, then = inbox.then()](auto&&... outcome) {
-             try {
-               group->join({"cpu", 99});  // a device that never came
-             } catch (const Error& error) {
-               next = error.what();
-             }
-             then(outcome...);
-           });
+    arrive(round, {"cpu", 4}, part_of(0), [&, then = inbox.then()](auto&&... outcome) {
+      try {
+        group->join({"cpu", 99});  // a device that never came
+      } catch (const Error& error) {
+        next = error.what();
+      }
+      then(outcome...);
+    });
     inbox.wait();
   }
   CHECK(contains(next, "layer 'a' round 8 forward: an earlier step has failed"));

@@ -247,8 +247,7 @@ class Run {
       // Whoever arrives all the same gets the error once more.
     }
     act_at(
-        kept.round, visit.forward, device,
-        moments_of(rank, visit.group, visit.round),
+        kept.round, visit.forward, device, moments_of(rank, visit.group, visit.round),
         [this, rank, &visit, then = kept.forward.then()](const Outcome& outcome) {
           if (schedule_.backward_at_once && outcome) backward(rank, visit);
           then(outcome);
@@ -329,7 +328,8 @@ class Loop {
         is_static_(random_.chance(30)),
         group_(std::make_shared<Barrier>("layer", ranks)) {}
 
-  /// A step in which anything may happen. Whoever comes gets one outcome. Returns whether it failed.
+  /// A step in which anything may happen. Whoever comes gets one outcome. Returns whether it
+  /// failed.
   bool faulty_step() {
     const std::size_t failing = random_.chance(40) ? random_.up_to(last_rank()) : ranks_;
     std::size_t absent = random_.chance(60) ? random_.up_to(last_rank()) : ranks_;
@@ -391,8 +391,7 @@ class Loop {
       try {
         const auto round = tests::join(group_, device, ticket);
         if (rank == failing) round.fail(device, "injected");
-        arrive(round, device, some_moments(static_cast<std::uint32_t>(rank)),
-               inboxes[rank].then());
+        arrive(round, device, some_moments(static_cast<std::uint32_t>(rank)), inboxes[rank].then());
       } catch (const Error& error) {
         inboxes[rank].then()({nullptr, error.what()});
       }

@@ -34,9 +34,8 @@ std::shared_ptr<Barrier> named(const std::string& key, std::size_t num_devices) 
 }
 
 /// Joins the next round of `device`, which should be number `round`, and arrives at its forward.
-At enter(const std::shared_ptr<Barrier>& group, const Device& device,
-                             std::size_t round, const Inbox& inbox,
-                             Calls::Epoch ticket = Calls::kNow) {
+At enter(const std::shared_ptr<Barrier>& group, const Device& device, std::size_t round,
+         const Inbox& inbox, Calls::Epoch ticket = Calls::kNow) {
   const auto joined = join(group, device, ticket);
   joined.agree(device, kSignature);
   arrive(joined, device, some_moments(number_of(round, device)), inbox.then());
@@ -129,8 +128,8 @@ TEST_CASE("sync group: devices that never came are named if all that should come
     options.device_ids = device_ids;
     Calls calls(num_devices);
     calls.join({"gpu", 2}, Calls::kNow);
-    const auto text = timeout_error({"layer", num_devices, options}, calls, Direction::kForward,
-                                    {"gpu", 2});
+    const auto text =
+        timeout_error({"layer", num_devices, options}, calls, Direction::kForward, {"gpu", 2});
     const auto begin = text.find("Missing: ") + std::string("Missing: ").size();
     return text.substr(begin, text.find(".\n", begin) - begin);
   };
