@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -22,8 +23,10 @@ constexpr std::chrono::milliseconds kBetweenLooks{50};
 constexpr std::size_t kLongestPlace = 1000;
 
 std::atomic<AskPython> the_ask_python{nullptr};
-struct sigaction the_handler_before;
-struct sigaction the_handler_behind;  // before another was put in front of ours
+// The handlers that ours was put in front of, the latest last. A signal may come at any time, so a
+// handler stays as it is for a while after another one was added.
+std::array<struct sigaction, 8> the_handlers;
+std::atomic<std::size_t> the_number_of_handlers{0};
 bool is_installed = false;
 std::atomic<int> the_calls{0};  // of our handler, one within the other
 std::atomic<int> the_interrupts{0};
@@ -49,11 +52,17 @@ bool is_busy(const std::filesystem::path& thread) {
   return state == 'R' || state == 'D';
 }
 
+/// `back` counts from the latest.
+struct sigaction& handler_before(std::size_t back) {
+  const std::size_t latest = the_number_of_handlers - 1;
+  return the_handlers[(latest - std::min(back, latest)) % the_handlers.size()];
+}
+
 void note_and_go_on(int signal, siginfo_t* info, void* context) {
   // A handler that was put in front of this one may call it.
   const bool is_called_back = the_calls++ > 0;
   if (!is_called_back) ++the_interrupts;
-  const struct sigaction& next = is_called_back ? the_handler_behind : the_handler_before;
+  const struct sigaction& next = handler_before(is_called_back ? 1 : 0);
   if (next.sa_flags & SA_SIGINFO) {
     next.sa_sigaction(signal, info, context);
   } else {
@@ -107,18 +116,15 @@ void note_interrupts(bool wanted) {
   ours.sa_sigaction = &note_and_go_on;
   // sa_handler and sa_sigaction share their memory.
   if (now.sa_handler == ours.sa_handler) {
-    if (!wanted) is_installed = sigaction(SIGINT, &the_handler_before, nullptr) != 0;
+    if (!wanted) is_installed = sigaction(SIGINT, &handler_before(0), nullptr) != 0;
     return;
   }
   const bool is_function =
       (now.sa_flags & SA_SIGINFO) || (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN);
   if (!wanted || !is_function) return;
-  if (is_installed) {
-    the_handler_behind = the_handler_before;
-  } else {
-    the_handled_interrupts = the_interrupts.load();  // those of earlier waits
-  }
-  the_handler_before = now;
+  if (!is_installed) the_handled_interrupts = the_interrupts.load();  // those of earlier waits
+  the_handlers[the_number_of_handlers % the_handlers.size()] = now;
+  ++the_number_of_handlers;
   is_installed = sigaction(SIGINT, &ours, nullptr) == 0;
 }
 

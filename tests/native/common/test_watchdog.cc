@@ -118,21 +118,30 @@ TEST_CASE("watchdog: what waits is interrupted once the other threads have nothi
 
 namespace {
 
-/// Python that answers in this way from now on.
-void let_python_answer(int answer) {
-  static std::atomic<int> the_answer;
-  the_answer = answer;
-  set_ask_python([](char* place, int size) {
-    std::snprintf(place, static_cast<std::size_t>(size), "train.py:22");
-    return the_answer.load();
-  });
-}
+std::atomic<int> the_answer{0};
+std::atomic<int> the_asks{0};
 
+/// Python that answers in this way while it lives.
 struct Python {
-  explicit Python(int answer) { let_python_answer(answer); }
+  explicit Python(int answer) {
+    the_answer = answer;
+    the_asks = 0;
+    set_ask_python([](char* place, int size) {
+      std::snprintf(place, static_cast<std::size_t>(size), "train.py:22");
+      ++the_asks;
+      return the_answer.load();
+    });
+  }
   ~Python() { set_ask_python(nullptr); }
   Python(const Python&) = delete;
   Python& operator=(const Python&) = delete;
+
+  /// Until the watchdog has acted on two looks, for each of which it asks at most twice.
+  void wait_for_looks() const {
+    for (int i = 0; i < 3000 && the_asks < 6; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
 };
 
 }  // namespace
@@ -150,6 +159,7 @@ TEST_CASE("watchdog: what waits on CPUs fails if the only thread waits and all a
   CHECK(contains(inbox.wait().outcome.error,
                  "layer round 0 forward: the only thread of the program waits in MXNet at "
                  "train.py:22, and so cannot make the missing calls.\nCame: cpu(0). Missing: "));
+  python.wait_for_looks();
   CHECK(of_gpu.calls().empty());
   CHECK(contains(errors.text(), "warning: gpu layer round 0 forward has waited "));
 }
@@ -161,9 +171,7 @@ TEST_CASE("watchdog: if nothing computes, it warns after 2 s, and what waits goe
   const LonePlace place("layer", 2, 0);
   arrive(place, {"cpu", 0}, kPart, inbox.then());
   const Python python(kWaitsAlone | kRaisesInterrupts);  // it waits elsewhere each time
-  for (int i = 0; i < 1000 && errors.text().empty(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  python.wait_for_looks();
   CHECK(inbox.calls().empty());
   arrive(place, {"cpu", 1}, kPart, inbox.then());
   CHECK(inbox.wait().outcome);
