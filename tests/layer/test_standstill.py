@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.either_mxnet import only_1
 from tests.support.processes import ROOT, run_interpreter, run_program
 
 
@@ -29,6 +30,7 @@ def test_a_program_that_was_suspended():
     assert run("suspended", GLUON_SYNCBN_TIMEOUT="3")[0] == "met\n"
 
 
+@only_1  # MXNet 2 has no hybrid_forward
 def test_layers_that_run_converts_while_a_device_waits():
     program = str(ROOT / "tests" / "programs" / "run" / "subclasses.py")
     run_interpreter("-W", "ignore", "-m", "gluon_syncbn", "run", "--convert", program)
