@@ -50,9 +50,11 @@ void require_equal(const std::vector<ProcessMessage>& messages, int processes) {
 
 void add_process_group(const std::shared_ptr<ProcessGroup>& group) {
   auto& known = PerProcess<Known>::instance();
-  const Lock lock(known.mutex);
+  std::unique_lock<std::mutex> lock(known.mutex);
   known.groups[group->id()] = group;
-  for (const auto& [id_and_name, layer] : known.layers) {
+  const auto layers = known.layers;
+  lock.unlock();
+  for (const auto& [id_and_name, layer] : layers) {
     if (id_and_name.first == group->id()) layer->start_again(group);
   }
 }

@@ -355,6 +355,40 @@ TEST_CASE("a process that fails before its devices have met fails the others at 
   }
 }
 
+TEST_CASE_FIXTURE(TwoProcesses, "a process that fails after forward fails the others in backward") {
+  const auto failing = first.enter(some_moments(1), of_first);
+  const auto waiting = second.enter(some_moments(1), of_second);
+  REQUIRE(of_first.wait().outcome);
+  failing.fail(kA, "device lost");  // and calls no backward pass
+  Inbox backward;
+  arrive(waiting.next_backward(kA), kA, sums(1), backward.then());
+  REQUIRE(backward.calls().size() == 1);
+  CHECK(contains(error_in(backward), "failed on process 0: layer round 0 backward: failed on "));
+}
+
+TEST_CASE_FIXTURE(TwoProcesses, "messages that wait when the processes start again get an error") {
+  wire->hold();
+  const std::vector<Inbox> before(2);
+  for (const auto& inbox : before) first.enter(some_moments(1), inbox);
+  second.enter(some_moments(1), of_second);
+  const auto anew = std::make_shared<Wire>(2);
+  const auto start_again = [&](const Process& process, int number) {
+    process.meeting->options().processes->start_again(std::make_shared<WiredGroup>(anew, number));
+  };
+  start_again(first, 0);
+  start_again(second, 1);
+  CHECK(before[0].calls().empty());  // under way
+  CHECK(contains(error_in(before[1]), "has begun anew with other processes"));
+  FailedSteps::instance().drop();
+  const std::vector<Inbox> after(2);
+  first.enter(some_moments(2), after[0]);
+  wire->release();  // late answers disturb nothing
+  CHECK(before[0].wait().outcome);
+  second.enter(some_moments(2), after[1]);
+  for (const auto& inbox : after) CHECK(inbox.wait().outcome);
+  anew->forget();
+}
+
 TEST_CASE("a process that does not come is reported after the timeout, and so are later rounds") {
   const ScopedTimeout timeout(0.1);
   const auto wire = std::make_shared<Wire>(2);
