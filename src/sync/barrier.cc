@@ -226,9 +226,8 @@ void Barrier::fail_round(const std::shared_ptr<Round>& round, const std::string&
   if (round->forward->state == State::kOver) {
     failed(*round, name_of(forward) + ": " + error, Absent::kMayCome);
     // The devices of this process may call no backward pass, for which other processes wait.
-    auto& backward = round->backwards[0];
-    if (!backward && round->backward_calls.empty() && round->seat) {
-      backward = std::make_shared<Meeting>(Direction::kBackward);
+    if (round->seat && round->backward_calls.empty()) {
+      round->backwards[0] = std::make_shared<Meeting>(Direction::kBackward);
     }
   }
   fail(forward, error, change);

@@ -338,6 +338,18 @@ TEST_CASE("sync group: a device that fails behind forward fails its peers in bac
   check_works(group, 1);
 }
 
+TEST_CASE(
+    "sync group: a device that fails behind forward fails a peer that comes to backward later") {
+  const auto group = std::make_shared<Barrier>("layer", 2);
+  Inbox forward;
+  const auto round = enter(group, kA, 0, forward);
+  enter(group, kB, 0, forward);
+  round.fail(kB, "no memory");
+  Inbox backward;
+  arrive(round.next_backward(kA), kA, some_sums(0), backward.then());
+  CHECK(error_in(backward) == "layer round 0 backward: failed on cpu(1): no memory");
+}
+
 TEST_CASE("sync group: backward times out as forward does, and the next pass works") {
   const auto group = std::make_shared<Barrier>("layer", 2);
   Inbox forward;
