@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Iterator, Sequence
 
 import mxnet as mx
@@ -54,6 +54,8 @@ class Moments:
         if error is not None or not count.all():
             for parameter, arrays in zip(self._parameters, self._before):
                 for now, before in zip(parameter.list_data(), arrays):
+                    with suppress(mx.base.MXNetError):
+                        now.wait_to_read()  # with an unread error, it would stay as it is
                     now[:] = before
             return
         set_everywhere(self._parameters, [mean, m2 / count])

@@ -136,7 +136,10 @@ def interrupted():
         ),
     ],
 )
-def test_what_goes_wrong_changes_nothing(first, last, batches, error, message):
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "processes"])
+def test_what_goes_wrong_changes_nothing(first, last, batches, error, message, others, monkeypatch):
+    take_part = "gluon_syncbn.statistics.whole_data_set.other_processes_take_part"
+    monkeypatch.setattr(take_part, lambda: others)
     norms = [
         gluon_syncbn.SyncBatchNorm(in_channels=3),
         gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=None),
