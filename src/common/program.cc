@@ -1,5 +1,6 @@
 #include "common/program.h"
 
+#include <dirent.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -8,8 +9,8 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -21,6 +22,7 @@ constexpr int kLooks = 20;
 constexpr int kMostBusyLooks = 4;  // some threads only look for work now and then
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 constexpr std::size_t kLongestPlace = 1000;
+constexpr const char* kThreads = "/proc/self/task/";
 
 std::atomic<AskPython> the_ask_python{nullptr};
 // The handlers that ours was put in front of, the latest last. A signal may come at any time, so a
@@ -40,10 +42,10 @@ int ask(std::string* place) {
   return answer;
 }
 
-bool is_busy(const std::filesystem::path& thread) {
+bool is_busy(const std::string& thread) {
   // Unlike std::istreambuf_iterator, operator<< does not throw if the thread ends before the read.
   std::ostringstream stat;
-  stat << std::ifstream(thread / "stat").rdbuf();
+  stat << std::ifstream(kThreads + thread + "/stat").rdbuf();
   // The text is "number (name) state ...", in which the name may contain any character.
   const std::string text = stat.str();
   const auto name_end = text.rfind(')');
@@ -91,12 +93,14 @@ ProgramState look_at_program() {
 
 bool any_other_thread_is_busy() {
   const std::string own = std::to_string(syscall(SYS_gettid));
-  std::error_code error;
-  for (std::filesystem::directory_iterator at("/proc/self/task", error), end; at != end;
-       at.increment(error)) {
-    if (at->path().filename() != own && is_busy(at->path())) return true;
+  // Not std::filesystem, which the systems of the wheel lack.
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir(kThreads), &closedir);
+  if (!threads) return true;
+  while (const dirent* thread = readdir(threads.get())) {
+    const std::string number = thread->d_name;
+    if (number.front() != '.' && number != own && is_busy(number)) return true;
   }
-  return static_cast<bool>(error);
+  return false;
 }
 
 bool other_threads_are_idle() {
