@@ -169,8 +169,12 @@ void Watchdog::look_after_all(bool is_idle) {
   const bool is_late = std::any_of(
       all.begin(), all.end(), [](const auto& waiting) { return waiting->is_late(kLookAfter); });
   note_interrupts(is_late);
-  // A thread that forks holds Python's lock, and waits for the operations.
-  if (is_late && when_idle.empty()) look_at_program();
+  if (!is_late) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    program_ = {};  // says nothing of later waits
+  } else if (when_idle.empty()) {  // a thread that forks holds Python's lock, and waits
+    look_at_program();
+  }
 }
 
 void Watchdog::look_at_program() {
