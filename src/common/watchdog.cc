@@ -171,7 +171,7 @@ void Watchdog::look_after_all(bool is_idle) {
   note_interrupts(is_late);
   if (!is_late) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    program_ = {};  // says nothing of later waits
+    program_ = {};                 // says nothing of later waits
   } else if (when_idle.empty()) {  // a thread that forks holds Python's lock, and waits
     look_at_program();
   }
