@@ -339,7 +339,7 @@ TEST_CASE("sync group: a device that fails behind forward fails its peers in bac
 }
 
 TEST_CASE(
-    "sync group: a device that fails behind forward fails a peer that comes to backward later") {
+    "sync group: a device that fails after forward fails a peer that comes to backward later") {
   const auto group = std::make_shared<Barrier>("layer", 2);
   Inbox forward;
   const auto round = enter(group, kA, 0, forward);
