@@ -70,7 +70,7 @@ class ProcessRounds : public std::enable_shared_from_this<ProcessRounds> {
   /// thread.
   using OnAnswer = std::function<void(const PartialStatistics& merged, const std::string& error)>;
 
-  /// Gives a message its place behind those that were queued before under its name, however long
+  /// Gives a message its place after those that were queued before under its name, however long
   /// these take. The caller calls the result, which calls `on_turn` if it is this message's turn.
   /// What they call does not throw.
   std::function<void()> queue(const std::shared_ptr<Seat>& seat, Direction direction,

@@ -1,6 +1,5 @@
 #include "sync/barrier.h"
 
-#include <algorithm>
 #include <exception>
 #include <tuple>
 
@@ -71,12 +70,14 @@ Barrier::Place Barrier::join(const Device& device, Calls::Epoch epoch) {
          &change);
   }
   open_.erase(open_.begin(), open_.lower_bound({calls_.oldest_epoch(), 0}));
-  const auto round = enter(joined.round, &change);
-  if (!calls_.repeated_by(joined.round).empty()) throw Error(*round->forward->error);
+  const std::string repeated = calls_.repeated_by(joined.round);
+  const auto round = enter(joined.round, repeated, &change);
+  if (!repeated.empty()) throw Error(*round->forward->error);
   return {round, round->forward};
 }
 
-std::shared_ptr<Barrier::Round> Barrier::enter(const Calls::Key& key, Change* change) {
+std::shared_ptr<Barrier::Round> Barrier::enter(const Calls::Key& key, const std::string& repeated,
+                                               Change* change) {
   auto& open = open_[key];
   const bool is_new = !open;
   if (is_new) {
@@ -86,7 +87,6 @@ std::shared_ptr<Barrier::Round> Barrier::enter(const Calls::Key& key, Change* ch
   const auto round = open;
   const bool is_full = ++round->forward->places == num_devices_;
   if (is_full) open_.erase(key);
-  const std::string repeated = calls_.repeated_by(key);
   if (is_new && !repeated.empty()) fail({round, round->forward}, repeated, change);
   if (is_full && !repeated.empty()) FailedSteps::instance().release(shared_from_this());
   return round;

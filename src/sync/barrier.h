@@ -155,7 +155,7 @@ class Barrier : public Waiting, public std::enable_shared_from_this<Barrier> {
   };
 
   // All of these run under the mutex.
-  std::shared_ptr<Round> enter(const Calls::Key& key, Change* change);
+  std::shared_ptr<Round> enter(const Calls::Key& key, const std::string& repeated, Change* change);
   void wait(const Place& place, Change* change);
   void stop_waiting(const Place& place);
   void meet(const Place& place, const std::optional<PartialStatistics>& merged, Change* change);
