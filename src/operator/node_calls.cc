@@ -8,26 +8,24 @@ void NodeCalls::begin(const Device& device, const void* running_mean,
                       const std::shared_ptr<void>& op, bool ran_before) {
   const std::lock_guard<std::mutex> lock(mutex_);
   OfDevice& last = devices_[device];
+  const auto other = last.op.lock();
   const bool is_same_model = last.running_mean == running_mean;
+  const bool is_called_twice = other && other != op && is_same_model && last.awaits_backward &&
+                               (ran_before || last.ran_before);
+  // Before errors, so that programs can go on after them.
   last.running_mean = running_mean;
+  last.op = op;
+  last.ran_before = ran_before;
+  last.awaits_backward = other != op;
   if (last.models.add(running_mean)) {
     throw Error("two models were made of one symbol, and train on " + device.name() +
                 " in turns; MXNet keeps no order between them. Load the symbol once for each, as "
                 "with mx.sym.load_json(symbol.tojson())");
   }
-  const auto other = last.op.lock();
-  if (other == op) {
-    last.awaits_backward = false;
-    return;
-  }
-  if (other && is_same_model && last.awaits_backward && (ran_before || last.ran_before)) {
-    throw Error("a network hybridized with static_shape=True was called twice on " + device.name() +
-                " before backward; MXNet keeps no order between these calls. Hybridize it without "
-                "static_shape");
-  }
-  last.op = op;
-  last.ran_before = ran_before;
-  last.awaits_backward = true;
+  if (!is_called_twice) return;
+  throw Error("a network hybridized with static_shape=True was called twice on " + device.name() +
+              " before backward; MXNet keeps no order between these calls. Hybridize it without "
+              "static_shape");
 }
 
 void NodeCalls::end(const Device& device, const std::shared_ptr<void>& op) {
