@@ -253,7 +253,12 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
 std::string Attributes::layer() const { return kLayer + shown(name_of(key)) + "'"; }
 
 std::optional<DeviceGroup> Attributes::group_of(int device_id) const {
-  return gluon_syncbn::group_of(device_id, device_ids, group_size());
+  const auto found = std::find(device_ids.begin(), device_ids.end(), device_id);
+  if (found == device_ids.end()) return std::nullopt;
+  const auto size = static_cast<std::ptrdiff_t>(group_size());
+  const auto number = (found - device_ids.begin()) / size;
+  const auto first = device_ids.begin() + number * size;
+  return DeviceGroup{static_cast<std::size_t>(number), {first, first + size}};
 }
 
 std::string Attributes::device_list() const { return number_list(device_ids); }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "norm/activation.h"
-#include "sync/device_groups.h"
 
 namespace gluon_syncbn::op {
 
@@ -14,6 +13,12 @@ namespace gluon_syncbn::op {
 enum class Scope {
   kKey,    ///< every operator of the process that names the key
   kGraph,  ///< the operators made from one node of one graph, whatever its key says
+};
+
+/// The devices that synchronize with each other by `sync_group_size`, and with no others.
+struct DeviceGroup {
+  std::size_t number = 0;
+  std::vector<int> device_ids;
 };
 
 /// With it begin all errors of a layer.
@@ -67,7 +72,8 @@ struct Attributes {
   /// Number of devices that synchronize with each other.
   std::size_t group_size() const { return sync_group_size.value_or(num_devices); }
 
-  /// The group of a device; empty if the device is in no group. There must be groups.
+  /// The group of a device: groups take `device_ids` in their order. Empty if the device is in no
+  /// group. There must be groups.
   std::optional<DeviceGroup> group_of(int device_id) const;
 
   /// "0, 1, 2, 3".

@@ -172,8 +172,8 @@ std::vector<NDArray> own(int size, void** handles) {
   return std::vector<NDArray>(handles, handles + size);
 }
 
-/// Runs `body`, which leaves errors to the operation that it pushes, except with NaiveEngine. MXNet
-/// catches an exception of `body` as a dmlc::Error only.
+/// Runs `body`. MXNet catches its exception as a dmlc::Error only. Passes leave their errors to the
+/// operation that they push, except with NaiveEngine.
 template <class Body>
 int run(const Body& body) {
   try {
@@ -206,12 +206,9 @@ int create_operator(const char* context, int /*num_inputs*/, unsigned** /*shapes
   // In the order of MXNet's CustomOpCallbacks.
   static std::array<Callback, 3> callbacks{erase_type(&OwnedOperator::destroy),
                                            erase_type(&forward), erase_type(&backward)};
-  try {
+  return run([&] {
     OwnedOperator::publish(OwnedProperty::get(state).create_operator(context), callbacks, out);
-  } catch (const std::exception& error) {
-    throw dmlc::Error(error.what());
-  }
-  return kSuccess;
+  });
 }
 
 std::atomic<FirstUse> the_first_use{nullptr};

@@ -34,9 +34,9 @@ std::shared_ptr<Barrier> named(const std::string& key, std::size_t num_devices) 
 }
 
 /// Joins the next round of `device`, which should be number `round`, and arrives at its forward.
-At enter(const std::shared_ptr<Barrier>& group, const Device& device, std::size_t round,
-         const Inbox& inbox, Calls::Epoch ticket = Calls::kNow) {
-  const auto joined = join(group, device, ticket);
+At enter(const std::shared_ptr<Barrier>& barrier, const Device& device, std::size_t round,
+         const Inbox& inbox, Calls::Epoch epoch = Calls::kNow) {
+  const auto joined = join(barrier, device, epoch);
   joined.agree(device, kSignature);
   arrive(joined, device, some_moments(number_of(round, device)), inbox.then());
   return joined;
@@ -57,72 +57,72 @@ std::string error_in(const Inbox& inbox) {
   return calls[0].outcome ? "called without an error" : calls[0].outcome.error;
 }
 
-/// The round `number` of the group works for kA and kB.
-void check_works(const std::shared_ptr<Barrier>& group, std::size_t number) {
+/// The round `number` of the barrier works for kA and kB.
+void check_works(const std::shared_ptr<Barrier>& barrier, std::size_t number) {
   Inbox of_a;
   Inbox of_b;
-  enter(group, kB, number, of_b);
-  enter(group, kA, number, of_a);
+  enter(barrier, kB, number, of_b);
+  enter(barrier, kA, number, of_a);
   CHECK(has_met(of_a, number));
   CHECK(has_met(of_b, number));
 }
 
 /// The next call of these devices repeats an error.
-void check_repeat(const std::shared_ptr<Barrier>& group, const std::vector<Device>& devices,
+void check_repeat(const std::shared_ptr<Barrier>& barrier, const std::vector<Device>& devices,
                   const std::string& error) {
   for (const Device& device : devices) {
-    const auto epoch = group->announce(device);
-    CHECK_THROWS_WITH_AS(group->join(device, epoch), doctest::Contains(error.c_str()), Error);
+    const auto epoch = barrier->announce(device);
+    CHECK_THROWS_WITH_AS(barrier->join(device, epoch), doctest::Contains(error.c_str()), Error);
   }
 }
 
 /// The next call of each of three devices joins the round `number`, the late device's first.
-void check_all_meet(const std::shared_ptr<Barrier>& group, std::size_t number) {
+void check_all_meet(const std::shared_ptr<Barrier>& barrier, std::size_t number) {
   std::vector<Inbox> inboxes;
   for (const Device& device : {kC, kA, kB}) {
-    enter(group, device, number, inboxes.emplace_back(), group->announce(device));
+    enter(barrier, device, number, inboxes.emplace_back(), barrier->announce(device));
   }
   for (const auto& inbox : inboxes) CHECK(error_in(inbox) == "called without an error");
 }
 
 }  // namespace
 
-TEST_CASE("sync group: rounds and backward passes go that all devices have joined") {
-  const auto group = std::make_shared<Barrier>("layer", 2);
-  auto round = group->join(kA).round;
+TEST_CASE("barrier: rounds and backward passes go that all devices have joined") {
+  const auto barrier = std::make_shared<Barrier>("layer", 2);
+  auto round = barrier->join(kA).round;
   const std::weak_ptr<Barrier::Round> round_left = round;
-  CHECK(group->join(kB).round == round);
-  auto backward = group->next_backward(round, kA);
+  CHECK(barrier->join(kB).round == round);
+  auto backward = barrier->next_backward(round, kA);
   const std::weak_ptr<Barrier::Meeting> backward_left = backward.meeting;
-  CHECK(group->next_backward(round, kB).meeting == backward.meeting);
+  CHECK(barrier->next_backward(round, kB).meeting == backward.meeting);
   backward = {};
   CHECK(backward_left.expired());
   round.reset();
   CHECK(round_left.expired());
 }
 
-TEST_CASE("sync group: one device more than num_devices is refused and harms nobody") {
-  const auto group = std::make_shared<Barrier>("layer 'x'", 2);
-  check_works(group, 0);
+TEST_CASE("barrier: one device more than num_devices is refused and harms no other") {
+  const auto barrier = std::make_shared<Barrier>("layer 'x'", 2);
+  check_works(barrier, 0);
   const auto refused = doctest::Contains(
       "layer 'x' synchronizes cpu(0), cpu(1) (num_devices=2) and was called on cpu(2) as well.");
-  CHECK_THROWS_WITH_AS(group->join(kC), refused, Error);
-  check_works(group, 1);
-  CHECK_THROWS_WITH_AS(group->join(kC), refused, Error);
+  CHECK_THROWS_WITH_AS(barrier->join(kC), refused, Error);
+  check_works(barrier, 1);
+  CHECK_THROWS_WITH_AS(barrier->join(kC), refused, Error);
 }
 
 namespace {
 
 /// The error after `calls`, of which those of `present` wait.
-std::string timeout_error(const Barrier& group, const Calls& calls, Direction direction,
+std::string timeout_error(const Barrier& barrier, const Calls& calls, Direction direction,
                           const Device& present) {
   const Ending timeout{"", Missing::kAnything, Absent::kHaveLeftItOut};
-  return ending_error(group, {"meeting", direction, {present}, "", calls}, Seconds(1), timeout);
+  return ending_error(barrier, {"meeting", direction, {present}, "", calls}, Seconds(1), timeout);
 }
 
 }  // namespace
 
-TEST_CASE("sync group: devices that never came are named if all that should come are known") {
+TEST_CASE("barrier: devices that never came are named if all that should come are known") {
   const auto missing = [](std::size_t num_devices, const std::vector<int>& device_ids) {
     Barrier::Options options;
     options.device_ids = device_ids;
@@ -141,11 +141,11 @@ TEST_CASE("sync group: devices that never came are named if all that should come
   CHECK(missing(4, {0, 2, 3}) == "3 devices never called in training");
 }
 
-TEST_CASE("sync group: an error ends with the two likeliest causes of its case") {
-  const Barrier group("layer", 2);
+TEST_CASE("barrier: an error ends with the two likeliest causes of its case") {
+  const Barrier barrier("layer", 2);
   Calls calls(2);
   const auto last_lines = [&](Direction direction) {
-    const auto text = timeout_error(group, calls, direction, kA);
+    const auto text = timeout_error(barrier, calls, direction, kA);
     return text.substr(text.find('\n', text.find('\n') + 1) + 1);
   };
   const auto join = [&](const Device& device) { calls.join(device, Calls::kNow); };
@@ -182,90 +182,90 @@ TEST_CASE("sync group: an error ends with the two likeliest causes of its case")
             rest);
 }
 
-TEST_CASE("sync group: a device that stayed away for long is brought up to date at once") {
-  const auto group = std::make_shared<Barrier>("layer", 3);
+TEST_CASE("barrier: a device that stayed away for long is brought up to date at once") {
+  const auto barrier = std::make_shared<Barrier>("layer", 3);
   {
     const ScopedTimeout timeout(0.01);
     for (std::size_t i = 0; i < 5; ++i) {
       Inbox inbox;
-      enter(group, kA, i, inbox);
-      enter(group, kB, i, inbox);
-      check_repeat(group, {kA, kB}, inbox.wait().outcome.error);
+      enter(barrier, kA, i, inbox);
+      enter(barrier, kB, i, inbox);
+      check_repeat(barrier, {kA, kB}, inbox.wait().outcome.error);
     }
   }
-  check_repeat(group, {kC}, "an earlier step has failed");
-  check_all_meet(group, 5);
+  check_repeat(barrier, {kC}, "an earlier step has failed");
+  check_all_meet(barrier, 5);
 }
 
-TEST_CASE("sync group: calls that wait for a device that leaves them out fail at once") {
-  const auto group = std::make_shared<Barrier>("layer", 2);
+TEST_CASE("barrier: calls that wait for a device that leaves them out fail at once") {
+  const auto barrier = std::make_shared<Barrier>("layer", 2);
   Inbox first;
   Inbox second;
   const ScopedTimeout for_ever(0);
-  const auto failed = enter(group, kA, 0, first);
-  enter(group, kA, 1, second);
+  const auto failed = enter(barrier, kA, 0, first);
+  enter(barrier, kA, 1, second);
   failed.fail(kA, "no memory");
-  check_repeat(group, {kA, kB}, "failed on cpu(0): no memory");  // the step was broken off
+  check_repeat(barrier, {kA, kB}, "failed on cpu(0): no memory");  // the step was broken off
   Inbox of_b;
-  enter(group, kB, 2, of_b, group->announce(kB));
+  enter(barrier, kB, 2, of_b, barrier->announce(kB));
   CHECK(error_in(first) == "layer round 0 forward: failed on cpu(0): no memory");
   CHECK(contains(error_in(second), "layer round 1 forward: cpu(1) was left behind"));
   CHECK(of_b.calls().empty());
   Inbox of_a;
-  enter(group, kA, 2, of_a);
+  enter(barrier, kA, 2, of_a);
   CHECK(has_met(of_a, 2));
   CHECK(has_met(of_b, 2));
 }
 
-TEST_CASE("sync group: after a failure at once, peers in the same step get its error") {
-  const auto group = std::make_shared<Barrier>("layer", 3);
-  join(group, kA, group->announce(kA)).fail(kA, "no memory");
+TEST_CASE("barrier: after a failure at once, peers in the same step get its error") {
+  const auto barrier = std::make_shared<Barrier>("layer", 3);
+  join(barrier, kA, barrier->announce(kA)).fail(kA, "no memory");
   std::vector<Inbox> inboxes(2);
   // Made after the failure, but no device of the failed round was called again.
-  enter(group, kB, 0, inboxes[0], group->announce(kB));
-  enter(group, kC, 0, inboxes[1], group->announce(kC));
+  enter(barrier, kB, 0, inboxes[0], barrier->announce(kB));
+  enter(barrier, kC, 0, inboxes[1], barrier->announce(kC));
   for (const auto& inbox : inboxes) {
     CHECK(error_in(inbox) == "layer round 0 forward: failed on cpu(0): no memory");
   }
-  check_repeat(group, {kB, kA, kC}, "failed on cpu(0): no memory");
-  check_all_meet(group, 1);
+  check_repeat(barrier, {kB, kA, kC}, "failed on cpu(0): no memory");
+  check_all_meet(barrier, 1);
 }
 
-TEST_CASE("sync group: operations that are slow, not absent, keep their rounds after a failure") {
-  const auto group = std::make_shared<Barrier>("layer", 2);
+TEST_CASE("barrier: operations that are slow, not absent, keep their rounds after a failure") {
+  const auto barrier = std::make_shared<Barrier>("layer", 2);
   std::vector<Calls::Epoch> slow;
-  join(group, kA, group->announce(kA)).fail(kA, "no memory");
-  slow.push_back(group->announce(kB));
+  join(barrier, kA, barrier->announce(kA)).fail(kA, "no memory");
+  slow.push_back(barrier->announce(kB));
   std::vector<Inbox> of_a(4);
-  check_repeat(group, {kA}, "no memory");
+  check_repeat(barrier, {kA}, "no memory");
   for (std::size_t i = 1; i < 4; ++i) {
-    slow.push_back(group->announce(kB));
-    enter(group, kA, i, of_a[i], group->announce(kA));
+    slow.push_back(barrier->announce(kB));
+    enter(barrier, kA, i, of_a[i], barrier->announce(kA));
   }
-  slow.push_back(group->announce(kB));
+  slow.push_back(barrier->announce(kB));
   Inbox failed;
-  enter(group, kB, 0, failed, slow[0]);
+  enter(barrier, kB, 0, failed, slow[0]);
   CHECK(contains(error_in(failed), "no memory"));
-  CHECK_THROWS_WITH_AS(group->join(kB, slow[1]), doctest::Contains("no memory"), Error);
+  CHECK_THROWS_WITH_AS(barrier->join(kB, slow[1]), doctest::Contains("no memory"), Error);
   slow.erase(slow.begin());
   for (std::size_t i = 1; i < 4; ++i) {
     Inbox inbox;
-    enter(group, kB, i, inbox, slow[i]);
+    enter(barrier, kB, i, inbox, slow[i]);
     CHECK(has_met(inbox, i));
     CHECK(has_met(of_a[i], i));
   }
 }
 
-TEST_CASE("sync group: the message names a device in inference mode") {
-  const auto group = named("test key", 2);
+TEST_CASE("barrier: the message names a device in inference mode") {
+  const auto barrier = named("test key", 2);
   const auto other = named("test key", 3);
   const ScopedTimeout timeout(0.05);
   Inbox of_a;
   Inbox of_c;
-  check_works(group, 0);
-  group->saw_inference(kB);
-  group->saw_inference(kB);
-  enter(group, kA, 1, of_a);
+  check_works(barrier, 0);
+  barrier->saw_inference(kB);
+  barrier->saw_inference(kB);
+  enter(barrier, kA, 1, of_a);
   enter(other, kC, 0, of_c);
   other->saw_inference(kB);
   const std::string error = of_a.wait().outcome.error;
@@ -279,52 +279,52 @@ TEST_CASE("sync group: the message names a device in inference mode") {
                  "in inference mode, without autograd.record() or train_mode: cpu(1);"));
 }
 
-TEST_CASE("sync group: after a dropped step no error is repeated, and all devices meet") {
-  const auto group = std::make_shared<Barrier>("layer", 3);
+TEST_CASE("barrier: after a dropped step no error is repeated, and all devices meet") {
+  const auto barrier = std::make_shared<Barrier>("layer", 3);
   Inbox inbox;
   const auto fail = [&] {
-    join(group, kA, group->announce(kA)).fail(kA, "no memory");
-    enter(group, kB, 0, inbox, group->announce(kB));
+    join(barrier, kA, barrier->announce(kA)).fail(kA, "no memory");
+    enter(barrier, kB, 0, inbox, barrier->announce(kB));
   };
   const auto drop = [] { FailedSteps::instance().drop(); };
   SUBCASE("before the error is repeated") { fail(); }
   SUBCASE("while it is repeated") {
     fail();
-    check_repeat(group, {kB}, "no memory");
+    check_repeat(barrier, {kB}, "no memory");
   }
   SUBCASE("and inference drops nothing") {
     fail();
-    group->saw_inference(kC);
+    barrier->saw_inference(kC);
   }
   drop();
-  check_all_meet(group, 1);
+  check_all_meet(barrier, 1);
   drop();
-  const auto before = group->announce(kA);
+  const auto before = barrier->announce(kA);
   drop();
-  CHECK(group->announce(kA) == before);  // nothing was left to drop
+  CHECK(barrier->announce(kA) == before);  // nothing was left to drop
 }
 
-TEST_CASE("sync group: a call of a failed step that comes after later calls is refused") {
-  const auto group = std::make_shared<Barrier>("layer", 2);
-  const auto late = group->announce(kB);
+TEST_CASE("barrier: a call of a failed step that comes after later calls is refused") {
+  const auto barrier = std::make_shared<Barrier>("layer", 2);
+  const auto late = barrier->announce(kB);
   Inbox inbox;
   {
     const ScopedTimeout timeout(0.01);
-    enter(group, kA, 0, inbox, group->announce(kA));
+    enter(barrier, kA, 0, inbox, barrier->announce(kA));
     inbox.wait();
   }
-  check_repeat(group, {kB, kA}, "forward waited");
-  CHECK_THROWS_WITH_AS(group->join(kB, late), doctest::Contains("made before a step failed"),
+  check_repeat(barrier, {kB, kA}, "forward waited");
+  CHECK_THROWS_WITH_AS(barrier->join(kB, late), doctest::Contains("made before a step failed"),
                        Error);
-  check_works(group, 1);
+  check_works(barrier, 1);
 }
 
-TEST_CASE("sync group: a device that fails behind forward fails its peers in backward at once") {
-  const auto group = std::make_shared<Barrier>("layer", 2);
+TEST_CASE("barrier: a device that fails after forward fails its peers in backward at once") {
+  const auto barrier = std::make_shared<Barrier>("layer", 2);
   const ScopedTimeout for_ever(0);
   Inbox forward;
-  const auto round = enter(group, kA, 0, forward);
-  enter(group, kB, 0, forward);
+  const auto round = enter(barrier, kA, 0, forward);
+  enter(barrier, kB, 0, forward);
   Inbox before;
   Inbox after;
   arrive(round.next_backward(kA), kA, some_sums(0), before.then());
@@ -334,27 +334,26 @@ TEST_CASE("sync group: a device that fails behind forward fails its peers in bac
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome.error == "layer round 0 backward: failed on cpu(1): no memory");
   }
-  check_repeat(group, {kA, kB}, "layer round 0 forward: failed on cpu(1): no memory");
-  check_works(group, 1);
+  check_repeat(barrier, {kA, kB}, "layer round 0 forward: failed on cpu(1): no memory");
+  check_works(barrier, 1);
 }
 
-TEST_CASE(
-    "sync group: a device that fails after forward fails a peer that comes to backward later") {
-  const auto group = std::make_shared<Barrier>("layer", 2);
+TEST_CASE("barrier: a device that fails after forward fails a peer that comes to backward later") {
+  const auto barrier = std::make_shared<Barrier>("layer", 2);
   Inbox forward;
-  const auto round = enter(group, kA, 0, forward);
-  enter(group, kB, 0, forward);
+  const auto round = enter(barrier, kA, 0, forward);
+  enter(barrier, kB, 0, forward);
   round.fail(kB, "no memory");
   Inbox backward;
   arrive(round.next_backward(kA), kA, some_sums(0), backward.then());
   CHECK(error_in(backward) == "layer round 0 backward: failed on cpu(1): no memory");
 }
 
-TEST_CASE("sync group: backward times out as forward does, and the next pass works") {
-  const auto group = std::make_shared<Barrier>("layer", 2);
+TEST_CASE("barrier: backward times out as forward does, and the next pass works") {
+  const auto barrier = std::make_shared<Barrier>("layer", 2);
   Inbox forward;
-  const auto round = enter(group, kA, 0, forward);
-  enter(group, kB, 0, forward);
+  const auto round = enter(barrier, kA, 0, forward);
+  enter(barrier, kB, 0, forward);
   Inbox of_a;
   Inbox of_b;
   {
@@ -385,7 +384,7 @@ TEST_CASE("signature: the first value that differs is named") {
   CHECK(difference({9, "float16", 1e-3, 0.99}) == "channels 8 and 9");
 }
 
-TEST_CASE("sync group: a CPU context and a GPU context cannot meet") {
+TEST_CASE("barrier: a CPU context and a GPU context cannot meet") {
   const auto round = join(named("kinds", 2), kA);
   round.agree(kA, kSignature);
   CHECK_THROWS_WITH_AS(round.agree({"gpu", 1}, kSignature),
@@ -394,7 +393,7 @@ TEST_CASE("sync group: a CPU context and a GPU context cannot meet") {
                        Error);
 }
 
-TEST_CASE("named sync groups: who names the same key and number of devices shares a group") {
+TEST_CASE("named barriers: one key and number of devices share a barrier") {
   const std::size_t before = Barrier::all_named().size();
   {
     const auto first = named("test key", 1);
@@ -412,7 +411,7 @@ TEST_CASE("named sync groups: who names the same key and number of devices share
   CHECK_NOTHROW(named("test key", 1)->join(kB));  // anew
 }
 
-TEST_CASE("named sync groups: many threads that take and release leave nothing behind") {
+TEST_CASE("named barriers: many threads that take and release leave nothing after them") {
   const std::size_t before = Barrier::all_named().size();
   const auto held = named("held", 2);
   std::vector<std::size_t> wrong(6);
