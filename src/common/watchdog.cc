@@ -90,7 +90,7 @@ void Watchdog::retire() {
   is_retired_ = true;
   const All all = this->all();
   lock.unlock();
-  end_waits(all, {kRetired, Missing::kAnything, Absent::kMayCome});
+  end_waits(all, {kRetired, Missing::kAnything});
   // Python is about to end, and must not be asked any more.
   set_ask_python(nullptr);
   while (is_looking_ || pauses_ > 0) std::this_thread::sleep_for(kBriefly);

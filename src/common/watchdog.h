@@ -31,7 +31,7 @@ enum class Absent { kMayCome, kHaveLeftItOut };
 struct Ending {
   std::string reason;  ///< "": the timeout
   Missing missing;
-  Absent absent;
+  Absent absent = Absent::kMayCome;
   Seconds least{0};            ///< only waits that are at least so old
   bool names_devices = false;  ///< in the error
 };
