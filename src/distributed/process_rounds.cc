@@ -53,7 +53,7 @@ void add_process_group(const std::shared_ptr<ProcessGroup>& group) {
   std::unique_lock<std::mutex> lock(known.mutex);
   known.groups[group->id()] = group;
   const auto layers = known.layers;
-  lock.unlock();
+  lock.unlock();  // messages get errors, and their receivers may ask for a layer
   for (const auto& [id_and_name, layer] : layers) {
     if (id_and_name.first == group->id()) layer->start_again(group);
   }

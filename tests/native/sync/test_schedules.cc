@@ -149,7 +149,7 @@ class Run {
       records.resize(schedule.groups * schedule.rounds);
       // The host has made all calls before the first of them comes.
       for (std::size_t i = 0; i < records.size(); ++i) {
-        records[i].ticket = groups_[i / schedule.rounds]->announce(device_of(rank));
+        records[i].epoch = groups_[i / schedule.rounds]->announce(device_of(rank));
       }
       ++rank;
       for (Record& record : records) record.backwards.resize(schedule.backwards);
@@ -206,7 +206,7 @@ class Run {
 
  private:
   struct Record {
-    Calls::Epoch ticket = 0;
+    Calls::Epoch epoch = 0;
     At round;
     Inbox forward;
     std::vector<Inbox> backwards;
@@ -239,7 +239,7 @@ class Run {
   void forward(std::size_t rank, const Visit& visit) {
     const Device device = device_of(rank);
     Record& kept = record(rank, visit.group, visit.round);
-    kept.round = join(groups_[visit.group], device, kept.ticket);
+    kept.round = join(groups_[visit.group], device, kept.epoch);
     const bool disagrees = visit.forward == Act::kDisagree;
     try {
       const auto channels = static_cast<std::int64_t>(disagrees ? 10 + rank : 2);
@@ -391,10 +391,10 @@ class Loop {
     const ScopedTimeout while_they_come(is_static_ ? 0 : timeout);
     std::vector<Inbox> inboxes(ranks_);
     const auto join = [&](const std::pair<std::size_t, Calls::Epoch>& call) {
-      const auto [rank, ticket] = call;
+      const auto [rank, epoch] = call;
       const Device device = device_of(rank);
       try {
-        const auto round = tests::join(group_, device, ticket);
+        const auto round = tests::join(group_, device, epoch);
         if (rank == failing) round.fail(device, "injected");
         arrive(round, device, some_moments(static_cast<std::uint32_t>(rank)), inboxes[rank].then());
       } catch (const Error& error) {
