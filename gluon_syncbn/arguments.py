@@ -60,7 +60,9 @@ def groups_are_whole(num_devices: int | None, size: int | None) -> bool:
     return num_devices is None or size is None or num_devices % size == 0
 
 
-def find_problem(*, inplace: bool = False, **given: Any) -> str | None:
+def find_problem(
+    *, inplace: bool = False, process_set: int | None = None, **given: Any
+) -> str | None:
     """Say what is wrong with arguments of the layer; None if nothing is."""
     for name, value in given.items():
         expected, accepts = ARGUMENTS[name]
@@ -71,6 +73,11 @@ def find_problem(*, inplace: bool = False, **given: Any) -> str | None:
         number = 1
     if not groups_are_whole(number, size):
         return f"sync_group_size={size} should divide num_devices={number}"
+    if size is not None and process_set is not None and process_set >= 0:
+        return (
+            f"sync_group_size={size} cannot be combined with other processes; make the groups of "
+            "process sets"
+        )
     activation, alpha = given.get("activation"), given.get("alpha")
     kind = None if activation is None else ACTIVATIONS[activation]
     if alpha is not None and (kind is None or kind.alpha is None):

@@ -10,13 +10,15 @@ from mxnet import gluon
 from . import processes
 from .activations import ACTIVATIONS
 from .arguments import find_problem
+from .library import LIBRARY
 from .mxnet_versions import IS_2, context_of, custom_operator, is_tracing
-from .naming import Identity, Named
+from .naming import Identity, Named, drop_graphs
 
 OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
 # Version of the operator's attributes. src/operator/attributes.cc refuses a later version.
 ATTRIBUTES_VERSION = 1
+IN_BODY = "MXNet cannot train a norm in the body of control flow"
 PARAMETERS = ("gamma", "beta", "running_mean", "running_var")  # BatchNorm's too
 
 
@@ -147,6 +149,8 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
     """
 
     _kwargs: dict[str, Any]
+    _is_traced = False  # whether a graph may contain the layer
+    _was_frozen = False
 
     def __init__(
         self,
@@ -258,7 +262,8 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
             self._check_shortcut(x, shortcut)
         inputs = (x, gamma, beta, shortcut, running_mean, running_var, num_batches_tracked)
         use = self._identity.next_use(self) if traced else None
-        return custom_operator(traced)(
+        self._is_traced = self._is_traced or traced
+        out = custom_operator(traced)(
             *[each for each in inputs if each is not None],
             name="fwd",
             op_type=OP_TYPE,
@@ -268,6 +273,12 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
             # Copies of a graph share the key. By the scope "graph" only operators of one node meet.
             **({"scope": "graph", "version": ATTRIBUTES_VERSION} if traced else {"scope": "key"}),
         )
+        if traced and mx.autograd.is_training() and _is_in_body(out):
+            raise ValueError(
+                f"{self.name}: {IN_BODY} of a hybridized network (foreach, while_loop, cond), and "
+                "its BatchNorm fails too: leave the block that calls it without hybridize()"
+            )
+        return out
 
     def _check_shortcut(self, x: Any, shortcut: Any) -> None:
         if self.inplace:
@@ -302,15 +313,17 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
                 self._identity.first_devices = devices
             elif self._identity.first_devices != devices:  # calls there may still wait
                 attributes["key"] += f"@{devices}"
-        if self._is_frozen_batchnorm():
-            attributes["__frozen__"] = True
+        self._note_frozen(attributes["key"])
         return attributes
 
-    def _is_frozen_batchnorm(self) -> bool:
-        """Whether the program has made a BatchNorm, and then stopped to train gamma and beta."""
+    def _note_frozen(self, key: str) -> None:
+        """Note whether the program has converted a BatchNorm and does not train gamma and beta."""
         trained = [each for each in (self.gamma, self.beta) if each._differentiable]
         converted = hasattr(self, "_before_conversion")
-        return converted and bool(trained) and all(each.grad_req == "null" for each in trained)
+        frozen = converted and bool(trained) and all(each.grad_req == "null" for each in trained)
+        if frozen or self._was_frozen:
+            LIBRARY.set_frozen(key.encode(), frozen)
+            self._was_frozen = frozen
 
     def _among_processes(self, use: str | None) -> dict[str, Any]:
         """Attributes for synchronizing with other processes; none if this process is alone.
@@ -318,13 +331,9 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         Additional graphs of one process do not change them, unless the layer is called by itself.
         """
         number = self._processes()
-        if number is None:
-            return {}
-        if self.sync_group_size is not None:
-            raise ValueError(
-                f"{self.name}: sync_group_size={self.sync_group_size} cannot be combined with "
-                "other processes; make the groups of process sets"
-            )
+        if number is None:  # -1: whatever init() registers later
+            return {"process_set": -1} if self._own_process_set else {}
+        self._require(sync_group_size=self.sync_group_size, process_set=number)
         return {"process_set": number, "across": self._identity.across(use)}
 
     def _processes(self) -> int | None:
@@ -337,10 +346,10 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         It is None in a symbol that is made before the parameters have contexts.
         """
         number = len(contexts)
-        if self.num_devices is None:
-            return number or None
-        # A network that was trained on several devices is often served on one.
+        # A network that was trained on several devices, or in groups, is often served on one.
         served = number == 1 and not mx.autograd.is_training()
+        if self.num_devices is None:
+            return (self.sync_group_size if served else None) or number or None
         if number not in (0, self.num_devices) and not served and not self.use_global_stats:
             raise ValueError(
                 f"{self.name}: num_devices={self.num_devices}, but the parameters live on "
@@ -355,7 +364,9 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
 
     def _set(self, **attributes: Any) -> None:
         self._kwargs.update(attributes)
-        self._clear_cached_op()
+        if self._is_traced:
+            self._is_traced = False
+            drop_graphs(self)
 
     @property
     def num_devices(self) -> int | None:
@@ -370,7 +381,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
 
     @property
     def sync_group_size(self) -> int | None:
-        """Number of devices of a group, or None for all. After a change, hybridize again."""
+        """Number of devices of a group, or None for all."""
         return self._kwargs["sync_group_size"]
 
     @sync_group_size.setter
@@ -408,7 +419,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
 
     @property
     def epsilon(self) -> float:
-        """Added to the variance. After a change, hybridize the network again."""
+        """Added to the variance."""
         return self._kwargs["eps"]
 
     @epsilon.setter
@@ -418,7 +429,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
 
     @property
     def use_global_stats(self) -> bool:
-        """Whether training uses the running statistics. After a change, hybridize again."""
+        """Whether training uses the running statistics."""
         return self._kwargs["use_global_stats"]
 
     @use_global_stats.setter
@@ -431,7 +442,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         """Weight of the old value in the running statistics, or None: the average over all batches.
 
         If you set None, a count of batches starts at 0, and the next batch replaces the statistics.
-        If you set a number, the count ends. After a change, hybridize the network again.
+        If you set a number, the count ends.
         """
         return self._kwargs["momentum"]
 
@@ -464,6 +475,11 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         shared = contexts_of(self.num_batches_tracked)
         if contexts is not None and shared is None:
             self.num_batches_tracked.initialize(ctx=contexts)
+
+
+def _is_in_body(out: Any) -> bool:
+    """Whether a symbol belongs to the body of an operator of control flow."""
+    return isinstance(out, mx.sym.Symbol) and out.attr("__subgraph_name__") is not None
 
 
 def contexts_of(parameter: Any) -> list | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import uuid
 import warnings
@@ -14,11 +13,11 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .arguments import find_problem
-from .block import PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_in
+from .block import IN_BODY, PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_in
 from .mxnet_versions import PLAIN_NORMS
-from .naming import name_of, named_blocks
+from .naming import drop_graphs, name_of
 from .norms import Norm, norms_of
-from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts
+from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts, set_groups
 from .symbols.exporting import make_plain
 from .symbols.graph import THEIR_SYNC_BATCH_NORM, Graph
 
@@ -49,9 +48,11 @@ def convert_sync_batchnorm(
     has a ``forward`` or ``hybrid_forward`` of its own, the function calls it with symbols and with
     small arrays, on a copy of the layer.
 
-    SyncBatchNorm nodes then synchronize `num_devices`, by default the current contexts of their
-    parameters. Call this function again after you move a SymbolBlock. All hybridized networks that
-    contain a converted norm build their graphs again at the next call.
+    Norms that were SyncBatchNorm before get `num_devices` and `sync_group_size` too, or their
+    defaults. The nodes of a SymbolBlock synchronize the current contexts of their parameters, and
+    the processes of :func:`gluon_syncbn.init`. So call this function again after you move a
+    SymbolBlock, or after ``init``. All hybridized networks that contain a norm of `net` build their
+    graphs again at the next call.
 
     Parameters
     ----------
@@ -85,27 +86,32 @@ def convert_sync_batchnorm(
         warnings.warn(f"{name_of(net)} has no BatchNorm to convert", UserWarning, stacklevel=2)
     blocks = _symbol_blocks(norms)
     for block in blocks:
-        _require(num_devices or len(contexts_in(block)), sync_group_size)
+        _require(num_devices or len(contexts_in(block)) or None, sync_group_size)
     converted, left = [], []
     for block in blocks:
         with edited(block) as graph:
             nodes, others = convert_nodes(graph)
-            meet_on_contexts(graph, block, num_devices, sync_group_size)
+            set_groups(graph, sync_group_size)
+            meet_on_contexts(graph, block, num_devices)
         converted += nodes
         left += others
     for norm in norms:
-        if norm.is_synchronized or norm.node is not None:
+        if norm.is_in_body:
+            left.append(f"{norm.name} is left as it is: {IN_BODY}")
+        if norm.node is not None:
             continue
-        difference = difference_from_batchnorm(norm.block)
-        if difference is None:
-            synchronize(norm.block, norm.name, num_devices, sync_group_size)
+        if not norm.is_synchronized:
+            difference = difference_from_batchnorm(norm.block)
+            if difference is not None:
+                left.append(f"{norm.name} is left as it is: {norm.kind} {difference}")
+                continue
+            synchronize(norm.block, norm.name)
             converted.append(norm.name)
-        else:
-            left.append(f"{norm.name} is left as it is: {norm.kind} {difference}")
+        norm.block._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
     for message in left:
         warnings.warn(message, UserWarning, stacklevel=2)
-    if converted or blocks:
-        _drop_graphs(net)
+    if norms:
+        drop_graphs(net)
     _log("converted to SyncBatchNorm", net, converted)
     return net
 
@@ -229,9 +235,7 @@ def _step(compute: Callable, probe: Any, training: bool) -> list[bytes]:
     return [array.asnumpy().tobytes() for array in (out, *left)]
 
 
-def synchronize(
-    layer: Any, name: str, num_devices: int | None, sync_group_size: int | None
-) -> None:
+def synchronize(layer: Any, name: str, num_devices: int | None = None) -> None:
     """Make a layer that computes BatchNorm a SyncBatchNorm, in place."""
     before = layer._kwargs
     layer._before_conversion = (type(layer), before)
@@ -240,7 +244,7 @@ def synchronize(
     layer._begin(process_set=None)
     # MXNet's SyncBatchNorm has no attribute `axis`; its channels are axis 1.
     layer._kwargs = {name: before.get(name, 1) for name in SHARED_ATTRIBUTES}
-    layer._kwargs.update(num_devices=num_devices, sync_group_size=sync_group_size)
+    layer._kwargs.update(num_devices=num_devices, sync_group_size=None)
 
 
 def _revert(layer: Any) -> None:
@@ -275,9 +279,7 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
         If a norm has ``momentum=None``, or a layer an activation. The network stays as it was.
     """
     norms = [
-        norm
-        for norm in norms_of(net)
-        if norm.is_synchronized and (norm.node is not None or type(norm.block) is SyncBatchNorm)
+        norm for norm in norms_of(net) if norm.kind == "Custom" or type(norm.block) is SyncBatchNorm
     ]
     for norm in norms:
         if norm.count is not None:
@@ -298,19 +300,9 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
         with edited(block) as graph:
             make_plain(graph)
     if norms:
-        _drop_graphs(net)
+        drop_graphs(net)
     _log("reverted from SyncBatchNorm", net, [norm.name for norm in norms])
     return net
-
-
-def _drop_graphs(net: gluon.Block) -> None:
-    """Let `net`, its parts and the networks that contain it build their graphs again."""
-    changed = named_blocks(net).keys()
-    # Only the collector knows the networks that contain `net`.
-    hybrid = (each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock))
-    for block in [*changed, *hybrid]:
-        if getattr(block, "_cached_graph", None) and changed & named_blocks(block).keys():
-            block._clear_cached_op()
 
 
 def _log(action: str, net: gluon.Block, names: list[str]) -> None:

@@ -37,6 +37,7 @@ _FUNCTIONS = {
     "retire": (_TEXT,),
     "rounds": (_TEXT,),
     "set_ask_python": (None, AskPython),
+    "set_frozen": (None, _TEXT, ctypes.c_bool),
     "set_timeout": (None, ctypes.c_double),
     "timeout": (ctypes.c_double,),
     "use_openblas": (_TEXT, _TEXT, _TEXT),

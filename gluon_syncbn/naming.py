@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import uuid
@@ -29,6 +30,16 @@ def named_blocks(net: gluon.Block, prefix: str = "") -> dict[gluon.Block, str]:
         for block, name in named_blocks(child, f"{prefix}.{key}".lstrip(".")).items():
             names.setdefault(block, name)
     return names
+
+
+def drop_graphs(net: gluon.Block) -> None:
+    """Let `net`, its parts and the networks that contain it build their graphs again."""
+    changed = named_blocks(net).keys()
+    # Only the collector knows the networks that contain `net`.
+    hybrid = (each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock))
+    for block in [*changed, *hybrid]:
+        if getattr(block, "_cached_graph", None) and changed & named_blocks(block).keys():
+            block._clear_cached_op()
 
 
 class Identity:

@@ -10,7 +10,8 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .block import SyncBatchNorm
 from .naming import named_blocks
-from .symbols.graph import Graph
+from .symbols.conversion import process_set_of
+from .symbols.graph import Graph, graph_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Norm:
     kind: str  # class of the layer, or operator of the node
     block: Any  # the layer, or the SymbolBlock with the node
     node: int | None  # the index in the symbol, or None for a layer
+    is_in_body: bool  # of an operator of control flow, which has its own nodes
     running_mean: gluon.Parameter
     running_var: gluon.Parameter
     count: gluon.Parameter | None  # of batches, with momentum=None
@@ -51,6 +53,7 @@ def _of_layer(layer: Any, name: str) -> Norm:
         kind=type(layer).__name__,
         block=layer,
         node=None,
+        is_in_body=False,
         running_mean=layer.running_mean,
         running_var=layer.running_var,
         count=layer._reg_params.get("num_batches_tracked"),
@@ -62,25 +65,31 @@ def _of_layer(layer: Any, name: str) -> Norm:
 
 
 def _of_nodes(block: gluon.SymbolBlock) -> Iterator[Norm]:
-    graph, parameters = Graph(block._cached_graph[1]), block.collect_params()
+    graph = graph_of(block)
+    yield from _of_graph(block, graph, is_in_body=False)
+    for body in graph.bodies():
+        yield from _of_graph(block, body, is_in_body=True)
+
+
+def _of_graph(block: gluon.SymbolBlock, graph: Graph, is_in_body: bool) -> Iterator[Norm]:
+    parameters = block.collect_params()
     own = {*graph.norms()}
     for index in sorted([*own, *graph.plain_norms()]):
         names = graph.statistics(index)
         if not parameters.keys() >= {*names}:  # statistics that are inputs of the block
             continue
         mean, var, *count = (parameters[name] for name in names)
-        size = graph.attribute(index, "sync_group_size", "None")
-        process_set = graph.attribute(index, "process_set", "-1")
         yield Norm(
             name=graph.nodes[index]["name"],
             kind=graph.nodes[index]["op"],
             block=block,
             node=index,
+            is_in_body=is_in_body,
             running_mean=mean,
             running_var=var,
             count=count[0] if count else None,
-            is_synchronized=index in own,
+            is_synchronized=index in own and not is_in_body,
             use_global_stats=graph.flag(index, "use_global_stats"),
-            sync_group_size=int(size) if size.isdecimal() else None,
-            process_set=int(process_set) if process_set.isdecimal() else None,
+            sync_group_size=graph.number(index, "sync_group_size"),
+            process_set=process_set_of(graph, index) if index in own else None,
         )

@@ -14,7 +14,7 @@ import mxnet as mx
 from . import cpu_contexts, standstill
 from .library import LIBRARY, CpuContextCheck, FirstUse, LiveArrays, write_text
 from .mxnet_versions import IS_2
-from .symbols.graph import Graph
+from .symbols.graph import has_norms
 from .timeout import set_timeout_from_environment, watch_cells
 
 
@@ -60,11 +60,12 @@ def _keep_modes() -> None:
 
     @functools.wraps(forward)
     def wait_and_forward(self: Any, is_train: bool = False, **arrays: Any) -> Any:
-        changes = is_train != getattr(self, "_gluon_syncbn_mode", is_train)
-        if changes and Graph(self._symbol).norms():
+        if not hasattr(self, "_gluon_syncbn_mode"):  # which is None without the layer
+            self._gluon_syncbn_mode = is_train if has_norms(self._symbol) else None
+        if self._gluon_syncbn_mode not in (None, is_train):
             for output in self.outputs:
                 output.wait_to_read()
-        self._gluon_syncbn_mode = is_train
+            self._gluon_syncbn_mode = is_train
         return forward(self, is_train, **arrays)
 
     mx.executor.Executor.forward = wait_and_forward

@@ -23,6 +23,7 @@
 #include "mxnet/wait_for_all.h"
 #include "operator/attributes.h"
 #include "operator/callbacks.h"
+#include "operator/operator.h"
 #include "sync/barrier.h"
 #include "sync/failed_steps.h"
 #include "sync/met_rounds.h"
@@ -115,6 +116,11 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_add_process_set(horovod::Allgather 
                                                              int process_set, int rank, int size,
                                                              const char* ranks) {
   return error_of([&] { horovod::add_process_set({allgather, process_set, rank, size, ranks}); });
+}
+
+/// See set_frozen().
+GLUON_SYNCBN_EXPORT void gluon_syncbn_set_frozen(const char* key, bool is_frozen) {
+  op::set_frozen(key, is_frozen);
 }
 
 /// See leave_processes(). Returns the error of later exchanges.

@@ -48,7 +48,7 @@ def _convert_new_layers(num_devices: int | None) -> None:
             return
         # The layers of MXNet 2 have no names yet.
         name = f"batchnorm{len(made)}" if IS_2 else layer.name
-        synchronize(layer, name, num_devices, None)
+        synchronize(layer, name, num_devices)
         made.add(name)
 
     # Not in the constructor: copies do not call it, and subclasses change the layer after it.

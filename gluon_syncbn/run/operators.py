@@ -95,7 +95,7 @@ class _Nodes:
                 if number != self._known.get(block, 0):  # else another thread was here
                     with edited(block) as graph:
                         self._convert_in(graph, number)
-                        meet_on_contexts(graph, block, self._num_devices, None)
+                        meet_on_contexts(graph, block, self._num_devices)
                     self._known[block] = number
         return forward(block, *args)
 

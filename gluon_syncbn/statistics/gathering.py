@@ -12,14 +12,16 @@ from mxnet.gluon.block import _flatten, _regroup
 
 from ..mxnet_versions import context_of
 from ..norms import Norm
-from ..symbols.graph import Graph
+from ..symbols.graph import graph_of
 
 
 class Moments:
     """The count, the mean and M2 of all inputs of norms that share their running statistics."""
 
     def __init__(self, norms: list[Norm]) -> None:
-        self.process_set = next((n.process_set for n in norms if n.is_synchronized), None)
+        synchronized = [norm for norm in norms if norm.is_synchronized]
+        self._names = [norm.name for norm in synchronized]
+        self.process_set = next((norm.process_set for norm in synchronized), None)
         self._parameters = [norms[0].running_mean, norms[0].running_var]
         self._before = [[array.copy() for array in p.list_data()] for p in self._parameters]
         self._counters = {norm.count for norm in norms} - {None}
@@ -47,6 +49,10 @@ class Moments:
         self.values = np.stack(
             [count + more, mean + share * change, m2 + m2_other + change**2 * count * share]
         )
+
+    def unreached(self) -> list[str]:
+        """Name the norms, if they have had no input at all."""
+        return [] if self.values[0].all() else self._names
 
     def finish(self, error: Any, *_: Any) -> None:
         """Set the running statistics, or restore them after an error; see ``ExitStack.push``."""
@@ -103,8 +109,7 @@ def noting_nodes(block: Any, noted: list[tuple[int, Moments]]) -> Iterator[None]
 
     The block computes a copy of its graph, in which each node has statistics of its own.
     """
-    inputs, symbol = block._cached_graph
-    graph = Graph(symbol)
+    inputs, graph = block._cached_graph[0], graph_of(block)
     parameters = {**block.collect_params()}
     own = {}  # the parameters that are statistics, by the names of the copies for each node
     for index, _ in noted:

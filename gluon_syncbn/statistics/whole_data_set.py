@@ -12,6 +12,7 @@ import numpy as np
 from mxnet import autograd, gluon
 
 from .. import processes
+from ..block import IN_BODY
 from ..library import LIBRARY
 from ..naming import name_of, named_blocks
 from ..norms import Norm, norms_of
@@ -43,8 +44,8 @@ def update_statistics(
         An initialized network, hybridized or not.
     loader : iterable
         Yields batches, such as a ``gluon.data.DataLoader``: arrays, or tuples that begin with one.
-        Each batch is split over the contexts. A batch with fewer images than contexts joins the one
-        before it.
+        A ``mx.io.DataIter`` yields them too. Each batch is split over the contexts. A batch with
+        fewer images than contexts joins the one before it.
     ctx : sequence of mxnet.Context, optional
         The contexts of the parameters, which is the default.
     progress : bool, default True
@@ -90,6 +91,10 @@ def update_statistics(
             for each in gathered:
                 each.merge_waiting()
         _merge_processes(gathered)
+    for each in gathered:
+        for name in each.unreached():
+            message = f"{name} keeps its statistics: no batch of loader has reached it"
+            warnings.warn(message, UserWarning, stacklevel=2)
 
 
 def _gathering_norms(net: gluon.Block) -> dict[gluon.Parameter, list[Norm]]:
@@ -108,7 +113,8 @@ def _gathering_norms(net: gluon.Block) -> dict[gluon.Parameter, list[Norm]]:
             "gluon_syncbn.convert_sync_batchnorm"
         )
     for norm, *_ in plain:
-        left = f"{norm.name} keeps its statistics: {norm.kind} is not gluon_syncbn.SyncBatchNorm"
+        why = IN_BODY if norm.is_in_body else f"{norm.kind} is not gluon_syncbn.SyncBatchNorm"
+        left = f"{norm.name} keeps its statistics: {why}"
         warnings.warn(left, UserWarning, stacklevel=3)
     return found
 
@@ -137,7 +143,7 @@ def _batches(loader: Iterable[Any], fewest: int) -> Iterator[mx.nd.NDArray]:
     """Yield the arrays of `loader`; join one that has too few images for the devices."""
     held: Any = None
     for number, batch in enumerate(loader):
-        data = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+        data = _images(batch)
         if not isinstance(data, mx.nd.NDArray):
             raise TypeError(f"batch {number} of loader begins with {type(data).__name__}, no array")
         if held is not None and min(len(data), len(held)) >= fewest:
@@ -146,11 +152,18 @@ def _batches(loader: Iterable[Any], fewest: int) -> Iterator[mx.nd.NDArray]:
         if held is not None:
             numpy = isinstance(data, mx.np.ndarray)
             data = mx.np.concatenate([held, data]) if numpy else mx.nd.concat(held, data, dim=0)
-        held = data
+        held = data.copy()  # the loader may reuse the array for its next batch
     if held is None or len(held) < fewest:
         number = 0 if held is None else len(held)
         raise ValueError(f"loader has {number} images where at least {fewest} are expected")
     yield held
+
+
+def _images(batch: Any) -> Any:
+    if isinstance(batch, mx.io.DataBatch):
+        images = batch.data[0]
+        return images[: len(images) - (batch.pad or 0)]  # the last ones are there a second time
+    return batch[0] if isinstance(batch, (list, tuple)) and batch else batch
 
 
 def _shown(batches: Iterator[Any], loader: Iterable[Any], progress: bool) -> Iterable[Any]:

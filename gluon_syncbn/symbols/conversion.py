@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Iterator
@@ -9,10 +10,10 @@ from typing import Any, Iterator
 from mxnet import gluon
 
 from .. import processes
-from ..arguments import groups_are_whole
+from ..arguments import find_problem
 from ..block import ATTRIBUTES_VERSION, OP_TYPE, SHARED_ATTRIBUTES, contexts_in, device_ids
 from ..naming import Identity
-from .graph import THEIR_SYNC_BATCH_NORM, Graph, shared_attributes
+from .graph import THEIR_SYNC_BATCH_NORM, Graph, graph_of, shared_attributes
 
 # Attributes of the operators of MXNet's layers, as in layer._kwargs. cudnn_off chooses a library.
 ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
@@ -21,11 +22,12 @@ ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
 @contextmanager
 def edited(block: gluon.SymbolBlock) -> Iterator[Graph]:
     """Give the graph of a block, and take over what becomes of it."""
-    inputs, symbol = block._cached_graph
-    graph = Graph(symbol)
+    graph = graph_of(block)
+    before = copy.deepcopy(graph.to_json())
     yield graph
-    block._cached_graph = inputs, graph.to_symbol()
-    block._clear_cached_op()
+    if graph.to_json() != before:
+        block._cached_graph = block._cached_graph[0], graph.to_symbol()
+        block._clear_cached_op()
 
 
 def convert_nodes(
@@ -36,7 +38,6 @@ def convert_nodes(
     Returns the names of the converted nodes. Then it says why other norms of MXNet stay.
     """
     converted, left = [], []
-    process_set = processes.default()
     for index in graph.plain_norms():
         node = graph.nodes[index]
         name, reason = node["name"], why_not(graph, index)
@@ -44,11 +45,10 @@ def convert_nodes(
             left.append(f"{name} is left as it is: {node['op']} {reason}")
         elif node["op"] in operators:
             attributes = own_attributes(node.get("attrs", {}), name)
-            if process_set is not None:
-                attributes.update(process_set=process_set, across=Identity(name).across(None))
             node["op"] = "Custom"
             node["attrs"] = {key: str(value) for key, value in attributes.items()}
             converted.append(name)
+    join_processes(graph)
     return converted, left
 
 
@@ -79,23 +79,50 @@ def own_attributes(theirs: dict[str, str], name: str) -> dict[str, Any]:
     }
 
 
-def meet_on_contexts(
-    graph: Graph, block: gluon.SymbolBlock, num_devices: int | None, size: int | None
-) -> None:
-    """Synchronize the SyncBatchNorm nodes of a block over the contexts of its parameters.
-
-    The block is an imported or a fused network, and `size` is the size of groups.
-    """
-    contexts = contexts_in(block)
-    number = num_devices or len(contexts)
+def set_groups(graph: Graph, size: int | None) -> None:
+    """Let the SyncBatchNorm nodes of a graph synchronize within groups of `size` devices."""
     for index in graph.norms():
         attributes = graph.nodes[index]["attrs"]
-        group = size or int(graph.attribute(index, "sync_group_size", str(number)))
-        if number == 0 or not groups_are_whole(number, group):
-            continue
+        attributes.pop("sync_group_size", None)
+        attributes.update({} if size is None else {"sync_group_size": str(size)})
+
+
+def meet_on_contexts(graph: Graph, block: gluon.SymbolBlock, num_devices: int | None) -> None:
+    """Synchronize the SyncBatchNorm nodes of an imported or a fused network.
+
+    They synchronize `num_devices`, by default the contexts of the parameters of `block`.
+    """
+    contexts = contexts_in(block)
+    join_processes(graph)
+    for index in graph.norms():
+        attributes = graph.nodes[index]["attrs"]
+        name, size = graph.nodes[index]["name"], graph.number(index, "sync_group_size")
+        number = num_devices or len(contexts) or graph.number(index, "num_devices")
+        if number == 1 < (size or 1):
+            continue  # a network that was trained in groups is served on one context
+        problem = find_problem(
+            num_devices=number, sync_group_size=size, process_set=process_set_of(graph, index)
+        )
+        if problem is not None:
+            raise ValueError(f"{name}: {problem}")
         attributes["num_devices"] = str(number)
-        if size is not None:
-            attributes["sync_group_size"] = str(size)
-        devices = device_ids(contexts, number)
         attributes.pop("device_ids", None)
+        devices = device_ids(contexts, number or 0)
         attributes.update({} if devices is None else {"device_ids": devices})
+
+
+def join_processes(graph: Graph) -> None:
+    """Let SyncBatchNorm nodes synchronize the processes of `init`, unless they have others."""
+    for index in graph.norms():
+        number, attributes = process_set_of(graph, index), graph.nodes[index]["attrs"]
+        if number is not None and "process_set" not in attributes:
+            across = Identity(graph.nodes[index]["name"]).across(None)
+            attributes.update(process_set=str(number), across=across)
+
+
+def process_set_of(graph: Graph, index: int) -> int | None:
+    """Return Horovod's number of the processes of a SyncBatchNorm node; None for this one alone."""
+    number = graph.number(index, "process_set")
+    if number is None:
+        return processes.default()
+    return None if number < 0 else number

@@ -40,7 +40,23 @@ def to_batchnorm(symbol: mx.sym.Symbol) -> mx.sym.Symbol:
 
 
 def make_plain(graph: Graph) -> None:
-    """Replace every SyncBatchNorm of a graph by MXNet's own operators."""
+    """Replace every SyncBatchNorm of a graph by MXNet's own operators.
+
+    In the body of control flow, a norm with a shortcut or with ``momentum=None`` is a ValueError.
+    """
+    for body in graph.bodies():
+        names = [body.nodes[index]["name"] for index in body.norms()]
+        variables = body.variables()
+        _replace_norms(body)
+        if body.variables() != variables:  # which the operator gives by their places
+            raise ValueError(
+                f"{', '.join(names)}: in the body of control flow, a norm with a shortcut or with "
+                "momentum=None has no counterpart in MXNet"
+            )
+    _replace_norms(graph)
+
+
+def _replace_norms(graph: Graph) -> None:
     for index in graph.norms():
         name, inputs = graph.nodes[index]["name"], graph.nodes[index]["inputs"]
         attributes = graph.nodes[index]["attrs"]
@@ -94,6 +110,8 @@ def export(
     ------
     RuntimeError
         If `net` has not been hybridized and called.
+    ValueError
+        If a norm in the body of control flow has a shortcut or ``momentum=None``.
     """
     net.export(str(path), epoch)
     symbol_file, params_file = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
@@ -110,7 +128,8 @@ class PlainFiles:
 
     def __init__(self, symbol_file: str, params_file: str, fold: bool) -> None:
         symbol = _load_symbol(symbol_file)
-        self.converted = len(Graph(symbol).norms())
+        graph = Graph(symbol)
+        self.converted = sum(len(each.norms()) for each in (graph, *graph.bodies()))
         self.symbol = to_batchnorm(symbol)
         self.args, aux = _load_parameters(params_file)
         states = self.symbol.list_auxiliary_states()
@@ -143,11 +162,12 @@ def write_fixed_gammas(symbol: mx.sym.Symbol, args: Arrays) -> None:
     Other readers of the files use gamma, such as MXNet's exporter to ONNX.
     """
     graph = Graph(symbol)
-    for index, node in enumerate(graph.nodes):
-        if node["op"] == "BatchNorm" and graph.flag(index, "fix_gamma", "True"):
-            name = graph.nodes[node["inputs"][1][0]]["name"]
-            if name in args:
-                args[name] = mx.nd.ones(args[name].shape, dtype=args[name].dtype)
+    for each in (graph, *graph.bodies()):
+        for index, node in enumerate(each.nodes):
+            if node["op"] == "BatchNorm" and each.flag(index, "fix_gamma", "True"):
+                name = each.nodes[node["inputs"][1][0]]["name"]
+                if name in args:
+                    args[name] = mx.nd.ones(args[name].shape, dtype=args[name].dtype)
 
 
 def _load_symbol(name: str) -> mx.sym.Symbol:

@@ -13,6 +13,7 @@ from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
 from ..activations import BY_NODE, BY_TYPE, DEFAULT_SLOPE
+from ..block import IN_BODY
 from ..convert import convert_sync_batchnorm
 from ..mxnet_versions import require_symbolic_calls
 from ..naming import name_of
@@ -167,7 +168,7 @@ class FusedNetwork(gluon.SymbolBlock):
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Hybridize as every Gluon block does, and synchronize the contexts of the parameters."""
         with edited(self) as graph:
-            meet_on_contexts(graph, self, None, None)
+            meet_on_contexts(graph, self, None)
         super().hybridize(active, **kwargs)
 
     def cast(self, dtype: Any) -> None:
@@ -196,6 +197,9 @@ class _Graph(Graph):
         counts = Counter(self.statistics(index)[0] for index in norms)
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
         plain = [(self.nodes[index]["name"], "is no SyncBatchNorm") for index in self.plain_norms()]
+        for body in self.bodies():
+            inner = [*body.norms(), *body.plain_norms()]
+            plain += [(body.nodes[index]["name"], IN_BODY) for index in inner]
         for index in norms:
             name = self.nodes[index]["name"]
             try:

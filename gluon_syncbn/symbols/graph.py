@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from typing import Any
+import weakref
+from typing import Any, Iterator
 
 import mxnet as mx
+from mxnet import gluon
 
 from ..block import OP_TYPE, SHARED_ATTRIBUTES
 from ..mxnet_versions import load_symbol
@@ -37,19 +40,50 @@ def shared_attributes(attributes: dict[str, str]) -> dict[str, str]:
     }
 
 
-class Graph:
-    """A symbol's JSON. Nodes keep their index until `to_symbol` sorts and renumbers them."""
+def has_norms(symbol: mx.sym.Symbol) -> bool:
+    """Whether a symbol contains this package's operator; unlike a `Graph` it leaks no memory."""
+    return any(each.get("op_type") == OP_TYPE for each in symbol.attr_dict().values())
 
-    def __init__(self, symbol: mx.sym.Symbol) -> None:
+
+# For each SymbolBlock, its symbol and the JSON of it, because MXNet's tojson leaks memory.
+_known: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def graph_of(block: gluon.SymbolBlock) -> Graph:
+    """Return a copy of the graph of a block."""
+    symbol = block._cached_graph[1]
+    if block not in _known or _known[block][0] is not symbol:
+        _known[block] = symbol, json.loads(symbol.tojson())
+    return Graph(symbol, _known[block][1])
+
+
+class Graph:
+    """A symbol's JSON. Nodes keep their index until `to_json` sorts and renumbers them."""
+
+    def __init__(self, symbol: mx.sym.Symbol, graph: dict[str, Any] | None = None) -> None:
         self._is_numpy = isinstance(symbol, mx.sym.np._Symbol)
-        graph = json.loads(symbol.tojson())
+        graph = json.loads(symbol.tojson()) if graph is None else copy.deepcopy(graph)
         self.nodes: list[dict[str, Any]] = graph["nodes"]
         self.heads = graph["heads"]
         self._attributes = graph.get("attrs", {})
+        for node in self.nodes:  # of control flow: foreach, while_loop and cond
+            node["subgraphs"] = [Graph(symbol, each) for each in node.get("subgraphs", ())]
+
+    def bodies(self) -> Iterator[Graph]:
+        """Yield the graphs within operators of control flow, inner ones after outer ones."""
+        for node in self.nodes:
+            for body in node["subgraphs"]:
+                yield body
+                yield from body.bodies()
 
     def attribute(self, index: int, name: str, default: str) -> str:
         """Return an attribute of a node."""
         return str(self.nodes[index].get("attrs", {}).get(name, default))
+
+    def number(self, index: int, name: str) -> int | None:
+        """Return an attribute of a node that is a whole number; None if it has none."""
+        value = self.attribute(index, name, "None")
+        return None if value == "None" else int(value)
 
     def flag(self, index: int, name: str, default: str = "False") -> bool:
         """Return an attribute of a node that is True or False."""
@@ -80,7 +114,8 @@ class Graph:
     def add(self, op: str, name: str, inputs: list[list[int]], **attributes: Any) -> int:
         """Add a node; return its index."""
         attrs = {key: str(value) for key, value in attributes.items()}
-        self.nodes.append({"op": op, "name": name, "inputs": inputs, "attrs": attrs})
+        node = {"op": op, "name": name, "inputs": inputs, "attrs": attrs, "subgraphs": []}
+        self.nodes.append(node)
         return len(self.nodes) - 1
 
     def redirect(self, index: int, source: list[int]) -> None:
@@ -93,20 +128,30 @@ class Graph:
 
     def to_symbol(self) -> mx.sym.Symbol:
         """Return a symbol of all that the heads need."""
+        symbol = load_symbol(json.dumps(self.to_json()))
+        return symbol.as_np_ndarray() if self._is_numpy else symbol
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `to_symbol` loads."""
         order = {index: place for place, index in enumerate(self.order())}
         nodes = []
         for index in order:
             inputs = [[order[entry[0]], *entry[1:]] for entry in self.nodes[index]["inputs"]]
             nodes.append({**self.nodes[index], "inputs": inputs})
-        graph = {
+            bodies = [body.to_json() for body in nodes[-1].pop("subgraphs")]
+            nodes[-1].update({"subgraphs": bodies} if bodies else {})
+        return {
             "nodes": nodes,
             "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
             "node_row_ptr": list(range(len(nodes) + 1)),
             "heads": [[order[head[0]], *head[1:]] for head in self.heads],
             "attrs": self._attributes,
         }
-        symbol = load_symbol(json.dumps(graph))
-        return symbol.as_np_ndarray() if self._is_numpy else symbol
+
+    def variables(self) -> list[str]:
+        """List the names of variables, in the order of their values."""
+        nodes = (self.nodes[index] for index in self.order())
+        return [node["name"] for node in nodes if node["op"] == "null"]
 
     def order(self) -> list[int]:
         """List the nodes that the heads need, in the order in which MXNet runs them."""

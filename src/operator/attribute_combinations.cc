@@ -23,7 +23,7 @@ void Attributes::check_combinations() const {
                 ": attribute key is required if num_devices > 1 or process_set is given; "
                 "devices meet under it");
   }
-  if (num_devices % group_size() != 0) {
+  if (num_devices_known && num_devices % group_size() != 0) {
     throw Error(layer + ": sync_group_size=" + std::to_string(group_size()) +
                 " should divide num_devices=" + std::to_string(num_devices));
   }

@@ -50,7 +50,6 @@ struct Attributes {
   bool shortcut = false;     ///< added before the activation; the operator then has four arguments
   bool inplace = false;      ///< backward reads the output and not the input
   bool is_mirrored = false;  ///< MXNet runs the forward pass again in backward, to save memory
-  bool is_frozen = false;    ///< was BatchNorm, and neither gamma nor beta is trained
 
   static constexpr int kNoProcessSet = -1;
   /// The version of the attributes. It grows when symbols get an attribute that earlier releases

@@ -1,11 +1,12 @@
 // A forward pass on one device, from MXNet's callback to the completion.
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,15 +36,19 @@ void require_no_mirroring() {
   }
 }
 
-struct FrozenWarning {
-  std::atomic<bool> was_given{false};
+struct Frozen {
+  std::mutex mutex;
+  std::set<std::string> keys;  // guarded by the mutex
+  bool warns = true;           // guarded by the mutex
 };
 
 /// MXNet's BatchNorm moves its running statistics in backward, which does not reach a network whose
 /// parameters are all frozen. Printed once, because such networks have many norms.
-void warn_of_frozen(const std::string& layer) {
-  if (PerProcess<FrozenWarning>::instance().was_given.exchange(true)) return;
-  report("warning: " + layer +
+void warn_of_frozen(const Attributes& attributes) {
+  auto& frozen = PerProcess<Frozen>::instance();
+  const std::lock_guard<std::mutex> lock(frozen.mutex);
+  if (frozen.keys.count(attributes.key) == 0 || !std::exchange(frozen.warns, false)) return;
+  report("warning: " + attributes.layer() +
          " is called in training, and its gamma and beta are frozen (grad_req='null'). Its running "
          "statistics move, where those of BatchNorm stay if all parameters before it are frozen "
          "too. To keep them, call the frozen part without training (autograd.predict_mode()), or "
@@ -51,6 +56,16 @@ void warn_of_frozen(const std::string& layer) {
 }
 
 }  // namespace
+
+void set_frozen(const std::string& key, bool is_frozen) {
+  auto& frozen = PerProcess<Frozen>::instance();
+  const std::lock_guard<std::mutex> lock(frozen.mutex);
+  if (is_frozen) {
+    frozen.keys.insert(key);
+  } else {
+    frozen.keys.erase(key);
+  }
+}
 
 class ForwardCall : public EngineCall {
  public:
@@ -83,7 +98,7 @@ class ForwardCall : public EngineCall {
     if (!is_training()) return infer();
     require_no_mirroring();
     require_group();
-    if (op_->attributes_.is_frozen) warn_of_frozen(op_->attributes_.layer());
+    warn_of_frozen(op_->attributes_);
     is_repeated_ = op_->begin_training(data(at_[kMovingMean]), array(at_[kData]).shape());
     if (op_->barrier_) return train_with_others();
     if (op_->attributes_.num_devices == 1) op_->node_calls_->begin_alone(op_->device_);

@@ -70,4 +70,8 @@ class Operator : public std::enable_shared_from_this<Operator> {
   std::string forward_error_;              ///< why nothing is saved
 };
 
+/// Says whether the layer of `key` was a BatchNorm whose gamma and beta are not trained. Its first
+/// training forward prints a warning.
+void set_frozen(const std::string& key, bool is_frozen);
+
 }  // namespace gluon_syncbn::op

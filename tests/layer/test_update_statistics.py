@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import gluon_syncbn
+import mxnet as mx
 import numpy as np
 import pytest
 from gluon_syncbn.norms import norms_of
@@ -93,6 +94,30 @@ def test_a_loader_of_data_and_labels(interface):
         layer.initialize(ctx=ctx)
         gluon_syncbn.update_statistics(layer, loader(data, 4))
         mean, var = statistics(layer, ctx)
+    np.testing.assert_allclose(mean, data.astype(np.float64).mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(var, data.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
+
+
+def refilled(parts):
+    """One array for all batches, as a program has that saves memory."""
+    array = nd.array(parts[0])
+    for part in parts:
+        array[:] = nd.array(part)
+        yield array
+
+
+@pytest.mark.parametrize("kind", ["refilled", pytest.param("DataIter", marks=only_1)])
+def test_a_loader_that_reuses_or_pads_its_arrays(kind):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts(2))
+    data = data_of(10)
+    if kind == "refilled":
+        data = data[:8]
+        batches = refilled(np.split(data, 4))
+    else:
+        batches = mx.io.NDArrayIter(data.astype("float32"), np.arange(10), 4)
+    gluon_syncbn.update_statistics(layer, batches)
+    mean, var = statistics(layer, contexts(2))
     np.testing.assert_allclose(mean, data.astype(np.float64).mean((0, 2, 3)), rtol=1e-6)
     np.testing.assert_allclose(var, data.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
 
@@ -192,12 +217,15 @@ def test_progress(installed, monkeypatch, capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_layer_that_is_not_called_keeps_its_statistics():
+def test_a_layer_that_is_not_called_keeps_its_statistics_and_is_named():
     net = TwoUses(in_channels=3)
     net.unused = gluon_syncbn.SyncBatchNorm(in_channels=3)
     net.initialize(ctx=contexts(2))
     net(nd.array(data_of(1)))
-    gluon_syncbn.update_statistics(net, [nd.array(data_of(4))])
+    named = f"{norms_of(net)[-1].name} keeps its statistics: no batch of loader has reached it"
+    with pytest.warns(UserWarning, match=named) as warned:
+        gluon_syncbn.update_statistics(net, [nd.array(data_of(4))])
+    assert sum("keeps its statistics" in str(each.message) for each in warned) == 1
     mean, var = statistics(net.unused, contexts(2))
     assert (mean == 0).all()
     assert (var == 1).all()

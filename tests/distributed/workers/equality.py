@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import sys
 import zlib
+from pathlib import Path
 from typing import Any
 
 import gluon_syncbn
 import horovod.mxnet as hvd
 import mxnet as mx
 import numpy as np
+from gluon_syncbn.norms import norms_of
+from mxnet.gluon import nn
 
 from tests.distributed.workers.job import agree, contexts, init, report, shares
-from tests.support.step import after, compare, expect, make_case, make_layer, train_step
+from tests.support.networks import import_files
+from tests.support.oracle import normalize
+from tests.support.step import (
+    after,
+    compare,
+    expect,
+    make_case,
+    make_layer,
+    require_close,
+    train_step,
+)
 
 TOLERANCES = {"float64": 1e-11, "float32": 2e-6, "float16": 2e-3}
 
@@ -46,10 +59,53 @@ def check(
     agree(f"{what}, running statistics", bits, process_set)
 
 
+def make_nodes(folder: Path) -> dict[str, Any]:
+    """Networks whose norms are nodes that know of no other processes."""
+    path, ctx = folder / f"nodes{hvd.rank()}", contexts(2)
+    nets = {}
+    for name, norm in (("imported", gluon_syncbn.SyncBatchNorm), ("converted", nn.BatchNorm)):
+        net = nn.HybridSequential()
+        net.add(norm(in_channels=5), nn.LeakyReLU(1.0))
+        net.initialize(ctx=ctx)
+        if name == "imported":
+            nets["fused"] = gluon_syncbn.fuse(net)
+        net.hybridize()
+        net(mx.nd.ones((2, 5), ctx=ctx[0]))
+        net.export(str(path))
+        nets[name] = import_files(path, ctx)
+    gluon_syncbn.convert_sync_batchnorm(nets["converted"])
+    return nets
+
+
+def check_nodes(nets: dict[str, Any]) -> None:
+    """Nodes that were made before `init` synchronize with other processes after it."""
+    rank, size = hvd.rank(), hvd.size()
+    sizes = tuple(each for number in range(size) for each in shares(number, 2))
+    case = make_case(np.random.default_rng(0), (sum(sizes), 5, 4), sizes, "float32", 3.0)
+    expected, first, ctx = normalize(case.x), 2 * rank, contexts(2)
+    mine = slice(case.bounds(first).start, case.bounds(first + 1).stop)
+    for name, net in nets.items():
+        # Without another call for the statistics, as for layers.
+        gluon_syncbn.update_statistics(net, [mx.nd.array(case.x[mine])], progress=False)
+        (norm,) = norms_of(net)
+        mean = norm.running_mean.data(ctx[0]).asnumpy()
+        require_close(f"mean of {name}", mean, case.x.mean((0, 2), dtype="float64"), 1e-6)
+        if name == "fused":
+            net.hybridize()
+        else:
+            gluon_syncbn.convert_sync_batchnorm(net)
+        with mx.autograd.record():
+            outs = [net(mx.nd.array(case.x[case.bounds(first + i)], ctx=ctx[i])) for i in (0, 1)]
+        found = np.concatenate([out.asnumpy() for out in outs])
+        require_close(name, found, expected[mine], 1e-5)
+
+
 def main() -> None:
     folder = sys.argv[1]
     _, size = init()
+    nets = make_nodes(Path(folder))
     gluon_syncbn.init()
+    check_nodes(nets)
     cases = 0
     for number in (1, 2):
         for mode in ("imperative", "hybridized", "static_alloc"):
