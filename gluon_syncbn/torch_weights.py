@@ -7,6 +7,7 @@ from typing import Any, Dict, Mapping
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
+from mxnet.gluon.nn.conv_layers import _Conv
 
 from .mxnet_versions import new_array
 
@@ -34,7 +35,8 @@ def load_torch(
 
     Modules with parameters match by name, or else by their order in the two networks. All shapes
     must fit. If a module is left over or does not fit, or if names contradict the order, nothing is
-    loaded.
+    loaded. A convolution with the channels last, such as ``layout="NHWC"``, gets its weight
+    transposed. A ``gluon.Constant`` keeps its value.
 
     Parameters
     ----------
@@ -62,7 +64,9 @@ def load_torch(
     --------
     update_statistics : Computes running variances again. PyTorch's are unbiased.
     """
-    ours = _modules("net", net._collect_params_with_prefix())
+    parameters = net._collect_params_with_prefix().items()
+    ours = _modules("net", {n: p for n, p in parameters if not isinstance(p, gluon.Constant)})
+    layouts = _layouts(net)
     theirs = _modules("state_dict", state_dict)
     pairs: dict[str, str] = {}
     for our_part, their_part in (names or {}).items():
@@ -75,7 +79,10 @@ def load_torch(
     loaded, values = {}, []
     for our_name, their_name in pairs.items():
         for leaf, parameter in ours[our_name].items():
-            source, value = _value(our_name, leaf, parameter, their_name, theirs[their_name])
+            layout = layouts.get(id(parameter), "")
+            source, value = _value(
+                our_name, leaf, parameter, layout, their_name, theirs[their_name]
+            )
             loaded[_join(our_name, leaf)] = source
             values.append((parameter, value))
         used = {"num_batches_tracked", *(_LEAVES[leaf] for leaf in ours[our_name])}
@@ -93,13 +100,25 @@ def _modules(source: str, entries: Mapping[str, Any]) -> _Modules:
     for name, value in entries.items():
         module, _, leaf = name.rpartition(".")
         if leaf not in _LEAVES or not hasattr(value, "shape"):
-            hint = "" if source == "net" else ". Give the result of torch_net.state_dict()"
+            hint = "" if source == "net" else ". Give torch_net.state_dict() without this entry"
             raise ValueError(
                 f"{source} has {name} ({type(value).__name__}), which is no weight, bias or "
                 f"running statistic{hint}"
             )
         modules.setdefault(module, {})[leaf] = value
     return modules
+
+
+def _layouts(net: gluon.Block) -> dict[int, str]:
+    """Map the id of each weight of a convolution to its layout."""
+    layouts: dict[int, str] = {}
+
+    def note(block: gluon.Block) -> None:
+        if isinstance(block, _Conv):
+            layouts[id(block.weight)] = block._kwargs["layout"]
+
+    net.apply(note)
+    return layouts
 
 
 def _part(source: str, modules: _Modules, part: str) -> dict[str, str]:
@@ -139,7 +158,12 @@ def _matched(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
 
 
 def _value(
-    our_name: str, leaf: str, parameter: gluon.Parameter, their_name: str, module: dict[str, Any]
+    our_name: str,
+    leaf: str,
+    parameter: gluon.Parameter,
+    layout: str,
+    their_name: str,
+    module: dict[str, Any],
 ) -> tuple[str, np.ndarray]:
     """Return the name of the entry for a parameter, and its values."""
     here, there = _join(our_name, leaf), _join(their_name, _LEAVES[leaf])
@@ -156,14 +180,18 @@ def _value(
     value = np.asarray(value)
     if leaf == "num_batches_tracked":
         value = value.reshape(1)
+    theirs = value.shape
+    if layout.endswith("C") and value.ndim == len(layout):
+        value = np.moveaxis(value, 1, -1)
     shape = parameter.shape or parameter.list_data()[0].shape  # None after SymbolBlock.imports
     fits = len(shape) == value.ndim and all(
         size in (0, -1, other) for size, other in zip(shape, value.shape)
     )
     if not fits:
+        in_layout = f" with layout {layout}" if layout.endswith("C") else ""
         raise ValueError(
-            f"{here} of net has shape {shape}, but {there}, which is at its place, has "
-            f"{value.shape}: say in `names` which modules match"
+            f"{here} of net has shape {shape}{in_layout}, but {there}, which is at its place, has "
+            f"{theirs}: say in `names` which modules match"
         )
     if leaf == "gamma" and not parameter._differentiable and (value != 1).any():
         raise ValueError(f"{there} is not 1, but {our_name} of net has scale=False")

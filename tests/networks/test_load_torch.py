@@ -132,6 +132,60 @@ def test_it_computes_what_the_other_does():
     mx.nd.waitall()
 
 
+@pytest.mark.parametrize(
+    ("cls", "layout", "outer"),
+    [
+        (nn.Conv2D, "NHWC", (5, 3)),
+        (nn.Conv3D, "NDHWC", (5, 3)),
+        (nn.Conv2DTranspose, "NHWC", (3, 5)),
+        (nn.Conv3DTranspose, "NDHWC", (3, 5)),
+    ],
+)
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("kernel", [(3, 3, 3), (1, 2, 3)])
+def test_channels_that_come_last(cls, layout, outer, deferred, kernel):
+    """Kernels of 3 and 3 channels look the same in both layouts."""
+    net = nn.HybridSequential()
+    size = kernel[5 - len(layout) :]
+    net.add(cls(5, size, layout=layout, in_channels=0 if deferred else 3))
+    net.initialize(ctx=contexts(2))
+    weight = RNG.normal(size=outer + size).astype("float32")
+    gluon_syncbn.load_torch(net, {"a.weight": weight, "a.bias": np.ones(5)})
+    expected = np.stack([weight[:, channel] for channel in range(outer[1])], axis=-1)
+    net[0].weight._finish_deferred_init()  # a CPU runs no such convolution, which would do it
+    for array in net[0].weight.list_data():
+        np.testing.assert_array_equal(array.asnumpy(), expected)
+
+
+def test_a_shape_that_does_not_fit_where_channels_come_last():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(5, 3, layout="NHWC", in_channels=3))
+    net.initialize()
+    state = {"a.weight": np.ones((5, 4, 3, 3)), "a.bias": np.ones(5)}
+    expected = r"0\.weight of net has shape \(5, 3, 3, 3\) with layout NHWC, .* has \(5, 4, 3, 3\)"
+    with pytest.raises(ValueError, match=expected):
+        gluon_syncbn.load_torch(net, state)
+
+
+class Anchored(HybridBlock):
+    """A head with a constant, as those of GluonCV's detectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.anchors = self.params.get_constant("anchor_", nd.array([[1.0, 2.0]]))
+            self.out = nn.Dense(3, in_units=3)
+
+
+def test_constants_are_no_weights():
+    net, state = initialized(Anchored()), linear("out", 3, 3)
+    loaded = gluon_syncbn.load_torch(net, state)
+    assert loaded == {"out.weight": "out.weight", "out.bias": "out.bias"}
+    assert (net.anchors.data(contexts(2)[1]).asnumpy() == [[1, 2]]).all()
+    with pytest.raises(ValueError, match=r"state_dict has anchors \(ndarray\), which is no weight"):
+        gluon_syncbn.load_torch(net, {**state, "anchors": np.ones((1, 2))})
+
+
 def test_norms_without_scale_and_with_a_count():
     net = nn.HybridSequential()
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=4, momentum=None, scale=False, center=False))
