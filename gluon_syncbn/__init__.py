@@ -45,6 +45,7 @@ from .amp import amp_fp32_ops
 from .block import SyncBatchNorm
 from .convert import convert_sync_batchnorm, revert_sync_batchnorm
 from .cpu_contexts import prepare_cpu_contexts
+from .environment import warn_of_unknown as _warn_of_unknown
 from .processes import init
 from .registration import start as _start
 from .statistics.devices import average_statistics, check_in_sync
@@ -79,6 +80,7 @@ __all__ = [
     "update_statistics",
 ]
 
+_warn_of_unknown()
 if "GLUON_SYNCBN_RUN" in _os.environ:  # gluon-syncbn run has started the program
     from .run.preparation import prepare as _prepare
 

@@ -1,8 +1,31 @@
-"""Environment variables that switch something on or off."""
+"""The names of environment variables, and those that switch something on or off."""
 
 from __future__ import annotations
 
+import difflib
 import os
+import warnings
+
+_PREFIX = "GLUON_SYNCBN_"
+# docs/api.md says what these do.
+OF_USERS = (
+    "GLUON_SYNCBN_CPU_CONTEXTS",
+    "GLUON_SYNCBN_ISA",
+    "GLUON_SYNCBN_NOTEBOOK",
+    "GLUON_SYNCBN_NVRTC",
+    "GLUON_SYNCBN_OPENBLAS",
+    "GLUON_SYNCBN_TIMEOUT",
+)
+# Those of tests, builds and ``gluon-syncbn run``.
+OF_OTHERS = (
+    "GLUON_SYNCBN_LIBRARY",
+    "GLUON_SYNCBN_MXNET",
+    "GLUON_SYNCBN_RUN",
+    "GLUON_SYNCBN_SHARE_GPUS",
+    "GLUON_SYNCBN_TEST_DEVICE",
+    "GLUON_SYNCBN_TEST_ELEMENTS",
+    "GLUON_SYNCBN_WITHOUT_LIBRARY",
+)
 
 
 def switch(name: str) -> bool | None:
@@ -11,3 +34,20 @@ def switch(name: str) -> bool | None:
     if value not in ("", "0", "1"):
         raise ImportError(f"environment variable {name}={value!r} should be 0 or 1")
     return value == "1" if value else None
+
+
+def warn_of_unknown() -> None:
+    """Warn of variables that have the prefix of this package, and no effect."""
+    if "GLUON_SYNCBN_RUN" in os.environ:  # the command has warned
+        return
+    for name in sorted(os.environ):
+        if not name.startswith(_PREFIX) or name in (*OF_USERS, *OF_OTHERS):
+            continue
+        ends = [known[len(_PREFIX) :] for known in OF_USERS]
+        nearest = difflib.get_close_matches(name[len(_PREFIX) :], ends, n=1)
+        question = f": did you mean {_PREFIX}{nearest[0]}?" if nearest else "."
+        warnings.warn(
+            f"environment variable {name} is unknown{question} Known are {', '.join(OF_USERS)}",
+            UserWarning,
+            stacklevel=3,
+        )
