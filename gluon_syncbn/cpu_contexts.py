@@ -37,6 +37,9 @@ _GPU_FILES = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
 # Part of the error about an array in a layout of oneDNN (SetTBlob in mxnet/src/ndarray/ndarray.cc).
 _LAYOUT_ERROR = "generate TBlob for"
 
+_RESTART = "Restart Python (in a notebook, the kernel), and"  # MXNet reads its settings once
+_PREPARE = "gluon_syncbn.prepare_cpu_contexts() before the first operator"
+
 _choice = ""  # why CPU contexts are prepared, or why not
 _prepared = False
 _workspaces_error: str | None = None  # why CPU contexts share MXNet's workspaces
@@ -79,8 +82,7 @@ def prepare_cpu_contexts() -> None:
     if too_late:
         raise RuntimeError(
             "operators of MXNet ran before CPU contexts were prepared, so oneDNN stays in effect. "
-            "Restart Python (in a notebook, the kernel), and import gluon_syncbn or call "
-            "gluon_syncbn.prepare_cpu_contexts() before the first operator"
+            f"{_RESTART} import gluon_syncbn or call {_PREPARE}"
         )
 
 
@@ -141,16 +143,16 @@ def find_problem(several: bool) -> str | None:
     """
     onednn = _onednn_is_in_effect()
     if not _prepared and (several or onednn):
+        call = f"{_RESTART} call" if onednn else "Call"
         return (
-            f"CPU contexts are not prepared, because {_choice}. Call "
-            "gluon_syncbn.prepare_cpu_contexts() before the first operator of MXNet runs, or set "
-            "the environment variable GLUON_SYNCBN_CPU_CONTEXTS=1 before gluon_syncbn is imported"
+            f"CPU contexts are not prepared, because {_choice}. {call} {_PREPARE}, or set the "
+            "environment variable GLUON_SYNCBN_CPU_CONTEXTS=1 before gluon_syncbn is imported"
         )
     if onednn:
         return (
             "oneDNN is in effect, and its array layouts cannot be passed to an asynchronous "
-            f"operator on CPU contexts. Set the environment variable {ONEDNN}=0 "
-            "before the first operator of MXNet runs, or import gluon_syncbn before that"
+            f"operator on CPU contexts. {_RESTART} import gluon_syncbn or call {_PREPARE}, with "
+            f"the environment variable {ONEDNN}=0"
         )
     if not several:
         return None

@@ -21,6 +21,7 @@ def test_onednn_by_choice_of_the_user():
     failed = run_program("two_devices.forward", status=1, **{ONEDNN: "1"})
     assert "MXNetError" in failed.stderr
     assert f"{ONEDNN}=0" in failed.stderr
+    assert "Restart Python" in failed.stderr
 
 
 def test_naive_engine():

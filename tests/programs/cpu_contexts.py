@@ -99,6 +99,7 @@ def not_prepared(one_is_refused: bool) -> None:
             forward(layer, ctx[:1])
         for words in ("syncbatchnorm", "prepare_cpu_contexts()", "GLUON_SYNCBN_CPU_CONTEXTS=1"):
             assert words in str(error.value), error.value
+        assert ("Restart Python" in str(error.value)) is one_is_refused, error.value
 
 
 def prepared_by_the_program() -> None:

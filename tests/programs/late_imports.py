@@ -31,7 +31,9 @@ def print_warned_and_refused(operator: str) -> None:
         warnings.simplefilter("always")
         import gluon_syncbn
     late = ["Restart Python" in str(w.message) for w in caught if w.category is UserWarning]
-    print(any(late), gluon_syncbn.cpu_contexts.find_problem(several=False) is not None)
+    problem = gluon_syncbn.cpu_contexts.find_problem(several=False)
+    assert problem is None or "Restart Python" in problem, problem
+    print(any(late), problem is not None)
 
 
 def recurrent_layers(operator: str) -> None:
