@@ -44,6 +44,8 @@ _FUNCTIONS = {
     "wait_for_errors": (None,),
 }
 
+PAGES = Path(__file__).with_name("docs")  # the documentation
+
 
 def write_text(text: str, to: Any, size: int) -> None:
     """Write an answer to a function of the library, which has memory for `size` bytes."""

@@ -97,6 +97,8 @@ wheel() {
   done
   (cd "$folder/installed" && "$python" -W ignore -c \
     'import gluon_syncbn, os; assert gluon_syncbn.__file__.startswith(os.getcwd())')
+  # Errors name this page.
+  cmp docs/troubleshooting.md "$folder/installed/gluon_syncbn/docs/troubleshooting.md"
   echo "$name: ok"
 }
 

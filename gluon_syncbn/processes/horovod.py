@@ -9,7 +9,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from ..library import LIBRARY
+from ..library import LIBRARY, PAGES
 from ..mxnet_versions import new_array
 
 _SHOWN_RANKS = 16
@@ -112,7 +112,7 @@ def require_horovod() -> Any:
             "synchronizing with other processes needs Horovod 0.28.1 built for MXNet, which could "
             f"not be imported: {error}. Install it where MXNet is installed, with a C++ compiler "
             "and CMake there: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install "
-            "--no-build-isolation horovod==0.28.1; see docs/distributed.md"
+            f"--no-build-isolation horovod==0.28.1; see {PAGES / 'distributed.md'}"
         ) from error
     return horovod.mxnet
 

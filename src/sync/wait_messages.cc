@@ -1,5 +1,8 @@
 #include "sync/wait_messages.h"
 
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -32,7 +35,18 @@ constexpr const char* kNoBackward =
 constexpr const char* kBusy =
     "Threads of this process compute, so the missing calls may only be late (a busy machine, slow "
     "data)";
-constexpr const char* kAllCauses = "All causes: docs/troubleshooting.md, 'A device does not come'.";
+
+/// Points to the page that lies beside the library, in an installed package.
+std::string all_causes() {
+  std::string page = "docs/troubleshooting.md";
+  Dl_info library;
+  if (dladdr(reinterpret_cast<const void*>(&all_causes), &library) && library.dli_fname) {
+    const std::string file = library.dli_fname;
+    const std::string here = file.substr(0, file.rfind('/') + 1) + page;
+    page = access(here.c_str(), R_OK) == 0 ? here : page + " of the project";
+  }
+  return "All causes: " + page + ", 'A device does not come'.";
+}
 
 std::string counted(std::uint64_t number, const std::string& thing) {
   return std::to_string(number) + " " + thing + (number == 1 ? "" : "s");
@@ -156,7 +170,7 @@ std::string description(const Barrier& barrier, const Wait& wait,
     known = std::string("Likely: ") +
             (is_forward ? likely_causes(barrier, calls, wait.present) : kNoBackward) + ".\n";
   }
-  return text + known + kAllCauses;
+  return text + known + all_causes();
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ import gluon_syncbn
 import gluon_syncbn.__main__ as command_line
 import pytest
 from gluon_syncbn.diagnose import self_test
+from gluon_syncbn.processes.horovod import require_horovod
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from setuptools import find_packages
@@ -42,6 +43,22 @@ def test_the_wheel_has_all_modules():
     packages = find_packages(str(ROOT), **found)
     assert {name.rpartition(".")[0] for name in modules()} == {*packages}
     assert not any(name.split(".")[0] != "gluon_syncbn" for name in packages)
+
+
+def test_the_wheel_has_the_pages():
+    """Errors name them, and they link to each other."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    package = ROOT / "gluon_syncbn"
+    patterns = settings["package-data"]["gluon_syncbn"]
+    packed = {file for pattern in patterns for file in package.glob(pattern)}
+    assert {package / "docs" / page.name for page in (ROOT / "docs").glob("*.md")} < packed
+
+
+def test_an_error_names_a_page_that_exists(monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    with pytest.raises(ImportError, match="needs Horovod") as error:
+        require_horovod()
+    assert Path(str(error.value).rpartition(" ")[2]).is_file()
 
 
 def test_no_module_has_the_name_of_something_public():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import gluon_syncbn
 import mxnet as mx
@@ -15,6 +16,7 @@ from mxnet.gluon import nn
 random = mx.np.random if mx.__version__.startswith("2.") else mx.nd.random
 
 assert gluon_syncbn.__file__.startswith(sys.prefix), gluon_syncbn.__file__
+assert Path(gluon_syncbn.__file__).with_name("docs").joinpath("troubleshooting.md").is_file()
 assert not any(map(shutil.which, ("c++", "g++", "gcc", "cc"))), os.environ["PATH"]
 contexts = [mx.cpu(0), mx.cpu(1)]
 net = nn.HybridSequential()

@@ -149,7 +149,8 @@ TEST_CASE("barrier: an error ends with the two likeliest causes of its case") {
     return text.substr(text.find('\n', text.find('\n') + 1) + 1);
   };
   const auto join = [&](const Device& device) { calls.join(device, Calls::kNow); };
-  const std::string rest = "\nAll causes: docs/troubleshooting.md, 'A device does not come'.";
+  const std::string rest =  // no pages lie beside this program
+      "\nAll causes: docs/troubleshooting.md of the project, 'A device does not come'.";
   join(kA);
   CHECK(last_lines(Direction::kForward) ==
         "Likely: the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, "
