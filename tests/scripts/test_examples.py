@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,45 @@ from tests.distributed.launch import start
 from tests.support.processes import ROOT, run_interpreter
 
 EXAMPLES = ROOT / "examples"
-LONGEST = 150  # lines: an example is to be read and copied
+LONGEST = 250  # lines: an example is to be read and copied
 PNG = b"\x89PNG"
+ANNOTATION = """
+<annotation>
+  <size><width>60</width><height>40</height><depth>3</depth></size>
+  <object>
+    <name>cat</name>
+    <difficult>0</difficult>
+    <bndbox><xmin>11</xmin><ymin>6</ymin><xmax>40</xmax><ymax>30</ymax></bndbox>
+  </object>
+</annotation>
+"""
 
 
-def run(name: str, *arguments: str, folder: Path) -> str:
-    """Run an example in an empty folder; return what it printed."""
+def run(name: str, *arguments: str, folder: Path, status: int = 0) -> str:
+    """Run an example in a folder; return what it printed."""
     command = ("-W", "ignore", str(EXAMPLES / name), *arguments)
-    return run_interpreter(*command, folder=folder, PYTHONPATH=str(ROOT)).stdout
+    result = run_interpreter(*command, folder=folder, status=status, PYTHONPATH=str(ROOT))
+    return result.stdout + result.stderr
+
+
+def draw_voc(year: Path, **splits: int) -> None:
+    """Write photos of a cat, a rectangle, and their labels in the layout of VOC."""
+    from PIL import Image, ImageDraw
+
+    tasks = ("ImageSets/Segmentation", "ImageSets/Main")
+    for name in ("JPEGImages", "SegmentationClass", "Annotations", *tasks):
+        (year / name).mkdir(parents=True)
+    for split, number in splits.items():
+        names = [f"{split}_{i}" for i in range(number)]
+        for name in names:
+            photo, label = Image.new("RGB", (60, 40), (60, 90, 60)), Image.new("L", (60, 40))
+            ImageDraw.Draw(photo).rectangle((10, 5, 39, 29), (200, 80, 40))
+            ImageDraw.Draw(label).rectangle((10, 5, 39, 29), 8, 255)  # VOC ignores outlines
+            photo.save(year / "JPEGImages" / f"{name}.jpg")
+            label.save(year / "SegmentationClass" / f"{name}.png")
+            (year / "Annotations" / f"{name}.xml").write_text(ANNOTATION)
+        for task in tasks:
+            (year / task / f"{split}.txt").write_text("".join(f"{name}\n" for name in names))
 
 
 def test_examples_are_short_and_listed():
@@ -33,19 +66,39 @@ def test_examples_are_short_and_listed():
 
 
 def test_segmentation(tmp_path):
-    sizes = ("--crop-size", "32", "--images-per-device", "12", "--epochs", "1")
-    said = run("segmentation.py", *sizes, "--out", str(tmp_path), folder=tmp_path)
+    sizes = ("--crop-size", "32", "--images-per-device", "12")
+    said = run("segmentation.py", *sizes, "--epochs", "1", folder=tmp_path)
     (loss,) = map(float, re.findall(r"epoch 0: loss ([\d.]+) on 2 devices", said))
     assert 0 < loss < 10  # from random weights, log(21) = 3
     assert "best: mIoU 0." in said
+    assert re.search(r"epoch 0: +50%\|", said)
+    out = tmp_path / "runs" / "segmentation"
     for name in ("segmentation.png", "net.params", "last.params", "last.states"):
-        assert (tmp_path / name).stat().st_size > 0
-    sizes = (*sizes[:-1], "2", "--resume")
-    again = run("segmentation.py", *sizes, "--out", str(tmp_path), folder=tmp_path)
-    assert re.findall(r"epoch (\d)", again) == ["1"]
-    _, optimizer = pickle.loads((tmp_path / "last.states").read_bytes())
+        assert (out / name).stat().st_size > 0
+    again = run("segmentation.py", *sizes, "--epochs", "2", "--resume", folder=tmp_path)
+    assert re.findall(r"epoch (\d): loss", again) == ["1"]
+    _, optimizer = pickle.loads((out / "last.states").read_bytes())
     resumed_at = optimizer.num_update // 2
     assert optimizer.lr_scheduler(resumed_at) > 0  # the rates of two epochs, not of one
+
+
+def test_segmentation_of_few_images(tmp_path):
+    """One step in all, fewer images for validation than devices; then a run that diverges."""
+    draw_voc(tmp_path / "VOC2012", trainval=2, val=1)
+    options = ("--data", str(tmp_path), "--out", "new/out", "--crop-size", "32")
+    options = (*options, "--images-per-device", "1", "--epochs")
+    out = tmp_path / "new" / "out"
+    assert "best: mIoU 0." in run("segmentation.py", *options, "1", folder=tmp_path)
+    (out / "segmentation.png").unlink()
+    again = run("segmentation.py", *options, "1", "--resume", folder=tmp_path)
+    assert "epoch 0" not in again
+    assert (out / "segmentation.png").read_bytes().startswith(PNG)
+    names = ("net.params", "last.params", "last.states", "last.json")
+    before = [(out / name).read_bytes() for name in names]
+    diverging = (*options, "3", "--resume", "--lr", "1e30")
+    said = run("segmentation.py", *diverging, folder=tmp_path, status=1)
+    assert re.search(r"epoch 1: loss [\d.]+, mIoU nan: .* smaller --lr", said)
+    assert [(out / name).read_bytes() for name in names] == before
 
 
 def test_detection(tmp_path):
@@ -54,6 +107,43 @@ def test_detection(tmp_path):
     first, last = map(float, re.findall(r"objectness ([\d.]+)", said))
     assert last < first
     assert (tmp_path / "detection.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("segmentation", "--devices 0", "--devices 0: should be 1 or more"),
+        ("segmentation", "--images-per-device 0", "--images-per-device 0: should be 1 or more"),
+        ("segmentation", "--epochs 0", "--epochs 0: should be 1 or more"),
+        ("segmentation", "--crop-size 7", "--crop-size 7: should be 8 or more"),
+        ("segmentation", "--workers -1", "--workers -1: should be 0 or more"),
+        ("segmentation", "--gpus", "--gpus: needs 2 GPUs, and MXNet sees 0"),
+        ("segmentation", "--amp", "--amp: needs --gpus"),
+        ("segmentation", "--resume", "--resume: runs/segmentation/last.json does not exist"),
+        ("segmentation", "--data .", "VOC2012/ImageSets/Segmentation/trainval.txt does not exist"),
+        (
+            "segmentation",
+            "--data few",
+            "few has 3 images for training, and a batch has 4: use fewer --dev",
+        ),
+        (
+            "segmentation",
+            "--data blind",
+            "blind/VOC2012/ImageSets/Segmentation/val.txt has no image",
+        ),
+    ],
+)
+def test_wrong_options_are_named(name, arguments, message, tmp_path, monkeypatch, capsys):
+    draw_voc(tmp_path / "few" / "VOC2012", trainval=3, val=1)
+    draw_voc(tmp_path / "blind" / "VOC2012", trainval=4, val=0)
+    example = importlib.import_module(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(example.mx.context, "num_gpus", lambda: 0)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        example.main()
+    assert message in f"{ended.value} {capsys.readouterr().err}"
+    assert not (tmp_path / "runs").exists()
 
 
 def test_fcn_numpy(tmp_path):
