@@ -102,11 +102,28 @@ def test_segmentation_of_few_images(tmp_path):
 
 
 def test_detection(tmp_path):
-    sizes = ("--side", "64", "--images-per-device", "16", "--epochs", "2", "--out", str(tmp_path))
+    sizes = ("--side", "64", "--images-per-device", "16", "--epochs", "2")
     said = run("detection.py", *sizes, folder=tmp_path)
     first, last = map(float, re.findall(r"objectness ([\d.]+)", said))
     assert last < first
-    assert (tmp_path / "detection.png").read_bytes().startswith(PNG)
+    assert "overwritten" not in said  # MXNet speaks of a second learning rate
+    assert re.search(r"epoch 0: +50%\|", said)
+    assert (tmp_path / "runs/detection/detection.png").read_bytes().startswith(PNG)
+
+
+def test_detection_of_few_images(tmp_path):
+    """One step in all; the other four images are shown."""
+    draw_voc(tmp_path / "VOC2007", trainval=3)
+    draw_voc(tmp_path / "VOC2012", trainval=3)
+    options = ("--data", str(tmp_path), "--out", "new/out", "--side", "64", "--epochs")
+    options = (*options, "1", "--images-per-device", "1")
+    run("detection.py", *options, folder=tmp_path)
+    out = tmp_path / "new" / "out"
+    assert (out / "detection.png").read_bytes().startswith(PNG)
+    before = (out / "net.params").read_bytes()
+    said = run("detection.py", *options, "--epochs", "2", "--lr", "1e30", folder=tmp_path, status=1)
+    assert re.search(r"epoch 1: .* nan, .* smaller --lr", said)
+    assert (out / "net.params").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -131,11 +148,22 @@ def test_detection(tmp_path):
             "--data blind",
             "blind/VOC2012/ImageSets/Segmentation/val.txt has no image",
         ),
+        ("detection", "--devices 0", "--devices 0: should be 1 or more"),
+        ("detection", "--images-per-device 33", "drawn data set has 64 images for training"),
+        ("detection", "--side 31", "--side 31: should be 32 or more"),
+        ("detection", "--gpus", "--gpus: needs 2 GPUs, and MXNet sees 0"),
+        ("detection", "--data few", "VOC2007/ImageSets/Main/trainval.txt does not exist"),
+        (
+            "detection",
+            "--data blind",
+            "blind has 0 images for training, and a batch has 4: use fewer --dev",
+        ),
     ],
 )
 def test_wrong_options_are_named(name, arguments, message, tmp_path, monkeypatch, capsys):
     draw_voc(tmp_path / "few" / "VOC2012", trainval=3, val=1)
     draw_voc(tmp_path / "blind" / "VOC2012", trainval=4, val=0)
+    draw_voc(tmp_path / "blind" / "VOC2007", trainval=0)
     example = importlib.import_module(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(example.mx.context, "num_gpus", lambda: 0)
