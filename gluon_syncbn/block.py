@@ -306,7 +306,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
             del attributes["sync_group_size"]
         else:
             self._require(num_devices=num_devices, sync_group_size=self.sync_group_size)
-        devices = device_ids(contexts, num_devices or 0)
+        devices = device_ids(self.name, contexts, num_devices or 0)
         if devices is not None:
             attributes["device_ids"] = devices
             if self._identity.first_devices is None:
@@ -353,7 +353,8 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         if number not in (0, self.num_devices) and not served and not self.use_global_stats:
             raise ValueError(
                 f"{self.name}: num_devices={self.num_devices}, but the parameters live on "
-                f"{number} contexts: {', '.join(map(str, contexts))}"
+                f"{number} contexts: {', '.join(map(str, contexts))}. Initialize the network on "
+                f"{self.num_devices} contexts, or leave num_devices out"
             )
         return self.num_devices
 
@@ -495,12 +496,17 @@ def contexts_in(block: gluon.SymbolBlock) -> list:
     return next(filter(None, map(contexts_of, block.params.values())), [])
 
 
-def device_ids(contexts: list, num_devices: int) -> str | None:
+def device_ids(layer: str, contexts: list, num_devices: int) -> str | None:
     """Write the attribute `device_ids`, the devices of a training step; None if they are not known.
 
     Inference may run on fewer contexts than training. cpu(0) and gpu(0) have the same number, and
     the operator refuses to synchronize them.
     """
+    if len({*contexts}) < len(contexts):
+        raise ValueError(
+            f"{layer}: the parameters live on {', '.join(map(str, contexts))}, where each context "
+            "should be there once. Initialize the network on different contexts"
+        )
     if len(contexts) != num_devices or len({each.device_type for each in contexts}) != 1:
         return None
     return ",".join(str(each.device_id) for each in contexts)

@@ -9,6 +9,7 @@ parameters.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any, Callable
 
@@ -24,6 +25,10 @@ def serialize() -> None:
     # While a parameter is initialized, for a moment it has neither data nor a deferred
     # initialization, and then data without a gradient.
     wrap_method(gluon.Parameter, "data", _locked)
+    # A child has no other threads, of which one could hold the lock forever.
+    os.register_at_fork(
+        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
+    )
 
 
 def _locked(theirs: Callable, *args: Any, **kwargs: Any) -> Any:

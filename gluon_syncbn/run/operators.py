@@ -7,18 +7,20 @@ import inspect
 import sys
 import weakref
 from types import FunctionType
-from typing import Any, Callable
+from typing import Any, Callable, Collection
 
 import mxnet as mx
 from mxnet import gluon
 from mxnet.base import _Null
+from mxnet.gluon.nn.basic_layers import _BatchNorm
 from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 
-from ..block import contexts_in, contexts_of
+from ..block import PARAMETERS, SyncBatchNorm, contexts_in, contexts_of
 from ..mxnet_versions import IS_2, is_tracing
+from ..naming import name_of, named_blocks
 from ..symbols.conversion import convert_nodes, edited, meet_on_contexts, own_attributes
 from ..symbols.exporting import to_batchnorm, write_fixed_gammas
-from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
+from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, has_norms, is_true
 from .first_calls import LOCK, wrap_method, wrapped
 from .layers import replace_in_mxnet
 from .summary import left_operators, made
@@ -30,6 +32,11 @@ def replace(convert: bool, num_devices: int | None) -> None:
     """Replace MXNet's operators where arrays are computed, and where symbols get arrays."""
     for function, numpy in _functions("SyncBatchNorm", "sync_batch_norm"):
         replace_in_mxnet(function, wrapped(function, functools.partial(_compute, numpy)))
+    if not IS_2:
+        theirs = mx.sym.contrib.SyncBatchNorm
+        replace_in_mxnet(theirs, wrapped(theirs, _add_node))
+    for function, _ in _functions("BatchNorm", "batch_norm") if convert else ():
+        replace_in_mxnet(function, wrapped(function, _note_call))
     nodes = _Nodes(convert, num_devices)
     wrap_method(gluon.HybridBlock, "_build_cache", nodes.of_block)
     wrap_method(gluon.HybridBlock, "_call_cached_op", nodes.of_call)
@@ -41,6 +48,7 @@ def replace(convert: bool, num_devices: int | None) -> None:
             wrap_method(module.DataParallelExecutorGroup, "__init__", nodes.of_executors)
     for function in (mx.viz.print_summary, mx.viz.plot_network):
         replace_in_mxnet(function, wrapped(function, _show))
+    wrap_method(mx.sym.Symbol, "save", _show)
     wrap_method(MXNetGraph, "create_onnx_graph_proto", _export)
 
 
@@ -58,6 +66,8 @@ def _functions(*names: str) -> list[tuple[FunctionType, bool]]:
 
 def _compute(numpy: bool, theirs: Callable, *args: Any, **kwargs: Any) -> Any:
     """Compute SyncBatchNorm, with the arguments of MXNet's."""
+    if _is_of_our_layer(kwargs):
+        return _compute_layer(*args, **kwargs)
     if numpy and is_tracing():  # a node of a graph
         return theirs(*args, **kwargs)
     given = inspect.signature(theirs).bind(*args, **kwargs).arguments
@@ -77,26 +87,61 @@ def _compute(numpy: bool, theirs: Callable, *args: Any, **kwargs: Any) -> Any:
     return custom(*arrays, name=name, out=out, **own)
 
 
+def _add_node(theirs: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Add MXNet's SyncBatchNorm to a symbol."""
+    return (_compute_layer if _is_of_our_layer(kwargs) else theirs)(*args, **kwargs)
+
+
+def _is_of_our_layer(attributes: dict[str, Any]) -> bool:
+    """Whether a subclass of the program calls MXNet's operator with the attributes of its layer."""
+    return "num_devices" in attributes and isinstance(_calling_block(), SyncBatchNorm)
+
+
+def _compute_layer(*args: Any, **kwargs: Any) -> Any:
+    """Compute the layer that makes the call."""
+    given = {**dict(zip(_INPUTS, args)), **kwargs}
+    x, *parameters = (given[name] for name in _INPUTS)
+    traced = isinstance(x, mx.sym.Symbol) or is_tracing()
+    return _calling_block()._normalize(traced, x, **dict(zip(PARAMETERS, parameters)))
+
+
+def _note_call(theirs: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Compute BatchNorm of arrays, of one device, and note which block does so in training."""
+    if mx.autograd.is_training() and not is_tracing():
+        block = _calling_block()
+        if not isinstance(block, _BatchNorm):  # layers are noted when they are called
+            left_operators[name_of(block) if block else "BatchNorm"] = "BatchNorm"
+    return theirs(*args, **kwargs)
+
+
+def _calling_block() -> Any:
+    """Return the block whose method calls an operator; None if no block does."""
+    frame: Any = sys._getframe()
+    while frame is not None and not isinstance(frame.f_locals.get("self"), gluon.Block):
+        frame = frame.f_back
+    return frame and frame.f_locals["self"]
+
+
 class _Nodes:
     """Makes the norms of symbols synchronized, once the number of devices is known."""
 
     def __init__(self, convert: bool, num_devices: int | None) -> None:
         self._convert = convert
         self._num_devices = num_devices
-        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, list] = weakref.WeakKeyDictionary()
         # For each block with norms in its graph: a parameter, and the contexts that it then had.
         self._made_for: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
 
     def of_symbol_block(self, forward: Callable, block: Any, *args: Any) -> Any:
         """Call a SymbolBlock. Programs move networks, too."""
-        number = len(contexts_in(block))
-        if number != self._known.get(block, 0):
+        contexts = contexts_in(block)
+        if contexts != self._known.get(block, []):
             with LOCK:
-                if number != self._known.get(block, 0):  # else another thread was here
+                if contexts != self._known.get(block, []):  # else another thread was here
                     with edited(block) as graph:
-                        self._convert_in(graph, number)
+                        self._convert_in(graph, len(contexts))
                         meet_on_contexts(graph, block, self._num_devices)
-                    self._known[block] = number
+                    self._known[block] = contexts
         return forward(block, *args)
 
     def of_block(self, build: Callable, block: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +151,8 @@ class _Nodes:
         """
         inputs, symbol = block._get_graph(*args)
         graph = Graph(symbol)
-        if self._convert_in(graph, None):
+        layers = (each for each in named_blocks(block) if isinstance(each, _BatchNorm))
+        if self._convert_in(graph, None, {f"{'' if IS_2 else each.prefix}fwd" for each in layers}):
             symbol = graph.to_symbol()
         block._cached_graph = inputs, symbol
         placed = filter(contexts_of, block.collect_params().values())
@@ -136,8 +182,15 @@ class _Nodes:
         return parameter is not None and contexts_of(parameter) != contexts
 
     def of_symbol(self, bind: Callable, symbol: Any, *args: Any, **kwargs: Any) -> Any:
-        """Bind a symbol to arrays, of how many devices is not known."""
-        return bind(self._converted(symbol, None), *args, **kwargs)
+        """Bind a symbol to arrays of one device. Nodes of other binds meet it by MXNet's key."""
+        graph = Graph(symbol)
+        nodes = [graph.nodes[index] for index in graph.plain_norms()]
+        keys = [(node, node.get("attrs", {}).get("key")) for node in nodes]
+        changed = self._convert_in(graph, None)
+        for node, key in keys:
+            if node["op"] == "Custom":
+                node["attrs"].update(key=key, scope="key")
+        return bind(graph.to_symbol() if changed else symbol, *args, **kwargs)
 
     def of_executors(self, init: Callable, *args: Any, **kwargs: Any) -> None:
         """Make the executors of a Module or FeedForward, one per context."""
@@ -147,31 +200,35 @@ class _Nodes:
         given[symbol] = self._converted(given[symbol], len(contexts))
         init(**given)
 
-    def _converted(self, symbol: Any, number: int | None) -> Any:
+    def _converted(self, symbol: Any, number: int) -> Any:
         graph = Graph(symbol)
         changed = self._convert_in(graph, number)
         unknown = [i for i in graph.norms() if graph.attribute(i, "num_devices", "1") == "None"]
-        if number is not None:
-            changed = changed or bool(unknown)
-            for index in unknown:
-                graph.nodes[index]["attrs"]["num_devices"] = str(self._num_devices or number)
-        return graph.to_symbol() if changed else symbol
+        for index in unknown:
+            graph.nodes[index]["attrs"]["num_devices"] = str(self._num_devices or number)
+        return graph.to_symbol() if changed or unknown else symbol
 
-    def _convert_in(self, graph: Graph, number: int | None) -> bool:
-        """Convert nodes of a graph for a number of devices, if that is known."""
+    def _convert_in(
+        self, graph: Graph, number: int | None, of_layers: Collection[str] = ()
+    ) -> bool:
+        """Convert nodes of a graph for a number of devices, if that is known.
+
+        The nodes `of_layers` stay for a reason that `layers.py` notes.
+        """
         converts = self._convert and number is not None
         operators = (THEIR_SYNC_BATCH_NORM, *(["BatchNorm"] if converts else []))
         converted, _ = convert_nodes(graph, operators)
         made.update(converted)
-        for node in (graph.nodes[index] for index in graph.plain_norms()):
-            if number is not None or not node["name"].endswith("fwd"):  # as layers name it
-                left_operators[node["name"]] = node["op"]
+        for each in (graph, *graph.bodies()):
+            for node in (each.nodes[index] for index in each.plain_norms()):
+                if node["name"] not in of_layers:
+                    left_operators[node["name"]] = node["op"]
         return bool(converted)
 
 
 def _show(theirs: Callable, symbol: Any, *args: Any, **kwargs: Any) -> Any:
-    """Show a symbol, with BatchNorm in the place of this operator."""
-    return theirs(to_batchnorm(symbol), *args, **kwargs)
+    """Show or write a symbol, with BatchNorm in the place of this operator."""
+    return theirs(to_batchnorm(symbol) if has_norms(symbol) else symbol, *args, **kwargs)
 
 
 def _export(theirs: Callable, graph: Any, sym: Any, params: Any, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ import atexit
 import functools
 import os
 from multiprocessing import util
-from typing import Callable
+from typing import Callable, NoReturn
 
 from ..library import LIBRARY
 from . import first_calls, layers, operators, summary
@@ -26,6 +26,7 @@ def prepare() -> None:
     atexit.register(report)
     _report_at_end(report)
     util.register_after_fork(report, _report_at_end)
+    os._exit = first_calls.wrapped(os._exit, functools.partial(_report_and_exit, report))
 
 
 def _count() -> None:
@@ -33,6 +34,12 @@ def _count() -> None:
     LIBRARY.count_rounds()
     for each in (summary.made, summary.left_layers, summary.left_operators):
         each.clear()
+
+
+def _report_and_exit(report: Callable[[], None], theirs: Callable, status: int) -> NoReturn:
+    """End a process without its handlers of atexit, as children do that the program forks."""
+    report()
+    theirs(status)
 
 
 def _report_at_end(report: Callable[[], None]) -> None:

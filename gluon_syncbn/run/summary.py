@@ -16,8 +16,8 @@ from typing import Any, Callable, Collection
 _NAMES_SHOWN = 3
 
 made: set[str] = set()  # the names of the program's layers and nodes that can synchronize
-left_layers: Counter[str] = Counter()  # its other norm layers, by class
-left_operators: dict[str, str] = {}  # its other norm operators, by the names of nodes
+left_layers: dict[str, str] = {}  # the classes of its other norm layers, by their names
+left_operators: dict[str, str] = {}  # its other norm operators, by the names of nodes or blocks
 rounds: Callable[[], str] = str  # of the library, once mxnet is imported
 
 
@@ -55,16 +55,28 @@ def summarize(converts: bool, file: str) -> None:
                 "Does it need an option, such as --syncbn? run --convert converts plain BatchNorm "
                 "layers"
             )
-    for kind, number in left_layers.items():
+    for kind, names in _by_kind(left_layers):
         _say(
-            f"{_count(number, 'layer')} of {kind} stayed: --convert converts layers that compute "
-            "what BatchNorm computes"
+            f"{_count(len(names), 'layer')} of {kind} stayed ({_shown(names)}): --convert converts "
+            "layers that compute what BatchNorm computes"
         )
-    for kind, number in Counter(left_operators.values()).items():
+    for kind, names in _by_kind(left_operators):
         _say(
-            f"{_count(number, 'operator')} {kind} stayed: run replaces SyncBatchNorm without "
-            "output_mean_var, and --convert the BatchNorms of SymbolBlocks and Modules"
+            f"{_count(len(names), 'operator')} {kind} stayed ({_shown(names)}): run replaces "
+            "SyncBatchNorm without output_mean_var, and --convert the BatchNorms of SymbolBlocks "
+            "and Modules"
         )
+
+
+def _by_kind(left: dict[str, str]) -> list[tuple[str, list[str]]]:
+    kinds: dict[str, list[str]] = {}
+    for name, kind in left.items():
+        kinds.setdefault(kind, []).append(name)
+    return list(kinds.items())
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
 
 
 def _read_reports(file: str) -> Collection[list[Any]]:
@@ -82,9 +94,8 @@ def _say_rounds(text: str, process: str = "") -> None:
         name = re.sub(r"^SyncBatchNorm '(.*?)'", r"\1", layer)
         layers.setdefault((number, devices), []).append(name)
     for (number, devices), names in layers.items():
-        shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
         _say(
-            f"{process}{_count(len(names), 'layer')} ({shown}) synchronized {devices} in "
+            f"{process}{_count(len(names), 'layer')} ({_shown(names)}) synchronized {devices} in "
             f"{_count(int(number), 'round')}{' each' * (len(names) > 1)}"
         )
 

@@ -107,7 +107,7 @@ def meet_on_contexts(graph: Graph, block: gluon.SymbolBlock, num_devices: int | 
             raise ValueError(f"{name}: {problem}")
         attributes["num_devices"] = str(number)
         attributes.pop("device_ids", None)
-        devices = device_ids(contexts, number or 0)
+        devices = device_ids(name, contexts, number or 0)
         attributes.update({} if devices is None else {"device_ids": devices})
 
 

@@ -195,7 +195,6 @@ std::shared_ptr<Barrier> Property::barrier(const Device& device) {
   if (attributes_.scope == Scope::kKey) {
     return Barrier::named(layer, attributes_.group_size(), options);
   }
-  options.key.clear();
   const std::lock_guard<std::mutex> lock(mutex_);
   auto& own = barriers_[group.number];
   if (!own) own = std::make_shared<Barrier>(layer, attributes_.group_size(), options);

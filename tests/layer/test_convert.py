@@ -171,23 +171,6 @@ class OnArrays(nn.BatchNorm):
         return super().forward(x - x.mean().asscalar())
 
 
-class ScaledArrays(nn.BatchNorm):
-    def hybrid_forward(self, F, x, **parameters):
-        out = super().hybrid_forward(F, x, **parameters)
-        return 2 * out if F is mx.nd else out
-
-
-class ScaledArraysInTraining(nn.BatchNorm):
-    def forward(self, x):
-        scales = isinstance(x, mx.nd.NDArray) and autograd.is_training()
-        return super().forward(x) * 2 if scales else super().forward(x)
-
-
-class ArraysWithoutGradient(nn.BatchNorm):
-    def hybrid_forward(self, F, x, **parameters):
-        return super().hybrid_forward(F, F.BlockGrad(x) if F is mx.nd else x, **parameters)
-
-
 class Resets(nn.BatchNorm):
     def reset(self):
         self.running_mean.set_data(0)
@@ -267,10 +250,7 @@ class WithPlaces(nn.BatchNorm):
     __slots__ = ("_place",)
 
 
-OTHER_NUMBERS = (
-    *(Scaled, OfItsOwn, Swapped, FrozenInTraining, OnArrays),
-    *(ScaledArrays, ScaledArraysInTraining, ArraysWithoutGradient),
-)
+OTHER_NUMBERS = (Scaled, OfItsOwn, Swapped, FrozenInTraining, OnArrays)
 OWN_METHODS = {
     Halved: "__call__",
     WithoutHooks: "__getattribute__",
@@ -320,6 +300,10 @@ def add_parameter(layer) -> None:
             marks=only_1,
         ),
         (add_parameter, "has parameters of its own: temperature"),
+        (
+            lambda layer: setattr(layer, "alpha", 3.0),
+            "has an attribute of its own that SyncBatchNorm uses: alpha",
+        ),
         (
             lambda layer: layer._kwargs.update(output_mean_var=True),
             "does not compute what BatchNorm computes",

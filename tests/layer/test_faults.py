@@ -321,7 +321,7 @@ def test_another_number_of_devices_than_num_devices(number, mode):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=number)
     layer.initialize(ctx=contexts(3))
     layer.hybridize(**MODES[mode])
-    message = f"num_devices={max(number, 1)}, but the parameters live on 3 contexts"
+    message = f"num_devices={max(number, 1)}, but the parameters live on 3 contexts: .* Initialize"
     with pytest.raises(ValueError, match=message):
         forward(layer, [0])
     with pytest.raises(ValueError, match=message):
@@ -330,6 +330,17 @@ def test_another_number_of_devices_than_num_devices(number, mode):
     served.initialize(ctx=contexts(1))
     served.hybridize(**MODES[mode])
     assert served(nd.ones((2, 3), ctx=contexts(1)[0])).shape == (2, 3)
+
+
+@pytest.mark.parametrize("mode", ["imperative", "hybridized"])
+def test_one_context_twice(mode):
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts(1) * 2)
+    layer.hybridize(**MODES[mode])
+    with pytest.raises(
+        ValueError, match=rf"live on {DEVICE}\(0\), {DEVICE}\(0\), where each context"
+    ):
+        forward(layer, [0, 0])
 
 
 @pytest.mark.parametrize("mode", ["hybridized", "static_alloc", "static_shape"])

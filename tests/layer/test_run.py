@@ -151,7 +151,7 @@ def test_the_shape_of_gluoncvs_detection_scripts(tmp_path):
     names = "net_batchnorm0, net_same0"
     assert f"2 layers ({names}) synchronized cpu(0), cpu(1) in 2 rounds each\n" in said
     for kind in ("Own", "BatchNormReLU"):
-        assert f"1 layer of {kind} stayed: " in said
+        assert f"1 layer of {kind} stayed (" in said
 
 
 @only_1  # Module, mx.sym.contrib
@@ -164,6 +164,58 @@ def test_modules_and_operators(tmp_path):
 
 
 @only_1  # mx.sym.contrib
+@pytest.mark.parametrize("how", ["bind", "simple_bind"])
+def test_executors_meet_by_mxnets_key(how, tmp_path):
+    said, *_ = run_and_compare(tmp_path, "executors.py", how)
+    assert "1 layer (a) synchronized cpu(0), cpu(1) in 1 round\n" in said
+
+
+@only_1  # gluon.contrib
+@pytest.mark.parametrize("options", [(), ("--convert",)], ids=str)
+@pytest.mark.parametrize("how", ["hybridize", "imperative"])
+def test_operators_that_blocks_call_themselves(how, options, tmp_path):
+    said, *_ = run_and_compare(tmp_path, "own_operator.py", how, options=options)
+    assert "1 layer (ofmxnet0) synchronized cpu(0), cpu(1) in 1 round\n" in said
+    node = {"hybridize": "plain_fwd", "imperative": "plain"}[how]
+    named = f"1 operator BatchNorm stayed ({node}): "
+    # Without --convert, only graphs are searched.
+    assert (named in said) == (how == "hybridize" or options != ())
+
+
+@only_1  # MXNet 2 has no layer that several threads can trace
+def test_a_child_that_is_forked_in_a_first_call(tmp_path):
+    said, *_ = run_and_compare(tmp_path, "raw_forks.py", "", options=("--convert",))
+    assert "1 other process: 1 layer (batchnorm2) synchronized" in said
+
+
+IMPORTS = {
+    "lazy": "from importlib import util\n"
+    "spec = util.find_spec('mxnet')\n"
+    "spec.loader = util.LazyLoader(spec.loader)\n"
+    "mxnet = sys.modules['mxnet'] = util.module_from_spec(spec)\n"
+    "spec.loader.exec_module(mxnet)\n",
+    "file": "import pkgutil\nprint(len(pkgutil.get_data('mxnet', '__init__.py')))\nimport mxnet\n",
+    "plain": "import mxnet\n",
+}
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
+def test_how_a_program_imports_mxnet(kind, tmp_path):
+    program = f"import sys\n{IMPORTS[kind]}print(mxnet.nd.ones(2).sum().asscalar(), flush=True)\n"
+    after = "print(mxnet is sys.modules['mxnet'], mxnet.__spec__.loader, mxnet.__loader__)\n"
+    (tmp_path / "program.py").write_text(program + after)
+    expected, result = (python(tmp_path, *how, "program.py") for how in ((), RUN))
+    assert re.sub(" at 0x.*?>", "", result.stdout) == re.sub(" at 0x.*?>", "", expected.stdout)
+    assert "nothing was synchronized, because the program made no SyncBatchNorm" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("nosuch.py",), ("-m", "nosuch")])
+def test_a_program_that_does_not_exist(command, tmp_path):
+    expected, result = (python(tmp_path, *how, *command) for how in ((), RUN))
+    assert (result.returncode, result.stderr) == (expected.returncode, expected.stderr)
+
+
+@only_1  # mx.sym.contrib
 def test_no_gpus_are_one_device(tmp_path):
     """Programs give the number of GPUs. MXNet's operator crashes with 0."""
     run(tmp_path, "no_gpus.py")
@@ -173,8 +225,8 @@ def test_symbols_in_files(tmp_path):
     assert python(tmp_path, program_path("save_symbols.py")).returncode == 0
     said, *_ = run_and_compare(tmp_path, "load_symbols.py", "")
     assert "1 layer (bn) synchronized cpu(0), cpu(1) in 1 round\n" in said
-    assert "1 operator _contrib_SyncBatchNorm stayed: " in said
-    assert "1 operator BatchNorm stayed: " in said
+    assert "1 operator _contrib_SyncBatchNorm stayed (" in said
+    assert "1 operator BatchNorm stayed (" in said
 
 
 @only_1  # networks that are called with symbols
@@ -182,7 +234,7 @@ def test_symbols_in_files(tmp_path):
 def test_networks_that_become_symbols_before_they_have_contexts(how, tmp_path):
     said, *_ = run_and_compare(tmp_path, "features.py", how, options=("--convert",))
     assert "synchronized cpu(0), cpu(1) in 1 round\n" in said
-    assert "1 operator BatchNorm stayed: " in said
+    assert "1 operator BatchNorm stayed (" in said
 
 
 @only_1
@@ -244,8 +296,9 @@ def test_layers_that_never_synchronize_are_a_warning(tmp_path):
     assert result.stderr == (
         "gluon_syncbn: warning: nothing was synchronized, although the program made 1 "
         "SyncBatchNorm: none was trained on several devices\n"
-        "gluon_syncbn: 2 operators _contrib_SyncBatchNorm stayed: run replaces SyncBatchNorm "
-        "without output_mean_var, and --convert the BatchNorms of SymbolBlocks and Modules\n"
+        "gluon_syncbn: 2 operators _contrib_SyncBatchNorm stayed (bn, nd): run replaces "
+        "SyncBatchNorm without output_mean_var, and --convert the BatchNorms of SymbolBlocks and "
+        "Modules\n"
     )
 
 

@@ -6,6 +6,7 @@ Children without MXNet run it too, so it imports little. gluon_syncbn comes toge
 import atexit
 import os
 import sys
+from importlib.machinery import BuiltinImporter
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 _RUN = os.path.dirname(_FOLDER)  # noqa: PTH120
@@ -15,32 +16,58 @@ _PACKAGE = os.path.dirname(_RUN)  # noqa: PTH120
 class _Finder:
     """Imports gluon_syncbn before mxnet, and always from the package of the command."""
 
+    loader = None  # of mxnet
+
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name == "gluon_syncbn":
             from importlib.util import spec_from_file_location
 
             return spec_from_file_location(name, f"{_PACKAGE}/__init__.py")
-        if name != "mxnet" or "gluon_syncbn" in sys.modules:
+        is_loading = self.loader is not None and self.loader.module is not None
+        if name != "mxnet" or ("gluon_syncbn" in sys.modules and not is_loading):
             return None
         others = (each.find_spec(name, path, target) for each in sys.meta_path if each is not self)
         spec = next(filter(None, others), None)
         if spec is not None:
-            spec.loader = self  # type: ignore[assignment]
+            self.loader = self.loader or _Loader(spec.loader)
+            spec.loader = self.loader  # type: ignore[assignment]
         return spec
 
-    def create_module(self, spec):  # type: ignore[no-untyped-def]
-        """Leave it to Python."""
+
+class _Loader:
+    """Executes mxnet within the import of gluon_syncbn, in the module that the program gets."""
+
+    def __init__(self, theirs):  # type: ignore[no-untyped-def]
+        self.theirs = theirs
+        self.module = None
+
+    def __getattr__(self, name):  # type: ignore[no-untyped-def]
+        return getattr(self.theirs, name)  # pkgutil reads files by the loader
+
+    def create_module(self, _spec):  # type: ignore[no-untyped-def]
+        """Return the module, if its import has begun."""
+        return self.module
 
     def exec_module(self, module):  # type: ignore[no-untyped-def]
-        """Import gluon_syncbn, which imports mxnet and prepares it. Python takes that module."""
+        """Import gluon_syncbn, whose import of mxnet calls this function again."""
+        if self.module is not None:
+            self.theirs.exec_module(module)
+            module.__spec__.loader = module.__loader__ = self.theirs
+            return
+        self.module = module
         del sys.modules[module.__name__]
-        __import__("gluon_syncbn")
+        try:
+            __import__("gluon_syncbn")
+        finally:
+            self.module = None
 
 
 def _summarize(root: int, convert: bool, file: str) -> None:
     """Print the summary, if this is the end of the process that the command started."""
     summary = sys.modules.get("gluon_syncbn.run.summary")
-    if os.getpid() != root:
+    # Python itself says that there is no such program.
+    found = sys.modules["__main__"].__loader__ is not BuiltinImporter or sys.argv[:1] == ["-"]
+    if os.getpid() != root or not found:
         return
     if summary is not None:
         summary.summarize(convert, file)

@@ -48,12 +48,12 @@ else:
         with mx.autograd.record():
             return net(part)
 
-    for moved in (ctx, ctx[:1], ctx):
+    for moved in (ctx, [mx.cpu(3), mx.cpu(2)], ctx[:1], ctx):
         net.collect_params().reset_ctx(moved)
         if sys.argv[1] == "converted":
             import gluon_syncbn
 
             gluon_syncbn.convert_sync_batchnorm(net)
         calls = map if sys.argv[1] != "threads" else ThreadPoolExecutor().map
-        outs = list(calls(call, split(x)[: len(moved)]))
+        outs = list(calls(call, [a.as_in_context(c) for a, c in zip(split(x), moved)]))
 save(outs)
