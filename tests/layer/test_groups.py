@@ -133,7 +133,8 @@ def test_exported_groups(tmp_path):
         expected = train_step(net, draw(), ELSEWHERE)["out"]
         np.testing.assert_array_equal(train_step(again, draw(), ELSEWHERE)["out"], expected)
     moved = contexts(6)[2:]
-    there = gluon_syncbn.convert_sync_batchnorm(import_files(path, moved))
+    there = import_files(path, moved)
+    gluon_syncbn.convert_sync_batchnorm(there, sync_group_size=2)
     np.testing.assert_array_equal(train_step(there, draw(), moved)["out"], expected)
 
     elsewhere = import_files(path, mx.Context(DEVICE, 6))
