@@ -50,7 +50,7 @@ class Team {
   void set_limit(int number) { limit_.store(std::max(1, number), std::memory_order_relaxed); }
 
   void run(std::int64_t number, const std::function<void(std::int64_t)>& task) {
-    const Caller caller(&callers_);
+    const Caller caller(this);
     const bool all_cores_have_callers = callers_ >= limit();
     if (number < kLeastParts || forked_ || all_cores_have_callers) {
       for (std::int64_t i = 0; i < number; ++i) task(i);
@@ -87,13 +87,16 @@ class Team {
   /// Counts the threads that compute a job of their own, and each may use a core.
   class Caller {
    public:
-    explicit Caller(std::atomic<int>* callers) : callers_(callers) { ++*callers_; }
-    ~Caller() { --*callers_; }
+    explicit Caller(Team* team) : team_(team) { ++team_->callers_; }
+    ~Caller() {
+      --team_->callers_;
+      team_->replace_caller();
+    }
     Caller(const Caller&) = delete;
     Caller& operator=(const Caller&) = delete;
 
    private:
-    std::atomic<int>* callers_;
+    Team* team_;
   };
 
   Team() : limit_(default_threads()) {}
@@ -104,6 +107,7 @@ class Team {
     while (static_cast<int>(threads_.size()) < wanted && add_thread()) avoided_core_ = -1;
     keep_helpers_off_this_core();
     jobs_.push_back(job);
+    ++offered_;
     for (int i = 0; i < wanted; ++i) wake_.notify_one();
   }
 
@@ -111,6 +115,7 @@ class Team {
   void withdraw(Job* job) {
     std::unique_lock<std::mutex> lock(mutex_);
     jobs_.erase(std::find(jobs_.begin(), jobs_.end(), job));
+    --offered_;
     left_.wait(lock, [&] { return job->helpers == 0; });
   }
 
@@ -148,6 +153,14 @@ class Team {
       if (!job->is_taken()) return job;
     }
     return nullptr;
+  }
+
+  /// Wakes a helper for the core of a caller that ends. Most calls are small and end while no job
+  /// is offered, so these take no lock. A job that is offered later finds the core free.
+  void replace_caller() {
+    if (offered_ == 0 || forked_) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (find_job()) wake_.notify_one();
   }
 
   /// Computes parts until the job has none left, or another device needs the core.
@@ -192,6 +205,7 @@ class Team {
   std::condition_variable wake_;
   std::condition_variable left_;
   std::vector<Job*> jobs_;
+  std::atomic<int> offered_{0};  // the size of jobs_
   std::vector<pthread_t> threads_;
   int avoided_core_ = -1;  // no helper runs on this core; -1: on any
   int helping_ = 0;        // threads that help now

@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -34,6 +37,25 @@ bool does_each_once(std::int64_t number) {
     if (times != 1) return false;
   }
   return true;
+}
+
+/// Waits until `condition` holds, and returns whether it does. Only a defect lets it take long.
+template <class Condition>
+bool wait_until(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+bool is_asleep(pid_t thread) {
+  std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
+  for (std::string word; status >> word;) {
+    if (word == "State:") return status >> word && word == "S";
+  }
+  return false;
 }
 
 }  // namespace
@@ -75,6 +97,41 @@ TEST_CASE("parallel: several callers at once, again and again") {
   }
   for (std::thread& caller : callers) caller.join();
   CHECK(failures.load() == 0);
+}
+
+TEST_CASE("parallel: a helper that left for another caller comes back after that caller") {
+  const Threads guard(2);
+  const pid_t caller = gettid();
+  std::atomic<int> early{0};  // parts that began before the other caller
+  std::atomic<int> late{0};   // parts that began after it
+  std::atomic<pid_t> helper{0};
+  std::atomic<bool> other_has_begun{false};
+  std::atomic<bool> other_has_ended{false};
+  std::atomic<bool> helper_has_left{false};
+  std::atomic<bool> waited_in_vain{false};
+  std::thread other([&] {
+    wait_until([&] { return early == 2; });
+    cpu::parallel_for(1, [&](std::int64_t) {
+      other_has_begun = true;
+      helper_has_left = wait_until([&] { return helper != 0 && is_asleep(helper); });
+    });
+    other_has_ended = true;
+  });
+  cpu::parallel_for(20, [&](std::int64_t) {
+    if (!other_has_begun) {
+      ++early;
+      wait_until([&] { return other_has_begun.load(); });
+      if (gettid() != caller) helper = gettid();
+      return;
+    }
+    wait_until([&] { return other_has_ended.load(); });
+    ++late;
+    if (!waited_in_vain && !wait_until([&] { return late >= 2; })) waited_in_vain = true;
+  });
+  other.join();
+  CHECK(early.load() == 2);
+  CHECK(helper_has_left.load());
+  CHECK_FALSE(waited_in_vain.load());
 }
 
 // The thread sanitizer does not support threads in a child of a process that has some.
