@@ -23,6 +23,13 @@ std::vector<Layout> layouts_of(const Passes& passes) {
   return layouts;
 }
 
+/// Sums `channels` of all passes.
+void sum_all(const Passes& passes, const std::vector<Layout>& layouts, Channels channels) {
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    for_each_part_of(layouts, i, channels, [&](Channels part) { sum(*passes[i], part); });
+  }
+}
+
 void infer(const Pass& pass) {
   const Forward& work = *pass.forward();
   *work.saved = running_statistics(work);
@@ -41,15 +48,18 @@ void compute(const Passes& passes, const std::optional<PartialStatistics>& of_pr
   const auto saved_of = [&](const Pass& pass) -> const Saved& {
     return pass.forward() ? of_forward : pass.backward()->saved;
   };
-  for_each_part(layouts_of(passes), [&](Channels channels) {
+  const auto layouts = layouts_of(passes);
+  for_each_part(layouts, [&](Channels channels) {
     if (!of_processes) {
-      for (const auto& pass : passes) sum(*pass, channels);
+      sum_all(passes, layouts, channels);
       merge(first.direction(), parts, channels.begin, channels.end, merged);
     }
     if (const Forward* work = first.forward()) set_inv_std(*work, merged, channels, of_forward);
     // The sums have read the last device last.
     for (std::size_t i = passes.size(); i-- > 0;) {
-      write_outputs(*passes[i], merged, saved_of(*passes[i]), stores[i], channels);
+      for_each_part_of(layouts, i, channels, [&](Channels part) {
+        write_outputs(*passes[i], merged, saved_of(*passes[i]), stores[i], part);
+      });
     }
   });
   // All devices write before any pass completes. Once a pass is complete, MXNet may let the next
@@ -74,9 +84,8 @@ class CpuBackend : public Backend {
   void sum(const Passes& passes, Done then) const override {
     std::string error;
     try {
-      for_each_part(layouts_of(passes), [&](Channels channels) {
-        for (const auto& pass : passes) cpu::sum(*pass, channels);
-      });
+      const auto layouts = layouts_of(passes);
+      for_each_part(layouts, [&](Channels channels) { sum_all(passes, layouts, channels); });
     } catch (const std::exception& caught) {
       error = caught.what();
     }

@@ -106,6 +106,7 @@ const std::vector<std::vector<Layout>> kDevices = {
     {{2, 67, 8000}, {2, 67, 8000}, {1, 67, 17}},
     {{0, 67, 1500}, {1, 67, 40}, {3, 67, 11000}},
     {{200000, 2, 1}, {1, 2, 20}},
+    {{1, 40, 16384}, {40, 40, 1}, {3, 40, 17}},
 };
 constexpr std::size_t kFirstLarge = 5;
 
@@ -144,6 +145,19 @@ TEST_CASE("passes: contexts of all processes compute what one does on the whole 
         layer.check_one_batch();
       }
     }
+  }
+}
+
+TEST_CASE("passes: arrays with and without runs are one batch") {
+  const TestedDevices devices;
+  for (std::size_t i = 0; i < numbers_of_devices(); ++i) {
+    const auto has_runs = [](const Layout& layout) { return layout.has_runs(); };
+    const auto with_runs = std::count_if(kDevices[i].begin(), kDevices[i].end(), has_runs);
+    if (with_runs == 0 || with_runs == static_cast<long>(kDevices[i].size())) continue;
+    CAPTURE(i);
+    Layer layer(together(kDevices[i].size()), kDevices[i]);
+    CHECK(layer.step() == no_errors(2 * layer.size()));
+    layer.check_one_batch();
   }
 }
 

@@ -1,13 +1,17 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #include "common/layout.h"
 #include "cpu/cpu_kernels.h"
+#include "cpu/tuning.h"
 #include "norm/partial_statistics.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
@@ -66,6 +70,36 @@ TEST_CASE("kernels: float64 devices with a mean far from zero") {
       }
     }
   }
+}
+
+TEST_CASE("kernels: beside an array without runs, the others have parts for all threads") {
+  // A channel of the first array is more than a thread takes at a time.
+  const std::vector<Layout> layouts{{2, 67, cpu::kMostGrain}, {40, 67, 1}, {1, 67, 17}};
+  const std::vector<std::int64_t> numbers{67, 1, 1};
+  cpu::for_each_part(layouts, [&](cpu::Channels channels) {
+    CHECK(channels.end - channels.begin == 67);
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      std::vector<std::atomic<int>> visits(67);
+      std::atomic<std::int64_t> parts{0};
+      cpu::for_each_part_of(layouts, i, channels, [&](cpu::Channels part) {
+        ++parts;
+        for (auto c = part.begin; c < part.end; ++c) ++visits[static_cast<std::size_t>(c)];
+      });
+      CHECK(std::all_of(visits.begin(), visits.end(), [](int number) { return number == 1; }));
+      CHECK(parts.load() == numbers[i]);
+    }
+  });
+}
+
+TEST_CASE("kernels: arrays with runs are divided once") {
+  const std::vector<Layout> layouts{{2, 67, 8000}, {1, 67, 17}};
+  cpu::for_each_part(layouts, [&](cpu::Channels channels) {
+    std::vector<cpu::Channels> parts;
+    cpu::for_each_part_of(layouts, 0, channels, [&](cpu::Channels part) { parts.push_back(part); });
+    const bool is_whole = parts.size() == 1 && parts.front().begin == channels.begin &&
+                          parts.front().end == channels.end;
+    if (!is_whole) throw std::logic_error("the channels were divided twice");
+  });
 }
 
 TEST_CASE_TEMPLATE("kernels: the same bits with any number of threads", Kernels,
