@@ -68,6 +68,8 @@ class Graph:
         self._attributes = graph.get("attrs", {})
         for node in self.nodes:  # of control flow: foreach, while_loop and cond
             node["subgraphs"] = [Graph(symbol, each) for each in node.get("subgraphs", ())]
+        for index in self.norms():
+            self._require_inputs(index)
 
     def bodies(self) -> Iterator[Graph]:
         """Yield the graphs within operators of control flow, inner ones after outer ones."""
@@ -94,6 +96,20 @@ class Graph:
         # MXNet copies the attributes of an operator to the variables that it makes for it.
         custom = [index for index, node in enumerate(self.nodes) if node["op"] == "Custom"]
         return [index for index in custom if self.attribute(index, "op_type", "") == OP_TYPE]
+
+    def _require_inputs(self, index: int) -> None:
+        """Check the number of inputs of a norm. MXNet does not, and may crash later."""
+        expected = ["data", "gamma", "beta", "moving_mean", "moving_var"]
+        if self.flag(index, "shortcut"):
+            expected.insert(SHORTCUT, "shortcut")
+        if self.attribute(index, "momentum", "0.9") == "None":
+            expected.append("num_batches_tracked")
+        number = len(self.nodes[index]["inputs"])
+        if number != len(expected):
+            raise ValueError(
+                f"{OP_TYPE} '{self.nodes[index]['name']}': the number of inputs is {number} where "
+                f"{len(expected)} is expected: {', '.join(expected)}"
+            )
 
     def plain_norms(self) -> list[int]:
         """List the nodes that are a batch normalization of MXNet's own."""

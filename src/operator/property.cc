@@ -115,6 +115,16 @@ Property::Shapes Property::infer_shapes(const std::vector<std::optional<Shape>>&
   return shapes;
 }
 
+void Property::require_inputs(std::size_t number) const {
+  auto inputs = positions().arrays();
+  inputs.erase(inputs.begin() + static_cast<std::ptrdiff_t>(positions().forward().out()));
+  if (number == inputs.size()) return;
+  std::string names;
+  for (const NamedArray& input : inputs) append_item(&names, input.name);
+  throw Error(attributes_.layer() + ": the number of inputs is " + std::to_string(number) +
+              " where " + std::to_string(inputs.size()) + " is expected: " + names);
+}
+
 Property::DTypes Property::infer_dtypes(const std::vector<int>& given) const {
   const std::string layer = attributes_.layer();
   const auto arrays = positions().arrays();

@@ -40,6 +40,9 @@ class Property {
   /// that of the output. Throws mxnet::UnknownShapes if that of the data is nullopt.
   Shapes infer_shapes(const std::vector<std::optional<Shape>>& given) const;
 
+  /// Throws Error if a node with this number of inputs is not a node of this operator.
+  void require_inputs(std::size_t number) const;
+
   struct DTypes {
     mxnet::MXDType data;
     mxnet::MXDType parameter;

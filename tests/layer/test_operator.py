@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import json
 
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import IS_2
+from gluon_syncbn.mxnet_versions import IS_2, load_symbol
 
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import only_1
 from tests.support.oracle import batch_norm, normalize, relative_error
+from tests.support.processes import run_python
 from tests.support.step import MODES
 
 
@@ -253,6 +255,45 @@ def test_wrong_input_is_named_and_leaves_the_process_usable(call, message):
     with pytest.raises(mx.base.MXNetError, match="SyncBatchNorm 'stage1_bn'.*" + message):
         _call(**call)
     assert np.isfinite(_call()).all()
+
+
+_INPUTS = {
+    "": "data, gamma, beta, moving_mean, moving_var",
+    "shortcut": "data, gamma, beta, shortcut, moving_mean, moving_var",
+    "momentum": "data, gamma, beta, moving_mean, moving_var, num_batches_tracked",
+}
+
+
+def check_numbers_of_inputs() -> None:
+    """Read files in which the node has other inputs than the operator makes."""
+    for option, names in _INPUTS.items():
+        attributes = {} if option == "" else {option: option == "shortcut" or None}
+        symbol = mx.sym.Custom(
+            mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="bn", **attributes
+        )
+        graph = json.loads(symbol.tojson())
+        inputs = graph["nodes"][-1]["inputs"]
+        expected = names.count(",") + 1
+        assert len(inputs) == expected
+        for number in (1, 3, expected - 1, expected + 1, expected + 2):
+            graph["nodes"][-1]["inputs"] = (inputs * 2)[:number]
+            broken = load_symbol(json.dumps(graph))
+            message = (
+                rf"SyncBatchNorm 'bn': the number of inputs is {number} where {expected} is "
+                rf"expected: {names}$"
+            )
+            # MXNet itself writes past an array if there are two too many.
+            if number <= expected + 1:
+                with pytest.raises(mx.base.MXNetError, match=message):
+                    broken.infer_shape(data=(2, 3, 4, 4))
+            net = mx.gluon.SymbolBlock(broken, mx.sym.var("data"))
+            with pytest.raises(ValueError, match=message):
+                gluon_syncbn.convert_sync_batchnorm(net)
+
+
+def test_nodes_with_too_few_or_too_many_inputs():
+    """The program may crash, so a process of its own runs it."""
+    run_python("import tests.layer.test_operator as t; t.check_numbers_of_inputs()")
 
 
 def make_sparse(storage: str, sparse: str) -> str:
