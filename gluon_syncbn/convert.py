@@ -13,7 +13,7 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 from .arguments import find_problem
 from .block import IN_BODY, PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_in
 from .mxnet_versions import PLAIN_NORMS
-from .naming import drop_graphs, name_of
+from .naming import drop_graphs, name_of, named_blocks
 from .norms import Norm, norms_of
 from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts, set_groups
 from .symbols.exporting import make_plain
@@ -79,12 +79,12 @@ def convert_sync_batchnorm(
     num_devices = None if num_devices is None else max(int(num_devices), 1)
     sync_group_size = None if sync_group_size is None else int(sync_group_size)
     norms = norms_of(net)
-    if not norms:
+    converted, left = [], _own_operators(net)
+    if not norms and not left:
         warnings.warn(f"{name_of(net)} has no BatchNorm to convert", UserWarning, stacklevel=2)
     blocks = _symbol_blocks(norms)
     for block in blocks:
         _require(num_devices or len(contexts_in(block)) or None, sync_group_size)
-    converted, left = [], []
     for block in blocks:
         with edited(block) as graph:
             nodes, others = convert_nodes(graph)
@@ -121,6 +121,20 @@ def _require(num_devices: int | None, sync_group_size: int | None) -> None:
 
 def _symbol_blocks(norms: list[Norm]) -> list[gluon.SymbolBlock]:
     return list({norm.block: None for norm in norms if norm.node is not None})
+
+
+def _own_operators(net: gluon.Block) -> list[str]:
+    """Say which blocks call the operator of a norm and are no layers, as far as that can be seen.
+
+    Only their graphs have the operator, and a network may have none yet.
+    """
+    return [
+        f"{name} is left as it is: {type(block).__name__} has a running mean, but is no BatchNorm"
+        for block, name in named_blocks(net).items()
+        if not isinstance(block, (_BatchNorm, gluon.SymbolBlock))
+        for parameter in block._reg_params.values()
+        if parameter.name.endswith(("running_mean", "moving_mean"))
+    ]
 
 
 def difference_from_batchnorm(layer: Any) -> str | None:

@@ -24,7 +24,8 @@ def init(process_set: Any = None) -> None:
 
     Call it in all processes, after ``horovod.mxnet.init()`` and before the first call of a network.
     ``num_devices`` stays the number of devices of this process. A layer with its own `process_set`
-    keeps it. After another call with other processes, call ``hybridize()`` of a network again.
+    keeps it. After another call with other processes, call ``hybridize()`` of a network again. An
+    imported network joins by :func:`gluon_syncbn.convert_sync_batchnorm`.
 
     Parameters
     ----------

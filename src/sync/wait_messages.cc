@@ -16,22 +16,28 @@ namespace gluon_syncbn {
 namespace {
 
 // The likeliest causes of a case, in the words of MXNet's users in Python. The page has all causes.
+// A macro, because the compiler joins only literals.
+#define READS_A_RESULT                                                                         \
+  "the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, or a new " \
+  "DataLoader, which calls waitall) before it has called the others"
+#define HAS_MOVED "after you move a hybridized network to other contexts, call hybridize() again"
+#define HAS_ENDED                                                                        \
+  "an exception or an interrupt ended a step between two devices, or the thread of one " \
+  "(after that, call gluon_syncbn.drop_step())"
+
 constexpr const char* kNeverCalled =
-    "the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, or a new "
-    "DataLoader, which calls waitall) before it has called the others; or num_devices is larger "
-    "than the number of devices in use (after you move a hybridized network to other contexts, "
-    "call hybridize() again)";
-constexpr const char* kOneCallBehind =
-    "a missing device got no data this step (if a last batch has fewer images than there are "
-    "devices, the DataLoader should have last_batch='discard'); or an exception or an interrupt "
-    "ended a step between two devices (after that, call gluon_syncbn.drop_step())";
+    READS_A_RESULT "; or num_devices is larger than the number of devices in use (" HAS_MOVED ")";
+constexpr const char* kOneCallBehind = READS_A_RESULT
+    "; or a missing device got no data this step (if a last batch has fewer images than there are "
+    "devices, the DataLoader should have last_batch='discard'); or " HAS_ENDED
+    "; or the step uses fewer devices than before (" HAS_MOVED ")";
 constexpr const char* kMoreCallsBehind =
     "a branch that calls the layer was taken on some devices only, or more often on one than on "
     "another; or later steps use fewer devices than the first";
 constexpr const char* kNoBackward =
     "backward was called for some devices only (give the losses of all devices to "
     "autograd.backward, or call backward() of each); or the output of the layer does not reach "
-    "the loss on a device";
+    "the loss on a device; or " HAS_ENDED;
 constexpr const char* kBusy =
     "Threads of this process compute, so the missing calls may only be late (a busy machine, slow "
     "data)";

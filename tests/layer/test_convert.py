@@ -54,6 +54,25 @@ def test_a_network_without_norms_is_a_warning():
             gluon_syncbn.convert_sync_batchnorm(net)
 
 
+class OperatorOfItsOwn(gluon.HybridBlock):
+    """As programs have that search for architectures."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("gamma", "beta", "running_mean", "running_var"):
+            setattr(self, name, gluon.Parameter(name, shape=(4,)))
+
+
+@pytest.mark.parametrize("layers", [[], [nn.BatchNorm]])
+def test_blocks_with_operators_of_their_own_are_named(layers):
+    net = nn.HybridSequential()
+    net.add(OperatorOfItsOwn(), *(make() for make in layers))
+    with pytest.warns(UserWarning) as warned:
+        gluon_syncbn.convert_sync_batchnorm(net)
+    (message,) = (str(each.message) for each in warned)
+    assert message.endswith("OperatorOfItsOwn has a running mean, but is no BatchNorm")
+
+
 def outputs(net, ctx) -> np.ndarray:
     """Those of a training step."""
     x = (np.random.default_rng(0).standard_normal((4, 4, 4)) * 3 + 1).astype("float32")

@@ -141,7 +141,7 @@ TEST_CASE("barrier: devices that never came are named if all that should come ar
   CHECK(missing(4, {0, 2, 3}) == "3 devices never called in training");
 }
 
-TEST_CASE("barrier: an error ends with the two likeliest causes of its case") {
+TEST_CASE("barrier: an error ends with the likeliest causes of its case") {
   const Barrier barrier("layer", 2);
   Calls calls(2);
   const auto last_lines = [&](Direction direction) {
@@ -151,26 +151,29 @@ TEST_CASE("barrier: an error ends with the two likeliest causes of its case") {
   const auto join = [&](const Device& device) { calls.join(device, Calls::kNow); };
   const std::string rest =  // no pages lie beside this program
       "\nAll causes: docs/troubleshooting.md of the project, 'A device does not come'.";
+  const std::string reads =
+      "Likely: the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, "
+      "or a new DataLoader, which calls waitall) before it has called the others; or ";
+  const std::string moved =
+      "(after you move a hybridized network to other contexts, call hybridize() again).";
+  const std::string ended =
+      "an exception or an interrupt ended a step between two devices, or the thread of one (after "
+      "that, call gluon_syncbn.drop_step())";
   join(kA);
   CHECK(last_lines(Direction::kForward) ==
-        "Likely: the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, "
-        "or a new DataLoader, which calls waitall) before it has called the others; or num_devices "
-        "is larger than the number of devices in use (after you move a hybridized network to other "
-        "contexts, call hybridize() again)." +
-            rest);
+        reads + "num_devices is larger than the number of devices in use " + moved + rest);
   CHECK(last_lines(Direction::kBackward) ==
         "Likely: backward was called for some devices only (give the losses of all devices to "
         "autograd.backward, or call backward() of each); or the output of the layer does not reach "
-        "the loss on a device." +
-            rest);
+        "the loss on a device; or " +
+            ended + "." + rest);
   join(kB);
   join(kA);
   CHECK(last_lines(Direction::kForward) ==
-        "Likely: a missing device got no data this step (if a last batch has fewer images than "
-        "there are devices, the DataLoader should have last_batch='discard'); or an exception or "
-        "an interrupt ended a step between two devices (after that, call "
-        "gluon_syncbn.drop_step())." +
-            rest);
+        reads +
+            "a missing device got no data this step (if a last batch has fewer images than there "
+            "are devices, the DataLoader should have last_batch='discard'); or " +
+            ended + "; or the step uses fewer devices than before " + moved + rest);
   join(kA);
   CHECK(last_lines(Direction::kForward) ==
         "Likely: a branch that calls the layer was taken on some devices only, or more often on "
