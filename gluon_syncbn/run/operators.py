@@ -110,7 +110,7 @@ def _note_call(theirs: Callable, *args: Any, **kwargs: Any) -> Any:
     if mx.autograd.is_training() and not is_tracing():
         block = _calling_block()
         if not isinstance(block, _BatchNorm):  # layers are noted when they are called
-            left_operators[name_of(block) if block else "BatchNorm"] = "BatchNorm"
+            left_operators["BatchNorm" if block is None else name_of(block)] = "BatchNorm"
     return theirs(*args, **kwargs)
 
 

@@ -91,21 +91,19 @@ int list_auxiliary_states(char*** names, void* state) {
 }
 
 /// How many inputs a node of the graph has. MXNet does not check this number for the nodes of
-/// files, and leaves zeros where an input is missing (InferShape in
-/// mxnet/src/operator/custom/custom.cc). Only one input too many has room in the arrays.
-std::size_t number_of_inputs(int num_tensors, const int* ndims, int* const* shapes) {
+/// files, and leaves null where an input is missing (InferShape in
+/// mxnet/src/operator/custom/custom.cc). Only one input too many has room in the array.
+std::size_t number_of_inputs(int num_tensors, int* const* shapes) {
   auto number = static_cast<std::size_t>(num_tensors);
-  while (number > 0 && ndims[number - 1] == 0 && !shapes[number - 1]) --number;
+  while (number > 0 && !shapes[number - 1]) --number;
   return number;
 }
 
 int infer_shape(int num_tensors, int* ndims, int** shapes, void* state) {
   const Positions positions = positions_of(state);
   if (!is_number_of_all(num_tensors, positions)) return kFailure;
-  // MXNet has no place for shapes as long as it knows none.
-  if (shapes[0]) {
-    OwnedProperty::get(state).require_inputs(number_of_inputs(num_tensors, ndims, shapes));
-  }
+  // Every input has null as long as MXNet knows no shape.
+  if (shapes[0]) OwnedProperty::get(state).require_inputs(number_of_inputs(num_tensors, shapes));
   // On entry the auxiliary states follow the arguments; on return the output stands between them.
   std::vector<std::optional<Shape>> given(static_cast<std::size_t>(num_tensors));
   for (std::size_t i = 0; i + 1 < given.size(); ++i) {

@@ -170,6 +170,13 @@ def test_executors_meet_by_mxnets_key(how, tmp_path):
     assert "1 layer (a) synchronized cpu(0), cpu(1) in 1 round\n" in said
 
 
+@only_1  # mx.sym.contrib
+def test_layers_of_one_name_are_counted_apart(tmp_path):
+    said, *_ = run_and_compare(tmp_path, "one_name.py", "")
+    for rounds in ("1 round", "3 rounds"):
+        assert f"1 layer (bn) synchronized cpu(0), cpu(1) in {rounds}\n" in said
+
+
 @only_1  # gluon.contrib
 @pytest.mark.parametrize("options", [(), ("--convert",)], ids=str)
 @pytest.mark.parametrize("how", ["hybridize", "imperative"])

@@ -6,7 +6,6 @@ Children without MXNet run it too, so it imports little. gluon_syncbn comes toge
 import atexit
 import os
 import sys
-from importlib.machinery import BuiltinImporter
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 _RUN = os.path.dirname(_FOLDER)  # noqa: PTH120
@@ -65,8 +64,8 @@ class _Loader:
 def _summarize(root: int, convert: bool, file: str) -> None:
     """Print the summary, if this is the end of the process that the command started."""
     summary = sys.modules.get("gluon_syncbn.run.summary")
-    # Python itself says that there is no such program.
-    found = sys.modules["__main__"].__loader__ is not BuiltinImporter or sys.argv[:1] == ["-"]
+    # Python has a class as the loader until it has found the program, and says if there is none.
+    found = not isinstance(sys.modules["__main__"].__loader__, type) or sys.argv[:1] == ["-"]
     if os.getpid() != root or not found:
         return
     if summary is not None:
