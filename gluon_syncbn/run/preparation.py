@@ -6,7 +6,7 @@ import atexit
 import functools
 import os
 from multiprocessing import util
-from typing import Callable, NoReturn
+from typing import Callable
 
 from ..library import LIBRARY
 from . import first_calls, layers, operators, summary
@@ -36,7 +36,7 @@ def _count() -> None:
         each.clear()
 
 
-def _report_and_exit(report: Callable[[], None], theirs: Callable, status: int) -> NoReturn:
+def _report_and_exit(report: Callable[[], None], theirs: Callable, status: int) -> None:
     """End a process without its handlers of atexit, as children do that the program forks."""
     report()
     theirs(status)

@@ -15,7 +15,7 @@ _PACKAGE = os.path.dirname(_RUN)  # noqa: PTH120
 class _Finder:
     """Imports gluon_syncbn before mxnet, and always from the package of the command."""
 
-    loader = None  # of mxnet
+    loader: "_Loader | None" = None  # of mxnet
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name == "gluon_syncbn":
@@ -65,7 +65,8 @@ def _summarize(root: int, convert: bool, file: str) -> None:
     """Print the summary, if this is the end of the process that the command started."""
     summary = sys.modules.get("gluon_syncbn.run.summary")
     # Python has a class as the loader until it has found the program, and says if there is none.
-    found = not isinstance(sys.modules["__main__"].__loader__, type) or sys.argv[:1] == ["-"]
+    loader = vars(sys.modules["__main__"])["__loader__"]
+    found = not isinstance(loader, type) or sys.argv[:1] == ["-"]
     if os.getpid() != root or not found:
         return
     if summary is not None:
