@@ -12,14 +12,22 @@ from tests.programs.run.data import ctx, save, split, x
 begun = threading.Event()
 
 
-class Slow(gluon.nn.HybridSequential):
+class Slow(gluon.HybridBlock):
     def hybrid_forward(self, F, x):
         begun.set()
         time.sleep(0.5)  # the program forks now
-        return super().hybrid_forward(F, x)
+        return F.square(x)
 
 
-def train(net):
+def call():
+    net = Slow()
+    net.hybridize()
+    net(split(x)[0])
+
+
+def train():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.BatchNorm())
     net.initialize(ctx=ctx)
     net.hybridize()
     with mx.autograd.record():
@@ -28,19 +36,13 @@ def train(net):
     return outs
 
 
-def make(kind=gluon.nn.HybridSequential):
-    net = kind()
-    net.add(gluon.nn.BatchNorm())
-    return net
-
-
-save(train(make()))  # what the first operator prepares is no part of this
-thread = threading.Thread(target=train, args=(make(Slow),))
+save(train())  # what the first operator prepares is no part of this
+thread = threading.Thread(target=call)
 thread.start()
 begun.wait()
 child = os.fork()
 if child == 0:
-    train(make())
+    train()
     os._exit(0)
 thread.join()
 assert os.waitpid(child, 0)[1] == 0
