@@ -55,11 +55,6 @@ ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def groups_are_whole(num_devices: int | None, size: int | None) -> bool:
-    """Return whether groups of `size` leave no device out, or True if a number is None."""
-    return num_devices is None or size is None or num_devices % size == 0
-
-
 def find_problem(
     *, inplace: bool = False, process_set: int | None = None, **given: Any
 ) -> str | None:
@@ -71,9 +66,9 @@ def find_problem(
     number, size = given.get("num_devices"), given.get("sync_group_size")
     if number == 0:
         number = 1
-    if not groups_are_whole(number, size):
+    if number is not None and size is not None and number % size:
         return f"sync_group_size={size} should divide num_devices={number}"
-    if size is not None and process_set is not None and process_set >= 0:
+    if size is not None and process_set is not None:
         return (
             f"sync_group_size={size} cannot be combined with other processes; make the groups of "
             "process sets"

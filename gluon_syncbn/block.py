@@ -12,7 +12,7 @@ from .activations import ACTIVATIONS
 from .arguments import find_problem
 from .library import LIBRARY
 from .mxnet_versions import IS_2, context_of, custom_operator, is_tracing
-from .naming import Identity, Named, drop_graphs
+from .naming import Identity, Named
 
 OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
@@ -149,7 +149,6 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
     """
 
     _kwargs: dict[str, Any]
-    _is_traced = False  # whether a graph may contain the layer
     _was_frozen = False
 
     def __init__(
@@ -262,8 +261,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
             self._check_shortcut(x, shortcut)
         inputs = (x, gamma, beta, shortcut, running_mean, running_var, num_batches_tracked)
         use = self._identity.next_use(self) if traced else None
-        self._is_traced = self._is_traced or traced
-        out = custom_operator(traced)(
+        return custom_operator(traced)(
             *[each for each in inputs if each is not None],
             name="fwd",
             op_type=OP_TYPE,
@@ -273,12 +271,6 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
             # Copies of a graph share the key. By the scope "graph" only operators of one node meet.
             **({"scope": "graph", "version": ATTRIBUTES_VERSION} if traced else {"scope": "key"}),
         )
-        if traced and mx.autograd.is_training() and _is_in_body(out):
-            raise ValueError(
-                f"{self.name}: {IN_BODY} of a hybridized network (foreach, while_loop, cond), and "
-                "its BatchNorm fails too: leave the block that calls it without hybridize()"
-            )
-        return out
 
     def _check_shortcut(self, x: Any, shortcut: Any) -> None:
         if self.inplace:
@@ -331,7 +323,7 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         Additional graphs of one process do not change them, unless the layer is called by itself.
         """
         number = self._processes()
-        if number is None:  # -1: whatever init() registers later
+        if number is None:  # -1: this process alone, also after a later init()
             return {"process_set": -1} if self._own_process_set else {}
         self._require(sync_group_size=self.sync_group_size, process_set=number)
         return {"process_set": number, "across": self._identity.across(use)}
@@ -364,10 +356,11 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
             raise ValueError(f"{self.name}: {problem}")
 
     def _set(self, **attributes: Any) -> None:
+        if attributes.items() <= self._kwargs.items():
+            return
         self._kwargs.update(attributes)
-        if self._is_traced:
-            self._is_traced = False
-            drop_graphs(self)
+        while self._identity.networks:
+            self._identity.networks.pop()._clear_cached_op()
 
     @property
     def num_devices(self) -> int | None:
@@ -476,11 +469,6 @@ class SyncBatchNorm(Named, gluon.nn.BatchNorm):
         shared = contexts_of(self.num_batches_tracked)
         if contexts is not None and shared is None:
             self.num_batches_tracked.initialize(ctx=contexts)
-
-
-def _is_in_body(out: Any) -> bool:
-    """Whether a symbol belongs to the body of an operator of control flow."""
-    return isinstance(out, mx.sym.Symbol) and out.attr("__subgraph_name__") is not None
 
 
 def contexts_of(parameter: Any) -> list | None:

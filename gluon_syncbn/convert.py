@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from contextlib import ExitStack
 from typing import Any
 
 import mxnet as mx
@@ -41,9 +42,9 @@ def convert_sync_batchnorm(
     ``gluon_syncbn`` lists the converted norms. :func:`revert_sync_batchnorm` undoes it.
 
     Norms that compute something else, and layers with methods or parameters of their own, stay as
-    they are, and a warning names each. Another one says that a network has no norms. If a subclass
-    has a ``forward`` or ``hybrid_forward`` of its own, the function calls it with a symbol, on a
-    copy of the layer. One BatchNorm has to come out.
+    they are, and a warning names each. Another warning says that a network has no norms. If a
+    subclass has a ``forward`` or ``hybrid_forward`` of its own, the function calls it with a
+    symbol, on a shallow copy of the layer. One BatchNorm has to come out. It tries no arrays.
 
     Norms that were SyncBatchNorm before get `num_devices` and `sync_group_size` too, or their
     defaults. The nodes of a SymbolBlock synchronize the current contexts of their parameters, and
@@ -79,19 +80,20 @@ def convert_sync_batchnorm(
     num_devices = None if num_devices is None else max(int(num_devices), 1)
     sync_group_size = None if sync_group_size is None else int(sync_group_size)
     norms = norms_of(net)
-    converted, left = [], _own_operators(net)
+    converted, left = [], _own_operators(net, norms)
     if not norms and not left:
         warnings.warn(f"{name_of(net)} has no BatchNorm to convert", UserWarning, stacklevel=2)
-    blocks = _symbol_blocks(norms)
-    for block in blocks:
-        _require(num_devices or len(contexts_in(block)) or None, sync_group_size)
-    for block in blocks:
-        with edited(block) as graph:
+    for norm in norms:
+        contexts = contexts_in(norm.block) if norm.node is not None else []
+        _require(num_devices or len(contexts) or None, sync_group_size, norm.process_set)
+    with ExitStack() as stack:  # all graphs, or none
+        for block in _symbol_blocks(norms):
+            graph = stack.enter_context(edited(block))
             nodes, others = convert_nodes(graph)
             set_groups(graph, sync_group_size)
             meet_on_contexts(graph, block, num_devices)
-        converted += nodes
-        left += others
+            converted += nodes
+            left += others
     for norm in norms:
         if norm.is_in_body:
             left.append(f"{norm.name} is left as it is: {IN_BODY}")
@@ -113,8 +115,12 @@ def convert_sync_batchnorm(
     return net
 
 
-def _require(num_devices: int | None, sync_group_size: int | None) -> None:
-    problem = find_problem(num_devices=num_devices, sync_group_size=sync_group_size)
+def _require(
+    num_devices: int | None, sync_group_size: int | None, process_set: int | None = None
+) -> None:
+    problem = find_problem(
+        num_devices=num_devices, sync_group_size=sync_group_size, process_set=process_set
+    )
     if problem is not None:
         raise ValueError(f"convert_sync_batchnorm: {problem}")
 
@@ -123,17 +129,18 @@ def _symbol_blocks(norms: list[Norm]) -> list[gluon.SymbolBlock]:
     return list({norm.block: None for norm in norms if norm.node is not None})
 
 
-def _own_operators(net: gluon.Block) -> list[str]:
+def _own_operators(net: gluon.Block, norms: list[Norm]) -> list[str]:
     """Say which blocks call the operator of a norm and are no layers, as far as that can be seen.
 
     Only their graphs have the operator, and a network may have none yet.
     """
+    known = {norm.running_mean for norm in norms}
     return [
         f"{name} is left as it is: {type(block).__name__} has a running mean, but is no BatchNorm"
         for block, name in named_blocks(net).items()
         if not isinstance(block, (_BatchNorm, gluon.SymbolBlock))
         for parameter in block._reg_params.values()
-        if parameter.name.endswith(("running_mean", "moving_mean"))
+        if parameter.name.endswith(("running_mean", "moving_mean")) and parameter not in known
     ]
 
 

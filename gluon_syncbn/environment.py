@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 
@@ -43,11 +42,8 @@ def warn_of_unknown() -> None:
     for name in sorted(os.environ):
         if not name.startswith(_PREFIX) or name in (*OF_USERS, *OF_OTHERS):
             continue
-        ends = [known[len(_PREFIX) :] for known in OF_USERS]
-        nearest = difflib.get_close_matches(name[len(_PREFIX) :], ends, n=1)
-        question = f": did you mean {_PREFIX}{nearest[0]}?" if nearest else "."
         warnings.warn(
-            f"environment variable {name} is unknown{question} Known are {', '.join(OF_USERS)}",
+            f"environment variable {name} is unknown. Known are {', '.join(OF_USERS)}",
             UserWarning,
             stacklevel=3,
         )

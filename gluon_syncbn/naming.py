@@ -8,6 +8,7 @@ import sys
 import uuid
 import weakref
 from collections import defaultdict
+from types import FrameType
 from typing import Any, ClassVar, Iterator
 
 import mxnet as mx
@@ -55,6 +56,7 @@ class Identity:
         self.token = uuid.uuid4().hex
         self.first_devices: str | None = None
         self.place = next(self._counters[prefix])
+        self.networks: weakref.WeakSet[Any] = weakref.WeakSet()  # whose graphs have the block
         self._prefix = prefix
         self.forget_uses()
 
@@ -68,6 +70,8 @@ class Identity:
 
         The name is the same in all processes that trace this graph.
         """
+        if (frame := _frame_of_trace()) is not None:
+            self.networks.add(frame.f_locals["self"])
         scope, trace, graph, alone = _current_graph(layer)
         latest, use = self._uses.get(scope, (trace, 0))
         use = use if latest is trace else 0
@@ -122,6 +126,18 @@ class Named(gluon.HybridBlock):
         return super()._get_graph(*args)
 
 
+def _frame_of_trace() -> FrameType | None:
+    """Return the frame of MXNet's function that builds the graph of its block, if one does.
+
+    A wrapper around that function would not reach the layers that have copies of it
+    (mx.util.use_np), and would change MXNet for programs without this layer.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not gluon.HybridBlock._get_graph.__code__:
+        frame = frame.f_back
+    return frame
+
+
 def _current_graph_1(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
     """Say for which graph MXNet is calling `layer`, if it builds one.
 
@@ -140,14 +156,10 @@ def _current_graph_1(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
 
 def _current_graph_2(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
     # There are no scopes: deferred compute is a switch of the thread that names no graph, and a
-    # symbol exists only at the end. The block is known to the function that builds its graph. Its
-    # frame is read, because a wrapper around it would not reach the layers that have copies of it
-    # (mx.util.use_np), and would change MXNet for programs without this layer.
-    frame = sys._getframe()
-    while frame.f_code is not gluon.HybridBlock._get_graph.__code__:
-        if frame.f_back is None:
-            return gluon.Block, None, "", False  # the class stands for no graph
-        frame = frame.f_back
+    # symbol exists only at the end.
+    frame = _frame_of_trace()
+    if frame is None:
+        return gluon.Block, None, "", False  # the class stands for no graph
     block = frame.f_locals["self"]
     name = f"{type(block).__name__}.{named_blocks(block).get(layer, name_of(layer))}"
     return block, frame.f_locals["symbol_inputs"], name, block is layer

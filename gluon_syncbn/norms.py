@@ -8,6 +8,7 @@ from typing import Any, Iterator
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
+from . import processes
 from .block import SyncBatchNorm
 from .naming import named_blocks
 from .symbols.conversion import process_set_of
@@ -32,7 +33,7 @@ class Norm:
     is_synchronized: bool
     use_global_stats: bool
     sync_group_size: int | None
-    process_set: int | None
+    process_set: int | None  # for a norm that is not synchronized, that of a conversion
 
 
 def norms_of(net: gluon.Block) -> list[Norm]:
@@ -60,15 +61,13 @@ def _of_layer(layer: Any, name: str) -> Norm:
         is_synchronized=synchronized,
         use_global_stats=layer._kwargs["use_global_stats"],
         sync_group_size=layer.sync_group_size if synchronized else None,
-        process_set=layer._processes() if synchronized else None,
+        process_set=layer._processes() if synchronized else processes.default(),
     )
 
 
 def _of_nodes(block: gluon.SymbolBlock) -> Iterator[Norm]:
-    graph = graph_of(block)
-    yield from _of_graph(block, graph, is_in_body=False)
-    for body in graph.bodies():
-        yield from _of_graph(block, body, is_in_body=True)
+    for number, graph in enumerate(graph_of(block).all()):
+        yield from _of_graph(block, graph, is_in_body=number > 0)
 
 
 def _of_graph(block: gluon.SymbolBlock, graph: Graph, is_in_body: bool) -> Iterator[Norm]:
@@ -91,5 +90,5 @@ def _of_graph(block: gluon.SymbolBlock, graph: Graph, is_in_body: bool) -> Itera
             is_synchronized=index in own and not is_in_body,
             use_global_stats=graph.flag(index, "use_global_stats"),
             sync_group_size=graph.number(index, "sync_group_size"),
-            process_set=process_set_of(graph, index) if index in own else None,
+            process_set=process_set_of(graph, index),
         )

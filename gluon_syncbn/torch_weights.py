@@ -10,6 +10,7 @@ from mxnet import gluon
 from mxnet.gluon.nn.conv_layers import _Conv
 
 from .mxnet_versions import new_array
+from .naming import named_blocks
 
 # Gluon's names of parameters, with PyTorch's names.
 _LEAVES = {
@@ -66,7 +67,8 @@ def load_torch(
     """
     parameters = net._collect_params_with_prefix().items()
     ours = _modules("net", {n: p for n, p in parameters if not isinstance(p, gluon.Constant)})
-    layouts = _layouts(net)
+    convolutions = (each for each in named_blocks(net) if isinstance(each, _Conv))
+    layouts = {id(each.weight): each._kwargs["layout"] for each in convolutions}
     theirs = _modules("state_dict", state_dict)
     pairs: dict[str, str] = {}
     for our_part, their_part in (names or {}).items():
@@ -107,18 +109,6 @@ def _modules(source: str, entries: Mapping[str, Any]) -> _Modules:
             )
         modules.setdefault(module, {})[leaf] = value
     return modules
-
-
-def _layouts(net: gluon.Block) -> dict[int, str]:
-    """Map the id of each weight of a convolution to its layout."""
-    layouts: dict[int, str] = {}
-
-    def note(block: gluon.Block) -> None:
-        if isinstance(block, _Conv):
-            layouts[id(block.weight)] = block._kwargs["layout"]
-
-    net.apply(note)
-    return layouts
 
 
 def _part(source: str, modules: _Modules, part: str) -> dict[str, str]:

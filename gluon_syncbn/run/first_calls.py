@@ -25,7 +25,7 @@ def serialize() -> None:
     # While a parameter is initialized, for a moment it has neither data nor a deferred
     # initialization, and then data without a gradient.
     wrap_method(gluon.Parameter, "data", _locked)
-    # A child has no other threads, of which one could hold the lock forever.
+    # In a child, a lock that another thread held would stay locked.
     os.register_at_fork(
         before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
     )

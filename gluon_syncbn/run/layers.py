@@ -44,7 +44,8 @@ def _convert_new_layers(num_devices: int | None) -> None:
 
     def convert(layer: Any) -> None:
         if difference_from_batchnorm(layer) is not None:
-            left_layers[name_of(layer)] = type(layer).__name__
+            name = f"{name_of(layer)}{len(left_layers)}" if IS_2 else layer.name
+            left_layers[name] = type(layer).__name__
             return
         # The layers of MXNet 2 have no names yet.
         name = f"batchnorm{len(made)}" if IS_2 else layer.name

@@ -18,9 +18,15 @@ from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 from ..block import PARAMETERS, SyncBatchNorm, contexts_in, contexts_of
 from ..mxnet_versions import IS_2, is_tracing
 from ..naming import name_of, named_blocks
-from ..symbols.conversion import convert_nodes, edited, meet_on_contexts, own_attributes
+from ..symbols.conversion import (
+    convert_nodes,
+    edited,
+    join_processes,
+    meet_on_contexts,
+    own_attributes,
+)
 from ..symbols.exporting import to_batchnorm, write_fixed_gammas
-from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, has_norms, is_true
+from ..symbols.graph import THEIR_SYNC_BATCH_NORM, Graph, is_true
 from .first_calls import LOCK, wrap_method, wrapped
 from .layers import replace_in_mxnet
 from .summary import left_operators, made
@@ -66,8 +72,8 @@ def _functions(*names: str) -> list[tuple[FunctionType, bool]]:
 
 def _compute(numpy: bool, theirs: Callable, *args: Any, **kwargs: Any) -> Any:
     """Compute SyncBatchNorm, with the arguments of MXNet's."""
-    if _is_of_our_layer(kwargs):
-        return _compute_layer(*args, **kwargs)
+    if (layer := _layer_that_calls(kwargs)) is not None:
+        return _compute_layer(layer, *args, **kwargs)
     if numpy and is_tracing():  # a node of a graph
         return theirs(*args, **kwargs)
     given = inspect.signature(theirs).bind(*args, **kwargs).arguments
@@ -89,20 +95,21 @@ def _compute(numpy: bool, theirs: Callable, *args: Any, **kwargs: Any) -> Any:
 
 def _add_node(theirs: Callable, *args: Any, **kwargs: Any) -> Any:
     """Add MXNet's SyncBatchNorm to a symbol."""
-    return (_compute_layer if _is_of_our_layer(kwargs) else theirs)(*args, **kwargs)
+    layer = _layer_that_calls(kwargs)
+    return theirs(*args, **kwargs) if layer is None else _compute_layer(layer, *args, **kwargs)
 
 
-def _is_of_our_layer(attributes: dict[str, Any]) -> bool:
-    """Whether a subclass of the program calls MXNet's operator with the attributes of its layer."""
-    return "num_devices" in attributes and isinstance(_calling_block(), SyncBatchNorm)
+def _layer_that_calls(attributes: dict[str, Any]) -> SyncBatchNorm | None:
+    """Return the layer of a subclass that calls MXNet's operator with the layer's attributes."""
+    block = _calling_block() if "num_devices" in attributes else None
+    return block if isinstance(block, SyncBatchNorm) else None
 
 
-def _compute_layer(*args: Any, **kwargs: Any) -> Any:
-    """Compute the layer that makes the call."""
+def _compute_layer(layer: SyncBatchNorm, *args: Any, **kwargs: Any) -> Any:
     given = {**dict(zip(_INPUTS, args)), **kwargs}
     x, *parameters = (given[name] for name in _INPUTS)
     traced = isinstance(x, mx.sym.Symbol) or is_tracing()
-    return _calling_block()._normalize(traced, x, **dict(zip(PARAMETERS, parameters)))
+    return layer._normalize(traced, x, **dict(zip(PARAMETERS, parameters)))
 
 
 def _note_call(theirs: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -117,9 +124,14 @@ def _note_call(theirs: Callable, *args: Any, **kwargs: Any) -> Any:
 def _calling_block() -> Any:
     """Return the block whose method calls an operator; None if no block does."""
     frame: Any = sys._getframe()
-    while frame is not None and not isinstance(frame.f_locals.get("self"), gluon.Block):
+    while frame is not None:
+        # f_locals keeps the values of all variables alive.
+        if frame.f_code.co_varnames[:1] == ("self",):
+            block = frame.f_locals["self"]
+            if isinstance(block, gluon.Block):
+                return block
         frame = frame.f_back
-    return frame and frame.f_locals["self"]
+    return None
 
 
 class _Nodes:
@@ -211,7 +223,7 @@ class _Nodes:
     def _convert_in(
         self, graph: Graph, number: int | None, of_layers: Collection[str] = ()
     ) -> bool:
-        """Convert nodes of a graph for a number of devices, if that is known.
+        """Convert nodes of a graph for a number of devices, if that is known; say if it changed.
 
         The nodes `of_layers` stay for a reason that `layers.py` notes.
         """
@@ -219,16 +231,17 @@ class _Nodes:
         operators = (THEIR_SYNC_BATCH_NORM, *(["BatchNorm"] if converts else []))
         converted, _ = convert_nodes(graph, operators)
         made.update(converted)
-        for each in (graph, *graph.bodies()):
+        joined = join_processes(graph)
+        for each in graph.all():
             for node in (each.nodes[index] for index in each.plain_norms()):
                 if node["name"] not in of_layers:
                     left_operators[node["name"]] = node["op"]
-        return bool(converted)
+        return bool(converted) or joined
 
 
 def _show(theirs: Callable, symbol: Any, *args: Any, **kwargs: Any) -> Any:
     """Show or write a symbol, with BatchNorm in the place of this operator."""
-    return theirs(to_batchnorm(symbol) if has_norms(symbol) else symbol, *args, **kwargs)
+    return theirs(to_batchnorm(symbol), *args, **kwargs)
 
 
 def _export(theirs: Callable, graph: Any, sym: Any, params: Any, *args: Any, **kwargs: Any) -> Any:

@@ -38,8 +38,10 @@ def _count() -> None:
 
 def _report_and_exit(report: Callable[[], None], theirs: Callable, status: int) -> None:
     """End a process without its handlers of atexit, as children do that the program forks."""
-    report()
-    theirs(status)
+    try:
+        report()
+    finally:
+        theirs(status)
 
 
 def _report_at_end(report: Callable[[], None]) -> None:

@@ -55,24 +55,24 @@ def summarize(converts: bool, file: str) -> None:
                 "Does it need an option, such as --syncbn? run --convert converts plain BatchNorm "
                 "layers"
             )
-    for kind, names in _by_kind(left_layers):
-        _say(
-            f"{_count(len(names), 'layer')} of {kind} stayed ({_shown(names)}): --convert converts "
-            "layers that compute what BatchNorm computes"
-        )
-    for kind, names in _by_kind(left_operators):
-        _say(
-            f"{_count(len(names), 'operator')} {kind} stayed ({_shown(names)}): run replaces "
-            "SyncBatchNorm without output_mean_var, and --convert the BatchNorms of SymbolBlocks "
-            "and Modules"
-        )
-
-
-def _by_kind(left: dict[str, str]) -> list[tuple[str, list[str]]]:
-    kinds: dict[str, list[str]] = {}
-    for name, kind in left.items():
-        kinds.setdefault(kind, []).append(name)
-    return list(kinds.items())
+    for left, noun, of, advice in (
+        (
+            left_layers,
+            "layer",
+            " of",
+            "--convert converts layers that compute what BatchNorm computes",
+        ),
+        (
+            left_operators,
+            "operator",
+            "",
+            "run replaces SyncBatchNorm without output_mean_var, and --convert the BatchNorms of "
+            "SymbolBlocks and Modules",
+        ),
+    ):
+        for kind in dict.fromkeys(left.values()):
+            names = [name for name in left if left[name] == kind]
+            _say(f"{_count(len(names), noun)}{of} {kind} stayed ({_shown(names)}): {advice}")
 
 
 def _shown(names: list[str]) -> str:

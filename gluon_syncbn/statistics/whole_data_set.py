@@ -44,7 +44,7 @@ def update_statistics(
         An initialized network, hybridized or not.
     loader : iterable
         Yields batches, such as a ``gluon.data.DataLoader``: arrays, or tuples that begin with one.
-        A ``mx.io.DataIter`` yields them too. Each batch is split over the contexts. A batch with
+        A ``mx.io.DataIter`` is reset first. Each batch is split over the contexts. A batch with
         fewer images than contexts joins the one before it.
     ctx : sequence of mxnet.Context, optional
         The contexts of the parameters, which is the default.
@@ -141,6 +141,8 @@ def _running(net: gluon.Block) -> Iterator[None]:
 
 def _batches(loader: Iterable[Any], fewest: int) -> Iterator[mx.nd.NDArray]:
     """Yield the arrays of `loader`; join one that has too few images for the devices."""
+    if isinstance(loader, mx.io.DataIter):
+        loader.reset()
     held: Any = None
     for number, batch in enumerate(loader):
         data = _images(batch)

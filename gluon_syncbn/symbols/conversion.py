@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Iterator
@@ -22,8 +21,7 @@ ATTRIBUTES = {*SHARED_ATTRIBUTES, "cudnn_off", "ndev", "key"}
 @contextmanager
 def edited(block: gluon.SymbolBlock) -> Iterator[Graph]:
     """Give the graph of a block, and take over what becomes of it."""
-    graph = graph_of(block)
-    before = copy.deepcopy(graph.to_json())
+    graph, before = graph_of(block), graph_of(block).to_json()
     yield graph
     if graph.to_json() != before:
         block._cached_graph = block._cached_graph[0], graph.to_symbol()
@@ -48,7 +46,6 @@ def convert_nodes(
             node["op"] = "Custom"
             node["attrs"] = {key: str(value) for key, value in attributes.items()}
             converted.append(name)
-    join_processes(graph)
     return converted, left
 
 
@@ -111,13 +108,16 @@ def meet_on_contexts(graph: Graph, block: gluon.SymbolBlock, num_devices: int | 
         attributes.update({} if devices is None else {"device_ids": devices})
 
 
-def join_processes(graph: Graph) -> None:
-    """Let SyncBatchNorm nodes synchronize the processes of `init`, unless they have others."""
-    for index in graph.norms():
-        number, attributes = process_set_of(graph, index), graph.nodes[index]["attrs"]
-        if number is not None and "process_set" not in attributes:
-            across = Identity(graph.nodes[index]["name"]).across(None)
-            attributes.update(process_set=str(number), across=across)
+def join_processes(graph: Graph) -> bool:
+    """Let nodes that have no processes synchronize those of `init`; say whether there were any."""
+    joins = [graph.nodes[i] for i in graph.norms() if graph.number(i, "process_set") is None]
+    number = processes.default()
+    if number is None:
+        return False
+    for node in joins:
+        across = Identity(node["name"]).across(None)
+        node["attrs"].update(process_set=str(number), across=across)
+    return bool(joins)
 
 
 def process_set_of(graph: Graph, index: int) -> int | None:

@@ -44,7 +44,8 @@ def make_plain(graph: Graph) -> None:
 
     In the body of control flow, a norm with a shortcut or with ``momentum=None`` is a ValueError.
     """
-    for body in graph.bodies():
+    _, *bodies = graph.all()
+    for body in bodies:
         names = [body.nodes[index]["name"] for index in body.norms()]
         variables = body.variables()
         _replace_norms(body)
@@ -128,8 +129,7 @@ class PlainFiles:
 
     def __init__(self, symbol_file: str, params_file: str, fold: bool) -> None:
         symbol = _load_symbol(symbol_file)
-        graph = Graph(symbol)
-        self.converted = sum(len(each.norms()) for each in (graph, *graph.bodies()))
+        self.converted = sum(len(each.norms()) for each in Graph(symbol).all())
         self.symbol = to_batchnorm(symbol)
         self.args, aux = _load_parameters(params_file)
         states = self.symbol.list_auxiliary_states()
@@ -161,11 +161,10 @@ def write_fixed_gammas(symbol: mx.sym.Symbol, args: Arrays) -> None:
 
     Other readers of the files use gamma, such as MXNet's exporter to ONNX.
     """
-    graph = Graph(symbol)
-    for each in (graph, *graph.bodies()):
-        for index, node in enumerate(each.nodes):
-            if node["op"] == "BatchNorm" and each.flag(index, "fix_gamma", "True"):
-                name = each.nodes[node["inputs"][1][0]]["name"]
+    for graph in Graph(symbol).all():
+        for index, node in enumerate(graph.nodes):
+            if node["op"] == "BatchNorm" and graph.flag(index, "fix_gamma", "True"):
+                name = graph.nodes[node["inputs"][1][0]]["name"]
                 if name in args:
                     args[name] = mx.nd.ones(args[name].shape, dtype=args[name].dtype)
 

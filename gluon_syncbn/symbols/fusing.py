@@ -197,7 +197,8 @@ class _Graph(Graph):
         counts = Counter(self.statistics(index)[0] for index in norms)
         self._shared = {statistics for statistics, count in counts.items() if count > 1}
         plain = [(self.nodes[index]["name"], "is no SyncBatchNorm") for index in self.plain_norms()]
-        for body in self.bodies():
+        _, *bodies = self.all()
+        for body in bodies:
             inner = [*body.norms(), *body.plain_norms()]
             plain += [(body.nodes[index]["name"], IN_BODY) for index in inner]
         for index in norms:

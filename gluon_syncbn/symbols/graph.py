@@ -71,12 +71,12 @@ class Graph:
         for index in self.norms():
             self._require_inputs(index)
 
-    def bodies(self) -> Iterator[Graph]:
-        """Yield the graphs within operators of control flow, inner ones after outer ones."""
+    def all(self) -> Iterator[Graph]:
+        """Yield this graph, then the bodies of control flow within it."""
+        yield self
         for node in self.nodes:
             for body in node["subgraphs"]:
-                yield body
-                yield from body.bodies()
+                yield from body.all()
 
     def attribute(self, index: int, name: str, default: str) -> str:
         """Return an attribute of a node."""
@@ -98,7 +98,10 @@ class Graph:
         return [index for index in custom if self.attribute(index, "op_type", "") == OP_TYPE]
 
     def _require_inputs(self, index: int) -> None:
-        """Check the number of inputs of a norm. MXNet does not, and may crash later."""
+        """Check the number of inputs of a norm, as src/operator/property.cc does.
+
+        MXNet does not, and may crash before it asks for shapes.
+        """
         expected = ["data", "gamma", "beta", "moving_mean", "moving_var"]
         if self.flag(index, "shortcut"):
             expected.insert(SHORTCUT, "shortcut")

@@ -236,6 +236,7 @@ Attributes Attributes::parse(const std::vector<std::pair<std::string, std::strin
     if (name == "__force_mirroring__" && !parse_flag(value, &attributes.is_mirrored)) {
       reject(layer, name, value, kFlag);
     }
+    if (name == "__subgraph_name__") attributes.is_in_body = true;
     if (name == "version" || is_hidden(name)) continue;
     parse_one(layer, name, value, &attributes);
   }

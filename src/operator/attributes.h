@@ -50,6 +50,7 @@ struct Attributes {
   bool shortcut = false;     ///< added before the activation; the operator then has four arguments
   bool inplace = false;      ///< backward reads the output and not the input
   bool is_mirrored = false;  ///< MXNet runs the forward pass again in backward, to save memory
+  bool is_in_body = false;   ///< of an operator of control flow
 
   static constexpr int kNoProcessSet = -1;
   /// The version of the attributes. It grows when symbols get an attribute that earlier releases

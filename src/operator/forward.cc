@@ -1,5 +1,6 @@
 // A forward pass on one device, from MXNet's callback to the completion.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -36,18 +37,31 @@ void require_no_mirroring() {
   }
 }
 
+/// MXNet has no gradient for a body with auxiliary states, and cond would wait for this pass before
+/// the program can call the next device.
+void require_no_body(const Attributes& attributes) {
+  if (!attributes.is_in_body) return;
+  throw Error(
+      "MXNet cannot train a norm in the body of control flow (foreach, while_loop, cond) of a "
+      "graph. Do not hybridize the block that calls the layer");
+}
+
 struct Frozen {
+  std::atomic<bool> may_warn{false};
   std::mutex mutex;
+  bool has_warned = false;     // guarded by the mutex
   std::set<std::string> keys;  // guarded by the mutex
-  bool warns = true;           // guarded by the mutex
 };
 
 /// MXNet's BatchNorm moves its running statistics in backward, which does not reach a network whose
 /// parameters are all frozen. Printed once, because such networks have many norms.
 void warn_of_frozen(const Attributes& attributes) {
   auto& frozen = PerProcess<Frozen>::instance();
+  if (!frozen.may_warn) return;
   const std::lock_guard<std::mutex> lock(frozen.mutex);
-  if (frozen.keys.count(attributes.key) == 0 || !std::exchange(frozen.warns, false)) return;
+  if (frozen.has_warned || frozen.keys.count(attributes.key) == 0) return;
+  frozen.has_warned = true;
+  frozen.may_warn = false;
   report("warning: " + attributes.layer() +
          " is called in training, and its gamma and beta are frozen (grad_req='null'). Its running "
          "statistics move, where those of BatchNorm stay if all parameters before it are frozen "
@@ -65,6 +79,7 @@ void set_frozen(const std::string& key, bool is_frozen) {
   } else {
     frozen.keys.erase(key);
   }
+  frozen.may_warn = !frozen.has_warned && !frozen.keys.empty();
 }
 
 class ForwardCall : public EngineCall {
@@ -98,6 +113,7 @@ class ForwardCall : public EngineCall {
     if (!is_training()) return infer();
     require_no_mirroring();
     require_group();
+    require_no_body(op_->attributes_);
     warn_of_frozen(op_->attributes_);
     is_repeated_ = op_->begin_training(data(at_[kMovingMean]), array(at_[kData]).shape());
     if (op_->barrier_) return train_with_others();

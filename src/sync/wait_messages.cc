@@ -15,29 +15,27 @@
 namespace gluon_syncbn {
 namespace {
 
-// The likeliest causes of a case, in the words of MXNet's users in Python. The page has all causes.
-// A macro, because the compiler joins only literals.
-#define READS_A_RESULT                                                                         \
-  "the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, or a new " \
-  "DataLoader, which calls waitall) before it has called the others"
-#define HAS_MOVED "after you move a hybridized network to other contexts, call hybridize() again"
-#define HAS_ENDED                                                                        \
-  "an exception or an interrupt ended a step between two devices, or the thread of one " \
-  "(after that, call gluon_syncbn.drop_step())"
-
-constexpr const char* kNeverCalled =
-    READS_A_RESULT "; or num_devices is larger than the number of devices in use (" HAS_MOVED ")";
-constexpr const char* kOneCallBehind = READS_A_RESULT
-    "; or a missing device got no data this step (if a last batch has fewer images than there are "
-    "devices, the DataLoader should have last_batch='discard'); or " HAS_ENDED
-    "; or the step uses fewer devices than before (" HAS_MOVED ")";
+// Likely causes, in the words of MXNet's users in Python. The page has all causes.
+constexpr const char* kReads =
+    "the loop reads a result of one device (asnumpy, asscalar, wait_to_read, waitall, or a new "
+    "DataLoader, which calls waitall) before it has called the others; or ";
+constexpr const char* kTooMany = "num_devices is larger than the number of devices in use ";
+constexpr const char* kNoData =
+    "a missing device got no data this step (if a last batch has fewer images than there are "
+    "devices, the DataLoader should have last_batch='discard'); or ";
+constexpr const char* kEnded =
+    "an exception or an interrupt ended a step between two devices, or the thread of one (after "
+    "that, call gluon_syncbn.drop_step())";
+constexpr const char* kFewer = "; or the step uses fewer devices than before ";
+constexpr const char* kMoved =
+    "(after you move a hybridized network to other contexts, call hybridize() again)";
 constexpr const char* kMoreCallsBehind =
     "a branch that calls the layer was taken on some devices only, or more often on one than on "
     "another; or later steps use fewer devices than the first";
 constexpr const char* kNoBackward =
     "backward was called for some devices only (give the losses of all devices to "
     "autograd.backward, or call backward() of each); or the output of the layer does not reach "
-    "the loss on a device; or " HAS_ENDED;
+    "the loss on a device; or ";
 constexpr const char* kBusy =
     "Threads of this process compute, so the missing calls may only be late (a busy machine, slow "
     "data)";
@@ -127,9 +125,10 @@ std::string inferring(const Calls& calls, const std::set<Device>& present) {
   return list;
 }
 
-const char* likely_causes(const Barrier& barrier, const Calls& calls,
+std::string likely_causes(const Barrier& barrier, const Calls& calls,
                           const std::set<Device>& present) {
-  if (calls.members().size() < barrier.num_devices()) return kNeverCalled;
+  const std::string reads = kReads;
+  if (calls.members().size() < barrier.num_devices()) return reads + kTooMany + kMoved;
   std::uint64_t most = 0;
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
   for (const auto& [device, member] : calls.members()) {
@@ -139,7 +138,8 @@ const char* likely_causes(const Barrier& barrier, const Calls& calls,
       least = std::min(least, member.forwards);
     }
   }
-  return most > least && most - least > 1 ? kMoreCallsBehind : kOneCallBehind;
+  if (most > least && most - least > 1) return kMoreCallsBehind;
+  return reads + kNoData + kEnded + kFewer + kMoved;
 }
 
 std::string awaited(const Barrier& barrier, const Wait& wait) {
@@ -174,7 +174,9 @@ std::string description(const Barrier& barrier, const Wait& wait,
     known = kBusy + std::string(".\n");
   } else if (known.empty()) {
     known = std::string("Likely: ") +
-            (is_forward ? likely_causes(barrier, calls, wait.present) : kNoBackward) + ".\n";
+            (is_forward ? likely_causes(barrier, calls, wait.present)
+                        : std::string(kNoBackward) + kEnded) +
+            ".\n";
   }
   return text + known + all_causes();
 }

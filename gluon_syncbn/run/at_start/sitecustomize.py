@@ -64,8 +64,8 @@ class _Loader:
 def _summarize(root: int, convert: bool, file: str) -> None:
     """Print the summary, if this is the end of the process that the command started."""
     summary = sys.modules.get("gluon_syncbn.run.summary")
-    # Python has a class as the loader until it has found the program, and says if there is none.
-    loader = vars(sys.modules["__main__"])["__loader__"]
+    # The loader is a class until Python has found the program. Python reports a missing program.
+    loader = getattr(sys.modules.get("__main__"), "__loader__", None)
     found = not isinstance(loader, type) or sys.argv[:1] == ["-"]
     if os.getpid() != root or not found:
         return

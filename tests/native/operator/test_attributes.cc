@@ -277,7 +277,7 @@ TEST_CASE("attributes: what a later version has written is refused before what i
             .find("SyncBatchNorm 'bn': unknown attribute epsilon") == 0);
 }
 
-TEST_CASE("attributes: hidden ones, of which the operator reads one") {
+TEST_CASE("attributes: hidden ones, of which the operator reads two") {
   for (const char* value : {"True", "1", "true"}) {
     CHECK(Attributes::parse({{"__force_mirroring__", value}}).is_mirrored);
   }
@@ -286,6 +286,7 @@ TEST_CASE("attributes: hidden ones, of which the operator reads one") {
   }
   CHECK(error_of({{"key", "bn"}, {"__force_mirroring__", "what"}}) ==
         "SyncBatchNorm 'bn': attribute __force_mirroring__='what' should be True or False");
+  CHECK(Attributes::parse({{"__subgraph_name__", "foreach0"}}).is_in_body);
   CHECK(error_of({{"key", "bn"}, {"__lr_mult__", "2"}}).empty());
 }
 
