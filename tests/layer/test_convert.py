@@ -63,7 +63,16 @@ class OperatorOfItsOwn(gluon.HybridBlock):
             setattr(self, name, gluon.Parameter(name, shape=(4,)))
 
 
-@pytest.mark.parametrize("layers", [[], [nn.BatchNorm]])
+class MeanOfALayer(gluon.HybridBlock):
+    """It has a norm, and keeps the running mean of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm()
+        self.mean = self.norm.running_mean
+
+
+@pytest.mark.parametrize("layers", [[], [nn.BatchNorm], [MeanOfALayer]])
 def test_blocks_with_operators_of_their_own_are_named(layers):
     net = nn.HybridSequential()
     net.add(OperatorOfItsOwn(), *(make() for make in layers))

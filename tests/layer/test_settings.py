@@ -114,6 +114,16 @@ def test_groups_before_there_are_contexts(attributes):
 
 
 @only_1
+def test_a_conversion_that_fails_changes_nothing():
+    net = nn.HybridSequential()
+    net.add(symbol_block(mx.sym.BatchNorm), symbol_block(**OURS, process_set=0), nn.BatchNorm())
+    with pytest.raises(ValueError, match="cannot be combined with other processes"):
+        gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=1)
+    assert [norm.kind for norm in norms_of(net)] == ["BatchNorm", "Custom", "BatchNorm"]
+    assert norms_of(net)[1].sync_group_size is None
+
+
+@only_1
 def test_groups_that_do_not_fit_a_fused_network():
     net = nn.HybridSequential()
     net.add(gluon_syncbn.SyncBatchNorm(in_channels=4, sync_group_size=2), nn.Activation("relu"))
@@ -157,6 +167,9 @@ def test_a_layer_that_changes_within_a_network(mode):
     layer.use_global_stats = True
     np.testing.assert_allclose(outputs(net, contexts(2)), X, rtol=1e-4)
     assert other._cached_op is graph, "networks without the layer keep their graphs"
+    graph = net._cached_op
+    layer.use_global_stats = True
+    assert net._cached_op is graph, "so do those of a layer that does not change"
 
 
 @only_1

@@ -116,6 +116,7 @@ def test_a_loader_that_reuses_or_pads_its_arrays(kind):
         batches = refilled(np.split(data, 4))
     else:
         batches = mx.io.NDArrayIter(data.astype("float32"), np.arange(10), 4)
+        list(batches)  # an epoch of training
     gluon_syncbn.update_statistics(layer, batches)
     mean, var = statistics(layer, contexts(2))
     np.testing.assert_allclose(mean, data.astype(np.float64).mean((0, 2, 3)), rtol=1e-6)
