@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import ExitStack
+from types import FunctionType
 from typing import Any
 
 import mxnet as mx
@@ -14,7 +15,7 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 from .arguments import find_problem
 from .block import IN_BODY, PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_in
 from .mxnet_versions import PLAIN_NORMS
-from .naming import drop_graphs, name_of, named_blocks
+from .naming import Named, drop_graphs, name_of, named_blocks
 from .norms import Norm, norms_of
 from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts, set_groups
 from .symbols.exporting import make_plain
@@ -22,6 +23,13 @@ from .symbols.graph import THEIR_SYNC_BATCH_NORM, Graph
 
 _logger = logging.getLogger(__name__)
 _FORWARD = {"forward", "hybrid_forward"}
+# What SyncBatchNorm defines, and BatchNorm does not.
+_USED = {
+    name
+    for kind in (SyncBatchNorm, Named)
+    for name, value in vars(kind).items()
+    if isinstance(value, (property, FunctionType)) and not hasattr(_BatchNorm, name)
+}
 # What a class may define without a change to its layers once they are made.
 _OF_ANY_CLASS = {
     *("__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__"),
@@ -151,13 +159,13 @@ def difference_from_batchnorm(layer: Any) -> str | None:
     """
     known = {*_BatchNorm.__mro__, *PLAIN_NORMS}
     own = {name for each in type(layer).__mro__ if each not in known for name in vars(each)}
-    methods = sorted(name for name in own - _FORWARD if _is_lost(name))
-    if methods:
-        return f"has methods of its own: {', '.join(methods)}"
+    members = sorted(name for name in own - _FORWARD if _is_lost(name))
+    if members:
+        return f"has members of its own: {', '.join(members)}"
     functions = sorted(_FORWARD & vars(layer).keys())
     if functions:
         return f"has a function of its own as {' and '.join(functions)}"
-    hidden = sorted(name for name in vars(layer) if _is_property(name))
+    hidden = sorted(vars(layer).keys() & _USED)
     if hidden:
         return f"has an attribute of its own that SyncBatchNorm uses: {', '.join(hidden)}"
     parameters = sorted(layer._reg_params.keys() - PARAMETERS)
@@ -176,10 +184,6 @@ def _is_lost(name: str) -> bool:
     if name.startswith("__"):
         return name not in _OF_ANY_CLASS
     return not name.startswith("_") or (hasattr(_BatchNorm, name) and name != "_alias")
-
-
-def _is_property(name: str) -> bool:
-    return isinstance(getattr(SyncBatchNorm, name, None), property)
 
 
 def _computes_batchnorm(layer: Any) -> bool:

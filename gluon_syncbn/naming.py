@@ -35,12 +35,20 @@ def named_blocks(net: gluon.Block, prefix: str = "") -> dict[gluon.Block, str]:
 
 def drop_graphs(net: gluon.Block) -> None:
     """Let `net`, its parts and the networks that contain it build their graphs again."""
-    changed = named_blocks(net).keys()
+    changed = {*_ids(net)}
     # Only the collector knows the networks that contain `net`.
-    hybrid = (each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock))
-    for block in [*changed, *hybrid]:
-        if getattr(block, "_cached_graph", None) and changed & named_blocks(block).keys():
+    hybrid = [each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock)]
+    for block in hybrid:
+        has_graph = getattr(block, "_cached_graph", None)
+        if has_graph and not isinstance(block, gluon.SymbolBlock) and changed & {*_ids(block)}:
             block._clear_cached_op()
+
+
+def _ids(block: gluon.Block) -> Iterator[int]:
+    """Identify a block and those that it consists of; other people's may not be hashable."""
+    yield id(block)
+    for child in children_of(block):
+        yield from _ids(child)
 
 
 class Identity:

@@ -36,8 +36,8 @@ def load_torch(
 
     Modules with parameters match by name, or else by their order in the two networks. All shapes
     must fit. If a module is left over or does not fit, or if names contradict the order, nothing is
-    loaded. A convolution with the channels last, such as ``layout="NHWC"``, gets its weight
-    transposed. A ``gluon.Constant`` keeps its value.
+    loaded. A convolution of Gluon's layers with ``layout="NHWC"`` or ``"NDHWC"`` gets its
+    weight transposed. A ``gluon.Constant`` keeps its value.
 
     Parameters
     ----------

@@ -198,7 +198,8 @@ class _Nodes:
         graph = Graph(symbol)
         nodes = [graph.nodes[index] for index in graph.plain_norms()]
         keys = [(node, node.get("attrs", {}).get("key")) for node in nodes]
-        changed = self._convert_in(graph, None)
+        infers = kwargs.get("grad_req") == "null"
+        changed = self._convert_in(graph, None, [n["name"] for n in nodes] if infers else ())
         for node, key in keys:
             if node["op"] == "Custom":
                 node["attrs"].update(key=key, scope="key")
@@ -220,12 +221,10 @@ class _Nodes:
             graph.nodes[index]["attrs"]["num_devices"] = str(self._num_devices or number)
         return graph.to_symbol() if changed or unknown else symbol
 
-    def _convert_in(
-        self, graph: Graph, number: int | None, of_layers: Collection[str] = ()
-    ) -> bool:
+    def _convert_in(self, graph: Graph, number: int | None, unnoted: Collection[str] = ()) -> bool:
         """Convert nodes of a graph for a number of devices, if that is known; say if it changed.
 
-        The nodes `of_layers` stay for a reason that `layers.py` notes.
+        Nodes that stay are noted, except `unnoted` ones: those of layers, and of inference.
         """
         converts = self._convert and number is not None
         operators = (THEIR_SYNC_BATCH_NORM, *(["BatchNorm"] if converts else []))
@@ -234,7 +233,7 @@ class _Nodes:
         joined = join_processes(graph)
         for each in graph.all():
             for node in (each.nodes[index] for index in each.plain_norms()):
-                if node["name"] not in of_layers:
+                if node["name"] not in unnoted:
                     left_operators[node["name"]] = node["op"]
         return bool(converted) or joined
 

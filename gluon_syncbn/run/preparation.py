@@ -26,7 +26,8 @@ def prepare() -> None:
     atexit.register(report)
     _report_at_end(report)
     util.register_after_fork(report, _report_at_end)
-    os._exit = first_calls.wrapped(os._exit, functools.partial(_report_and_exit, report))
+    end = functools.partial(_report_and_exit, int(root), options[0], file)
+    os._exit = first_calls.wrapped(os._exit, end)
 
 
 def _count() -> None:
@@ -36,10 +37,13 @@ def _count() -> None:
         each.clear()
 
 
-def _report_and_exit(report: Callable[[], None], theirs: Callable, status: int) -> None:
+def _report_and_exit(root: int, converts: bool, file: str, theirs: Callable, status: int) -> None:
     """End a process without its handlers of atexit, as children do that the program forks."""
     try:
-        report()
+        if os.getpid() == root:
+            summary.summarize(converts, file)
+        else:
+            summary.report(root, file)
     finally:
         theirs(status)
 

@@ -29,6 +29,11 @@ class Moments:
         self._uses = 0
         self.values = np.zeros((3, self._before[0][0].size))
 
+    def before(self, ctx: mx.Context) -> list[mx.nd.NDArray]:
+        """Return the statistics of a device, as they were."""
+        number = self._parameters[0].list_ctx().index(ctx)
+        return [arrays[number] for arrays in self._before]
+
     def note(self, count: int, mean: mx.nd.NDArray, var: mx.nd.NDArray) -> None:
         """Note the statistics of an input, of which a device has `count` values per channel."""
         self._waiting.append((count, [mean.copy(), var.copy()]))
@@ -77,27 +82,35 @@ def set_everywhere(parameters: Any, values: Sequence[Any]) -> None:
 
 @contextmanager
 def noting_layer(layer: Any, moments: Moments) -> Iterator[None]:
-    """Let `moments` note each input of a layer.
+    """Let `moments` note each input of a layer in training mode.
 
     With momentum 0, the running statistics of the layer are those of its last input.
     """
     momentum, count = layer._kwargs["momentum"], layer._reg_params.pop("num_batches_tracked", None)
     layer._kwargs["momentum"] = 0.0
     statistics = [layer.running_mean, layer.running_var]
-    set_everywhere(statistics, [0.0, 0.0])  # a NaN would stay one
+
+    def statistics_of(x: Any) -> list[Any]:
+        return [parameter.data(context_of(x)) for parameter in statistics]
+
+    def prepare(_layer: Any, inputs: tuple) -> None:
+        if isinstance(inputs[0], mx.sym.Symbol):  # MXNet infers shapes
+            return
+        before = moments.before(context_of(inputs[0]))
+        for now, values in zip(statistics_of(inputs[0]), before):
+            now[:] = 0 if mx.autograd.is_training() else values  # a NaN would stay one
 
     def note(_layer: Any, inputs: tuple, _output: Any) -> None:
         x = inputs[0]
-        if isinstance(x, mx.sym.Symbol):  # MXNet infers shapes
-            return
-        now = [parameter.data(context_of(x)) for parameter in statistics]
-        moments.note(x.size // x.shape[layer._kwargs["axis"]], *now)
+        if mx.autograd.is_training() and not isinstance(x, mx.sym.Symbol):
+            moments.note(x.size // x.shape[layer._kwargs["axis"]], *statistics_of(x))
 
-    hook = layer.register_forward_hook(note)
+    hooks = [layer.register_forward_pre_hook(prepare), layer.register_forward_hook(note)]
     try:
         yield
     finally:
-        hook.detach()
+        for hook in hooks:
+            hook.detach()
         layer._kwargs["momentum"] = momentum
         if count is not None:
             layer._reg_params["num_batches_tracked"] = count
@@ -105,7 +118,7 @@ def noting_layer(layer: Any, moments: Moments) -> Iterator[None]:
 
 @contextmanager
 def noting_nodes(block: Any, noted: list[tuple[int, Moments]]) -> Iterator[None]:
-    """Let moments note each input of nodes of a SymbolBlock.
+    """Let moments note each input of nodes of a SymbolBlock in training mode.
 
     The block computes a copy of its graph, in which each node has statistics of its own.
     """
@@ -125,6 +138,8 @@ def noting_nodes(block: Any, noted: list[tuple[int, Moments]]) -> Iterator[None]
     data = graph.to_symbol()
 
     def forward(*args: Any) -> Any:
+        if not mx.autograd.is_training():
+            return type(block).forward(block, *args)
         given = dict(zip((each.name for each in inputs), _flatten(args, "input")[0]))
         ctx = context_of(args[0])
         for name, parameter in own.items():

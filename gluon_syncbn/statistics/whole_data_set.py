@@ -23,7 +23,7 @@ from .gathering import Moments, noting_layer, noting_nodes
 def update_statistics(
     net: gluon.Block,
     loader: Iterable[Any],
-    ctx: Sequence[mx.Context] | None = None,
+    ctx: mx.Context | Sequence[mx.Context] | None = None,
     progress: bool = True,
 ) -> None:
     """Compute the running statistics of a network over a whole data set.
@@ -45,8 +45,8 @@ def update_statistics(
     loader : iterable
         Yields batches, such as a ``gluon.data.DataLoader``: arrays, or tuples that begin with one.
         A ``mx.io.DataIter`` is reset first. Each batch is split over the contexts. A batch with
-        fewer images than contexts joins the one before it.
-    ctx : sequence of mxnet.Context, optional
+        fewer images than contexts joins the next one, and the last one joins that before it.
+    ctx : mxnet.Context or sequence of them, optional
         The contexts of the parameters, which is the default.
     progress : bool, default True
         Show a progress bar if tqdm is installed.
@@ -65,7 +65,8 @@ def update_statistics(
     """
     by_statistics = _gathering_norms(net)
     own = next(iter(by_statistics)).list_ctx()
-    contexts = own if ctx is None else list(ctx)
+    given = [ctx] if isinstance(ctx, mx.Context) else ctx
+    contexts = own if given is None else list(given)
     if sorted(map(str, contexts)) != sorted(map(str, own)):
         raise ValueError(f"ctx={contexts} should be the contexts of the parameters, {own}")
     with ExitStack() as stack:
@@ -140,25 +141,31 @@ def _running(net: gluon.Block) -> Iterator[None]:
 
 
 def _batches(loader: Iterable[Any], fewest: int) -> Iterator[mx.nd.NDArray]:
-    """Yield the arrays of `loader`; join one that has too few images for the devices."""
-    if isinstance(loader, mx.io.DataIter):
-        loader.reset()
-    held: Any = None
+    """Yield arrays of `loader` with enough images for the devices; join smaller ones."""
+    if isinstance(loader, mx.io.DataIter):  # without images that an epoch has left over
+        getattr(loader, "hard_reset", loader.reset)()
+    ready: Any = None  # waits, because a small array at the end joins it
+    rest: Any = None
     for number, batch in enumerate(loader):
         data = _images(batch)
         if not isinstance(data, mx.nd.NDArray):
             raise TypeError(f"batch {number} of loader begins with {type(data).__name__}, no array")
-        if held is not None and min(len(data), len(held)) >= fewest:
-            yield held
-            held = None
-        if held is not None:
-            numpy = isinstance(data, mx.np.ndarray)
-            data = mx.np.concatenate([held, data]) if numpy else mx.nd.concat(held, data, dim=0)
-        held = data.copy()  # the loader may reuse the array for its next batch
-    if held is None or len(held) < fewest:
-        number = 0 if held is None else len(held)
+        # A copy, because the loader may reuse the array for its next batch.
+        rest = data.copy() if rest is None else _joined(rest, data)
+        if len(rest) >= fewest:
+            if ready is not None:
+                yield ready
+            ready, rest = rest, None
+    if ready is None:
+        number = 0 if rest is None else len(rest)
         raise ValueError(f"loader has {number} images where at least {fewest} are expected")
-    yield held
+    yield ready if rest is None else _joined(ready, rest)
+
+
+def _joined(first: mx.nd.NDArray, second: mx.nd.NDArray) -> mx.nd.NDArray:
+    if isinstance(first, mx.np.ndarray):
+        return mx.np.concatenate([first, second])
+    return mx.nd.concat(first, second, dim=0)
 
 
 def _images(batch: Any) -> Any:

@@ -25,7 +25,10 @@ def edited(block: gluon.SymbolBlock) -> Iterator[Graph]:
     yield graph
     if graph.to_json() != before:
         block._cached_graph = block._cached_graph[0], graph.to_symbol()
-        block._clear_cached_op()
+        if block._cached_op is not None:
+            block._clear_cached_op()
+            with contexts_in(block)[0]:  # without this, MXNet's export would write no parameters
+                block._build_cache()
 
 
 def convert_nodes(

@@ -110,10 +110,12 @@ def export(
     Raises
     ------
     RuntimeError
-        If `net` has not been hybridized and called.
+        If `net` has not been hybridized and called, or is a SymbolBlock that has not been called.
     ValueError
         If a norm in the body of control flow has a shortcut or ``momentum=None``.
     """
+    if isinstance(net, gluon.SymbolBlock) and net._cached_op is None:
+        raise RuntimeError("call the network once before export: MXNet would write no parameters")
     net.export(str(path), epoch)
     symbol_file, params_file = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
     PlainFiles(symbol_file, params_file, fold).write(symbol_file, params_file)

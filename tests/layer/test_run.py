@@ -195,6 +195,14 @@ def test_a_child_that_is_forked_in_a_first_call(tmp_path):
     assert "1 other process: 1 layer (batchnorm1) synchronized" in said
 
 
+def test_a_program_that_ends_by_exit_is_summarized(tmp_path):
+    text = "import os, mxnet\nos._exit(3)\n"
+    (tmp_path / "program.py").write_text(text)
+    result = python(tmp_path, *RUN, "program.py")
+    assert result.returncode == 3
+    assert "nothing was synchronized, because the program made no SyncBatchNorm" in result.stderr
+
+
 IMPORTS = {
     "lazy": "from importlib import util\n"
     "spec = util.find_spec('mxnet')\n"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
 from gluon_syncbn.norms import norms_of
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd, numpy_interface, only_1
+from tests.support.networks import import_files
 
 
 class TwoUses(HybridBlock):
@@ -106,7 +108,10 @@ def refilled(parts):
         yield array
 
 
-@pytest.mark.parametrize("kind", ["refilled", pytest.param("DataIter", marks=only_1)])
+@pytest.mark.parametrize(
+    "kind",
+    ["refilled", *(pytest.param(each, marks=only_1) for each in ("pad", "discard", "roll_over"))],
+)
 def test_a_loader_that_reuses_or_pads_its_arrays(kind):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
     layer.initialize(ctx=contexts(2))
@@ -115,12 +120,71 @@ def test_a_loader_that_reuses_or_pads_its_arrays(kind):
         data = data[:8]
         batches = refilled(np.split(data, 4))
     else:
-        batches = mx.io.NDArrayIter(data.astype("float32"), np.arange(10), 4)
+        batches = mx.io.NDArrayIter(data.astype("float32"), np.arange(10), 4, False, kind)
         list(batches)  # an epoch of training
+        data = data if kind == "pad" else data[:8]
     gluon_syncbn.update_statistics(layer, batches)
     mean, var = statistics(layer, contexts(2))
     np.testing.assert_allclose(mean, data.astype(np.float64).mean((0, 2, 3)), rtol=1e-6)
     np.testing.assert_allclose(var, data.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
+
+
+class Frozen(HybridBlock):
+    """A network whose body is called in inference mode, and once in training mode if wanted."""
+
+    def __init__(self, body, trains: bool) -> None:
+        super().__init__()
+        self.body, self.trains = body, trains
+        self.head = gluon_syncbn.SyncBatchNorm(in_channels=3)
+
+    def forward(self, x):
+        if self.trains:
+            self.body(x)
+        with autograd.predict_mode():
+            x = self.body(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("kind", ["layer", pytest.param("nodes", marks=only_1)])
+def test_calls_in_inference_mode_see_the_statistics_as_they_were(kind, trains, tmp_path):
+    ctx, data = contexts(2), data_of(6)
+    body = nn.HybridSequential()
+    body.add(gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=None))
+    body.initialize(ctx=ctx)
+    body[0].running_mean.set_data(nd.array([90, 100, 110]))
+    body[0].running_var.set_data(nd.array([4, 5, 6]))
+    if kind == "nodes":
+        body.hybridize()
+        body(nd.array(data))
+        body.export(str(tmp_path / "body"))
+        body = gluon_syncbn.convert_sync_batchnorm(import_files(tmp_path / "body", ctx))
+    net = Frozen(body, trains)
+    net.head.initialize(ctx=ctx)
+    body_norm = norms_of(body)[0]
+    expected = warnings.catch_warnings() if trains else pytest.warns(match="no batch of loader")
+    with expected:
+        gluon_syncbn.update_statistics(net, [nd.array(data)])
+    mean, var = np.reshape([90, 100, 110], (3, 1, 1)), np.reshape([4, 5, 6], (3, 1, 1))
+    seen = (data.astype(np.float64) - mean) / np.sqrt(var + 1e-5)
+    found = statistics(net.head, ctx)
+    np.testing.assert_allclose(found[0], seen.mean((0, 2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(found[1], seen.var((0, 2, 3)), rtol=1e-5)
+    whole = data.astype(np.float64).mean((0, 2, 3)) if trains else mean.ravel()
+    np.testing.assert_allclose(statistics(body_norm, ctx)[0], whole, rtol=1e-6)
+    counts = [array.asnumpy().item() for array in body_norm.count.list_data()]
+    assert counts == [float(trains)] * 2
+
+
+def test_arrays_that_are_too_small_are_joined_until_there_are_enough():
+    ctx, data, sizes = contexts(2), data_of(5), []
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=ctx)
+    layer.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    gluon_syncbn.update_statistics(layer, [nd.array(image[None]) for image in data])
+    assert sorted(sizes) == [1, 1, 1, 2]
+    expected = data.astype(np.float64).mean((0, 2, 3))
+    np.testing.assert_allclose(statistics(layer, ctx)[0], expected, rtol=1e-6)
 
 
 class Fails(HybridBlock):
@@ -214,7 +278,7 @@ def test_progress(installed, monkeypatch, capsys):
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     gluon_syncbn.update_statistics(layer, loader(data_of(4), 2))
     assert ("running statistics: 100%" in capsys.readouterr().err) == installed
-    gluon_syncbn.update_statistics(layer, loader(data_of(4), 2), progress=False)
+    gluon_syncbn.update_statistics(layer, loader(data_of(4), 2), contexts(1)[0], progress=False)
     assert not capsys.readouterr().err
 
 

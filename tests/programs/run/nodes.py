@@ -25,6 +25,7 @@ elif sys.argv[1] == "feedforward":
         mx.io.NDArrayIter(x, x, batch_size=len(x), label_name="label"),
         eval_metric=mx.metric.np(lambda _, out: outs.append(mx.nd.array(out)) or 0),
     )
+    model.predict(mx.io.NDArrayIter(x, batch_size=len(x)))
     assert "Custom" not in model.symbol.tojson()
 elif sys.argv[1] == "statistics":  # that are inputs
     block = gluon.SymbolBlock(bn, [data, *map(mx.sym.var, bn.list_auxiliary_states())])
