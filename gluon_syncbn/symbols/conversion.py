@@ -25,9 +25,10 @@ def edited(block: gluon.SymbolBlock) -> Iterator[Graph]:
     yield graph
     if graph.to_json() != before:
         block._cached_graph = block._cached_graph[0], graph.to_symbol()
-        if block._cached_op is not None:
-            block._clear_cached_op()
-            with contexts_in(block)[0]:  # without this, MXNet's export would write no parameters
+        has_run, contexts = block._cached_op is not None, contexts_in(block)
+        block._clear_cached_op()
+        if has_run and contexts:  # otherwise MXNet's export would write no parameters
+            with contexts[0]:
                 block._build_cache()
 
 
