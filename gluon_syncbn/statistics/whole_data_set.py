@@ -65,7 +65,7 @@ def update_statistics(
     """
     by_statistics = _gathering_norms(net)
     own = next(iter(by_statistics)).list_ctx()
-    given = [ctx] if isinstance(ctx, mx.Context) else ctx
+    given = [ctx] if isinstance(ctx, type(own[0])) else ctx
     contexts = own if given is None else list(given)
     if sorted(map(str, contexts)) != sorted(map(str, own)):
         raise ValueError(f"ctx={contexts} should be the contexts of the parameters, {own}")
