@@ -18,7 +18,6 @@ OP_TYPE = "SyncBatchNorm"
 SHARED_ATTRIBUTES = ("axis", "eps", "momentum", "fix_gamma", "use_global_stats")  # BatchNorm's too
 # Version of the operator's attributes. src/operator/attributes.cc refuses a later version.
 ATTRIBUTES_VERSION = 1
-IN_BODY = "MXNet cannot train a norm in the body of control flow"
 PARAMETERS = ("gamma", "beta", "running_mean", "running_var")  # BatchNorm's too
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
 from contextlib import ExitStack
 from types import FunctionType
-from typing import Any
+from typing import Any, Iterator
 
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 from .arguments import find_problem
-from .block import IN_BODY, PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_in
-from .mxnet_versions import PLAIN_NORMS
-from .naming import Named, drop_graphs, name_of, named_blocks
-from .norms import Norm, norms_of
+from .block import PARAMETERS, SHARED_ATTRIBUTES, SyncBatchNorm, contexts_in
+from .mxnet_versions import PLAIN_NORMS, children_of
+from .naming import Named, name_of, named_blocks
+from .norms import IN_BODY, Norm, norms_of
 from .symbols.conversion import ATTRIBUTES, convert_nodes, edited, meet_on_contexts, set_groups
 from .symbols.exporting import make_plain
 from .symbols.graph import THEIR_SYNC_BATCH_NORM, Graph
@@ -118,7 +119,7 @@ def convert_sync_batchnorm(
     for message in left:
         warnings.warn(message, UserWarning, stacklevel=2)
     if norms:
-        drop_graphs(net)
+        _drop_graphs(net)
     _log("converted to SyncBatchNorm", net, converted)
     return net
 
@@ -283,9 +284,27 @@ def revert_sync_batchnorm(net: gluon.Block) -> gluon.Block:
         with edited(block) as graph:
             make_plain(graph)
     if norms:
-        drop_graphs(net)
+        _drop_graphs(net)
     _log("reverted from SyncBatchNorm", net, [norm.name for norm in norms])
     return net
+
+
+def _drop_graphs(net: gluon.Block) -> None:
+    """Let `net`, its parts and the networks that contain it build their graphs again."""
+    changed = {*_ids(net)}
+    # Only the collector knows the networks that contain `net`.
+    hybrid = [each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock)]
+    for block in hybrid:
+        has_graph = getattr(block, "_cached_graph", None)
+        if has_graph and not isinstance(block, gluon.SymbolBlock) and changed & {*_ids(block)}:
+            block._clear_cached_op()
+
+
+def _ids(block: gluon.Block) -> Iterator[int]:
+    """Identify a block and those that it consists of; other people's may not be hashable."""
+    yield id(block)
+    for child in children_of(block):
+        yield from _ids(child)
 
 
 def _log(action: str, net: gluon.Block, names: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import sys
 import uuid
@@ -33,24 +32,6 @@ def named_blocks(net: gluon.Block, prefix: str = "") -> dict[gluon.Block, str]:
     return names
 
 
-def drop_graphs(net: gluon.Block) -> None:
-    """Let `net`, its parts and the networks that contain it build their graphs again."""
-    changed = {*_ids(net)}
-    # Only the collector knows the networks that contain `net`.
-    hybrid = [each for each in gc.get_objects() if issubclass(type(each), gluon.HybridBlock)]
-    for block in hybrid:
-        has_graph = getattr(block, "_cached_graph", None)
-        if has_graph and not isinstance(block, gluon.SymbolBlock) and changed & {*_ids(block)}:
-            block._clear_cached_op()
-
-
-def _ids(block: gluon.Block) -> Iterator[int]:
-    """Identify a block and those that it consists of; other people's may not be hashable."""
-    yield id(block)
-    for child in children_of(block):
-        yield from _ids(child)
-
-
 class Identity:
     """Identifies a block by a token that no copy shares, so that a copy does not join its original.
 
@@ -78,9 +59,10 @@ class Identity:
 
         The name is the same in all processes that trace this graph.
         """
-        if (frame := _frame_of_trace()) is not None:
+        frame = _frame_of_trace()
+        if frame is not None:
             self.networks.add(frame.f_locals["self"])
-        scope, trace, graph, alone = _current_graph(layer)
+        scope, trace, graph, alone = _current_graph(layer, frame)
         latest, use = self._uses.get(scope, (trace, 0))
         use = use if latest is trace else 0
         self._uses[scope] = trace, use + 1
@@ -146,7 +128,7 @@ def _frame_of_trace() -> FrameType | None:
     return frame
 
 
-def _current_graph_1(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
+def _current_graph_1(layer: gluon.Block, _frame: FrameType | None) -> tuple[Any, Any, str, bool]:
     """Say for which graph MXNet is calling `layer`, if it builds one.
 
     Returns an object that builds graphs, and another one for each graph that it builds if these are
@@ -162,10 +144,9 @@ def _current_graph_1(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
     return scope, None, graph, graph == layer.prefix
 
 
-def _current_graph_2(layer: gluon.Block) -> tuple[Any, Any, str, bool]:
+def _current_graph_2(layer: gluon.Block, frame: FrameType | None) -> tuple[Any, Any, str, bool]:
     # There are no scopes: deferred compute is a switch of the thread that names no graph, and a
     # symbol exists only at the end.
-    frame = _frame_of_trace()
     if frame is None:
         return gluon.Block, None, "", False  # the class stands for no graph
     block = frame.f_locals["self"]

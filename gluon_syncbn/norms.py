@@ -14,6 +14,9 @@ from .naming import named_blocks
 from .symbols.conversion import process_set_of
 from .symbols.graph import Graph, graph_of
 
+# Why a norm in the body of an operator of control flow is not converted.
+IN_BODY = "MXNet cannot train a norm in the body of control flow"
+
 
 @dataclass(frozen=True)
 class Norm:

@@ -12,10 +12,9 @@ import numpy as np
 from mxnet import autograd, gluon
 
 from .. import processes
-from ..block import IN_BODY
 from ..library import LIBRARY
 from ..naming import name_of, named_blocks
-from ..norms import Norm, norms_of
+from ..norms import IN_BODY, Norm, norms_of
 from ..standstill import other_processes_take_part
 from .gathering import Moments, noting_layer, noting_nodes
 

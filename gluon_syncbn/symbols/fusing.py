@@ -13,11 +13,10 @@ from mxnet import gluon
 from mxnet.gluon.block import _flatten
 
 from ..activations import BY_NODE, BY_TYPE, DEFAULT_SLOPE
-from ..block import IN_BODY
 from ..convert import convert_sync_batchnorm
 from ..mxnet_versions import require_symbolic_calls
 from ..naming import name_of
-from ..norms import norms_of
+from ..norms import IN_BODY, norms_of
 from .conversion import edited, meet_on_contexts
 from .graph import SHORTCUT, Graph
 

@@ -54,7 +54,7 @@ def graph_of(block: gluon.SymbolBlock) -> Graph:
     symbol = block._cached_graph[1]
     if block not in _known or _known[block][0] is not symbol:
         _known[block] = symbol, json.loads(symbol.tojson())
-    return Graph(symbol, _known[block][1])
+    return Graph(symbol, copy.deepcopy(_known[block][1]))
 
 
 class Graph:
@@ -62,7 +62,7 @@ class Graph:
 
     def __init__(self, symbol: mx.sym.Symbol, graph: dict[str, Any] | None = None) -> None:
         self._is_numpy = isinstance(symbol, mx.sym.np._Symbol)
-        graph = json.loads(symbol.tojson()) if graph is None else copy.deepcopy(graph)
+        graph = json.loads(symbol.tojson()) if graph is None else graph
         self.nodes: list[dict[str, Any]] = graph["nodes"]
         self.heads = graph["heads"]
         self._attributes = graph.get("attrs", {})

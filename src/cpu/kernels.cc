@@ -244,12 +244,12 @@ void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
 /// The range that a kernel gets whose arrays already begin with the first of `channels`.
 Channels first_channels(Channels channels) { return {0, channels.end - channels.begin}; }
 
+}  // namespace
+
 bool all_have_runs(const std::vector<Layout>& layouts) {
   return std::all_of(layouts.begin(), layouts.end(),
                      [](const Layout& layout) { return layout.has_runs(); });
 }
-
-}  // namespace
 
 void for_each_part(const std::vector<Layout>& layouts, const std::function<void(Channels)>& visit) {
   const std::int64_t channels = layouts.front().channels;
@@ -261,12 +261,6 @@ void for_each_part(const std::vector<Layout>& layouts, const std::function<void(
   const std::int64_t each = std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, count));
   parallel_for(divide_up(channels, each),
                [&](std::int64_t i) { visit({i * each, std::min(channels, (i + 1) * each)}); });
-}
-
-void for_each_part_of(const std::vector<Layout>& layouts, std::size_t i, Channels channels,
-                      const std::function<void(Channels)>& visit) {
-  if (all_have_runs(layouts)) return visit(channels);
-  for_each_part({layouts[i]}, visit);
 }
 
 template <class T>

@@ -46,11 +46,17 @@ struct DzInputs {
 /// instead.
 void for_each_part(const std::vector<Layout>& layouts, const std::function<void(Channels)>& visit);
 
+bool all_have_runs(const std::vector<Layout>& layouts);
+
 /// For the `visit` of for_each_part: calls visit(part) for all parts of `channels` of layouts[i].
 /// There is one part, except where another array without runs kept for_each_part from dividing the
 /// channels. Then an array with runs has parts of its own, on the threads of the pool.
+template <class Visit>
 void for_each_part_of(const std::vector<Layout>& layouts, std::size_t i, Channels channels,
-                      const std::function<void(Channels)>& visit);
+                      const Visit& visit) {
+  if (all_have_runs(layouts)) return visit(channels);
+  for_each_part({layouts[i]}, visit);
+}
 
 /// Chooses how to write an output array, which may be null. Call it once, before the array is
 /// written.

@@ -7,9 +7,6 @@ from mxnet import gluon
 
 from tests.programs.run.data import ctx, save, split, x
 
-ARGUMENTS = {"gamma": "gamma", "beta": "beta", "running_mean": "moving_mean"}
-ARGUMENTS["running_var"] = "moving_var"
-
 
 class OfMXNet(gluon.contrib.nn.SyncBatchNorm):
     """Calls the operator with all attributes of the layer."""
@@ -25,14 +22,14 @@ class Plain(gluon.HybridBlock):
     def __init__(self):
         super().__init__(prefix="plain_")
         with self.name_scope():
-            for name in ARGUMENTS:
+            for name in ("gamma", "beta", "running_mean", "running_var"):
                 kind = "ones" if name in ("gamma", "running_var") else "zeros"
                 grad_req = "null" if "running" in name else "write"
                 parameter = self.params.get(name, shape=(4,), init=kind, grad_req=grad_req)
                 setattr(self, name, parameter)
 
     def hybrid_forward(self, F, x, **parameters):
-        given = {ARGUMENTS[name]: parameter for name, parameter in parameters.items()}
+        given = {name.replace("running", "moving"): each for name, each in parameters.items()}
         return F.BatchNorm(x, **given, name="fwd")
 
 
