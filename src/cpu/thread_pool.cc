@@ -14,22 +14,16 @@
 #include <vector>
 
 #include "common/error.h"
+#include "common/processors.h"
 #include "cpu/tuning.h"
 
 namespace gluon_syncbn::cpu {
 namespace {
 
-int cores_of_process() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 int default_threads() {
-  const int cores = cores_of_process();
   const char* setting = std::getenv("OMP_NUM_THREADS");
   const int wanted = setting ? std::atoi(setting) : 0;
-  return wanted > 0 ? std::min(wanted, cores) : cores;
+  return wanted > 0 ? std::min(wanted, cores()) : cores();
 }
 
 /// The threads that help. They start with the first job that they can help with. The team is never

@@ -5,33 +5,44 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/error.h"
+#include "common/watchdog.h"
 #include "cuda/gpu.h"
+#include "cuda/kernel.h"
 #include "cuda/kernels/merge_devices.h"
 #include "cuda/kernels/phases.h"
 #include "norm/invertible.h"
 
 // **Every wait is for work that is launched already.** So no round can wait forever, in any order
 // of rounds and with any number of streams on the hardware queues of a GPU. Streams wait for no
-// other stream. Before it launches the merge, the thread of a context waits for the sums of the
-// peers, which they launched before they arrived; at last it waits for the outputs. For other
-// processes, the thread of the first context waits for the sums of all. A device alone launches
-// everything from the thread that calls it.
+// other stream, and threads wait for no other thread. The thread of a context waits for its own
+// sums, which it launched before it arrived, and at last for its outputs. After the last sums, the
+// threads of all contexts launch the merge and the outputs. A device alone launches everything from
+// the thread that calls it.
+//
+// **What can fail comes before devices meet**, so that all devices fail: memory and kernels.
 
 namespace gluon_syncbn::cuda {
 namespace {
 
+using Parts = std::shared_ptr<const std::vector<PartialStatistics>>;
+
 struct GpuPass : Pass {
   Gpu* gpu = nullptr;
-  std::shared_ptr<Event> summed;            ///< after the kernels that write Pass::statistics
-  Saved saved;                              ///< of a forward pass
-  std::vector<PartialStatistics> to_merge;  ///< kept until the kernels that read them are done
-  Pool<Memory>::Lease not_invertible;       ///< the first channel that is not invertible
+  std::shared_ptr<Event> summed;  ///< after the kernels that write Pass::statistics
+  Saved saved;                    ///< of a forward pass
+  /// Where the first device of a process gets the statistics of all processes.
+  PartialStatistics merged;
+  Parts to_merge;  ///< kept until the kernels that read them are done
+  /// In place: the first channel that is not invertible, and room for its gamma and beta.
+  Pool<Memory>::Lease check;
+  std::vector<Pool<Memory>::Lease> scratch;  ///< of the outputs
 };
 using GpuPassPtr = std::shared_ptr<GpuPass>;
 
@@ -39,13 +50,20 @@ GpuPassPtr on_gpu(const PassPtr& pass) { return std::static_pointer_cast<GpuPass
 
 constexpr std::uint32_t kNone = ~0u;
 std::uint32_t* first_not_invertible(const GpuPass& pass) {
-  return static_cast<std::uint32_t*>(pass.not_invertible->data());
+  return static_cast<std::uint32_t*>(pass.check->data());
 }
 
 /// Partial statistics in pinned memory, which kernels of all GPUs write and read.
 PartialStatistics pinned(Gpu* gpu, std::int64_t count, std::int64_t channels) {
   const std::shared_ptr<Memory> memory = gpu->host_memory(2 * static_cast<std::size_t>(channels));
   return {count, channels, {memory, static_cast<double*>(memory->data())}};
+}
+
+Parts one_part(const PartialStatistics& part) {
+  return std::make_shared<std::vector<PartialStatistics>>(1, part);
+}
+Parts all_parts(const Passes& passes) {
+  return std::make_shared<std::vector<PartialStatistics>>(parts_of(passes));
 }
 
 /// Leases memory for the results of a forward pass. The normalizations lie first, because kernels
@@ -60,24 +78,20 @@ Saved new_saved(Gpu* gpu, const ArrayKind& kind) {
   return {{memory, mean}, {memory, mean + channels}, {memory, memory->data()}, 0};
 }
 
-/// Returns a function that leases scratch memory. The caller keeps the function until it has
-/// launched the kernels. Later kernels of the stream may then reuse the memory.
-Scratch scratch_of(Gpu* gpu) {
-  const auto taken = std::make_shared<std::vector<Pool<Memory>::Lease>>();
-  return [gpu, taken](std::size_t doubles) {
-    taken->push_back(gpu->memory(doubles));
-    return static_cast<double*>(taken->back()->data());
-  };
+double* lease(Gpu* gpu, std::size_t doubles, std::vector<Pool<Memory>::Lease>* leases) {
+  leases->push_back(gpu->memory(doubles));
+  return static_cast<double*>(leases->back()->data());
 }
 
 /// The kernels merge the messages themselves: on an H100, a merge on the host took longer.
-Messages messages_of(const std::vector<PartialStatistics>& parts) {
-  if (parts.size() > static_cast<std::size_t>(kMostDevices)) {
-    throw Error("num_devices=" + std::to_string(parts.size()) + " where at most " +
+Messages messages_of(const Parts& parts) {
+  Messages messages{};
+  if (!parts) return messages;  // in a rehearsal
+  if (parts->size() > static_cast<std::size_t>(kMostDevices)) {
+    throw Error("num_devices=" + std::to_string(parts->size()) + " where at most " +
                 std::to_string(kMostDevices) + " GPU contexts can meet");
   }
-  Messages messages{};
-  for (const auto& part : parts) messages.add(part.numbers.get(), part.count);
+  for (const auto& part : *parts) messages.add(part.numbers.get(), part.count);
   return messages;
 }
 
@@ -93,25 +107,23 @@ DzInputs<T> dz_inputs_of(const Backward& work) {
           static_cast<const P*>(work.beta)};
 }
 
-void launch_sums(const GpuPass& pass) {
+void launch_sums(const GpuPass& pass, const Launcher& launcher) {
   dispatch(pass.kind().dtype, [&](auto types) {
     using T = typename decltype(types)::Data;
     const Layout& layout = pass.kind().layout;
     const Message message{pass.statistics.numbers.get(), layout.channels};
-    const Scratch scratch = scratch_of(pass.gpu);
-    Stream* const stream = pass.gpu->stream();
     if (const Forward* work = pass.forward()) {
-      return moments(static_cast<const T*>(work->x), layout, scratch, message, stream);
+      return moments(static_cast<const T*>(work->x), layout, message, launcher);
     }
     const Backward& work = *pass.backward();
     gradient_sums(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), layout,
-                  work.saved.mean.get(), scratch, message, stream, dz_inputs_of<T>(work));
+                  work.saved.mean.get(), message, launcher, dz_inputs_of<T>(work));
   });
 }
 
 /// Launches the merge and y. In inference the merge takes the running statistics.
 template <class T>
-void launch_outputs(const Forward& work, GpuPass* pass) {
+void launch_outputs(const Forward& work, GpuPass* pass, const Launcher& launcher) {
   using P = Real<T>;
   ForwardMerge<P> merge{};
   if (work.is_inference) {
@@ -129,15 +141,14 @@ void launch_outputs(const Forward& work, GpuPass* pass) {
   merge.gamma = static_cast<const P*>(work.gamma);
   merge.beta = static_cast<const P*>(work.beta);
   merge.normalizations = static_cast<StoredAffine<P>*>(pass->saved.normalizations.get());
-  *work.saved = pass->saved;
   normalize(static_cast<const T*>(work.x), work.kind.layout, merge, work.write,
-            static_cast<T*>(work.y), scratch_of(pass->gpu), pass->gpu->stream(),
+            static_cast<T*>(work.y), launcher,
             {work.activation, static_cast<const T*>(work.shortcut)});
 }
 
 /// Launches the merge and the gradients.
 template <class T>
-void launch_outputs(const Backward& work, GpuPass* pass) {
+void launch_outputs(const Backward& work, GpuPass* pass, const Launcher& launcher) {
   using P = Real<T>;
   const Gradients& gradients = work.gradients;
   if (!work.inplace && !gradients.gamma && !gradients.beta && !gradients.data &&
@@ -145,9 +156,7 @@ void launch_outputs(const Backward& work, GpuPass* pass) {
     return;
   }
   BackwardMerge<P> merge{};
-  if (work.inplace) {
-    pass->not_invertible = pass->gpu->host_memory(1);
-    *first_not_invertible(*pass) = kNone;
+  if (pass->check) {
     merge.check = {Invertible::of(work.kind.dtype, work.activation), first_not_invertible(*pass)};
   }
   if (work.saved.count > 0) merge.messages = messages_of(pass->to_merge);
@@ -161,27 +170,68 @@ void launch_outputs(const Backward& work, GpuPass* pass) {
   merge.gamma_gradient = work.gamma_gradient<P>();
   merge.beta_gradient = work.beta_gradient<P>();
   input_gradient(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), work.kind.layout,
-                 merge, gradients.write_data, static_cast<T*>(gradients.data),
-                 scratch_of(pass->gpu), pass->gpu->stream(), dz_inputs_of<T>(work),
-                 gradients.write_shortcut, static_cast<T*>(gradients.shortcut));
+                 merge, gradients.write_data, static_cast<T*>(gradients.data), launcher,
+                 dz_inputs_of<T>(work), gradients.write_shortcut,
+                 static_cast<T*>(gradients.shortcut));
+}
+
+void launch_outputs(GpuPass* pass, const Launcher& launcher) {
+  dispatch(pass->kind().dtype, [&](auto types) {
+    using T = typename decltype(types)::Data;
+    std::visit([&](const auto& work) { launch_outputs<T>(work, pass, launcher); }, pass->work);
+  });
+}
+
+/// Compiles the kernels of a step, forward and backward, and loads them to the GPU, unless they are
+/// there. A load can wait for kernels of NCCL, which wait for launches of other GPUs. So no GPU may
+/// wait for this one meanwhile.
+void load_kernels(const Forward& forward, Gpu* gpu) {
+  GpuPass pass;
+  pass.gpu = gpu;
+  const auto rehearse = [&](const Work& work) {
+    pass.work = work;
+    const Launcher launcher{gpu->stream(), [](std::size_t) { return nullptr; }, true};
+    launch_sums(pass, launcher);
+    launch_outputs(&pass, launcher);
+  };
+  Forward first = forward;
+  first.kind.layout = {0, forward.kind.layout.channels, 1};  // takes no memory
+  first.is_inference = false;  // With use_global_stats, a backward pass may follow inference.
+  pass.to_merge = one_part({1, first.kind.layout.channels, {}});
+  rehearse(first);
+  Backward second;
+  second.kind = first.kind;
+  second.inplace = forward.inplace;
+  second.activation = forward.activation;
+  second.gradients.data = &pass;  // Nothing uses it: the layout has no elements.
+  rehearse(second);
+  if (!forward.shortcut) return;
+  second.y = forward.activation.type == ActType::kNone ? nullptr : &pass;
+  second.gradients.shortcut = &pass;
+  rehearse(second);
+}
+
+/// Leases the memory that launch_outputs() needs.
+void lease_scratch(GpuPass* pass) {
+  launch_outputs(
+      pass, {pass->gpu->stream(),
+             [&](std::size_t doubles) { return lease(pass->gpu, doubles, &pass->scratch); }, true});
 }
 
 /// Returns the error that kernels have found in the arguments, or "". To be called after all work
 /// of the pass.
-std::string fault_in(GpuPass* pass) {
-  if (!pass->not_invertible) return "";
-  const std::uint32_t channel = *first_not_invertible(*pass);
-  pass->not_invertible.reset();
+std::string fault_in(const GpuPass& pass) {
+  if (!pass.check) return "";
+  const std::uint32_t channel = *first_not_invertible(pass);
   if (channel == kNone) return "";
-  const Backward& work = *pass->backward();
+  const Backward& work = *pass.backward();
   return dispatch(work.kind.dtype, [&](auto types) {
     using P = typename decltype(types)::Parameter;
     try {
-      const auto here = pass->gpu->host_memory(2);
-      auto* const parameters = static_cast<P*>(here->data());
+      auto* const parameters = reinterpret_cast<P*>(static_cast<double*>(pass.check->data()) + 1);
       parameters[0] = 1;
       parameters[1] = 0;
-      Stream* const stream = pass->gpu->stream();
+      Stream* const stream = pass.gpu->stream();
       const auto get = [&](P* to, const void* from) {
         if (from) stream->copy(to, static_cast<const P*>(from) + channel, sizeof(P));
       };
@@ -200,42 +250,77 @@ void complete_when_done(const GpuPassPtr& pass, const std::string& error) {
   pass->gpu->when_done([pass, error](const std::string& found) {
     // A fault in the arguments may be the consequence of a failed operation, so it comes last.
     std::string first = error.empty() ? found : error;
-    const std::string fault = fault_in(pass.get());
+    const std::string fault = fault_in(*pass);
     if (first.empty()) first = fault;
     // Frees the memory for the next pass.
     pass->statistics = {};
-    pass->to_merge.clear();
+    pass->merged = {};
+    pass->to_merge = nullptr;
     pass->saved = {};
+    pass->check = nullptr;
+    pass->scratch.clear();
     std::exchange(pass->complete, nullptr)(first);
   });
 }
 
-/// Throws as Gpu::wait_for().
-void wait_for_sums(const PassPtr& pass) {
-  const GpuPassPtr summing = on_gpu(pass);
-  summing->gpu->wait_for(*summing->summed);
+void fail_all(const Passes& passes, const std::string& error) {
+  for (const auto& pass : passes) complete_when_done(on_gpu(pass), error);
 }
 
-/// Launches the merge and the outputs of `pass`. `parts` are to be merged. If `passes` are those of
-/// all devices, it first waits for the sums of the others.
-void finish_one(const GpuPassPtr& pass, const Passes& passes,
-                const std::vector<PartialStatistics>& parts) {
+/// Launches the merge and the outputs of `pass`. `parts` are to be merged.
+void finish_one(const GpuPassPtr& pass, const Parts& parts) {
   std::string error;
   std::optional<OnDevice> on_device;
   pass->to_merge = parts;
   try {
     on_device.emplace(pass->gpu->stream()->ordinal());
-    for (const auto& each : passes) {
-      if (each != pass) wait_for_sums(each);
-    }
-    dispatch(pass->kind().dtype, [&](auto types) {
-      using T = typename decltype(types)::Data;
-      std::visit([&](const auto& work) { launch_outputs<T>(work, pass.get()); }, pass->work);
-    });
+    auto next = pass->scratch.begin();
+    launch_outputs(pass.get(), {pass->gpu->stream(), [&](std::size_t doubles) {
+                                  GLUON_SYNCBN_ENFORCE(next != pass->scratch.end() &&
+                                                           (*next)->bytes() >= 8 * doubles,
+                                                       "outputs need more memory than is leased");
+                                  return static_cast<double*>((*next++)->data());
+                                }});
+    pass->scratch.clear();  // Later kernels of the stream may use it.
+    if (const Forward* forward = pass->forward()) *forward->saved = pass->saved;
   } catch (const std::exception& caught) {
     error = caught.what();
   }
   complete_when_done(pass, error);
+}
+
+/// The same for all devices of a round.
+void finish_all(const Passes& passes, const Parts& parts) {
+  // The lock gives all GPUs one order of rounds, so shared running statistics stay equal.
+  const auto lock = lock_running_statistics(passes.front()->direction());
+  for (const auto& pass : passes) {
+    on_gpu(pass)->gpu->post([pass, parts] { finish_one(on_gpu(pass), parts); });
+  }
+}
+
+/// Calls `then` when the sums of all passes are done, or have failed.
+void when_summed(const Passes& passes, Done then) {
+  struct Sums {
+    std::mutex mutex;
+    std::size_t missing;
+    std::string error;
+    Done then;
+  };
+  const auto sums = std::make_shared<Sums>();
+  sums->missing = passes.size();
+  sums->then = std::move(then);
+  const auto count_down = [sums](const std::string& error) {
+    {
+      const std::lock_guard<std::mutex> lock(sums->mutex);
+      if (sums->error.empty()) sums->error = error;
+      if (--sums->missing > 0) return;
+    }
+    sums->then(sums->error);
+  };
+  for (const auto& pass : passes) {
+    on_gpu(pass)->gpu->when_reached(on_gpu(pass)->summed, count_down,
+                                    Watchdog::instance().timeout());
+  }
 }
 
 class CudaBackend : public Backend {
@@ -247,17 +332,24 @@ class CudaBackend : public Backend {
     pass->backend = this;
     pass->gpu = &Gpu::of(device);
     const Forward* const forward = pass->forward();
-    // With use_global_stats, a backward pass may follow inference.
-    if (forward && (!forward->is_inference || pass->gpu->has_peers())) load(*forward, pass->gpu);
+    if (forward) load_kernels(*forward, pass->gpu);
     const OnDevice on_device(pass->gpu->stream()->ordinal());
     const ArrayKind& kind = pass->kind();
-    // Before devices meet, so that all devices fail if one has no memory left.
     if (forward) pass->saved = new_saved(pass->gpu, kind);
+    if (!forward && pass->backward()->inplace) {
+      pass->check = pass->gpu->host_memory(3);
+      *first_not_invertible(*pass) = kNone;
+    }
+    lease_scratch(pass.get());
     if (forward && forward->is_inference) return pass;
     pass->statistics = pinned(pass->gpu, kind.layout.count(), kind.layout.channels);
     pass->summed = pass->gpu->event();
     try {
-      launch_sums(*pass);
+      // Later kernels of the stream may use this memory.
+      std::vector<Pool<Memory>::Lease> scratch;
+      launch_sums(*pass, {pass->gpu->stream(), [&](std::size_t doubles) {
+                            return lease(pass->gpu, doubles, &scratch);
+                          }});
       pass->summed->record(pass->gpu->stream());
     } catch (const std::exception&) {
       wait_for_all(pass->gpu);
@@ -267,39 +359,28 @@ class CudaBackend : public Backend {
   }
 
   void sum(const Passes& passes, Done then) const override {
-    on_gpu(passes.front())->gpu->post([passes, then = std::move(then)] {
-      std::string error;
-      try {
-        for (const auto& pass : passes) wait_for_sums(pass);
-      } catch (const std::exception& caught) {
-        error = caught.what();
-      }
-      then(error);
-    });
+    GpuPass& first = *on_gpu(passes.front());
+    try {
+      first.merged = pinned(first.gpu, 0, first.kind().layout.channels);
+    } catch (const std::exception& error) {
+      return then(error.what());
+    }
+    when_summed(passes, std::move(then));
   }
 
   void finish(const Passes& passes, const std::optional<PartialStatistics>& merged,
               const std::string& error) const override {
-    std::vector<PartialStatistics> parts;
-    std::string found = error;
-    try {
-      // All copies come before the first post: a pass that is done lets go of its statistics.
-      if (error.empty() && !merged) parts = parts_of(passes);
-      if (error.empty() && merged) parts = {in_pinned_memory(*merged, on_gpu(passes.front())->gpu)};
-    } catch (const std::exception& caught) {
-      found = caught.what();
+    if (!error.empty()) return fail_all(passes, error);
+    if (merged) {
+      PartialStatistics& all = on_gpu(passes.front())->merged;
+      all.count = merged->count;
+      std::copy_n(merged->numbers.get(), 2 * merged->channels, all.numbers.get());
+      return finish_all(passes, one_part(all));
     }
-    if (!found.empty()) {
-      for (const auto& pass : passes) complete_when_done(on_gpu(pass), found);
-      return;
-    }
-    const Passes awaited = merged ? Passes() : passes;
-    if (passes.size() == 1) return finish_one(on_gpu(passes.front()), awaited, parts);
-    // The lock gives all GPUs one order of rounds, so shared running statistics stay equal.
-    const auto lock = lock_running_statistics(passes.front()->direction());
-    for (const auto& pass : passes) {
-      on_gpu(pass)->gpu->post([pass, awaited, parts] { finish_one(on_gpu(pass), awaited, parts); });
-    }
+    if (passes.size() == 1) return finish_one(on_gpu(passes.front()), all_parts(passes));
+    when_summed(passes, [passes](const std::string& found) {
+      found.empty() ? finish_all(passes, all_parts(passes)) : fail_all(passes, found);
+    });
   }
 
   void fill_with_nan(int device, void* array, std::size_t bytes) const override {
@@ -309,18 +390,6 @@ class CudaBackend : public Backend {
   }
 
  private:
-  static void load(const Forward& work, Gpu* gpu) {
-    load_kernels({work.kind.dtype, work.kind.layout, work.activation.type, work.shortcut != nullptr,
-                  work.inplace, work.running.num_batches != nullptr, gpu->has_peers()},
-                 gpu->stream()->ordinal());
-  }
-
-  static PartialStatistics in_pinned_memory(const PartialStatistics& merged, Gpu* gpu) {
-    const auto copy = pinned(gpu, merged.count, merged.channels);
-    std::copy_n(merged.numbers.get(), 2 * merged.channels, copy.numbers.get());
-    return copy;
-  }
-
   /// Some kernels of a pass that fails may use its arrays.
   static void wait_for_all(Gpu* gpu) {
     try {

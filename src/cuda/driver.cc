@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+
 #include "common/error.h"
 
 namespace gluon_syncbn::cuda {
@@ -26,11 +28,11 @@ Driver open_driver() {
   return driver;
 }
 
-/// Whether somebody had loaded the driver before the first call. MXNet for CUDA is linked with it.
+/// Whether the process has loaded the driver. MXNet for CUDA is linked with it.
 bool is_loaded() {
-  static const bool is_loaded =
-      dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD) && driver().missing.empty();
-  return is_loaded;
+  static std::atomic<bool> is_known{false};
+  if (!is_known) is_known = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD) && driver().missing.empty();
+  return is_known;
 }
 
 }  // namespace

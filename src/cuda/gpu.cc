@@ -3,17 +3,17 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdlib>
+#include <atomic>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "common/error.h"
 #include "common/per_process.h"
-#include "common/watchdog.h"
+#include "common/processors.h"
+#include "cuda/driver.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -27,25 +27,12 @@ struct Gpus {
   std::map<int, OfContext> of_contexts;
 };
 
-using Clock = std::chrono::steady_clock;
-// A thread that sleeps takes longer to wake than many kernels take to end.
-constexpr std::chrono::microseconds kWithoutSleep{100};
-
-/// Lets a part of a wait since `begin` pass. The calls that end the wait take locks, of the driver
-/// too, which the threads that launch kernels need meanwhile.
-void pause(Clock::time_point begin) {
-  const auto now = Clock::now();
-  if (now - begin > kWithoutSleep) {
-    constexpr Clock::duration kLongest = std::chrono::milliseconds(1);
-    return std::this_thread::sleep_for(std::min((now - begin) / 32, kLongest));
-  }
-  while (Clock::now() < now + std::chrono::microseconds(3)) std::this_thread::yield();
-}
+std::atomic<bool> are_shared{false};
+std::atomic<int> contexts{0};
 
 int ordinal_of(int index) {
   const int count = device_count();
-  const bool shared = std::getenv("GLUON_SYNCBN_SHARE_GPUS") != nullptr;
-  if (count == 0 || index < 0 || (index >= count && !shared)) {
+  if (count == 0 || index < 0 || (index >= count && !are_shared)) {
     throw Error("there is no gpu(" + std::to_string(index) +
                 "); GPUs that CUDA finds: " + describe_devices());
   }
@@ -54,15 +41,7 @@ int ordinal_of(int index) {
 
 }  // namespace
 
-bool wait_until_reached(const Event& event, double limit) {
-  const auto begin = Clock::now();
-  while (!event.is_reached()) {
-    const std::chrono::duration<double> waited = Clock::now() - begin;
-    if (limit > 0 && waited.count() > limit) return false;
-    pause(begin);
-  }
-  return true;
-}
+void Gpu::share(bool share) { are_shared = share; }
 
 Gpu& Gpu::of(int index) {
   Gpus& gpus = PerProcess<Gpus>::instance();
@@ -76,17 +55,14 @@ Gpu& Gpu::of(int index) {
 }
 
 Gpu::Gpu(int index, int ordinal)
-    : index_(index),
-      ordinal_(ordinal),
-      has_peers_(device_count() > 1),
-      stream_(ordinal),
-      memories_(index, &stream_) {
+    : index_(index), ordinal_(ordinal), stream_(ordinal), memories_(index, &stream_) {
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
     throw Error("the thread that waits for gpu(" + std::to_string(index) +
                 ") could not be started: " + error.what());
   }
+  ++contexts;
 }
 
 Gpu::~Gpu() {
@@ -96,19 +72,11 @@ Gpu::~Gpu() {
   }
   wake_.notify_one();
   thread_.join();
+  --contexts;
 }
 
 std::shared_ptr<Event> Gpu::event() {
   return events_.take([this] { return std::make_unique<Event>(ordinal_); });
-}
-
-void Gpu::wait_for(const Event& event) const {
-  const double limit = Watchdog::instance().timeout();
-  if (wait_until_reached(event, limit)) return;
-  std::ostringstream text;
-  text << "gpu(" << index_ << ") has not finished its sums in " << limit
-       << " s: a kernel before them does not end, or the GPU is lost";
-  throw Error(text.str());
 }
 
 void Gpu::post(std::function<void()> task) {
@@ -119,27 +87,27 @@ void Gpu::post(std::function<void()> task) {
   wake_.notify_one();
 }
 
+void Gpu::when_reached(const std::shared_ptr<Event>& event, Done done, double limit) {
+  post([this, wait = Wait{event, std::move(done), limit, Clock::now()}]() mutable {
+    waits_.push_back(std::move(wait));
+  });
+}
+
 void Gpu::when_done(Done done) {
-  std::shared_ptr<Event> event;
   try {
-    event = this->event();
+    const std::shared_ptr<Event> event = this->event();
     event->record(&stream_);
+    return when_reached(event, std::move(done));
   } catch (const std::exception&) {
-    // The thread then waits for the whole stream: kernels may use memory that `done` gives back.
-    event = nullptr;
+    // Kernels may use memory that `done` gives back.
   }
-  post([this, event = std::move(event), done = std::move(done)]() mutable {
+  post([this, done = std::move(done)] {
     std::string error;
     try {
-      if (event) {
-        wait_until_reached(*event);
-      } else {
-        stream_.synchronize();
-      }
+      stream_.synchronize();
     } catch (const std::exception& caught) {
       error = caught.what();
     }
-    event.reset();
     done(error);
   });
 }
@@ -148,36 +116,89 @@ void Gpu::run() {
   // Linux lets a thread sleep for up to 50 microseconds longer than it asks for, unless told
   // otherwise.
   prctl(PR_SET_TIMERSLACK, 1000UL);
-  const auto select = [this](std::optional<OnDevice>* on_device) {
-    try {
-      on_device->emplace(ordinal_);
-    } catch (const std::exception&) {
-      // The task calls CUDA, gets the same error and reports it.
-    }
-  };
-  std::optional<OnDevice> always;  // so that `on_device` below has nothing to change as a rule
-  select(&always);
-  for (;;) {
-    std::function<void()> task;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      const auto begin = Clock::now();
-      const auto may_go_on = [this] { return ends_ || !tasks_.empty(); };
-      while (!may_go_on() && Clock::now() - begin < kWithoutSleep) {
-        lock.unlock();
-        pause(begin);
-        lock.lock();
-      }
-      wake_.wait(lock, may_go_on);
-      if (tasks_.empty()) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
-    // The previous task may have completed a call of MXNet, which may select another GPU.
-    std::optional<OnDevice> on_device;
-    select(&on_device);
-    task();
+  std::optional<OnDevice> on_device;
+  try {
+    on_device.emplace(ordinal_);
+  } catch (const std::exception&) {
+    // Calls of CUDA get the same error.
   }
+  auto idle_since = Clock::now();
+  for (;;) {
+    if (run_task() || end_wait()) {
+      idle_since = Clock::now();
+    } else if (!pause(idle_since)) {
+      return;
+    }
+  }
+}
+
+/// Returns false if there is no task.
+bool Gpu::run_task() {
+  std::function<void()> task;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (tasks_.empty()) return false;
+    task = std::move(tasks_.front());
+    tasks_.pop_front();
+  }
+  const KeepsContext keeps_context;  // MXNet, which a task may call, may select another GPU.
+  task();
+  return true;
+}
+
+/// Returns false if no wait is over.
+bool Gpu::end_wait() {
+  if (waits_.empty()) return false;
+  auto over = waits_.begin();
+  std::string error;
+  try {
+    if (!over->event->is_reached()) {
+      over = std::find_if(over, waits_.end(), [now = Clock::now()](const Wait& wait) {
+        const std::chrono::duration<double> waited = now - wait.begin;
+        return wait.limit > 0 && waited.count() > wait.limit;
+      });
+      if (over == waits_.end()) return false;
+      std::ostringstream text;
+      text << "gpu(" << index_ << ") has not finished its sums in " << over->limit
+           << " s: a kernel before them does not end, or the GPU is lost";
+      error = text.str();
+    }
+  } catch (const std::exception& caught) {
+    error = caught.what();
+  }
+  const Done done = std::move(over->done);
+  waits_.erase(over);
+  const KeepsContext keeps_context;
+  done(error);
+  return true;
+}
+
+/// Lets a short time pass, or less if a task comes. Returns false at the end of the context.
+bool Gpu::pause(Clock::time_point idle_since) {
+  using std::chrono::microseconds;
+  // A thread that sleeps takes longer to wake than many kernels take to end. But a thread that does
+  // not sleep takes the processor of another one.
+  static const double available = processors();
+  const bool may_spin = contexts <= available;
+  const auto now = Clock::now();
+  const auto idle = now - idle_since;
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto may_go_on = [this] { return ends_ || !tasks_.empty(); };
+  if (may_spin && idle < microseconds(100)) {
+    // A query of an event takes a lock of the driver, which launches need.
+    while (!may_go_on() && Clock::now() < now + microseconds(3)) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+  } else if (waits_.empty()) {
+    wake_.wait(lock, may_go_on);
+  } else {
+    wake_.wait_for(lock,
+                   std::clamp<Clock::duration>(idle / 32, microseconds(3), microseconds(1000)),
+                   may_go_on);
+  }
+  return !ends_ || !tasks_.empty() || !waits_.empty();
 }
 
 }  // namespace gluon_syncbn::cuda

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -14,20 +15,16 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Blocks the calling thread until the work before `event` is done, or for `limit` seconds (0: no
-/// limit). Returns whether it is done. The thread sleeps only if the work takes long. Throws the
-/// error of that work.
-bool wait_until_reached(const Event& event, double limit = 0);
-
 /// The stream, the memory and the thread of this library on one GPU context.
 class Gpu {
  public:
   using Done = std::function<void(const std::string& error)>;
 
   /// Returns the object of the context gpu(index), which lives as long as the process. Throws Error
-  /// if the machine has no such GPU. For tests, contexts share GPUs if the environment has
-  /// GLUON_SYNCBN_SHARE_GPUS.
+  /// if the machine has no such GPU.
   static Gpu& of(int index);
+  /// For tests: whether contexts that the machine has not share its GPUs.
+  static void share(bool share);
 
   Gpu(int index, int ordinal);
   ~Gpu();
@@ -35,8 +32,6 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   Stream* stream() { return &stream_; }
-  /// Whether the machine has other GPUs, and so perhaps NCCL.
-  bool has_peers() const { return has_peers_; }
 
   /// Leases memory for at least `doubles` numbers. A lease may end while work on the stream still
   /// uses the memory, because only later work of this stream leases it again.
@@ -52,26 +47,38 @@ class Gpu {
 
   std::shared_ptr<Event> event();
 
-  /// Blocks the calling thread until the work of this GPU before `event` is done. Throws the error
-  /// of that work, or Error after the timeout of devices.
-  void wait_for(const Event& event) const;
+  // The context's thread calls everything below. It calls each function once, and in every case. No
+  // call waits for another thread.
 
-  /// Queues `task`, which must not throw. The context's thread runs tasks in the order of calls.
+  /// Calls `task`. Tasks begin in the order of calls.
   void post(std::function<void()> task);
-  /// Calls `done` on the same thread after all work that is on the stream now, with the error of
-  /// that work. Does not throw, and calls `done` in every case.
+  /// Calls `done` after the work before `event`, which this GPU has recorded. It gets the error of
+  /// that work, or an error if the work takes more than `limit` seconds (0: no limit).
+  void when_reached(const std::shared_ptr<Event>& event, Done done, double limit = 0);
+  /// Calls `done` after all work that is on the stream now, with the error of that work.
   void when_done(Done done);
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct Wait {
+    std::shared_ptr<Event> event;
+    Done done;
+    double limit;
+    Clock::time_point begin;
+  };
+
   void run();
+  bool run_task();
+  bool end_wait();
+  bool pause(Clock::time_point idle_since);
 
   const int index_;
   const int ordinal_;
-  const bool has_peers_;
   Stream stream_;
   Memories memories_;
   Pool<Event> events_;
-  std::mutex mutex_;  // guards the next two members
+  std::deque<Wait> waits_;  // in the order of the stream; of the context's thread alone
+  std::mutex mutex_;        // guards the next two members
   bool ends_ = false;
   std::deque<std::function<void()>> tasks_;
   std::condition_variable wake_;

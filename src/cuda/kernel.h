@@ -2,7 +2,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -45,10 +47,27 @@ class Kernel {
   std::map<std::string, std::string> codes_;  // by architecture
 };
 
-/// Launches `body` in `blocks` blocks on `stream`.
-template <class Body>
-void launch(const Body& body, std::int64_t blocks, Stream* stream) {
-  Kernel::of<Body>().launch(&body, blocks, Body::kBlockThreads, stream);
-}
+/// Puts kernels on a stream. A rehearsal launches nothing: it takes the same scratch memory, and
+/// loads the kernels, those for other layouts too.
+struct Launcher {
+  Stream* stream;
+  /// Gives memory of the GPU to kernels that are launched before the next call.
+  std::function<double*(std::size_t doubles)> scratch;
+  bool is_rehearsal = false;
+
+  template <class Body>
+  void launch(const Body& body, std::int64_t blocks) const {
+    if (is_rehearsal) return load<Body>();
+    Kernel::of<Body>().launch(&body, blocks, Body::kBlockThreads, stream);
+  }
+  template <class Body>
+  void launch(const Body& body) const {
+    launch(body, body.blocks());
+  }
+  template <class... Bodies>
+  void load() const {
+    (Kernel::of<Bodies>().load(stream->ordinal()), ...);
+  }
+};
 
 }  // namespace gluon_syncbn::cuda

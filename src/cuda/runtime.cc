@@ -131,12 +131,7 @@ void Event::record(Stream* stream) {
   check(driver().record(event_, stream->handle()), "cuEventRecord", ordinal_);
 }
 bool Event::is_reached() const {
-  int status = driver().query(event_);
-  if (status != kSuccess && status != kNotReady && current_context() != context_of(ordinal_)) {
-    // It may be an error of the selected GPU.
-    const OnDevice on_device(ordinal_);
-    status = driver().query(event_);
-  }
+  const int status = driver().query(event_);
   if (status == kNotReady) return false;
   check(status, "earlier work", ordinal_);
   return true;

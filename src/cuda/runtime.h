@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,7 +31,7 @@ int compute_capability(int ordinal);
 std::string describe_devices();
 
 /// Selects a GPU for the calling thread. The functions below do so themselves, except
-/// Event::is_reached(); a scope around several of them does it once. The destructor restores the
+/// Event::is_reached(). A scope around several of them does it once. The destructor restores the
 /// former selection, even none, and makes no context on another GPU.
 class OnDevice {
  public:
@@ -58,7 +57,7 @@ class Event {
 
   void record(Stream* stream);
   /// Whether the work before the point is done. Throws the error of that work. To be called on a
-  /// thread that has selected any GPU.
+  /// thread that has selected the GPU.
   bool is_reached() const;
 
  private:
@@ -124,8 +123,5 @@ class Memory {
   const std::shared_ptr<void> lent_;
   void* data_ = nullptr;
 };
-
-/// Gives scratch memory of the GPU to the kernels that the caller launches next.
-using Scratch = std::function<double*(std::size_t doubles)>;
 
 }  // namespace gluon_syncbn::cuda

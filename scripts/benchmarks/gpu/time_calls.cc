@@ -76,8 +76,8 @@ class Merge {
         reinterpret_cast<cuda::StoredAffine<float>*>(merge_.inv_std + kChannels);
   }
   void launch(cuda::Stream* stream) const {
-    cuda::normalize<float>(nullptr, {1, kChannels, 1}, merge_, WriteMode::kAssign, nullptr, {},
-                           stream);
+    cuda::normalize<float>(nullptr, {1, kChannels, 1}, merge_, WriteMode::kAssign, nullptr,
+                           {stream, {}});
   }
 
  private:
@@ -113,7 +113,9 @@ class Rig {
     on_gpu_.launch(&own_);
     add_end(table, "from the peers' end to the end of a merge: waits of the stream", end_of_peers_);
     peer_work();
-    for (const cuda::Event& each : peers_) cuda::wait_until_reached(each);
+    for (const cuda::Event& each : peers_) {
+      while (!each.is_reached()) std::this_thread::yield();
+    }
     on_gpu_.launch(&own_);
     add_end(table, "the same: waits of the host", end_of_peers_);
   }
@@ -166,7 +168,7 @@ void time_wakes(Table* table) {
 }
 
 void run(bool small) {
-  setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1);
+  cuda::Gpu::share(true);
   Table table;
   Rig rig(small);
   for (int i = 0; i < (small ? 2 : 200); ++i) {

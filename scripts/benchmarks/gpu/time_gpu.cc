@@ -217,6 +217,7 @@ class Stopwatch {
   bool is_exact() const { return is_exact_; }
 
  private:
+  const cuda::OnDevice on_device_{0};
   const std::size_t bytes_;
   const int most_copies_;
   int copies_ = 1;
@@ -343,7 +344,7 @@ void run_once(DType dtype) {
 
 void run(bool small) {
   setenv("CUDA_VISIBLE_DEVICES", "0", 0);
-  setenv("GLUON_SYNCBN_SHARE_GPUS", "1", 1);
+  cuda::Gpu::share(true);
   std::printf("%s\n", cuda::describe_devices().c_str());
   time_rounds({2, 64, 8}, {1, 2, 4, 8}, small ? 3 : 2000);
   time_rounds({2, 2048, 8}, {small ? 2u : 8u}, small ? 3 : 500);

@@ -5,30 +5,12 @@
 
 #include "common/dtype.h"
 #include "common/layout.h"
+#include "cuda/kernel.h"
 #include "cuda/kernels/merge_devices.h"
-#include "cuda/runtime.h"
 #include "norm/activation.h"
 #include "norm/per_channel.h"
 
 namespace gluon_syncbn::cuda {
-
-/// The properties of a layer and its data that determine the kernels of a training step.
-struct LayerKind {
-  DType dtype = DType::kFloat32;
-  Layout layout;
-  ActType act_type = ActType::kNone;
-  bool has_shortcut = false;
-  bool inplace = false;
-  bool counts_batches = false;
-  bool any_layout = false;  ///< later steps may have other layouts
-};
-
-/// Compiles the kernels of a step, forward and backward, and loads them to a GPU. Returns at once
-/// if they are there.
-///
-/// To be called before the step. A load can wait for kernels of NCCL, which wait for launches of
-/// other GPUs. So no GPU may wait for this one meanwhile.
-void load_kernels(const LayerKind& kind, int ordinal);
 
 /// The activation and the shortcut after the normalization z: y = act(z), or act(z + shortcut).
 template <class T>
@@ -54,24 +36,23 @@ struct DzInputs {
 // The four phases of batch normalization on one GPU, for T in float, double and Half. Arrays lie in
 // memory of the GPU, and a kernel reads them once. As on the CPU (cpu/kernels.h), the order of sums
 // depends on the layout. It also depends on the place of an array within 16 bytes. Kernels get
-// copies of arrays that do not lie alike within 16 bytes.
+// copies of arrays that do not lie alike within 16 bytes. In a rehearsal (Launcher), arguments say
+// only which arrays there are, and how they lie.
 
 /// Computes mean and M2 of every channel into `message`.
 template <class T>
-void moments(const T* x, const Layout& layout, const Scratch& scratch, const Message& message,
-             Stream* stream);
+void moments(const T* x, const Layout& layout, const Message& message, const Launcher& launcher);
 
 /// Merges the messages of `merge`, and then computes `y` if it is not null.
 template <class T>
 void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& merge,
-               WriteMode write, T* y, const Scratch& scratch, Stream* stream,
-               const Activated<T>& activated = {});
+               WriteMode write, T* y, const Launcher& launcher, const Activated<T>& activated = {});
 
 /// Computes the sums of dz and of dz * (x - mean) of every channel into `message`. In place it
 /// does not read `x`.
 template <class T>
 void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   const Scratch& scratch, const Message& message, Stream* stream,
+                   const Message& message, const Launcher& launcher,
                    const DzInputs<T>& dz_inputs = {});
 
 /// Merges the messages of `merge`, and then computes `dx` and `dshortcut` if they are not null.
@@ -79,7 +60,7 @@ void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* 
 template <class T>
 void input_gradient(const T* dy, const T* x, const Layout& layout,
                     const BackwardMerge<Real<T>>& merge, WriteMode write, T* dx,
-                    const Scratch& scratch, Stream* stream, const DzInputs<T>& dz_inputs = {},
+                    const Launcher& launcher, const DzInputs<T>& dz_inputs = {},
                     WriteMode write_shortcut = WriteMode::kAssign, T* dshortcut = nullptr);
 
 }  // namespace gluon_syncbn::cuda

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "control.h"
 #include "driver/call.h"
 #include "event.h"
 
@@ -39,7 +40,10 @@ cudaError_t cuEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return in_context("cuEventRecord", [=] { return fake_cuda::record_event(event, stream); });
 }
 cudaError_t cuEventQuery(cudaEvent_t event) {
-  return in_context("cuEventQuery", [=] { return fake_cuda::query_event(event); });
+  return in_context("cuEventQuery", [=] {
+    if (event->device != thread_context()) fake_cuda::count("cuEventQuery of another GPU", -1);
+    return fake_cuda::query_event(event);
+  });
 }
 cudaError_t cuStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return in_context("cuStreamWaitEvent", [=] { return fake_cuda::wait_for_event(stream, event); });

@@ -21,14 +21,14 @@
 
 namespace gluon_syncbn::tests {
 
-/// Memory that lives as long as copies of the function.
-inline cuda::Scratch scratch_of(cuda::Stream* stream) {
+/// The memory lives as long as copies of the launcher.
+inline cuda::Launcher launcher_of(cuda::Stream* stream) {
   const auto rooms = std::make_shared<std::vector<std::unique_ptr<cuda::Memory>>>();
-  return [stream, rooms](std::size_t doubles) {
-    rooms->push_back(std::make_unique<cuda::Memory>(cuda::Memory::Place::kDevice, stream->ordinal(),
-                                                    doubles * sizeof(double)));
-    return static_cast<double*>(rooms->back()->data());
-  };
+  return {stream, [stream, rooms](std::size_t doubles) {
+            rooms->push_back(std::make_unique<cuda::Memory>(
+                cuda::Memory::Place::kDevice, stream->ordinal(), doubles * sizeof(double)));
+            return static_cast<double*>(rooms->back()->data());
+          }};
 }
 
 /// Some arrays do not begin at a multiple of 16 bytes.
@@ -52,7 +52,7 @@ class GpuPhases {
         // Some arrays lie alike within 16 bytes, others do not.
         other_offset_(number % 5 == 1 ? 1 : offset_),
         stream_(stream),
-        scratch_(scratch_of(stream)),
+        launcher_(launcher_of(stream)),
         moments_(stream, message_of(given.means, given.m2)),
         statistics_(stream, std::vector<double>(2 * given.channels(), -1)),
         gamma_(stream, given.gamma),
@@ -71,15 +71,15 @@ class GpuPhases {
   void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) {
     const Array<T> input(stream_, given_.x.elements, offset_), output(stream_, *y, offset_);
     const Array<T> shortcut(stream_, given_.y.elements, other_offset_);
-    cuda::normalize(input.data(), given_.layout, forward_merge(), write, output.data(), scratch_,
-                    stream_, {given_.activation, adds_shortcut ? shortcut.data() : nullptr});
+    cuda::normalize(input.data(), given_.layout, forward_merge(), write, output.data(), launcher_,
+                    {given_.activation, adds_shortcut ? shortcut.data() : nullptr});
     *y = output.values();
   }
   std::vector<double> gradient_sums() {
     const Array<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
     on_gpu([&](const T* dy, const T* x, const cuda::DzInputs<T>& dz_inputs) {
-      cuda::gradient_sums(dy, x, given_.layout, mean_.data(), scratch_,
-                          {found.data(), given_.layout.channels}, stream_, dz_inputs);
+      cuda::gradient_sums(dy, x, given_.layout, mean_.data(),
+                          {found.data(), given_.layout.channels}, launcher_, dz_inputs);
     });
     return found.values();
   }
@@ -97,8 +97,8 @@ class GpuPhases {
   void gradients(WriteMode write, T* dx, WriteMode write_shortcut = WriteMode::kAssign,
                  T* dshortcut = nullptr) {
     on_gpu([&](const T* dy, const T* x, const cuda::DzInputs<T>& dz_inputs) {
-      cuda::input_gradient(dy, x, given_.layout, backward_merge(), write, dx, scratch_, stream_,
-                           dz_inputs, write_shortcut, dshortcut);
+      cuda::input_gradient(dy, x, given_.layout, backward_merge(), write, dx, launcher_, dz_inputs,
+                           write_shortcut, dshortcut);
     });
   }
 
@@ -167,7 +167,7 @@ class GpuPhases {
   const LayerCase<T>& given_;
   const std::size_t offset_, other_offset_;
   cuda::Stream* const stream_;
-  const cuda::Scratch scratch_;
+  const cuda::Launcher launcher_;
   const Array<double> moments_, statistics_;
   const Array<R> gamma_, beta_, averages_;
   const Array<cuda::StoredAffine<R>> normalizations_;
@@ -201,12 +201,11 @@ class GpuKernels {
     return some;
   }
   std::vector<double> moments(const Data<T>& x, std::uint32_t number) {
-    const cuda::Scratch scratch = scratch_of(&stream_);
+    const cuda::Launcher launcher = launcher_of(&stream_);
     const Array<T> on_device(&stream_, x.elements, offset_of(number));
     const auto channels = static_cast<std::size_t>(x.layout.channels);
     const Array<double> message(&stream_, std::vector<double>(2 * channels, -1));
-    cuda::moments(on_device.data(), x.layout, scratch, {message.data(), x.layout.channels},
-                  &stream_);
+    cuda::moments(on_device.data(), x.layout, {message.data(), x.layout.channels}, launcher);
     return message.values();
   }
   GpuPhases<T> phases(const LayerCase<T>& given, std::uint32_t number = 1) {

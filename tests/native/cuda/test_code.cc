@@ -190,57 +190,34 @@ TEST_CASE("cuda code: a driver that is too old for the code of NVRTC is named") 
   CHECK(contains(error, ": install a newer driver, or an MXNet with an earlier NVRTC"));
 }
 
-TEST_CASE("cuda code: a device without elements loads the kernels of its merges") {
+TEST_CASE("cuda code: the first forward loads the kernels of all later steps") {
   const ShareGpus share;
   const Setting devices("DEVICES", 64);
-  LayerOf<float> layer({{"gpu", 2}}, {Layout{0, 3, 49}, Layout{2, 3, 49}}, kIndex + next_gpu);
-  next_gpu += 2;
-  CHECK(layer.step() == no_errors(4));
-}
-
-TEST_CASE_TEMPLATE("cuda code: forward loads the kernels of backward", T, float, double, Half) {
-  const ShareGpus share;
-  const Setting devices("DEVICES", 64);
-  // Several blocks, in both tilings.
-  const Layout layouts[] = {{2, 3, 5000}, {3000, 8, 1}};
-  for (const std::size_t at : {0, 1}) {
-    const Layout& layout = layouts[at];
-    const Layout& other_layout = layouts[1 - at];
-    for (const ActType type : {ActType::kNone, ActType::kElu}) {
-      for (const bool shortcut : {false, true}) {
-        for (const bool in_place : {false, true}) {
-          if (in_place && shortcut) continue;
-          // Each on a GPU of its own, to which nothing is loaded yet.
-          REQUIRE(next_gpu < 64);
-          LayerOf<T> layer({{"gpu", 1}}, {layout}, kIndex + next_gpu++);
-          const auto set = [&](Shard<T>* shard) {
-            shard->activation = {type, 1};
-            shard->adds_shortcut = shortcut;
-            shard->in_place = in_place;
-            shard->momentum = std::nullopt;
-          };
-          layer.for_each(set);
-          CAPTURE(static_cast<int>(type));
-          CAPTURE(shortcut);
-          CAPTURE(in_place);
-          Finishes forward;
-          const long before = loads();
-          const auto round = layer.join(0);
-          auto pass = layer.shards[0]->forward_pass(forward.one());
-          const long loaded = loads();
-          CHECK(loaded >= before + 7);
-          round.arrive(layer.shards[0]->device, pass);
-          CHECK(forward.wait(1) == no_errors(1));
-          Finishes backward;
-          layer.backward(0, round, &backward);
-          CHECK(backward.wait(1) == no_errors(1));
-          // Nor does a step with another layout.
-          LayerOf<T> other({{"gpu", 1}}, {other_layout}, layer.shards[0]->device.index);
-          other.for_each(set);
-          CHECK(other.step() == no_errors(2));
-          CHECK(loads() == loaded);
-        }
-      }
+  for (const ActType type : {ActType::kNone, ActType::kElu}) {
+    for (const auto& [shortcut, in_place] :
+         {std::pair(false, false), {true, false}, {false, true}}) {
+      CAPTURE(static_cast<int>(type));
+      CAPTURE(shortcut);
+      CAPTURE(in_place);
+      const int index = kIndex + next_gpu++;  // to which nothing is loaded yet
+      REQUIRE(next_gpu <= 64);
+      const auto step = [&, adds = shortcut, in = in_place](const Layout& layout) {
+        Layer layer({{"gpu", 1}}, {layout}, index);
+        layer.for_each([&](auto* shard) {
+          shard->activation = {type, 1};
+          shard->adds_shortcut = adds;
+          shard->in_place = in;
+          shard->momentum = std::nullopt;
+        });
+        CHECK(layer.step() == no_errors(2));
+      };
+      const long before = loads();
+      step({0, 8, 1});
+      const long loaded = loads();
+      CHECK(loaded >= before + 13);
+      // Several blocks, in both tilings.
+      for (const Layout& layout : {Layout{2, 3, 5000}, Layout{3000, 8, 1}}) step(layout);
+      CHECK(loads() == loaded);
     }
   }
 }

@@ -40,8 +40,8 @@ TEST_CASE("cuda kernels: devices merge means whose squares no double can hold") 
     const Array<cuda::StoredAffine<double>> normalizations(
         kernels.stream(), std::vector<cuda::StoredAffine<double>>(2));
     merge.normalizations = normalizations.data();
-    cuda::normalize<double>(nullptr, {4, 2, 1}, merge, WriteMode::kAssign, nullptr, {},
-                            kernels.stream());
+    cuda::normalize<double>(nullptr, {4, 2, 1}, merge, WriteMode::kAssign, nullptr,
+                            launcher_of(kernels.stream()));
     const std::vector<double> found = statistics.values();
     CHECK(found[0] == -3e200);
     CHECK(found[1] == 5);

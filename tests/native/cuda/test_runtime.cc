@@ -85,12 +85,9 @@ void use(int index, int ordinal) {
   gpu.stream()->copy(on_host->data(), memory->data(), memory->bytes());
   event->record(gpu.stream());
   Finishes finishes;
+  gpu.when_reached(event, finishes.one());
   gpu.when_done(finishes.one());
-  CHECK(finishes.wait(1) == std::vector<std::string>{""});
-  {
-    const cuda::OnDevice on_device(ordinal);
-    gpu.wait_for(*event);
-  }
+  CHECK(finishes.wait(2) == no_errors(2));
   gpu.stream()->synchronize();
 }
 
@@ -280,7 +277,7 @@ TEST_CASE("cuda runtime: the first launch of a loaded kernel waits for no other 
   const long before = fakeCudaCount("cuLaunchKernel", -1) + 1;
   std::thread launches;
   const bool have_met = collective.run([&] {
-    launches = std::thread([&] { launch(body, body.blocks(), gpu.stream()); });
+    launches = std::thread([&] { cuda::Launcher{gpu.stream(), {}}.launch(body); });
     wait_for_call("cuLaunchKernel", before);
   });
   CHECK(have_met);
@@ -353,7 +350,9 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
       {"cuMemsetD8Async", [&] { stream.zero(memory.data(), 64); }},
       {"cuMemcpyAsync", [&] { stream.copy(memory.data(), memory.data(), 64); }},
       {"cuLaunchKernel",
-       [&] { launch(count_batch(static_cast<double*>(memory.data())), 1, &stream); }},
+       [&] {
+         cuda::Launcher{&stream, {}}.launch(count_batch(static_cast<double*>(memory.data())));
+       }},
   };
   for (const auto& [name, call] : calls) {
     CAPTURE(name);
@@ -364,19 +363,6 @@ TEST_CASE("cuda runtime: what fails is the error of its call, and of no later on
     CHECK(fakeCudaClearFaults() == 1);
     CHECK_NOTHROW(call());
   }
-}
-
-TEST_CASE("cuda runtime: an error of the selected GPU is not that of an event on another one") {
-  const FreshGpus fresh;
-  cuda::Stream stream(kGpu);
-  cuda::Event event(kGpu);
-  event.record(&stream);
-  stream.synchronize();
-  const cuda::Stream other(kOther);
-  const cuda::OnDevice on_other(kOther);
-  const Faults broken("cuEventQuery@" + std::to_string(kOther) + "=719");
-  CHECK(event.is_reached());
-  CHECK(event.is_reached());
 }
 
 TEST_CASE("cuda runtime: what cannot be released leaves no error") {

@@ -4,14 +4,15 @@
 #include <cstring>
 #include <new>
 
+#include "cuda/gpu.h"
 #include "cuda/runtime.h"
 
 namespace gluon_syncbn::fake_mxnet {
 namespace {
 
-/// Contexts share GPUs if there are fewer of these, as the library does with
-/// GLUON_SYNCBN_SHARE_GPUS.
+/// Contexts share GPUs if there are fewer of these, here and in the library.
 int gpu_of(const mxnet::Context& context) { return context.dev_id % cuda::device_count(); }
+const bool shares = (cuda::Gpu::share(true), true);
 
 std::shared_ptr<void> allocate(const mxnet::Context& context, std::size_t bytes) {
   if (context.dev_type == mxnet::kCPUContext) {

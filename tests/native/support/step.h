@@ -66,8 +66,11 @@ template <class T>
 struct Shard {
   using P = Real<T>;
 
-  Shard(const Device& device_in, const Layout& layout, std::uint32_t seed)
+  /// Output arrays begin `offset_in` elements after where memory is aligned.
+  Shard(const Device& device_in, const Layout& layout, std::uint32_t seed,
+        std::size_t offset_in = 0)
       : device(device_in),
+        offset(offset_in),
         is_gpu(device.type == "gpu"),
         backend(is_gpu ? cuda::backend_of(device.index, "layer") : cpu::backend()),
         stream(is_gpu
@@ -130,6 +133,7 @@ struct Shard {
   }
 
   const Device device;
+  const std::size_t offset;
   const bool is_gpu;
   const Backend& backend;
   const std::unique_ptr<cuda::Stream> stream;  // of the test; null on the CPU
@@ -144,7 +148,8 @@ struct Shard {
   const std::vector<P> averages = as<P>(parameters(x.layout, 2, 7));
   Array<T> x_array{stream.get(), x.elements}, dy_array{stream.get(), dy.elements},
       shortcut_array{stream.get(), shortcut.elements};
-  Array<T> y{stream.get(), before}, dx{stream.get(), before}, dshortcut{stream.get(), before};
+  Array<T> y{stream.get(), before, offset}, dx{stream.get(), before, offset},
+      dshortcut{stream.get(), before, offset};
   Array<P> gamma{stream.get(), gammas}, beta{stream.get(), betas};
   Array<P> gamma_gradient{stream.get(), betas}, beta_gradient{stream.get(), betas};
   Array<P> running_mean{stream.get(), averages}, running_variance{stream.get(), averages};
@@ -165,8 +170,11 @@ struct Shard {
 };
 
 /// The contexts of the tests may outnumber the GPUs.
-struct ShareGpus : ScopedVariable {
-  ShareGpus() : ScopedVariable("GLUON_SYNCBN_SHARE_GPUS", "1") {}
+struct ShareGpus {
+  ShareGpus() { cuda::Gpu::share(true); }
+  ~ShareGpus() { cuda::Gpu::share(false); }
+  ShareGpus(const ShareGpus&) = delete;
+  ShareGpus& operator=(const ShareGpus&) = delete;
 };
 
 /// The contexts of a process: cpu(i) or gpu(i).
