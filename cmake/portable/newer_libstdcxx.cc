@@ -19,9 +19,12 @@ extern char __libc_single_threaded;
 char __libc_single_threaded = 0;
 
 #if __GLIBC_PREREQ(2, 33)
-// Before, the header called __xstat.
+// Before, the header called __xstat and __fxstat.
 int stat(const char* path, struct stat* found) noexcept {
   return static_cast<int>(syscall(SYS_stat, path, found));
+}
+int fstat(int file, struct stat* found) noexcept {
+  return static_cast<int>(syscall(SYS_fstat, file, found));
 }
 #endif
 }
