@@ -139,6 +139,8 @@ use_nvrtc() {
       --dest "$binaries" nvidia-cuda-nvrtc-cu11==11.8.89 || return
   fi
   "$python" -m zipfile -e "$binaries"/*.whl "$work/nvrtc"
+  # The compiled kernels are of an NVRTC with this time. zipfile does not keep the time of the package.
+  find "$work/nvrtc" -type f -exec touch -d @0 {} +
   GLUON_SYNCBN_NVRTC="$(ls "$work"/nvrtc/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
   export GLUON_SYNCBN_NVRTC
 }

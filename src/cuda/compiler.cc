@@ -108,7 +108,7 @@ std::string architecture_for(int capability) {
 }
 
 std::string code_of(const KernelSource& kernel, const std::string& architecture) {
-  std::string key = nvrtc().version() + "\n" + architecture + "\n" + kernel.text();
+  std::string key = nvrtc().identity + "\n" + architecture + "\n" + kernel.text();
   for (const char* option : kOptions) key += std::string(option) + "\n";
   for (const auto& [name, header] : kernel_headers()) key += std::string(name) + "\n" + header;
   const CodeFile file(key);

@@ -1,6 +1,7 @@
 #include "cuda/nvrtc.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
@@ -50,8 +51,8 @@ Nvrtc open_nvrtc() {
   if (dladdr(reinterpret_cast<const void*>(nvrtc.get_version), &info)) nvrtc.path = info.dli_fname;
   nvrtc.get_version(&nvrtc.major, &nvrtc.minor);
   // Some NVRTCs look for this library, and not in their own folder.
-  const std::string folder = nvrtc.path.substr(0, nvrtc.path.rfind('/') + 1);
-  dlopen((folder + "libnvrtc-builtins.so." + nvrtc.version()).c_str(), RTLD_NOW | RTLD_GLOBAL);
+  dlopen(nvrtc.builtins().c_str(), RTLD_NOW | RTLD_GLOBAL);
+  nvrtc.identity = identity_of(nvrtc);  // now, because the path may be relative
   int number = 0;
   nvrtc.count_architectures(&number);
   nvrtc.architectures.resize(static_cast<std::size_t>(number));
@@ -64,6 +65,18 @@ Nvrtc open_nvrtc() {
 const Nvrtc& nvrtc() {
   static const auto& nvrtc = *new Nvrtc(open_nvrtc());
   return nvrtc;
+}
+
+std::string identity_of(const Nvrtc& nvrtc) {
+  std::string identity = nvrtc.version();
+  for (const std::string& path : {nvrtc.path, nvrtc.builtins()}) {
+    struct stat found{};
+    identity += "\n";
+    if (stat(path.c_str(), &found) == 0) {
+      identity += std::to_string(found.st_size) + " " + std::to_string(found.st_mtime);
+    }
+  }
+  return identity;
 }
 
 std::string describe_nvrtc() {

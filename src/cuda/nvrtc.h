@@ -37,14 +37,23 @@ struct Nvrtc {
   int major = 0;
   int minor = 0;
   std::string path;
+  std::string identity;            ///< see identity_of()
   std::vector<int> architectures;  ///< that it compiles for, such as 86
 
   std::string version() const { return std::to_string(major) + "." + std::to_string(minor); }
+  /// The path of the library that compile() needs.
+  std::string builtins() const {
+    return path.substr(0, path.rfind('/') + 1) + "libnvrtc-builtins.so." + version();
+  }
 };
 
 /// Opens NVRTC in the first call: the file that GLUON_SYNCBN_NVRTC names, or the NVRTC that is
 /// loaded, or one that the dynamic linker finds.
 const Nvrtc& nvrtc();
+
+/// What its code depends on: its version, and sizes and times of its two files, because a fix may
+/// keep the version. Not their build IDs, which NVIDIA's packages for CUDA 11 have overwritten.
+std::string identity_of(const Nvrtc& nvrtc);
 
 /// "11.8 (/path/of/libnvrtc.so.11.2)", or "none: " and the reason.
 std::string describe_nvrtc();

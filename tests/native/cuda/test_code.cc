@@ -22,6 +22,7 @@
 #include "cuda/kernel.h"
 #include "cuda/kernels/merge_devices.h"
 #include "cuda/kernels/thread_per_channel.h"
+#include "cuda/nvrtc.h"
 #include "support/captured_errors.h"
 #include "support/ranks.h"
 #include "support/step.h"
@@ -234,6 +235,36 @@ TEST_CASE("cuda code: what writers have left that died is removed") {
   CHECK_FALSE(files::exists(path + ".aB3xyZ"));
   CHECK(files::exists(path + ".100000"));
   CHECK(files::exists(path + ".100001"));
+}
+
+TEST_CASE("cuda code: another file of the same NVRTC is another NVRTC") {
+  const Folder folder;
+  cuda::Nvrtc nvrtc;
+  nvrtc.major = 12;
+  nvrtc.minor = 9;
+  nvrtc.path = folder.path() + "/libnvrtc.so.12";
+  const std::string builtins = folder.path() + "/libnvrtc-builtins.so.12.9";
+  std::set<std::string> identities;
+  const auto is_new = [&] { return identities.insert(cuda::identity_of(nvrtc)).second; };
+  CHECK(is_new());  // without files
+  for (const std::string& path : {nvrtc.path, builtins}) {
+    CAPTURE(path);
+    write(path, "one");
+    age(path, std::chrono::hours(1));
+    CHECK(is_new());
+    age(path, std::chrono::hours(2));
+    CHECK(is_new());
+    write(path, "three");
+    age(path, std::chrono::hours(2));
+    CHECK(is_new());
+    CHECK_FALSE(is_new());
+  }
+  // A link to a file is this file.
+  files::create_symlink("libnvrtc.so.12", folder.path() + "/libnvrtc.so");
+  nvrtc.path = folder.path() + "/libnvrtc.so";
+  CHECK_FALSE(is_new());
+  nvrtc.minor = 8;
+  CHECK(is_new());
 }
 
 TEST_CASE("cuda code: HOME is the second choice, and neither is needed") {
