@@ -133,6 +133,11 @@ def test_sums_have_several_loads_of_16_bytes_under_way(compiled):
         ), f"{name}: no piece without a branch has two loads of 16 bytes and no narrower access"
 
 
+def test_rows_of_14_x_14_in_float16_are_loaded_by_8_bytes(all_ptx):
+    for name, body in of_elements(all_ptx, "half").items():
+        assert ("ChannelFirst" in name) == bool(re.search(rb"ld\.global\.v2\.u32", body)), name
+
+
 def test_kernels_divide_no_integers(compiled):
     """GPUs have no instruction for that, and divide 64 bits in a hundred."""
     for name, body in compiled[1].items():

@@ -180,6 +180,7 @@ struct Summation {
 
   const T* const* inputs;
   const Gate* gate;
+  bool has_halves;
   typename Gate::Channel channels[kNumber];
   // Without a statistic, set_pivots() sets the centers.
   R center[kNumber];
@@ -201,7 +202,7 @@ struct Summation {
     for (int i = 0; i < N; ++i) {
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) {
-        packs[i][k] = load(inputs[k] + pieces[i].begin, pieces[i].size);
+        packs[i][k] = load(inputs[k] + pieces[i].begin, pieces[i].size, has_halves);
       }
     }
     if constexpr (!Accumulator<R>::kNeedsStatistic) {

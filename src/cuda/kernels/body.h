@@ -33,11 +33,21 @@ template <class T>
 Pack<T> load(const T* from) {
   return *reinterpret_cast<const Pack<T>*>(from);
 }
-/// Loads the first `size` elements of an access.
+
+/// Half of an access.
+struct alignas(8) [[gnu::may_alias]] HalfAccess {
+  std::uint32_t words[2];
+};
+
+/// Loads the first `size` elements of an access. With `has_halves`, the size is 0, half or full.
 template <class T>
-Pack<T> load(const T* from, std::uint32_t size) {
+Pack<T> load(const T* from, std::uint32_t size, bool has_halves) {
   if (size == kWidest<T>) return load(from);
   Pack<T> pack{};
+  if (has_halves) {
+    if (size > 0) *reinterpret_cast<HalfAccess*>(&pack) = *reinterpret_cast<const HalfAccess*>(from);
+    return pack;
+  }
   GLUON_SYNCBN_UNROLL
   for (int i = 0; i < kWidest<T> - 1; ++i) {
     if (static_cast<std::uint32_t>(i) < size) pack.set(i, from[i]);
@@ -48,9 +58,9 @@ Pack<T> load(const T* from, std::uint32_t size) {
 /// Replaces the first `size` elements of an access by `values`, or adds these to them. Overwrites
 /// `values`. The output stays in the GPU's cache as long as other data, for the next layer.
 template <class T>
-void store(T* to, std::uint32_t size, Real<T>* values, bool add) {
+void store(T* to, std::uint32_t size, Real<T>* values, bool add, bool has_halves) {
   if (add) {
-    const Pack<T> old = load(static_cast<const T*>(to), size);
+    const Pack<T> old = load(static_cast<const T*>(to), size, has_halves);
     GLUON_SYNCBN_UNROLL
     for (int i = 0; i < kWidest<T>; ++i) values[i] += old.real(i);
   }
@@ -59,6 +69,10 @@ void store(T* to, std::uint32_t size, Real<T>* values, bool add) {
   for (int i = 0; i < kWidest<T>; ++i) pack.set(i, from_real<T>(values[i]));
   if (size == kWidest<T>) {
     *reinterpret_cast<Pack<T>*>(to) = pack;
+    return;
+  }
+  if (has_halves) {
+    *reinterpret_cast<HalfAccess*>(to) = *reinterpret_cast<const HalfAccess*>(&pack);
     return;
   }
   GLUON_SYNCBN_UNROLL

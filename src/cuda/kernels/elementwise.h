@@ -79,7 +79,8 @@ struct Elementwise {
       accesses->pieces[i] = piece;
       GLUON_SYNCBN_UNROLL
       for (int k = 0; k < kInputs; ++k) {
-        accesses->packs[i][k] = load(inputs[k] + piece.begin, piece.size);
+        accesses->packs[i][k] =
+            load(inputs[k] + piece.begin, piece.size, tiling.template has_halves<T>());
       }
     }
     return has_some;
@@ -101,7 +102,8 @@ struct Elementwise {
       const Output<T>& output = outputs[k];
       // A kernel with one output runs only if the output is wanted.
       if (kOutputs > 1 && !output.to) continue;
-      store(output.to + piece.begin, piece.size, results[k], output.add);
+      store(output.to + piece.begin, piece.size, results[k], output.add,
+            tiling.template has_halves<T>());
     }
   }
 };

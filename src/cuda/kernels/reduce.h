@@ -66,6 +66,7 @@ struct Reduce {
     Summation<T, Accumulator, kColumns> sum;
     sum.inputs = inputs;
     sum.gate = &gate;
+    sum.has_halves = tiling.template has_halves<T>();
     sum.clear();
     const auto task = tiling.template task<kVector>(block, thread);
     if (task.exists) {

@@ -39,6 +39,7 @@ ChannelFirst ChannelFirst::of(const Layout& layout, int vector, int phase, bool 
   runs.channels = index(layout.channels, layout);
   runs.phase = static_cast<std::uint32_t>(phase);
   runs.is_even = phase == 0 && layout.inner % vector == 0;
+  runs.is_halved = phase * 2 % vector == 0 && layout.inner * 2 % vector == 0;
   const std::int64_t run_units =
       runs.is_even ? layout.inner / vector : (layout.inner + 2 * (vector - 1)) / vector;
   const std::int64_t units = layout.outer * run_units;

@@ -52,7 +52,15 @@ struct ChannelFirst {
   std::uint32_t units;       // per channel
   std::uint32_t chunk_units;
   FastDivisor chunks;
-  bool is_even;  // every unit is full
+  bool is_even;    // every unit is full
+  bool is_halved;  // every unit is full or half
+
+  /// Whether every access is full or half. Few kernels get the code for that: of float16, whose
+  /// 14 x 14 elements are 24.5 accesses.
+  template <class T>
+  bool has_halves() const {
+    return sizeof(T) == 2 && is_halved;
+  }
 
   static constexpr int kLeastLanes = 16;
 
@@ -136,6 +144,10 @@ struct ChannelLast {
   /// threads of a block idle. If its channels have several columns, it needs a merge as well.
   static bool suits(const Layout& layout, int vector);
 
+  template <class>
+  static constexpr bool has_halves() {
+    return false;
+  }
   /// The number of threads in a row. Together they read 128 bytes, a line of the GPU's cache.
   static constexpr std::uint32_t kLanes = 8;
 

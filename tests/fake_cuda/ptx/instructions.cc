@@ -371,6 +371,7 @@ Table all_instructions() {
       {"or.pred", Compute<either<bool>>::run},
       {"and.b16", Compute<both<U16>>::run},
       {"and.b32", Compute<both<U32>>::run},
+      {"and.b64", Compute<both<U64>>::run},
       {"or.b32", Compute<either<U32>>::run},
       {"xor.b32", Compute<exclusive<U32>>::run},
       {"shl.b32", Compute<shift_left<U32>>::run},

@@ -189,7 +189,7 @@ class GpuKernels {
 
   /// Some of them where that takes long.
   static std::vector<Layout> layouts() {
-    auto all = layouts_of({1, 3, 7, 15, 16, 17, 49, 225, 3600}, {1, 2, 5, 33}, kMostElements);
+    auto all = layouts_of({1, 3, 7, 12, 15, 16, 17, 49, 225, 3600}, {1, 2, 5, 33}, kMostElements);
     // Several chunks, blocks that are full and not, columns that vectors do not divide.
     for (const Layout& large :
          {Layout{2, 1, 45000}, Layout{3, 2, 9973}, Layout{20000, 3, 1}, Layout{3000, 65, 1},
