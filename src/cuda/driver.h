@@ -23,6 +23,8 @@ enum Result {
   kNotInitialized = 3,
   kInvalidImage = 200,
   kNoBinaryForGpu = 209,
+  kInvalidPtx = 218,
+  kNoPtxCompiler = 221,
   kUnsupportedPtxVersion = 222,
   kNotReady = 600,
 };
@@ -33,6 +35,8 @@ constexpr unsigned kNonBlocking = 1;
 constexpr unsigned kDisableTiming = 2;
 constexpr unsigned kPortable = 1;
 constexpr unsigned kDeviceMap = 2;
+constexpr int kErrorLog = 5;  // CU_JIT_ERROR_LOG_BUFFER
+constexpr int kErrorLogBytes = 6;
 
 /// The functions: CALL(name in the driver, name here, types of the arguments).
 #define GLUON_SYNCBN_DRIVER_CALLS(CALL)                                                         \
@@ -64,7 +68,8 @@ constexpr unsigned kDeviceMap = 2;
   CALL(cuMemcpyAsync, copy, Address to, Address from, std::size_t bytes, CUstream_st* stream)   \
   CALL(cuMemsetD8Async, fill, Address begin, unsigned char byte, std::size_t bytes,             \
        CUstream_st* stream)                                                                     \
-  CALL(cuModuleLoadData, load_module, CUmod_st** module, const void* code)                      \
+  CALL(cuModuleLoadDataEx, load_module, CUmod_st** module, const void* code, unsigned number,   \
+       int* options, void** values)                                                             \
   CALL(cuModuleGetFunction, function, CUfunc_st** function, CUmod_st* module, const char* name) \
   CALL(cuLaunchKernel, launch, CUfunc_st* function, unsigned grid_x, unsigned grid_y,           \
        unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,  \

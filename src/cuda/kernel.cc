@@ -17,15 +17,45 @@ std::string identifier(std::string name) {
   return name;
 }
 
-/// Says what to do if the driver does not know the code.
+/// Says what to do if the driver does not take the code.
 std::string advice(int result) {
-  if (result != kInvalidImage && result != kNoBinaryForGpu && result != kUnsupportedPtxVersion) {
-    return "";
+  const std::string compiler = "NVRTC " + nvrtc().version() + " (" + nvrtc().path + ")";
+  switch (result) {
+    case kInvalidImage:
+    case kNoBinaryForGpu:
+    case kUnsupportedPtxVersion:
+      return "; the driver is for CUDA up to " + driver_cuda() + ", and " + compiler +
+             " has compiled the kernel: install a newer driver, or an MXNet with an earlier NVRTC";
+    case kInvalidPtx:
+      return "; the driver, for CUDA up to " + driver_cuda() + ", does not compile the PTX of " +
+             compiler +
+             ": install a newer driver, or set GLUON_SYNCBN_NVRTC to an NVRTC that "
+             "knows this GPU";
+    case kNoPtxCompiler:
+      return "; " + compiler +
+             " does not know this GPU, and the driver compiles its PTX with "
+             "libnvidia-ptxjitcompiler.so: mount this library into the container, as "
+             "NVIDIA_DRIVER_CAPABILITIES=compute,utility does, or set GLUON_SYNCBN_NVRTC to an "
+             "NVRTC that knows this GPU";
+    default:
+      return "";
   }
-  return "; the driver is for CUDA up to " + driver_cuda() + ", and NVRTC " + nvrtc().version() +
-         " (" + nvrtc().path +
-         ") has compiled the kernel: install a newer driver, or an MXNet "
-         "with an earlier NVRTC";
+}
+
+/// Loads code to the GPU of the thread's context.
+CUmod_st* load_module(const std::string& code, const std::string& what, int ordinal) {
+  CUmod_st* module = nullptr;
+  std::string log(4096, '\0');
+  int options[] = {kErrorLog, kErrorLogBytes};
+  void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
+  const int result = driver().load_module(&module, code.c_str(), 2, options, values);
+  try {
+    check(result, what, ordinal);
+  } catch (const Error& error) {
+    log.resize(log.find_last_not_of(std::string("\n\0", 2)) + 1);
+    throw Error(error.what() + (log.empty() ? "" : ": " + log) + advice(result));
+  }
+  return module;
 }
 
 }  // namespace
@@ -49,13 +79,7 @@ CUfunc_st* Kernel::load(int ordinal) {
   if (CUfunc_st* const there = function) return there;
   const std::string& code = code_for(architecture_for(compute_capability(ordinal)));
   const OnDevice on_device(ordinal);
-  CUmod_st* module = nullptr;
-  const int result = driver().load_module(&module, code.c_str());
-  try {
-    check(result, name_, ordinal);
-  } catch (const Error& error) {
-    throw Error(error.what() + advice(result));
-  }
+  CUmod_st* const module = load_module(code, name_, ordinal);
   CUfunc_st* found = nullptr;
   check(driver().function(&found, module, source_.name.c_str()), name_, ordinal);
   // The driver may otherwise load it at the first launch.

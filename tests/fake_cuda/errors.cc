@@ -21,6 +21,9 @@ ErrorText describe(cudaError_t error) {
     FAKE_CUDA_ERROR(cudaErrorNoDevice, "CUDA_ERROR_NO_DEVICE",
                     "no CUDA-capable device is detected");
     FAKE_CUDA_ERROR(cudaErrorInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal");
+    FAKE_CUDA_ERROR(cudaErrorInvalidPtx, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed");
+    FAKE_CUDA_ERROR(cudaErrorJitCompilerNotFound, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
+                    "PTX JIT compiler library not found");
     FAKE_CUDA_ERROR(cudaErrorUnsupportedPtxVersion, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
                     "the provided PTX was compiled with an unsupported toolchain.");
     FAKE_CUDA_ERROR(cudaErrorIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS",

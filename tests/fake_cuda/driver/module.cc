@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -16,6 +17,7 @@
 #include "control.h"
 #include "driver/call.h"
 #include "emulated_kernel.h"
+#include "errors.h"
 #include "fake_cuda.h"
 #include "memory.h"
 #include "nvrtc/compiled_kernel.h"
@@ -103,26 +105,37 @@ CUfunc_st* function_with_body(
 
 extern "C" {
 
-cudaError_t cuModuleLoadData(CUmod_st** module, const char* code) {
-  return in_context("cuModuleLoadData", [=] {
+cudaError_t cuModuleLoadDataEx(CUmod_st** module, const char* code, unsigned number,
+                               const int* options, void** values) {
+  constexpr int kErrorLog = 5;
+  constexpr int kErrorLogBytes = 6;
+  const bool is_emulated =
+      std::strncmp(code, fake_cuda::kEmulated, std::strlen(fake_cuda::kEmulated)) == 0;
+  const bool is_ptx = !is_emulated && fake_cuda::ptx::is_ptx(code);
+  if (!is_emulated && !is_ptx) enter_chosen_device();
+  const cudaError_t status = in_context("cuModuleLoadData", [=] {
     fake_cuda::wait_in_driver(thread_context());
-    if (std::strncmp(code, fake_cuda::kEmulated, std::strlen(fake_cuda::kEmulated)) == 0) {
+    if (is_emulated) {
       *module = keep<CUmod_st>({code + std::strlen(fake_cuda::kEmulated), nullptr});
-      return cudaSuccess;
-    }
-    if (fake_cuda::ptx::is_ptx(code)) {
+    } else if (is_ptx) {
       auto kernel = std::make_shared<fake_cuda::ptx::Kernel>(fake_cuda::ptx::parse(code));
       *module = keep<CUmod_st>({"", nullptr, std::move(kernel)});
-      return cudaSuccess;
+    } else {
+      *module = keep<CUmod_st>({"", dlopen(code, RTLD_NOW | RTLD_LOCAL)});
+      if (!(*module)->library) fake_cuda::die(dlerror());
     }
-    *module = keep<CUmod_st>({"", dlopen(code, RTLD_NOW | RTLD_LOCAL)});
-    if (!(*module)->library) fake_cuda::die(dlerror());
     return cudaSuccess;
   });
-}
-cudaError_t cuModuleLoadDataEx(CUmod_st** module, const char* code, unsigned, void*, void*) {
-  enter_chosen_device();
-  return cuModuleLoadData(module, code);
+  char* log = nullptr;
+  std::size_t bytes = 0;
+  for (unsigned i = 0; i < number; ++i) {
+    if (options[i] == kErrorLog) log = static_cast<char*>(values[i]);
+    if (options[i] == kErrorLogBytes) bytes = reinterpret_cast<std::size_t>(values[i]);
+  }
+  if (log && status != cudaSuccess) {
+    std::snprintf(log, bytes, "the fake driver's log: %s\n", fake_cuda::describe(status).text);
+  }
+  return status;
 }
 
 cudaError_t cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {

@@ -16,6 +16,8 @@ enum cudaError {
   cudaErrorInvalidContext = 201,
   cudaErrorECCUncorrectable = 214,
   cudaErrorPeerAccessUnsupported = 217,
+  cudaErrorInvalidPtx = 218,
+  cudaErrorJitCompilerNotFound = 221,
   cudaErrorUnsupportedPtxVersion = 222,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,

@@ -341,15 +341,29 @@ TEST_CASE("cuda code: a kernel that does not compile is an error, and its log is
   CHECK(contains(errors.text(), "has no such kernel"));
 }
 
-TEST_CASE("cuda code: a driver that is too old for the code of NVRTC is named") {
+TEST_CASE(
+    "cuda code: a driver that does not take the code says why, and the error says what to do") {
   const Setting devices("DEVICES", next_gpu + 1);
-  const Faults too_old("cuModuleLoadData=222");
-  auto& kernel = cuda::Kernel::of<cuda::PerChannel<cuda::CountBatch<float>>>();
-  const std::string error = error_of([&] { kernel.load(next_gpu); });
-  CHECK(contains(error, "CUDA: kernel 'number of batches' on gpu("));
-  CHECK(contains(error, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"));
-  CHECK(contains(error, "; the driver is for CUDA up to 11.2, and NVRTC 11.99 ("));
-  CHECK(contains(error, ": install a newer driver, or an MXNet with an earlier NVRTC"));
+  const auto error_for = [](const std::string& result) {
+    const Faults refused("cuModuleLoadData=" + result);
+    auto& kernel = cuda::Kernel::of<cuda::PerChannel<cuda::CountBatch<float>>>();
+    return error_of([&] { kernel.load(next_gpu); });
+  };
+  const std::string too_old = error_for("222");
+  CHECK(contains(too_old, "CUDA: kernel 'number of batches' on gpu("));
+  CHECK(
+      contains(too_old,
+               "(CUDA_ERROR_UNSUPPORTED_PTX_VERSION): the fake driver's log: the provided PTX was "
+               "compiled with an unsupported toolchain.; the driver is for CUDA up to 11.2, and "
+               "NVRTC 11.99 ("));
+  CHECK(contains(too_old, ": install a newer driver, or an MXNet with an earlier NVRTC"));
+  const std::string invalid = error_for("218");
+  CHECK(contains(invalid, "(CUDA_ERROR_INVALID_PTX): the fake driver's log: a PTX JIT"));
+  CHECK(contains(invalid, ": install a newer driver, or set GLUON_SYNCBN_NVRTC to an NVRTC that"));
+  const std::string no_compiler = error_for("221");
+  CHECK(contains(no_compiler, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND"));
+  CHECK(contains(no_compiler, "with libnvidia-ptxjitcompiler.so: mount this library"));
+  CHECK_FALSE(contains(error_for("999"), ";"));
 }
 
 TEST_CASE("cuda code: the first forward loads the kernels of all later steps") {
