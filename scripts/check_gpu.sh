@@ -19,7 +19,9 @@
 #   DOCTEST           the folder of doctest/doctest.h, if it is not found. Without doctest no tests
 #                     are built, only the program that times the GPU.
 #   GLUON_SYNCBN_NVRTC  another NVRTC
-#   PYTHON            a Python that has PyTorch, to time its kernels beside ours (default: python3)
+#   PYTHON            a Python (default: python3). If it has MXNet for CUDA, pytest and hypothesis,
+#                     networks train on one GPU. If it has PyTorch, its kernels are timed beside ours.
+#   GLUON_SYNCBN_LIBRARY  another library for MXNet than the one that is built here
 #   BUILD_FOR         builds in build/gpu, compiles the kernels for these compute capabilities (such as
 #                     "8.0 9.0"), and ends
 #   BINARIES          folder with programs that were built before (default: builds in build/gpu)
@@ -148,7 +150,7 @@ use_nvrtc() {
 # build SECONDS: the programs.
 build() {
   local limit="$1" objects=build/gpu-objects folder doctest='' program
-  local programs=(time_gpu time_calls) options=()
+  local programs=(time_gpu time_calls libgluon_syncbn.so) options=()
   for folder in ${DOCTEST+"$DOCTEST"} ${DOCTEST-/usr/include /usr/local/include}; do
     if [[ -f "$folder/doctest/doctest.h" ]]; then doctest="$folder"; fi
   done
@@ -163,7 +165,7 @@ build() {
     -DGLUON_SYNCBN_BUILD_TIMES=ON \
     -DCMAKE_EXE_LINKER_FLAGS="-s -static-libstdc++ -static-libgcc" "${options[@]}" &&
     check "built" "$limit" cmake --build "$objects" --parallel "$(nproc)" \
-      --target "${programs[@]}" || return
+      --target "${programs[@]/lib*/gluon_syncbn}" || return
   rm -rf "$binaries"
   mkdir -p "$binaries"
   for program in "${programs[@]}"; do cp "$objects/$program" "$binaries"; done
@@ -182,12 +184,13 @@ if [[ -n "${BUILD_FOR:-}" ]]; then
 fi
 
 if [[ $part != rest ]]; then
-  say "One GPU cannot show: several GPUs, MXNet's memory pool and streams, NCCL, a GPU that is lost.
+  say "One GPU cannot show: several GPUs, NCCL, a GPU that is lost. Without MXNet: its memory pool and streams.
 "
 fi
 facts=name,driver_version,compute_cap,clocks.sm,clocks.max.sm,clocks.mem,pstate,temperature.gpu
 figures "GPU" 20 nvidia-smi "--query-gpu=$facts" --format=csv
 if [[ -z "${BINARIES:-}" && $part != rest ]]; then build 300; fi
+nvrtc_of_user="${GLUON_SYNCBN_NVRTC:-}"
 use_nvrtc
 # On the way, others may have got the right to write to the compiled kernels, and then the library does
 # not take them. The right to run programs may be lost.
@@ -210,6 +213,17 @@ if [[ $part != rest ]]; then
   if ((prepared > 0 && $(compiled_kernels "$work/cache") != prepared)); then
     say "- the kernels that were carried here: FAILED: the tests have compiled others"
     failed=1
+  fi
+  # As users run it: on MXNet's NVRTC, and without what the tests above ask for.
+  with_mxnet=(env -u GLUON_SYNCBN_SHARE_GPUS -u GLUON_SYNCBN_TEST_DEVICE
+    "GLUON_SYNCBN_NVRTC=$nvrtc_of_user"
+    "GLUON_SYNCBN_LIBRARY=${GLUON_SYNCBN_LIBRARY:-$binaries/libgluon_syncbn.so}" "$python")
+  mxnet='import gluon_syncbn, hypothesis, mxnet, pytest
+assert mxnet.context.num_gpus() > 0, "MXNet finds no GPU"'
+  if found="$(timeout 60 "${with_mxnet[@]}" -c "$mxnet" 2>&1)"; then
+    must_say=passed check "MXNet on the GPU" 120 "${with_mxnet[@]}" -m pytest tests/gpu -k "not all_gpus"
+  else
+    say "- MXNet on the GPU: not run: $(tail -n 1 <<<"$found")"
   fi
   for folder in empty cache; do
     figures "first step, with the $folder folder of kernels" 20 \

@@ -85,11 +85,10 @@ printf '\ntest: MXNet %s for CUDA 11.2 on the fake CUDA\n' "$mxnet"
 left_out=(
   tests/layer/test_operator.py::test_{mirrored_operators,module,passes_of_a_module,sparse_arrays_are_refused}
   tests/layer/test_activation.py::test_{export,the_same_array}
-  tests/gpu/test_gpu.py::test_{branches_train,soak}
 )
 python -m pytest "${in_processes[@]}" "$@" \
   tests/cu112 tests/layer/test_{parity,modes,faults,groups,operator,block}.py \
   tests/layer/test_{cumulative_average,activation,inplace}.py \
   tests/layer/test_life.py::test_exit_{does_not_hide_errors,with_a_round_pending} \
   tests/layer/test_mixed_precision.py::test_amp_{with_its_default_lists,skips_an_overflow} \
-  tests/gpu/test_gpu.py "${left_out[@]/#/--deselect=}"
+  "${left_out[@]/#/--deselect=}"

@@ -1,6 +1,8 @@
-"""Real MXNet on at least two GPUs; skipped elsewhere."""
+"""MXNet for CUDA on one GPU, and on all. The import of this file calls CUDA."""
 
 from __future__ import annotations
+
+import functools
 
 import gluon_syncbn
 import mxnet as mx
@@ -9,18 +11,24 @@ import pytest
 from mxnet import autograd, gluon
 
 from tests.support.either_mxnet import nd
-from tests.support.networks import Branches
+from tests.support.networks import Branches, split
+from tests.support.processes import run_program, run_python
 from tests.support.step import MODES, check, make_case
 
 GPUS = mx.context.num_gpus()
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs and MXNet for CUDA; MXNet finds {GPUS}"),
-]
 
 
-def gpus() -> list[mx.Context]:
-    return [mx.gpu(i) for i in range(GPUS)]
+def needs(number: int) -> pytest.MarkDecorator:
+    reason = f"GPUs of MXNet: {GPUS}, needed: {number}"
+    return pytest.mark.skipif(number > GPUS, reason=reason)
+
+
+pytestmark = [pytest.mark.gpu, needs(1)]
+
+
+@pytest.fixture(params=["one_gpu", pytest.param("all_gpus", marks=needs(2))])
+def gpus(request) -> list[mx.Context]:
+    return [mx.gpu(i) for i in range(1 if request.param == "one_gpu" else GPUS)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
@@ -28,49 +36,61 @@ def gpus() -> list[mx.Context]:
     ("shape", "axis"),
     [((5, 3, 7, 7), 1), ((5, 9, 9, 65), -1), ((5, 64, 60, 60), 1), ((5, 17), 1), ((5, 4, 6, 3), 2)],
 )
-def test_two_gpus_are_one_device_on_the_whole_batch(dtype, shape, axis):
-    case = make_case(np.random.default_rng(1), shape, (2, 3), dtype, mean=100.0, axis=axis)
+def test_gpus_are_one_device_on_the_whole_batch(gpus, dtype, shape, axis):
+    shards = split(shape[0], len(gpus[:2]))
+    case = make_case(np.random.default_rng(1), shape, shards, dtype, mean=100.0, axis=axis)
     tolerance = 1e-12 if dtype == "float64" else 2e-5
-    check(case, gpus()[:2], tolerance, 1e-3 if dtype == "float16" else tolerance)
+    check(case, gpus[:2], tolerance, 1e-3 if dtype == "float16" else tolerance)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(gpus, mode):
+    case = make_case(np.random.default_rng(2), (5, 3, 7, 7), split(5, len(gpus[:2])), "float64")
+    check(case, gpus[:2], 1e-12, mode=mode, steps=3)
+
+
+# With larger outputs, the squares that stand for convolutions on the fake CUDA diverge.
+small_norm = functools.partial(gluon_syncbn.SyncBatchNorm, gamma_initializer=mx.init.Constant(0.1))
 
 
 def train(net, ctx, steps: int, dtype: str = "float32") -> list[float]:
     """Losses of a network that learns to give zeros."""
     net.cast(dtype)
     net.initialize(mx.init.Xavier(), ctx=ctx)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+    sgd = {"learning_rate": 0.01, "momentum": 0.9}
+    trainer = gluon.Trainer(net.collect_params(), "sgd", sgd)
     mx.random.seed(0)
     xs = [nd.random.normal(shape=(2, 3, 32, 32), ctx=c).astype(dtype) for c in ctx]
     losses = []
     for _ in range(steps):
         with autograd.record():
-            outs = [net(x).astype("float32").square().mean() for x in xs]
+            outs = [nd.square(net(x).astype("float32")) for x in xs]
         autograd.backward(outs)
-        trainer.step(len(ctx))
-        losses.append(sum(float(out.asnumpy()) for out in outs))
+        trainer.step(sum(out.size for out in outs))
+        losses.append(float(np.mean([out.asnumpy() for out in outs])))
     return losses
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("mode", MODES)
-def test_branches_train(mode, dtype):
-    net = Branches(gluon_syncbn.SyncBatchNorm)
+def test_branches_train(gpus, mode, dtype):
+    net = Branches(small_norm)
     net.hybridize(**MODES[mode])
-    losses = train(net, gpus(), 5, dtype)
+    losses = train(net, gpus, 5, dtype)
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
     nd.waitall()
     assert not gluon_syncbn.check_in_sync(net)
 
 
-def test_soak():
-    net = Branches(gluon_syncbn.SyncBatchNorm, 2)
+def test_soak(gpus):
+    net = Branches(small_norm, 2)
     net.hybridize(static_alloc=True)
-    train(net, gpus(), 20)
-    free = [mx.context.gpu_memory_info(i)[0] for i in range(GPUS)]
-    net = Branches(gluon_syncbn.SyncBatchNorm, 2)
+    train(net, gpus, 20)
+    free = [mx.context.gpu_memory_info(i)[0] for i in range(len(gpus))]
+    net = Branches(small_norm, 2)
     net.hybridize(static_alloc=True)
-    losses = train(net, gpus(), 300)
+    losses = train(net, gpus, 300)
     assert np.isfinite(losses).all()
     # No more than what a second network of this kind needs.
     for i, before in enumerate(free):
@@ -87,3 +107,27 @@ def test_cpu_and_gpu_contexts_do_not_meet():
         outs[0].asnumpy()
     with pytest.raises(mx.base.MXNetError):
         outs[1].asnumpy()
+
+
+@pytest.mark.parametrize("pool", ["Naive", "Round", "Unpooled"])
+def test_memory_pools(pool):
+    program = "from tests.layer import test_modes as t; t.require_same_training(t.Branches, 1)"
+    run_python(program, GLUON_SYNCBN_TEST_DEVICE="gpu", MXNET_GPU_MEM_POOL_TYPE=pool)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_child_may_use_cuda_where_the_parent_has_only_imported(gpus, device):
+    run_program("gpu_forks.train_in_child", len(gpus[:2]), device)
+
+
+@pytest.mark.parametrize(
+    "program", ["workers_of_a_data_loader", "gpus_in_child", "cpus_in_child", "forks_during_steps"]
+)
+def test_forks(gpus, program):
+    run_program(f"gpu_forks.{program}", len(gpus[:2]), GLUON_SYNCBN_TIMEOUT="20")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_exit_with_work_pending(devices):
+    program = "life.exit_with_work_pending"
+    run_program(program, 3, devices, status=3, GLUON_SYNCBN_TEST_DEVICE="gpu")

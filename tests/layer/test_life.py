@@ -144,7 +144,7 @@ def test_data_parallel_model(sync, mode):
 
 @pytest.mark.parametrize(("timeout", "status"), [("0", 3), ("300", 1)])
 def test_exit_with_a_round_pending(timeout, status):
-    program = "life.exit_with_a_round_pending"
+    program = "life.exit_with_work_pending"
     end = run_program(program, status, status=status, GLUON_SYNCBN_TIMEOUT=timeout)
     assert "atexit" not in end.stderr
 

@@ -1,28 +1,16 @@
-"""Programs on the fake CUDA of tests/cu112: faults, forks, kernels that are compiled, waits."""
+"""Programs on the fake CUDA of tests/cu112: faults, kernels that are compiled, waits."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
-import gluon_syncbn
 import mxnet as mx
-import numpy as np
 
 from tests.cu112 import fake_cuda
-from tests.cu112.faults import (
-    arrays,
-    count_wrong,
-    errors,
-    new_layer,
-    outputs,
-    require_right,
-    require_that_it_works,
-    struck_by,
-)
-from tests.support.either_mxnet import error_of, nd
-from tests.support.processes import in_child
+from tests.cu112.faults import count_wrong, require_that_it_works, struck_by
+from tests.support.either_mxnet import error_of
+from tests.support.gpu_steps import arrays, errors, new_layer, outputs, require_right
 
 
 def memory_is_refused_once() -> None:
@@ -133,71 +121,3 @@ def sums_that_are_under_way() -> None:
     except AssertionError:
         print("wrong", flush=True)
     os._exit(0)
-
-
-def train(device: str) -> None:
-    """Anew, on contexts of any type."""
-    contexts = [mx.Context(device, i) for i in range(2)]
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize(ctx=contexts)
-    with mx.autograd.record():
-        outs = [layer(nd.full((2, 3), 1 + c.device_id, ctx=c)) for c in contexts]
-    mx.autograd.backward(outs)
-    assert abs(sum(out.asnumpy() for out in outs)).max() < 1e-5
-    assert abs(outs[0].asnumpy() + 1).max() < 1e-3
-
-
-class Trained:
-    """A layer that has made a step on two GPUs."""
-
-    def __init__(self) -> None:
-        self.xs = arrays([0, 1])
-        self.layer = new_layer(self.xs)
-        self.step()
-
-    def outputs(self) -> list[Any]:
-        return outputs(self.layer, self.xs)
-
-    def step(self) -> None:
-        outs = self.outputs()
-        mx.autograd.backward(outs)
-        require_right(self.xs, outs)
-
-
-def train_in_child(device: str) -> None:
-    in_child(lambda: train(device))
-
-
-def workers_of_a_data_loader() -> None:
-    trained = Trained()
-    data = mx.gluon.data.ArrayDataset(np.arange(12, dtype="float32"))
-    batches = mx.gluon.data.DataLoader(data, 4, num_workers=2, batchify_fn=np.stack)
-    for _ in range(2):
-        assert [batch.sum() for batch in batches] == [6, 22, 38]
-        trained.step()
-
-
-def gpus_in_child() -> None:
-    trained = Trained()
-
-    def use() -> None:
-        error = error_of(lambda: [each.wait_to_read() for each in trained.outputs()])
-        assert "there is no gpu(0)" in error, error
-        assert "forked after" in error, error
-
-    in_child(use)
-    trained.step()
-
-
-def cpus_in_child() -> None:
-    trained = Trained()
-    in_child(lambda: train("cpu"))
-    trained.step()
-
-
-def forks_during_steps() -> None:
-    trained = Trained()
-    for _ in range(8):
-        mx.autograd.backward(trained.outputs())
-        in_child(lambda: None)
-    trained.step()

@@ -11,22 +11,30 @@ import mxnet as mx
 
 from tests.programs.two_devices import contexts, forward, make_layer, train
 
-layer = make_layer()
-outs: list[Any] = []  # the interpreter frees them last
+kept: list[Any] = []  # the interpreter frees its objects last
 
 
-def exit_with_a_round_pending(status: int) -> None:
-    outs.extend(forward(layer, contexts[:1]))
+def call_one_of(number: int) -> None:
+    """Call a layer on the first of these devices. The others are CPUs: there may be one GPU."""
+    ctx = [contexts[0], *(mx.cpu(i) for i in range(1, number))]
+    layer = make_layer(ctx)
+    kept.extend([layer, *forward(layer, ctx[:1])])
+
+
+def exit_with_work_pending(status: int, devices: int = 2) -> None:
+    """Several devices leave a round pending. One alone computes."""
+    call_one_of(devices)
     raise RuntimeError if status == 1 else SystemExit(status)
 
 
 def first_call_in_an_exit_handler() -> None:
+    layer = make_layer()
     atexit.register(lambda: print(train(layer)[0].shape))
 
 
 def exit_with_an_error() -> None:
     gluon_syncbn.set_timeout(0.2)
-    outs.extend(forward(layer, contexts[:1]))
+    call_one_of(2)
     time.sleep(1)
 
 
