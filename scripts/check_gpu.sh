@@ -8,8 +8,8 @@
 # program stops no other one. What matters most comes first. The status is 0 if nothing failed.
 #
 #   --first  only the tests and times, in 5 minutes
-#   --rest   only calls of CUDA, the profiler and compute-sanitizer, in 7 minutes; adds to the results
-#            of --first
+#   --rest   only kernels as PTX, calls of CUDA, the profiler and compute-sanitizer, in 7 minutes; adds
+#            to the results of --first
 #
 # The machine needs the NVIDIA driver. NVRTC comes from Python's packages. For a machine without a
 # network, a compiler or doctest, build elsewhere, with BUILD_FOR, and carry build/gpu there
@@ -132,19 +132,27 @@ $output
   return "$status"
 }
 
-# Unpacks the package of NVRTC in the folder of the programs, and sets GLUON_SYNCBN_NVRTC unless the
-# user has set it.
+# find_nvrtc VERSION: sets $nvrtc to the NVRTC of this package, which it keeps among the programs.
+find_nvrtc() {
+  local wheel="$binaries/nvidia_cuda_nvrtc_cu11-$1-*.whl"
+  if ! compgen -G "$wheel" >/dev/null; then
+    check "NVRTC $1" 120 "$python" -m pip --disable-pip-version-check download -q --no-deps \
+      --dest "$binaries" "nvidia-cuda-nvrtc-cu11==$1" || return
+  fi
+  "$python" -m zipfile -e "$(compgen -G "$wheel")" "$work/$1"
+  # The compiled kernels are of an NVRTC with this time. zipfile does not keep the time of the package.
+  find "$work/$1" -type f -exec touch -d @0 {} +
+  nvrtc="$(ls "$work/$1"/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
+}
+
+# The last NVRTC that does not know Hopper, nor any later GPU.
+before_hopper=11.7.99
+is_hopper_or_later() { ((${1%%.*} >= 9)); }
+
+# Sets GLUON_SYNCBN_NVRTC, unless the user has set it.
 use_nvrtc() {
   if [[ -n "${GLUON_SYNCBN_NVRTC:-}" ]]; then return; fi
-  if ! ls "$binaries"/*.whl >/dev/null 2>&1; then
-    check "NVRTC" 120 "$python" -m pip --disable-pip-version-check download -q --no-deps \
-      --dest "$binaries" nvidia-cuda-nvrtc-cu11==11.8.89 || return
-  fi
-  "$python" -m zipfile -e "$binaries"/*.whl "$work/nvrtc"
-  # The compiled kernels are of an NVRTC with this time. zipfile does not keep the time of the package.
-  find "$work/nvrtc" -type f -exec touch -d @0 {} +
-  GLUON_SYNCBN_NVRTC="$(ls "$work"/nvrtc/nvidia/*/lib/libnvrtc.so.* | head -n 1)"
-  export GLUON_SYNCBN_NVRTC
+  find_nvrtc 11.8.89 && export GLUON_SYNCBN_NVRTC="$nvrtc"
 }
 
 # build SECONDS: the programs.
@@ -174,11 +182,18 @@ build() {
 if [[ -n "${BUILD_FOR:-}" ]]; then
   end=$((SECONDS + 24 * 3600))
   build $((end - SECONDS)) || exit
+  export XDG_CACHE_HOME="$binaries/cache"
   use_nvrtc || exit
   for capability in $BUILD_FOR; do
     figures "kernels for compute capability $capability" 600 \
-      env XDG_CACHE_HOME="$binaries/cache" "$binaries/compile_kernels" "sm_${capability//./}" || exit
+      "$binaries/compile_kernels" "sm_${capability//./}" || exit
+    if is_hopper_or_later "$capability"; then
+      find_nvrtc "$before_hopper" || exit
+      figures "kernels as PTX" 600 \
+        env GLUON_SYNCBN_NVRTC="$nvrtc" "$binaries/compile_kernels" compute_86 || exit
+    fi
   done
+  rm "$binaries/compile_kernels"
   say "- $binaries: $(du -sm "$binaries" | cut -f 1) MB"
   exit
 fi
@@ -188,7 +203,9 @@ if [[ $part != rest ]]; then
 "
 fi
 facts=name,driver_version,compute_cap,clocks.sm,clocks.max.sm,clocks.mem,pstate,temperature.gpu
-figures "GPU" 20 nvidia-smi "--query-gpu=$facts" --format=csv
+gpu=(nvidia-smi "--query-gpu=$facts" --format=csv)
+figures "GPU" 20 "${gpu[@]}"
+capability="$(sed -n 2p <<<"$output" | cut -d , -f 3)"
 if [[ -z "${BINARIES:-}" && $part != rest ]]; then build 300; fi
 nvrtc_of_user="${GLUON_SYNCBN_NVRTC:-}"
 use_nvrtc
@@ -240,8 +257,19 @@ assert mxnet.context.num_gpus() > 0, "MXNet finds no GPU"'
   else
     say "- PyTorch: not run: no torch for $python"
   fi
+  figures "GPU after the times" 20 "${gpu[@]}"
 fi
 if [[ $part != first ]]; then
+  if [[ -z "$capability" ]]; then
+    say "- kernels as PTX: not run: nvidia-smi names no compute capability"
+  elif ! is_hopper_or_later "$capability"; then
+    say "- kernels as PTX: not run: NVRTC $before_hopper knows this GPU"
+  elif find_nvrtc "$before_hopper"; then
+    # These cases use all kernels.
+    cases="moments*,cuda kernels: small outputs*,cuda kernels: at 0*,passes: the same bits*"
+    check "kernels as PTX" 90 env CUDA_CACHE_DISABLE=1 GLUON_SYNCBN_NVRTC="$nvrtc" \
+      "$binaries/cuda_tests" "--test-case=cuda kernels: $cases,passes: in place*"
+  fi
   figures "times of calls" 30 "$binaries/time_calls"
   # Time, bandwidth, hits of L2, stalls for want of instructions, occupancy. Kernels find the cache as
   # the kernels before have left it. float16 is channel-last.
@@ -254,6 +282,7 @@ if [[ $part != first ]]; then
       ncu --print-summary per-kernel --replay-mode application --cache-control none \
       --clock-control none --metrics "$metrics" "$binaries/time_gpu" "$dtype"
   done
+  figures "GPU after the profile" 20 "${gpu[@]}"
   check "library on the engine of MXNet 2" 30 env FAKE_MXNET_ENGINE_ARGUMENTS=4 \
     "$binaries/mxnet_tests_on_gpus" --test-suite-exclude=end \
     "--test-case-exclude=attributes*,update order*"

@@ -57,6 +57,13 @@ std::vector<Case> cases() {
       cases.push_back({16, 256, 60, dtype, channel_last, ActType::kRelu});
     }
   }
+  // The last norms of ResNet-50 on images of 224 pixels.
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    for (const bool channel_last : {false, true}) {
+      cases.push_back({64, 1024, 14, dtype, channel_last});
+      cases.push_back({64, 2048, 7, dtype, channel_last});
+    }
+  }
   cases.push_back({16, 256, 32});
   cases.push_back({16, 256, 32, DType::kFloat32, true});
   cases.push_back({4, 256, 119});  // rows that do not begin at multiples of 16 bytes
