@@ -158,7 +158,7 @@ use_nvrtc() {
 # build SECONDS: the programs.
 build() {
   local limit="$1" objects=build/gpu-objects folder doctest='' program
-  local programs=(time_gpu time_calls libgluon_syncbn.so) options=()
+  local programs=(time_gpu time_calls time_beside_kernel libgluon_syncbn.so) options=()
   for folder in ${DOCTEST+"$DOCTEST"} ${DOCTEST-/usr/include /usr/local/include}; do
     if [[ -f "$folder/doctest/doctest.h" ]]; then doctest="$folder"; fi
   done
@@ -222,7 +222,7 @@ check "libraries of the programs" 20 \
 # compiled_kernels FOLDER: how many lie there.
 compiled_kernels() { find "$1" -type f | wc -l; }
 
-export GLUON_SYNCBN_SHARE_GPUS=1 GLUON_SYNCBN_TEST_DEVICE=gpu
+export GLUON_SYNCBN_TEST_DEVICE=gpu
 if [[ $part != rest ]]; then
   prepared="$(compiled_kernels "$work/cache")"
   check "kernels and backend" 90 "$binaries/cuda_tests"
@@ -232,7 +232,7 @@ if [[ $part != rest ]]; then
     failed=1
   fi
   # As users run it: on MXNet's NVRTC, and without what the tests above ask for.
-  with_mxnet=(env -u GLUON_SYNCBN_SHARE_GPUS -u GLUON_SYNCBN_TEST_DEVICE
+  with_mxnet=(env -u GLUON_SYNCBN_TEST_DEVICE
     "GLUON_SYNCBN_NVRTC=$nvrtc_of_user"
     "GLUON_SYNCBN_LIBRARY=${GLUON_SYNCBN_LIBRARY:-$binaries/libgluon_syncbn.so}" "$python")
   mxnet='import gluon_syncbn, hypothesis, mxnet, pytest
@@ -271,6 +271,10 @@ if [[ $part != first ]]; then
       "$binaries/cuda_tests" "--test-case=cuda kernels: $cases,passes: in place*"
   fi
   figures "times of calls" 30 "$binaries/time_calls"
+  for loading in LAZY EAGER; do
+    figures "calls beside a kernel, $loading" 30 \
+      env CUDA_MODULE_LOADING="$loading" "$binaries/time_beside_kernel"
+  done
   # Time, bandwidth, hits of L2, stalls for want of instructions, occupancy. Kernels find the cache as
   # the kernels before have left it. float16 is channel-last.
   metrics=gpu__time_duration.sum,launch__registers_per_thread,dram__bytes.sum.per_second

@@ -168,6 +168,7 @@ void time_wakes(Table* table) {
 }
 
 void run(bool small) {
+  require_gpu();
   cuda::Gpu::share(true);
   Table table;
   Rig rig(small);

@@ -5,10 +5,16 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/error.h"
 #include "cuda/driver.h"
 #include "cuda/runtime.h"
 
 namespace gluon_syncbn::tests {
+
+/// Throws Error if there is no GPU.
+inline void require_gpu() {
+  if (cuda::device_count() == 0) throw Error("GPUs: " + cuda::describe_devices());
+}
 
 /// Returns a function of the driver that the library itself does not use.
 template <class Function>
