@@ -15,7 +15,8 @@
 #include "common/watchdog.h"
 #include "cuda/gpu.h"
 #include "cuda/kernel.h"
-#include "cuda/kernels/merge_devices.h"
+#include "cuda/kernels/messages.h"
+#include "cuda/kernels/numbers.h"
 #include "cuda/kernels/phases.h"
 #include "norm/invertible.h"
 
@@ -95,91 +96,25 @@ Messages messages_of(const Parts& parts) {
   return messages;
 }
 
-template <class T>
-DzInputs<T> dz_inputs_of(const Backward& work) {
-  using P = Real<T>;
-  return {work.activation,
-          static_cast<const T*>(work.y),
-          static_cast<const StoredAffine<P>*>(work.saved.normalizations.get()),
-          work.inplace,
-          work.saved.inv_std.get(),
-          static_cast<const P*>(work.gamma),
-          static_cast<const P*>(work.beta)};
+Message message_of(const GpuPass& pass) {
+  return {pass.statistics.numbers.get(), pass.kind().layout.channels};
 }
 
-void launch_sums(const GpuPass& pass, const Launcher& launcher) {
-  dispatch(pass.kind().dtype, [&](auto types) {
-    using T = typename decltype(types)::Data;
-    const Layout& layout = pass.kind().layout;
-    const Message message{pass.statistics.numbers.get(), layout.channels};
-    if (const Forward* work = pass.forward()) {
-      return moments(static_cast<const T*>(work->x), layout, message, launcher);
-    }
-    const Backward& work = *pass.backward();
-    gradient_sums(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), layout,
-                  work.saved.mean.get(), message, launcher, dz_inputs_of<T>(work));
-  });
-}
-
-/// Launches the merge and y. In inference the merge takes the running statistics.
-template <class T>
-void launch_outputs(const Forward& work, GpuPass* pass, const Launcher& launcher) {
-  using P = Real<T>;
-  ForwardMerge<P> merge{};
-  if (work.is_inference) {
-    merge.running_mean = static_cast<const P*>(work.running.mean);
-    merge.running_variance = static_cast<const P*>(work.running.variance);
-  } else {
-    merge.messages = messages_of(pass->to_merge);
-    pass->saved.count = merge.messages.count;
-    if (pass->saved.count > 0) merge.averages = work.running.averages<P>();
+void launch_outputs(GpuPass* pass, const Launcher& launcher) {
+  if (const Forward* work = pass->forward()) {
+    const Messages messages = messages_of(pass->to_merge);
+    if (!work->is_inference) pass->saved.count = messages.count;
+    return launch_outputs(*work, messages, pass->saved, launcher);
   }
-  merge.channels = work.kind.layout.channels;
-  merge.eps = work.eps;
-  merge.mean = pass->saved.mean.get();
-  merge.inv_std = pass->saved.inv_std.get();
-  merge.gamma = static_cast<const P*>(work.gamma);
-  merge.beta = static_cast<const P*>(work.beta);
-  merge.normalizations = static_cast<StoredAffine<P>*>(pass->saved.normalizations.get());
-  normalize(static_cast<const T*>(work.x), work.kind.layout, merge, work.write,
-            static_cast<T*>(work.y), launcher,
-            {work.activation, static_cast<const T*>(work.shortcut)});
-}
-
-/// Launches the merge and the gradients.
-template <class T>
-void launch_outputs(const Backward& work, GpuPass* pass, const Launcher& launcher) {
-  using P = Real<T>;
+  const Backward& work = *pass->backward();
   const Gradients& gradients = work.gradients;
   if (!work.inplace && !gradients.gamma && !gradients.beta && !gradients.data &&
       !gradients.shortcut) {
     return;
   }
-  BackwardMerge<P> merge{};
-  if (pass->check) {
-    merge.check = {Invertible::of(work.kind.dtype, work.activation), first_not_invertible(*pass)};
-  }
-  if (work.saved.count > 0) merge.messages = messages_of(pass->to_merge);
-  merge.own = pass->statistics.numbers.get();
-  merge.channels = work.kind.layout.channels;
-  merge.mean = work.saved.mean.get();
-  merge.inv_std = work.saved.inv_std.get();
-  merge.gamma = static_cast<const P*>(work.gamma);
-  merge.count = static_cast<double>(work.saved.count);
-  merge.gamma_gradient_is_zero = work.gamma_gradient_is_zero();
-  merge.gamma_gradient = work.gamma_gradient<P>();
-  merge.beta_gradient = work.beta_gradient<P>();
-  input_gradient(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), work.kind.layout,
-                 merge, gradients.write_data, static_cast<T*>(gradients.data), launcher,
-                 dz_inputs_of<T>(work), gradients.write_shortcut,
-                 static_cast<T*>(gradients.shortcut));
-}
-
-void launch_outputs(GpuPass* pass, const Launcher& launcher) {
-  dispatch(pass->kind().dtype, [&](auto types) {
-    using T = typename decltype(types)::Data;
-    std::visit([&](const auto& work) { launch_outputs<T>(work, pass, launcher); }, pass->work);
-  });
+  launch_outputs(work, work.saved.count > 0 ? messages_of(pass->to_merge) : Messages{},
+                 pass->statistics.numbers.get(),
+                 pass->check ? first_not_invertible(*pass) : nullptr, launcher);
 }
 
 /// Compiles the kernels of a step, forward and backward, and loads them to the GPU, unless they are
@@ -191,7 +126,7 @@ void load_kernels(const Forward& forward, Gpu* gpu) {
   const auto rehearse = [&](const Work& work) {
     pass.work = work;
     const Launcher launcher{gpu->stream(), [](std::size_t) { return nullptr; }, true};
-    launch_sums(pass, launcher);
+    launch_sums(work, message_of(pass), launcher);
     launch_outputs(&pass, launcher);
   };
   Forward first = forward;
@@ -347,9 +282,9 @@ class CudaBackend : public Backend {
     try {
       // Later kernels of the stream may use this memory.
       std::vector<Pool<Memory>::Lease> scratch;
-      launch_sums(*pass, {pass->gpu->stream(), [&](std::size_t doubles) {
-                            return lease(pass->gpu, doubles, &scratch);
-                          }});
+      launch_sums(pass->work, message_of(*pass), {pass->gpu->stream(), [&](std::size_t doubles) {
+                                                    return lease(pass->gpu, doubles, &scratch);
+                                                  }});
       pass->summed->record(pass->gpu->stream());
     } catch (const std::exception&) {
       wait_for_all(pass->gpu);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -65,26 +66,23 @@ class Merge {
     }
     stream.synchronize();
     auto* const numbers = static_cast<double*>(messages_.data());
-    merge_.messages.count = 8;
-    for (std::size_t i = 0; i <= kPeers; ++i) merge_.messages.add(numbers + i * kNumbers, 1);
-    merge_.channels = kChannels;
-    merge_.eps = 1e-5;
-    merge_.beta = static_cast<const float*>(beta_.data());
-    merge_.mean = static_cast<double*>(written_.data());
-    merge_.inv_std = merge_.mean + kChannels;
-    merge_.normalizations =
-        reinterpret_cast<cuda::StoredAffine<float>*>(merge_.inv_std + kChannels);
+    for (std::size_t i = 0; i <= kPeers; ++i) merge_.add(numbers + i * kNumbers, 1);
+    work_.kind = {DType::kFloat32, {1, kChannels, 1}};
+    work_.eps = 1e-5;
+    work_.beta = beta_.data();
+    auto* const mean = static_cast<double*>(written_.data());
+    const std::shared_ptr<void> kept_here;
+    saved_ = {{kept_here, mean}, {kept_here, mean + kChannels}, {kept_here, mean + kNumbers}, 0};
   }
-  void launch(cuda::Stream* stream) const {
-    cuda::normalize<float>(nullptr, {1, kChannels, 1}, merge_, WriteMode::kAssign, nullptr,
-                           {stream, {}});
-  }
+  void launch(cuda::Stream* stream) const { launch_outputs(work_, merge_, saved_, {stream, {}}); }
 
  private:
   const cuda::Memory messages_;
   const cuda::Memory written_{cuda::Memory::Place::kDevice, 0, 4 * kNumbers * sizeof(double)};
   const cuda::Memory beta_{cuda::Memory::Place::kDevice, 0, kChannels * sizeof(float)};
-  cuda::ForwardMerge<float> merge_{};
+  cuda::Messages merge_{};
+  Forward work_;
+  Saved saved_;
 };
 
 /// A stream of this library, and one of a peer with work that takes a while.

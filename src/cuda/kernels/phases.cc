@@ -6,12 +6,14 @@
 #include <iterator>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/dtype.h"
 #include "cuda/kernel.h"
 #include "cuda/kernels/elementwise.h"
 #include "cuda/kernels/merge_blocks.h"
+#include "cuda/kernels/merge_devices.h"
 #include "cuda/kernels/reduce.h"
 #include "cuda/kernels/sources.h"
 #include "cuda/kernels/thread_per_channel.h"
@@ -115,8 +117,8 @@ template <class T>
 using Outputs = std::array<Output<T>, 2>;
 
 template <class T>
-Output<T> output_of(WriteMode write, T* to) {
-  return {to, write == WriteMode::kAdd};
+Output<T> output_of(WriteMode write, void* to) {
+  return {static_cast<T*>(to), write == WriteMode::kAdd};
 }
 
 /// Computes the output arrays that are not null from inputs of the same shape.
@@ -142,30 +144,76 @@ void write_outputs(const Layout& layout, const Source& source, const Outputs<T>&
 }
 
 template <class T>
-GateInPlace<Real<T>> gate_in_place(const DzInputs<T>& dz_inputs) {
-  return {Inverter<Real<T>>::template of<T>(dz_inputs.activation), dz_inputs.gamma, dz_inputs.beta};
-}
-
-}  // namespace
-
-template <class T>
-void moments(const T* x, const Layout& layout, const Message& message, const Launcher& launcher) {
-  reduce<Deviations>(layout, nullptr, {}, message, launcher, x);
-}
-
-template <class T>
-void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& merge,
-               WriteMode write, T* y, const Launcher& launcher, const Activated<T>& activated) {
+GateInPlace<Real<T>> gate_in_place(const Backward& work) {
   using R = Real<T>;
+  return {Inverter<R>::template of<T>(work.activation), static_cast<const R*>(work.gamma),
+          static_cast<const R*>(work.beta)};
+}
+
+template <class T>
+GateByInput<Real<T>> gate_by_input(const Backward& work) {
+  using R = Real<T>;
+  return {Activator<R>(work.activation),
+          static_cast<const StoredAffine<R>*>(work.saved.normalizations.get())};
+}
+
+template <class T>
+void launch_sums_of(const Forward& work, const Message& message, const Launcher& launcher) {
+  reduce<Deviations>(work.kind.layout, nullptr, {}, message, launcher,
+                     static_cast<const T*>(work.x));
+}
+
+template <class T>
+void launch_sums_of(const Backward& work, const Message& message, const Launcher& launcher) {
+  const Layout& layout = work.kind.layout;
+  const double* const mean = work.saved.mean.get();
+  const auto* const dy = static_cast<const T*>(work.dy);
+  const auto* const x = static_cast<const T*>(work.x);
+  const auto* const y = static_cast<const T*>(work.y);
+  if (work.inplace) {
+    reduce<ProductsInPlace>(layout, work.saved.inv_std.get(), gate_in_place<T>(work), message,
+                            launcher, dy, y);
+  } else if (work.activation.type == ActType::kNone) {
+    reduce<Products>(layout, mean, {}, message, launcher, dy, x);
+  } else if (y) {
+    reduce<ProductsByOutput>(layout, mean, {{}, Activator<Real<T>>(work.activation)}, message,
+                             launcher, dy, x, y);
+  } else {
+    reduce<ProductsByInput>(layout, mean, gate_by_input<T>(work), message, launcher, dy, x);
+  }
+}
+
+template <class T>
+void launch_outputs_of(const Forward& work, const Messages& messages, const Saved& saved,
+                       const Launcher& launcher) {
+  using R = Real<T>;
+  ForwardMerge<R> merge{};
+  if (work.is_inference) {
+    merge.running_mean = static_cast<const R*>(work.running.mean);
+    merge.running_variance = static_cast<const R*>(work.running.variance);
+  } else {
+    merge.messages = messages;
+    if (messages.count > 0) merge.averages = work.running.averages<R>();
+  }
+  merge.channels = work.kind.layout.channels;
+  merge.eps = work.eps;
+  merge.mean = saved.mean.get();
+  merge.inv_std = saved.inv_std.get();
+  merge.gamma = static_cast<const R*>(work.gamma);
+  merge.beta = static_cast<const R*>(work.beta);
+  merge.normalizations = static_cast<StoredAffine<R>*>(saved.normalizations.get());
   launcher.launch(PerChannel<ForwardMerge<R>>{merge, merge.channels});
   if (merge.averages.num_batches) launcher.launch(PerChannel<CountBatch<R>>{{merge.averages}, 1});
-  const Outputs<T> outputs{output_of(write, y)};
+
+  const Layout& layout = work.kind.layout;
+  const auto* const x = static_cast<const T*>(work.x);
+  const Outputs<T> outputs{output_of<T>(work.write, work.y)};
   const Normalization<R> plain{{merge.normalizations}};
-  const Activator<R> activator(activated.activation);
-  if (activated.shortcut) {
+  const Activator<R> activator(work.activation);
+  if (work.shortcut) {
     write_outputs(layout, ActivatedNormalization<R, true>{plain, activator}, outputs, launcher, x,
-                  activated.shortcut);
-  } else if (activated.activation.type != ActType::kNone) {
+                  static_cast<const T*>(work.shortcut));
+  } else if (work.activation.type != ActType::kNone) {
     write_outputs(layout, ActivatedNormalization<R, false>{plain, activator}, outputs, launcher, x);
   } else {
     write_outputs(layout, plain, outputs, launcher, x);
@@ -173,61 +221,73 @@ void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& me
 }
 
 template <class T>
-void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   const Message& message, const Launcher& launcher, const DzInputs<T>& dz_inputs) {
-  const Activator<Real<T>> activator(dz_inputs.activation);
-  if (dz_inputs.inplace) {
-    reduce<ProductsInPlace>(layout, dz_inputs.inv_std, gate_in_place(dz_inputs), message, launcher,
-                            dy, dz_inputs.y);
-  } else if (dz_inputs.activation.type == ActType::kNone) {
-    reduce<Products>(layout, mean, {}, message, launcher, dy, x);
-  } else if (dz_inputs.y) {
-    reduce<ProductsByOutput>(layout, mean, {{}, activator}, message, launcher, dy, x, dz_inputs.y);
-  } else {
-    reduce<ProductsByInput>(layout, mean, {activator, dz_inputs.normalizations}, message, launcher,
-                            dy, x);
-  }
-}
-
-template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const BackwardMerge<Real<T>>& merge, WriteMode write, T* dx,
-                    const Launcher& launcher, const DzInputs<T>& dz_inputs,
-                    WriteMode write_shortcut, T* dshortcut) {
+void launch_outputs_of(const Backward& work, const Messages& messages, const double* own,
+                       std::uint32_t* first_not_invertible, const Launcher& launcher) {
   using R = Real<T>;
-  BackwardMerge<R> with_gradients = merge;
-  with_gradients.beta = dz_inputs.inplace ? dz_inputs.beta : nullptr;
-  with_gradients.gradients = new_results<Gradient<R>>(launcher, merge.channels);
-  launcher.launch(PerChannel<BackwardMerge<R>>{with_gradients, merge.channels});
-  const Outputs<T> outputs{output_of(write, dx), output_of(write_shortcut, dshortcut)};
-  const InputGradient<R> plain{{with_gradients.gradients}};
-  const Activator<R> activator(dz_inputs.activation);
-  const bool is_plain = dz_inputs.activation.type == ActType::kNone;
-  if (dz_inputs.inplace) {
-    write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place(dz_inputs)}, outputs,
-                  launcher, dy, dz_inputs.y);
-  } else if (dshortcut || dz_inputs.y) {
+  BackwardMerge<R> merge{};
+  merge.messages = messages;
+  merge.own = own;
+  merge.channels = work.kind.layout.channels;
+  merge.mean = work.saved.mean.get();
+  merge.inv_std = work.saved.inv_std.get();
+  merge.gamma = static_cast<const R*>(work.gamma);
+  if (work.inplace) merge.beta = static_cast<const R*>(work.beta);
+  merge.count = static_cast<double>(work.saved.count);
+  merge.gamma_gradient_is_zero = work.gamma_gradient_is_zero();
+  merge.gamma_gradient = work.gamma_gradient<R>();
+  merge.beta_gradient = work.beta_gradient<R>();
+  merge.check = {Invertible::of(work.kind.dtype, work.activation), first_not_invertible};
+  merge.gradients = new_results<Gradient<R>>(launcher, merge.channels);
+  launcher.launch(PerChannel<BackwardMerge<R>>{merge, merge.channels});
+
+  const Layout& layout = work.kind.layout;
+  const auto* const dy = static_cast<const T*>(work.dy);
+  const auto* const x = static_cast<const T*>(work.x);
+  const auto* const y = static_cast<const T*>(work.y);
+  const Outputs<T> outputs{output_of<T>(work.gradients.write_data, work.gradients.data),
+                           output_of<T>(work.gradients.write_shortcut, work.gradients.shortcut)};
+  const InputGradient<R> plain{{merge.gradients}};
+  const bool is_plain = work.activation.type == ActType::kNone;
+  if (work.inplace) {
+    write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place<T>(work)}, outputs, launcher,
+                  dy, y);
+  } else if (work.gradients.shortcut || y) {
     // Without an activation the slope is 1 on both sides of 0, so any array may stand for y.
-    write_outputs(layout, InputGradientByOutput<R>{plain, {{}, activator}}, outputs, launcher, dy,
-                  x, is_plain ? dy : dz_inputs.y);
+    write_outputs(layout, InputGradientByOutput<R>{plain, {{}, Activator<R>(work.activation)}},
+                  outputs, launcher, dy, x, is_plain ? dy : y);
   } else if (is_plain) {
     write_outputs(layout, plain, outputs, launcher, dy, x);
   } else {
-    write_outputs(layout, InputGradientByInput<R>{plain, {activator, dz_inputs.normalizations}},
-                  outputs, launcher, dy, x);
+    write_outputs(layout, InputGradientByInput<R>{plain, gate_by_input<T>(work)}, outputs, launcher,
+                  dy, x);
   }
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                                \
-  template void moments<T>(const T*, const Layout&, const Message&, const Launcher&);              \
-  template void normalize<T>(const T*, const Layout&, const ForwardMerge<Real<T>>&, WriteMode, T*, \
-                             const Launcher&, const Activated<T>&);                                \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, const double*, const Message&, \
-                                 const Launcher&, const DzInputs<T>&);                             \
-  template void input_gradient<T>(const T*, const T*, const Layout&,                               \
-                                  const BackwardMerge<Real<T>>&, WriteMode, T*, const Launcher&,   \
-                                  const DzInputs<T>&, WriteMode, T*);
-GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
-#undef GLUON_SYNCBN_INSTANTIATE
+}  // namespace
+
+void launch_sums(const Work& work, const Message& message, const Launcher& launcher) {
+  std::visit(
+      [&](const auto& each) {
+        dispatch(each.kind.dtype, [&](auto types) {
+          launch_sums_of<typename decltype(types)::Data>(each, message, launcher);
+        });
+      },
+      work);
+}
+
+void launch_outputs(const Forward& work, const Messages& messages, const Saved& saved,
+                    const Launcher& launcher) {
+  dispatch(work.kind.dtype, [&](auto types) {
+    launch_outputs_of<typename decltype(types)::Data>(work, messages, saved, launcher);
+  });
+}
+
+void launch_outputs(const Backward& work, const Messages& messages, const double* own,
+                    std::uint32_t* first_not_invertible, const Launcher& launcher) {
+  dispatch(work.kind.dtype, [&](auto types) {
+    launch_outputs_of<typename decltype(types)::Data>(work, messages, own, first_not_invertible,
+                                                      launcher);
+  });
+}
 
 }  // namespace gluon_syncbn::cuda

@@ -1,66 +1,31 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
-#include "common/dtype.h"
-#include "common/layout.h"
+#include "backend/backend.h"
 #include "cuda/kernel.h"
-#include "cuda/kernels/merge_devices.h"
-#include "norm/activation.h"
-#include "norm/per_channel.h"
+#include "cuda/kernels/messages.h"
 
 namespace gluon_syncbn::cuda {
 
-/// The activation and the shortcut after the normalization z: y = act(z), or act(z + shortcut).
-template <class T>
-struct Activated {
-  Activation activation = {};
-  const T* shortcut = nullptr;  // null: none
-};
+// The phases of a pass on one GPU. Arrays lie in memory of the GPU, and a kernel reads them once.
+// As on the CPU (cpu/kernels.h), the order of sums depends on the layout. It also depends on the
+// place of an array within 16 bytes. Kernels get copies of arrays that do not lie alike within 16
+// bytes. In a rehearsal (Launcher), arguments say only which arrays there are, and how they lie.
 
-/// Determines dz, the gradient with respect to the input of the activation, from dy: by the output
-/// y or, if that is null, by the normalizations that forward has left. In place, x is recovered
-/// from the output with the last three members.
-template <class T>
-struct DzInputs {
-  Activation activation = {};
-  const T* y = nullptr;
-  const StoredAffine<Real<T>>* normalizations = nullptr;
-  bool inplace = false;
-  const double* inv_std = nullptr;
-  const Real<T>* gamma = nullptr;  // null: 1
-  const Real<T>* beta = nullptr;
-};
+/// Computes the partial statistics of the device into `message`: mean and M2 of every channel, or
+/// the sums of dz and of dz * (x - mean). dz is the gradient with respect to the input of the
+/// activation.
+void launch_sums(const Work& work, const Message& message, const Launcher& launcher);
 
-// The four phases of batch normalization on one GPU, for T in float, double and Half. Arrays lie in
-// memory of the GPU, and a kernel reads them once. As on the CPU (cpu/kernels.h), the order of sums
-// depends on the layout. It also depends on the place of an array within 16 bytes. Kernels get
-// copies of arrays that do not lie alike within 16 bytes. In a rehearsal (Launcher), arguments say
-// only which arrays there are, and how they lie.
+/// Merges the messages, or takes the running statistics, into `saved`. Then computes y.
+void launch_outputs(const Forward& work, const Messages& messages, const Saved& saved,
+                    const Launcher& launcher);
 
-/// Computes mean and M2 of every channel into `message`.
-template <class T>
-void moments(const T* x, const Layout& layout, const Message& message, const Launcher& launcher);
-
-/// Merges the messages of `merge`, and then computes `y` if it is not null.
-template <class T>
-void normalize(const T* x, const Layout& layout, const ForwardMerge<Real<T>>& merge,
-               WriteMode write, T* y, const Launcher& launcher, const Activated<T>& activated = {});
-
-/// Computes the sums of dz and of dz * (x - mean) of every channel into `message`. In place it
-/// does not read `x`.
-template <class T>
-void gradient_sums(const T* dy, const T* x, const Layout& layout, const double* mean,
-                   const Message& message, const Launcher& launcher,
-                   const DzInputs<T>& dz_inputs = {});
-
-/// Merges the messages of `merge`, and then computes `dx` and `dshortcut` if they are not null.
-/// In place it does not read `x`, and there is no `dshortcut`.
-template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout,
-                    const BackwardMerge<Real<T>>& merge, WriteMode write, T* dx,
-                    const Launcher& launcher, const DzInputs<T>& dz_inputs = {},
-                    WriteMode write_shortcut = WriteMode::kAssign, T* dshortcut = nullptr);
+/// Merges the messages, which are empty if forward took the running statistics. Then computes the
+/// gradients. `own` is the message of this device. In place, the first channel that is not
+/// invertible goes to `first_not_invertible`, in memory of the host, which holds ~0u before.
+void launch_outputs(const Backward& work, const Messages& messages, const double* own,
+                    std::uint32_t* first_not_invertible, const Launcher& launcher);
 
 }  // namespace gluon_syncbn::cuda

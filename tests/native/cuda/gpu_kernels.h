@@ -5,10 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "backend/backend.h"
 #include "common/layout.h"
 #include "cuda/gpu.h"
+#include "cuda/kernels/numbers.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/needs_gpu.h"
 #include "norm/activation.h"
@@ -71,15 +74,29 @@ class GpuPhases {
   void normalize(WriteMode write, bool adds_shortcut, std::vector<T>* y) {
     const Array<T> input(stream_, given_.x.elements, offset_), output(stream_, *y, offset_);
     const Array<T> shortcut(stream_, given_.y.elements, other_offset_);
-    cuda::normalize(input.data(), given_.layout, forward_merge(), write, output.data(), launcher_,
-                    {given_.activation, adds_shortcut ? shortcut.data() : nullptr});
+    Forward work;
+    work.kind = kind();
+    work.x = input.data();
+    work.eps = given_.kEps;
+    work.gamma = gamma();
+    work.beta = beta_.data();
+    work.activation = given_.activation;
+    if (adds_shortcut) work.shortcut = shortcut.data();
+    work.write = write;
+    work.y = output.data();
+    work.running = {averages_.data(), averages_.data() + given_.layout.channels, std::nullopt,
+                    averages_.data() + 2 * given_.layout.channels};
+    cuda::Messages messages{};
+    messages.add(moments_.data(), static_cast<std::int64_t>(given_.kCount));
+    launch_outputs(work, messages,
+                   saved(statistics_.data(), statistics_.data() + given_.layout.channels),
+                   launcher_);
     *y = output.values();
   }
   std::vector<double> gradient_sums() {
     const Array<double> found(stream_, std::vector<double>(2 * given_.channels(), -1));
-    on_gpu([&](const T* dy, const T* x, const cuda::DzInputs<T>& dz_inputs) {
-      cuda::gradient_sums(dy, x, given_.layout, mean_.data(),
-                          {found.data(), given_.layout.channels}, launcher_, dz_inputs);
+    with_backward([&](const Backward& work) {
+      cuda::launch_sums(work, {found.data(), given_.layout.channels}, launcher_);
     });
     return found.values();
   }
@@ -96,9 +113,19 @@ class GpuPhases {
   /// Both, in arrays on the GPU.
   void gradients(WriteMode write, T* dx, WriteMode write_shortcut = WriteMode::kAssign,
                  T* dshortcut = nullptr) {
-    on_gpu([&](const T* dy, const T* x, const cuda::DzInputs<T>& dz_inputs) {
-      cuda::input_gradient(dy, x, given_.layout, backward_merge(), write, dx, launcher_, dz_inputs,
-                           write_shortcut, dshortcut);
+    with_backward([&](Backward work) {
+      work.gradients = {false,
+                        WriteMode::kAssign,
+                        gamma_gradient_.data(),
+                        WriteMode::kAdd,
+                        beta_gradient_.data(),
+                        write,
+                        dx,
+                        write_shortcut,
+                        dshortcut};
+      cuda::Messages messages{};
+      if (given_.of_batch) messages.add(message_.data(), given_.layout.count());
+      launch_outputs(work, messages, message_.data(), nullptr, launcher_);
     });
   }
 
@@ -112,56 +139,33 @@ class GpuPhases {
   std::vector<R> beta_gradient() const { return beta_gradient_.values(); }
 
  private:
-  /// Calls run(dy, x, dz_inputs) with what is on the GPU.
+  /// Calls run(work) with what is on the GPU.
   template <class Run>
-  void on_gpu(const Run& run) {
+  void with_backward(const Run& run) {
     const bool in_place = given_.in_place();
     const Array<T> gradient(stream_, given_.dy.elements, offset_);
     const Array<T> input(stream_, given_.x.elements, offset_);
     const Array<T> output(stream_, given_.y.elements, in_place ? offset_ : other_offset_);
-    cuda::DzInputs<T> dz_inputs{};
-    dz_inputs.activation = given_.activation;
-    if (dz_inputs.activation.type != ActType::kNone || in_place) {
-      if (given_.by == By::kInput) dz_inputs.normalizations = normalizations_.data();
-      if (given_.by != By::kInput) dz_inputs.y = output.data();
-    }
-    if (in_place) {
-      dz_inputs.inplace = true;
-      dz_inputs.inv_std = inv_std_.data();
-      dz_inputs.gamma = gamma();
-      dz_inputs.beta = beta_.data();
-    }
-    run(gradient.data(), in_place ? nullptr : input.data(), dz_inputs);
+    Backward work;
+    work.kind = kind();
+    work.dy = gradient.data();
+    if (!in_place) work.x = input.data();
+    work.inplace = in_place;
+    work.saved = saved(mean_.data(), inv_std_.data());
+    work.saved.count = static_cast<std::int64_t>(given_.kCount);
+    work.gamma = gamma();
+    work.activation = given_.activation;
+    work.beta = beta_.data();
+    const bool reads_y = in_place || given_.activation.type != ActType::kNone;
+    if (reads_y && given_.by != By::kInput) work.y = output.data();
+    run(work);
     stream_->synchronize();
   }
+  ArrayKind kind() const { return {Type<T>::kDType, given_.layout}; }
   const R* gamma() const { return given_.fix_gamma ? nullptr : gamma_.data(); }
-  cuda::ForwardMerge<R> forward_merge() const {
-    const auto channels = given_.layout.channels;
-    cuda::ForwardMerge<R> merge{};
-    merge.messages.add(moments_.data(), static_cast<std::int64_t>(given_.kCount));
-    merge.channels = channels;
-    merge.eps = given_.kEps;
-    merge.mean = statistics_.data();
-    merge.inv_std = statistics_.data() + channels;
-    merge.averages = {averages_.data(), averages_.data() + channels, 0,
-                      averages_.data() + 2 * channels};
-    merge.gamma = gamma();
-    merge.beta = beta_.data();
-    merge.normalizations = normalizations_.data();
-    return merge;
-  }
-  cuda::BackwardMerge<R> backward_merge() {
-    cuda::BackwardMerge<R> merge{};
-    if (given_.of_batch) merge.messages.add(message_.data(), given_.layout.count());
-    merge.own = message_.data();
-    merge.channels = given_.layout.channels;
-    merge.mean = mean_.data();
-    merge.inv_std = inv_std_.data();
-    merge.gamma = gamma();
-    merge.count = given_.kCount;
-    merge.gamma_gradient = {gamma_gradient_.data(), WriteMode::kAssign};
-    merge.beta_gradient = {beta_gradient_.data(), WriteMode::kAdd};
-    return merge;
+  Saved saved(double* mean, double* inv_std) const {
+    const std::shared_ptr<void> kept_here;
+    return {{kept_here, mean}, {kept_here, inv_std}, {kept_here, normalizations_.data()}, 0};
   }
 
   const LayerCase<T>& given_;
@@ -205,7 +209,10 @@ class GpuKernels {
     const Array<T> on_device(&stream_, x.elements, offset_of(number));
     const auto channels = static_cast<std::size_t>(x.layout.channels);
     const Array<double> message(&stream_, std::vector<double>(2 * channels, -1));
-    cuda::moments(on_device.data(), x.layout, {message.data(), x.layout.channels}, launcher);
+    Forward work;
+    work.kind = {Type<T>::kDType, x.layout};
+    work.x = on_device.data();
+    cuda::launch_sums(work, {message.data(), x.layout.channels}, launcher);
     return message.values();
   }
   GpuPhases<T> phases(const LayerCase<T>& given, std::uint32_t number = 1) {

@@ -29,24 +29,27 @@ TEST_CASE("cuda kernels: devices merge means whose squares no double can hold") 
     const Array<double> moments(kernels.stream(), message);
     const Array<double> statistics(kernels.stream(), std::vector<double>(4));
     const Array<double> beta(kernels.stream(), std::vector<double>(2));
-    cuda::ForwardMerge<double> merge{};
-    merge.messages.add(moments.data(), 0);
-    for (std::size_t i = 0; i < devices; ++i) merge.messages.add(moments.data(), 4);
-    merge.channels = 2;
-    merge.eps = 1.5;
-    merge.mean = statistics.data();
-    merge.inv_std = statistics.data() + 2;
-    merge.beta = beta.data();
     const Array<cuda::StoredAffine<double>> normalizations(
         kernels.stream(), std::vector<cuda::StoredAffine<double>>(2));
-    merge.normalizations = normalizations.data();
-    cuda::normalize<double>(nullptr, {4, 2, 1}, merge, WriteMode::kAssign, nullptr,
-                            launcher_of(kernels.stream()));
+    cuda::Messages messages{};
+    messages.add(moments.data(), 0);
+    for (std::size_t i = 0; i < devices; ++i) messages.add(moments.data(), 4);
+    Forward work;
+    work.kind = {DType::kFloat64, {4, 2, 1}};
+    work.eps = 1.5;
+    work.beta = beta.data();
+    const std::shared_ptr<void> kept_here;
+    launch_outputs(work, messages,
+                   {{kept_here, statistics.data()},
+                    {kept_here, statistics.data() + 2},
+                    {kept_here, normalizations.data()},
+                    0},
+                   launcher_of(kernels.stream()));
     const std::vector<double> found = statistics.values();
     CHECK(found[0] == -3e200);
     CHECK(found[1] == 5);
-    CHECK(found[2] == 1 / std::sqrt(0.5 + merge.eps));
-    CHECK(found[3] == 1 / std::sqrt(1.75 + merge.eps));
+    CHECK(found[2] == 1 / std::sqrt(0.5 + work.eps));
+    CHECK(found[3] == 1 / std::sqrt(1.75 + work.eps));
   }
 }
 
