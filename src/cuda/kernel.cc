@@ -1,6 +1,7 @@
 #include "cuda/kernel.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "common/error.h"
@@ -20,26 +21,18 @@ std::string identifier(std::string name) {
 /// Says what to do if the driver does not take the code.
 std::string advice(int result) {
   const std::string compiler = "NVRTC " + nvrtc().version() + " (" + nvrtc().path + ")";
-  switch (result) {
-    case kInvalidImage:
-    case kNoBinaryForGpu:
-    case kUnsupportedPtxVersion:
-      return "; the driver is for CUDA up to " + driver_cuda() + ", and " + compiler +
-             " has compiled the kernel: install a newer driver, or an MXNet with an earlier NVRTC";
-    case kInvalidPtx:
-      return "; the driver, for CUDA up to " + driver_cuda() + ", does not compile the PTX of " +
-             compiler +
-             ": install a newer driver, or set GLUON_SYNCBN_NVRTC to an NVRTC that "
-             "knows this GPU";
-    case kNoPtxCompiler:
-      return "; " + compiler +
-             " does not know this GPU, and the driver compiles its PTX with "
-             "libnvidia-ptxjitcompiler.so: mount this library into the container, as "
-             "NVIDIA_DRIVER_CAPABILITIES=compute,utility does, or set GLUON_SYNCBN_NVRTC to an "
-             "NVRTC that knows this GPU";
-    default:
-      return "";
+  constexpr int kRefused[] = {kInvalidImage, kNoBinaryForGpu, kInvalidPtx, kUnsupportedPtxVersion};
+  if (std::count(std::begin(kRefused), std::end(kRefused), result) > 0) {
+    return "; the driver is for CUDA up to " + driver_cuda() + ", and " + compiler +
+           " has compiled the kernel: install a newer driver, or set GLUON_SYNCBN_NVRTC to an "
+           "NVRTC that suits this driver and this GPU";
   }
+  if (result != kNoPtxCompiler) return "";
+  return "; " + compiler +
+         " does not know this GPU, and the driver compiles its PTX with "
+         "libnvidia-ptxjitcompiler.so: mount this library into the container, as "
+         "NVIDIA_DRIVER_CAPABILITIES=compute,utility does, or set GLUON_SYNCBN_NVRTC to an NVRTC "
+         "that knows this GPU";
 }
 
 /// Loads code to the GPU of the thread's context.
@@ -99,7 +92,7 @@ void Kernel::launch(const void* body, std::int64_t blocks, int threads, Stream* 
   check(
       driver().launch(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(threads),
                       1, 1, 0, stream->handle(), arguments, nullptr),
-      name_, stream->ordinal());
+      name_ + " or work before it", stream->ordinal());
 }
 
 }  // namespace gluon_syncbn::cuda

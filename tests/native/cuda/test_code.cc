@@ -356,10 +356,9 @@ TEST_CASE(
                "(CUDA_ERROR_UNSUPPORTED_PTX_VERSION): the fake driver's log: the provided PTX was "
                "compiled with an unsupported toolchain.; the driver is for CUDA up to 11.2, and "
                "NVRTC 11.99 ("));
-  CHECK(contains(too_old, ": install a newer driver, or an MXNet with an earlier NVRTC"));
-  const std::string invalid = error_for("218");
-  CHECK(contains(invalid, "(CUDA_ERROR_INVALID_PTX): the fake driver's log: a PTX JIT"));
-  CHECK(contains(invalid, ": install a newer driver, or set GLUON_SYNCBN_NVRTC to an NVRTC that"));
+  for (const std::string& error : {too_old, error_for("218")}) {
+    CHECK(contains(error, ": install a newer driver, or set GLUON_SYNCBN_NVRTC to an NVRTC that"));
+  }
   const std::string no_compiler = error_for("221");
   CHECK(contains(no_compiler, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND"));
   CHECK(contains(no_compiler, "with libnvidia-ptxjitcompiler.so: mount this library"));
