@@ -6,11 +6,11 @@
 #include <exception>
 #include <string>
 
+#include "common/code_cache.h"
 #include "common/error.h"
 #include "common/report.h"
 #include "common/watchdog.h"
 #include "cpu/simd/isa.h"
-#include "cuda/code_cache.h"
 #include "cuda/nvrtc.h"
 #include "cuda/runtime.h"
 #include "distributed/process_rounds.h"
@@ -179,10 +179,10 @@ GLUON_SYNCBN_EXPORT const char* gluon_syncbn_nvrtc() noexcept {
   return text.c_str();
 }
 
-/// See cuda::code_cache_folder(). The text is valid until the next call.
+/// See code_cache_folder(). The text is valid until the next call.
 GLUON_SYNCBN_EXPORT const char* gluon_syncbn_code_cache() noexcept {
   static std::string folder;
-  folder = cuda::code_cache_folder();
+  folder = code_cache_folder();
   return folder.c_str();
 }
 

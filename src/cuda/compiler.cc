@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include "common/code_cache.h"
 #include "common/error.h"
 #include "common/report.h"
-#include "cuda/code_cache.h"
 #include "cuda/nvrtc.h"
 
 namespace gluon_syncbn::cuda {

@@ -1,4 +1,4 @@
-#include "cuda/code_cache.h"
+#include "common/code_cache.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace gluon_syncbn::cuda {
+namespace gluon_syncbn {
 namespace {
 
 constexpr std::size_t kHashLength = 32;
@@ -158,4 +158,4 @@ void CodeFile::save(const std::string& code) const {
   remove_old(folder.descriptor(), limit_);
 }
 
-}  // namespace gluon_syncbn::cuda
+}  // namespace gluon_syncbn

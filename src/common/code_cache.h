@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-namespace gluon_syncbn::cuda {
+namespace gluon_syncbn {
 
 /// The folder of compiled kernels: $XDG_CACHE_HOME/gluon_syncbn, or ~/.cache/gluon_syncbn. It may
 /// not exist yet. Empty without an absolute path, and if the folder or its home belongs to another
@@ -32,4 +32,4 @@ class CodeFile {
   const std::string name_;
 };
 
-}  // namespace gluon_syncbn::cuda
+}  // namespace gluon_syncbn
