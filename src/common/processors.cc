@@ -11,10 +11,9 @@
 namespace gluon_syncbn {
 namespace {
 
-/// Returns 0 unless the file of the control group (cgroups(7)) begins with a number. A container
-/// sees its own group there.
+/// Returns 0 unless the file begins with a number.
 double number_in(const std::string& file, double* second = nullptr) {
-  std::ifstream text("/sys/fs/cgroup/" + file);
+  std::ifstream text(file);
   double number = 0;
   text >> number;
   if (second) text >> *second;
@@ -22,12 +21,12 @@ double number_in(const std::string& file, double* second = nullptr) {
 }
 
 /// Processor time per time.
-double limit_of_container() {
+double limit_in(const std::string& group) {
   double period = 0;
-  double quota = number_in("cpu.max", &period);  // of version 2; "max 100000": no limit
+  double quota = number_in(group + "/cpu.max", &period);  // of version 2; "max 100000": no limit
   if (quota <= 0) {
-    quota = number_in("cpu/cpu.cfs_quota_us");  // of version 1; -1: no limit
-    period = number_in("cpu/cpu.cfs_period_us");
+    quota = number_in(group + "/cpu/cpu.cfs_quota_us");  // of version 1; -1: no limit
+    period = number_in(group + "/cpu/cpu.cfs_period_us");
   }
   return quota > 0 && period > 0 ? quota / period : std::numeric_limits<double>::infinity();
 }
@@ -40,6 +39,6 @@ int cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-double processors() { return std::min<double>(cores(), limit_of_container()); }
+double processors(const std::string& group) { return std::min<double>(cores(), limit_in(group)); }
 
 }  // namespace gluon_syncbn
