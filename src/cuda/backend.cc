@@ -139,10 +139,9 @@ void load_kernels(const Forward& forward, Gpu* gpu) {
   second.inplace = forward.inplace;
   second.activation = forward.activation;
   second.gradients.data = &pass;  // Nothing uses it: the layout has no elements.
+  if (forward.shortcut && forward.activation.type != ActType::kNone) second.y = &pass;
   rehearse(second);
-  if (!forward.shortcut) return;
-  second.y = forward.activation.type == ActType::kNone ? nullptr : &pass;
-  second.gradients.shortcut = &pass;
+  if (forward.shortcut) second.gradients.shortcut = &pass;
   rehearse(second);
 }
 

@@ -143,33 +143,36 @@ bool Gpu::run_task() {
   }
   const KeepsContext keeps_context;  // MXNet, which a task may call, may select another GPU.
   task();
+  task = nullptr;  // What it owns may be of MXNet, too.
   return true;
 }
 
 /// Returns false if no wait is over.
 bool Gpu::end_wait() {
-  if (waits_.empty()) return false;
   auto over = waits_.begin();
   std::string error;
   try {
-    if (!over->event->is_reached()) {
-      over = std::find_if(over, waits_.end(), [now = Clock::now()](const Wait& wait) {
-        const std::chrono::duration<double> waited = now - wait.begin;
-        return wait.limit > 0 && waited.count() > wait.limit;
-      });
-      if (over == waits_.end()) return false;
-      std::ostringstream text;
-      text << "gpu(" << index_ << ") has not finished its sums in " << over->limit
-           << " s: a kernel before them does not end, or the GPU is lost";
-      error = text.str();
-    }
+    // Outputs of a round may be awaited before earlier sums of another round, which meets later.
+    while (over != waits_.end() && !over->event->is_reached()) ++over;
   } catch (const std::exception& caught) {
     error = caught.what();
   }
-  const Done done = std::move(over->done);
+  if (over == waits_.end()) {
+    over = std::find_if(waits_.begin(), waits_.end(), [now = Clock::now()](const Wait& wait) {
+      const std::chrono::duration<double> waited = now - wait.begin;
+      return wait.limit > 0 && waited.count() > wait.limit;
+    });
+    if (over == waits_.end()) return false;
+    std::ostringstream text;
+    text << "gpu(" << index_ << ") has not finished its sums in " << over->limit
+         << " s: a kernel before them does not end, or the GPU is lost";
+    error = text.str();
+  }
+  Done done = std::move(over->done);
   waits_.erase(over);
   const KeepsContext keeps_context;
   done(error);
+  done = nullptr;
   return true;
 }
 

@@ -47,8 +47,7 @@ class Gpu {
 
   std::shared_ptr<Event> event();
 
-  // The context's thread calls everything below. It calls each function once, and in every case. No
-  // call waits for another thread.
+  // The context's thread calls everything below. It calls each function once, and in every case.
 
   /// Calls `task`. Tasks begin in the order of calls.
   void post(std::function<void()> task);
@@ -77,7 +76,7 @@ class Gpu {
   Stream stream_;
   Memories memories_;
   Pool<Event> events_;
-  std::deque<Wait> waits_;  // in the order of the stream; of the context's thread alone
+  std::deque<Wait> waits_;  // of the context's thread alone
   std::mutex mutex_;        // guards the next two members
   bool ends_ = false;
   std::deque<std::function<void()>> tasks_;

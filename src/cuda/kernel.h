@@ -47,8 +47,8 @@ class Kernel {
   std::map<std::string, std::string> codes_;  // by architecture
 };
 
-/// Puts kernels on a stream. A rehearsal launches nothing: it takes the same scratch memory, and
-/// loads the kernels, those for other layouts too.
+/// Puts kernels on a stream. A rehearsal launches nothing: it loads the kernels, those for other
+/// layouts too. A rehearsal of outputs takes the same scratch memory.
 struct Launcher {
   Stream* stream;
   /// Gives memory of the GPU to kernels that are launched before the next call.

@@ -173,7 +173,8 @@ TEST_CASE("cuda code: the first forward loads the kernels of all later steps") {
       const long before = loads();
       step({0, 8, 1});
       const long loaded = loads();
-      CHECK(loaded >= before + 13);
+      // Without an activation, a shortcut may need a gradient or not.
+      CHECK(loaded == before + (shortcut && type == ActType::kNone ? 15 : 13));
       // Several blocks, in both tilings.
       for (const Layout& layout : {Layout{2, 3, 5000}, Layout{3000, 8, 1}}) step(layout);
       CHECK(loads() == loaded);

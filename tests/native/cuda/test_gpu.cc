@@ -170,6 +170,23 @@ TEST_CASE("cuda gpu: a thread that waits for work asks CUDA seldom, and lets lau
   CHECK(asked < 1000);
 }
 
+TEST_CASE("cuda gpu: an event that is reached does not wait for one that is awaited before") {
+  cuda::Gpu gpu(kIndex, 0);
+  const auto memory = gpu.memory(1);
+  const auto event = gpu.event();
+  event->record(gpu.stream());
+  gpu.stream()->synchronize();
+  Finishes finishes;
+  {
+    const Setting stands_still("LOST", 0);
+    gpu.stream()->zero(memory->data(), sizeof(double));
+    gpu.when_done(finishes.one());
+    gpu.when_reached(event, finishes.one(), 0.01);
+    CHECK(finishes.wait(1) == no_errors(1));
+  }
+  CHECK(finishes.wait(2) == no_errors(2));
+}
+
 TEST_CASE("cuda gpu: without an event the thread waits for all work there is") {
   const Setting slow("DELAY", 2000);
   cuda::Gpu gpu(kIndex, 0);
