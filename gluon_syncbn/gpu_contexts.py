@@ -30,7 +30,7 @@ def describe() -> dict[str, str]:
         "NVRTC": LIBRARY.nvrtc(),
         "compiled kernels": f"{len(files)} files with {sum(files) / 1e6:.1f} MB in {folder}"
         if folder
-        else "not kept: there is no folder in which this user alone can write",
+        else "not kept: no folder, other than a link, belongs to this user alone",
         "GPU contexts": f"do not work: {problem}" if problem else "have driver and NVRTC",
     }
 
