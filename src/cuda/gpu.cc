@@ -41,7 +41,7 @@ int ordinal_of(int index) {
 
 }  // namespace
 
-void Gpu::share(bool share) { are_shared = share; }
+bool Gpu::share(bool share) { return are_shared.exchange(share); }
 
 Gpu& Gpu::of(int index) {
   Gpus& gpus = PerProcess<Gpus>::instance();

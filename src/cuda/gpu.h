@@ -23,8 +23,8 @@ class Gpu {
   /// Returns the object of the context gpu(index), which lives as long as the process. Throws Error
   /// if the machine has no such GPU.
   static Gpu& of(int index);
-  /// For tests: whether contexts that the machine has not share its GPUs.
-  static void share(bool share);
+  /// For tests: whether contexts that the machine has not share its GPUs. Returns whether they did.
+  static bool share(bool share);
 
   Gpu(int index, int ordinal);
   ~Gpu();

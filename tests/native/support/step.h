@@ -170,11 +170,15 @@ struct Shard {
 };
 
 /// The contexts of the tests may outnumber the GPUs.
-struct ShareGpus {
-  ShareGpus() { cuda::Gpu::share(true); }
-  ~ShareGpus() { cuda::Gpu::share(false); }
+class ShareGpus {
+ public:
+  ShareGpus() = default;
+  ~ShareGpus() { cuda::Gpu::share(before_); }
   ShareGpus(const ShareGpus&) = delete;
   ShareGpus& operator=(const ShareGpus&) = delete;
+
+ private:
+  const bool before_ = cuda::Gpu::share(true);
 };
 
 /// The contexts of a process: cpu(i) or gpu(i).
