@@ -51,7 +51,7 @@ class Kernel {
 /// layouts too. A rehearsal of outputs takes the same scratch memory.
 struct Launcher {
   Stream* stream;
-  /// Gives memory of the GPU to kernels that are launched before the next call.
+  /// Gives memory of the GPU to the kernels that are launched next.
   std::function<double*(std::size_t doubles)> scratch;
   bool is_rehearsal = false;
 

@@ -45,8 +45,9 @@ Pack<T> load(const T* from, std::uint32_t size, bool has_halves) {
   if (size == kWidest<T>) return load(from);
   Pack<T> pack{};
   if (has_halves) {
-    if (size > 0)
+    if (size > 0) {
       *reinterpret_cast<HalfAccess*>(&pack) = *reinterpret_cast<const HalfAccess*>(from);
+    }
     return pack;
   }
   GLUON_SYNCBN_UNROLL

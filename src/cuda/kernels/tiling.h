@@ -55,8 +55,8 @@ struct ChannelFirst {
   bool is_even;    // every unit is full
   bool is_halved;  // every unit is full or half
 
-  /// Whether every access is full or half. Few kernels get the code for that: of float16, whose
-  /// 14 x 14 elements are 24.5 accesses.
+  /// Whether every access is full or half, as those of 14 x 14 elements of float16, which are 24.5
+  /// accesses. Kernels for other types do without the code for it.
   template <class T>
   bool has_halves() const {
     return sizeof(T) == 2 && is_halved;
