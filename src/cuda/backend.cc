@@ -141,7 +141,8 @@ void load_kernels(const Forward& forward, Gpu* gpu) {
   second.gradients.data = &pass;  // Nothing uses it: the layout has no elements.
   if (forward.shortcut && forward.activation.type != ActType::kNone) second.y = &pass;
   rehearse(second);
-  if (forward.shortcut) second.gradients.shortcut = &pass;
+  if (!forward.shortcut) return;
+  second.gradients.shortcut = &pass;
   rehearse(second);
 }
 

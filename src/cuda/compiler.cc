@@ -76,15 +76,6 @@ class Program {
   NvrtcProgram* program_ = nullptr;
 };
 
-std::string compile(const KernelSource& kernel, const std::string& architecture) {
-  Program program(kernel.text());
-  if (program.compile(architecture)) return program.code(architecture);
-  const std::string error = "NVRTC " + nvrtc().version() + " (" + nvrtc().path +
-                            ") does not compile '" + kernel.name + "' for " + architecture;
-  report(error + ":\n" + kernel.text() + program.log());
-  throw Error(error + "; its log has been printed");
-}
-
 }  // namespace
 
 std::string KernelSource::text() const {
@@ -107,6 +98,16 @@ std::string architecture_for(int capability) {
   return (best / 10 == capability / 10 ? "sm_" : "compute_") + std::to_string(best);
 }
 
+std::string compile(const std::string& text, const std::string& name,
+                    const std::string& architecture) {
+  Program program(text);
+  if (program.compile(architecture)) return program.code(architecture);
+  const std::string error = "NVRTC " + nvrtc().version() + " (" + nvrtc().path +
+                            ") does not compile '" + name + "' for " + architecture;
+  report(error + ":\n" + text + program.log());
+  throw Error(error + "; its log has been printed");
+}
+
 std::string code_of(const KernelSource& kernel, const std::string& architecture) {
   std::string key = nvrtc().identity + "\n" + architecture + "\n" + kernel.text();
   for (const char* option : kOptions) key += std::string(option) + "\n";
@@ -114,7 +115,7 @@ std::string code_of(const KernelSource& kernel, const std::string& architecture)
   const CodeFile file(key);
   std::string code = file.load();
   if (code.empty()) {
-    code = compile(kernel, architecture);
+    code = compile(kernel.text(), kernel.name, architecture);
     file.save(code);
   }
   return code;

@@ -24,6 +24,10 @@ struct KernelSource {
 /// there is no NVRTC, or if it compiles for no GPU as old as this one.
 std::string architecture_for(int capability);
 
+/// Machine code or PTX of a program, from NVRTC. Errors call it `name`. Throws Error.
+std::string compile(const std::string& text, const std::string& name,
+                    const std::string& architecture);
+
 /// Machine code or PTX of a kernel, from the folder of compiled kernels or from NVRTC. Throws
 /// Error.
 std::string code_of(const KernelSource& kernel, const std::string& architecture);

@@ -8,13 +8,11 @@
 #include <string>
 #include <thread>
 
-#include "common/error.h"
 #include "cuda/compiler.h"
 #include "cuda/driver.h"
 #include "cuda/kernel.h"
 #include "cuda/kernels/merge_devices.h"
 #include "cuda/kernels/thread_per_channel.h"
-#include "cuda/nvrtc.h"
 #include "timing.h"
 
 namespace gluon_syncbn::tests {
@@ -45,24 +43,6 @@ void spin_on_fake(const void* arguments) {
   while (!spin.flags[1] && Clock::now() < end) std::this_thread::yield();
 }
 
-std::string compile(const char* text, const std::string& architecture) {
-  const cuda::Nvrtc& nvrtc = cuda::nvrtc();
-  const bool is_ptx = architecture.rfind("compute_", 0) == 0;
-  const std::string option = "-arch=" + architecture;
-  const char* const options[] = {option.c_str()};
-  cuda::NvrtcProgram* program = nullptr;
-  std::size_t bytes = 0;
-  if (nvrtc.create(&program, text, "spin.cu", 0, nullptr, nullptr) ||
-      nvrtc.compile(program, 1, options) ||
-      (is_ptx ? nvrtc.ptx_size : nvrtc.cubin_size)(program, &bytes)) {
-    throw Error("NVRTC does not compile the kernel");
-  }
-  std::string code(bytes, '\0');
-  (is_ptx ? nvrtc.ptx : nvrtc.cubin)(program, code.data());
-  nvrtc.destroy(&program);
-  return code;
-}
-
 CUfunc_st* function_of(const std::string& code, const char* name) {
   CUmod_st* module = nullptr;
   CUfunc_st* function = nullptr;
@@ -76,7 +56,9 @@ class Rig {
   explicit Rig(bool small) {
     spin_.flags = static_cast<volatile int*>(flags_.data());
     spin_.nanoseconds = small ? 20'000'000 : 1'000'000'000;
-    if (!launch_on_fake_) spin_kernel_ = function_of(compile(kSpin, architecture_), "spin");
+    if (!launch_on_fake_) {
+      spin_kernel_ = function_of(cuda::compile(kSpin, "spin", architecture_), "spin");
+    }
   }
 
   void run() {
