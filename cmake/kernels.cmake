@@ -1,8 +1,8 @@
 # Puts the headers of the kernels into the library, for NVRTC.
 
 set(headers
-    common/dtype.h common/half.h common/inline.h norm/activation.h
-    norm/invertible.h norm/merge_weight.h norm/per_channel.h)
+    common/dtype.h common/half.h common/inline.h norm/activation.h norm/coefficients.h
+    norm/invertible.h norm/merge_weight.h norm/per_channel.h norm/variants.h)
 file(GLOB of_kernels RELATIVE "${src}" CONFIGURE_DEPENDS "${src}/cuda/kernels/*.h")
 list(APPEND headers ${of_kernels})
 

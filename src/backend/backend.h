@@ -15,8 +15,10 @@
 #include "common/layout.h"
 #include "common/per_process.h"
 #include "norm/activation.h"
+#include "norm/coefficients.h"
 #include "norm/partial_statistics.h"
 #include "norm/per_channel.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn {
 
@@ -64,7 +66,7 @@ struct Forward {
   const void* beta = nullptr;
   Activation activation;
   const void* shortcut = nullptr;  ///< null: none
-  bool inplace = false;            ///< the backward pass will recover x from y
+  DzFrom dz_from = DzFrom::kDy;    ///< of the backward pass
   WriteMode write = WriteMode::kAssign;
   void* y = nullptr;  ///< null: not wanted
   Running running;
@@ -87,30 +89,42 @@ struct Gradients {
 struct Backward {
   ArrayKind kind;
   const void* dy = nullptr;
+  DzFrom dz_from = DzFrom::kDy;
+  // The arrays that reads_of(dz_from) does not name are null.
   const void* x = nullptr;
-  bool inplace = false;  ///< x is not used; the pass recovers the input from y and beta
+  const void* beta = nullptr;
+  const void* y = nullptr;
   Saved saved;
   const void* gamma = nullptr;  ///< null: 1
   Activation activation;
-  // With a shortcut y determines the slope of the activation, otherwise beta, with which z is
-  // computed again. A pass in place reads both.
-  const void* beta = nullptr;
-  const void* y = nullptr;
   Gradients gradients;
 
-  /// Without elements the sum is 0, also where inv_std is infinite.
-  bool gamma_gradient_is_zero() const { return gradients.fix_gamma || kind.layout.count() == 0; }
-  template <class P>
-  ParameterGradient<P> gamma_gradient() const {
-    return {static_cast<P*>(gradients.gamma), gradients.write_gamma};
+  bool inplace() const { return dz_from == DzFrom::kInPlace; }
+  template <class T>
+  BackwardInputs<T> inputs() const {
+    return {dz_from,
+            activation,
+            {static_cast<const T*>(dy), static_cast<const T*>(inplace() ? y : x),
+             static_cast<const T*>(reads_of(dz_from).output ? y : dy)}};
   }
+  /// Without elements the gradient of gamma is 0.
   template <class P>
-  ParameterGradient<P> beta_gradient() const {
-    return {static_cast<P*>(gradients.beta), gradients.write_beta};
+  ParameterGradients<P> parameter_gradients() const {
+    return {static_cast<P*>(gradients.gamma), static_cast<P*>(gradients.beta),
+            gradients.write_gamma, gradients.write_beta,
+            gradients.fix_gamma || kind.layout.count() == 0};
   }
 };
 
 using Work = std::variant<Forward, Backward>;
+
+/// The parameters of a Forward or Backward.
+template <class P, class Pass>
+ChannelParameters<P> parameters_of(const Pass& work, const Saved& saved) {
+  return {saved.mean.get(), saved.inv_std.get(), static_cast<const P*>(work.gamma),
+          static_cast<const P*>(work.beta)};
+}
+
 /// Gets what went wrong, or "".
 using Done = std::function<void(const std::string& error)>;
 

@@ -72,7 +72,7 @@ class CpuBackend : public Backend {
  public:
   PassPtr begin(int /*device*/, Work work, Done complete) const override {
     const auto pass = std::make_shared<Pass>(Pass{std::move(work), std::move(complete), this});
-    if (const Backward* backward = pass->backward(); backward && backward->inplace) {
+    if (const Backward* backward = pass->backward(); backward && backward->inplace()) {
       require_invertible(*backward);
     }
     if (const Forward* forward = pass->forward(); forward && forward->is_inference) return pass;

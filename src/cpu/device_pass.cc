@@ -4,6 +4,7 @@
 
 #include "common/dtype.h"
 #include "common/error.h"
+#include "norm/coefficients.h"
 #include "norm/invertible.h"
 #include "norm/per_channel.h"
 
@@ -20,17 +21,6 @@ auto with_type(const ArrayKind& kind, const Visit& visit) {
 template <class P>
 double number(const void* array, std::int64_t c) {
   return static_cast<double>(static_cast<const P*>(array)[c]);
-}
-
-template <class T, class ForwardOrBackward>
-ChannelParameters<T> parameters_of(const ForwardOrBackward& work, const Saved& saved) {
-  return {saved.mean.get(), saved.inv_std.get(), static_cast<const Real<T>*>(work.gamma),
-          static_cast<const Real<T>*>(work.beta)};
-}
-
-template <class T>
-DzInputs<T> dz_inputs_of(const Backward& work) {
-  return {work.activation, static_cast<const T*>(work.y)};
 }
 
 }  // namespace
@@ -68,8 +58,8 @@ void sum(const Pass& pass, Channels channels) {
       return moments(static_cast<const T*>(work->x), layout, channels, pass.statistics);
     }
     const Backward& work = *pass.backward();
-    gradient_sums(static_cast<const T*>(work.dy), static_cast<const T*>(work.x), layout, channels,
-                  parameters_of<T>(work, work.saved), dz_inputs_of<T>(work), pass.statistics);
+    gradient_sums(work.inputs<T>(), layout, channels, parameters_of<Real<T>>(work, work.saved),
+                  pass.statistics);
   });
 }
 
@@ -105,18 +95,16 @@ void write_outputs(const Pass& pass, const PartialStatistics& merged, const Save
     if (const Forward* work = pass.forward()) {
       if (!work->y) return;
       return normalize(static_cast<const T*>(work->x), layout, channels,
-                       parameters_of<T>(*work, saved), work->activation, stores.data,
+                       parameters_of<Real<T>>(*work, saved), work->activation, stores.data,
                        static_cast<T*>(work->y), static_cast<const T*>(work->shortcut));
     }
     const Backward& work = *pass.backward();
-    const auto dz_inputs = dz_inputs_of<T>(work);
-    const auto* const dy = static_cast<const T*>(work.dy);
+    const auto inputs = work.inputs<T>();
     if (auto* const shortcut = static_cast<T*>(work.gradients.shortcut)) {
-      shortcut_gradient(dy, layout, channels, dz_inputs, stores.shortcut, shortcut);
+      shortcut_gradient(inputs, layout, channels, stores.shortcut, shortcut);
     }
     if (auto* const dx = static_cast<T*>(work.gradients.data)) {
-      input_gradient(dy, static_cast<const T*>(work.x), layout, channels,
-                     parameters_of<T>(work, saved), dz_inputs, saved.count > 0 ? &merged : nullptr,
+      input_gradient(inputs, layout, channels, parameters_of<Real<T>>(work, work.saved), merged,
                      static_cast<double>(saved.count), stores.data, dx);
     }
   });
@@ -128,20 +116,17 @@ void write_channel_results(const Pass& pass, const PartialStatistics& merged, co
     if (const Forward* work = pass.forward()) {
       *work->saved = saved;
       if (merged.count == 0) return;
-      const auto averages = work->running.averages<P>();
+      const RunningAverages<P> averages = work->running.averages<P>();
       for (std::int64_t c = 0; c < merged.channels; ++c) {
         averages.move(c, merged.mean()[c], merged.variance(c));
       }
       return averages.count_batch();
     }
     const Backward& work = *pass.backward();
-    const auto gamma = work.gamma_gradient<P>();
-    const auto beta = work.beta_gradient<P>();
+    const auto gradients = work.parameter_gradients<P>();
     for (std::int64_t c = 0; c < pass.statistics.channels; ++c) {
-      gamma.put(c, work.gamma_gradient_is_zero()
-                       ? 0
-                       : pass.statistics.dz_centered()[c] * saved.inv_std.get()[c]);
-      beta.put(c, pass.statistics.dz()[c]);
+      gradients.put(c, pass.statistics.dz()[c], pass.statistics.dz_centered()[c],
+                    saved.inv_std.get()[c]);
     }
   });
 }

@@ -13,8 +13,9 @@
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"
 #include "cpu/tuning.h"
+#include "norm/coefficients.h"
 #include "norm/merge_weight.h"
-#include "norm/per_channel.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn::cpu {
 namespace {
@@ -97,8 +98,8 @@ void prefer_huge_pages(void* begin, std::int64_t bytes) {
 #endif
 }
 
-/// Makes arrays of numbers per channel, rounded to R, for the kernels. If there is a matrix, the
-/// arrays have one number per column of it.
+/// Makes arrays of the coefficients of channels, for the kernels. If there is a matrix, the arrays
+/// have one number per column of it.
 template <class R>
 class Arrays {
  public:
@@ -107,42 +108,21 @@ class Arrays {
         repeat_(matrix ? layout.inner : 1),
         size_(matrix ? matrix->columns() : channels.end - channels.begin) {}
 
-  /// Returns an array of value(channel), which lives as long as this object.
-  template <class Value>
-  const R* make(const Value& value) {
-    void* memory = nullptr;
-    const std::size_t bytes = index(size_) * sizeof(R);
-    if (posix_memalign(&memory, kLineBytes, bytes) != 0) throw std::bad_alloc();
-    R* const array = arrays_.emplace_back(static_cast<R*>(memory)).get();
-    R* end = array;
-    for (auto c = channels_.begin; c < channels_.end; ++c) {
-      end = std::fill_n(end, repeat_, static_cast<R>(value(index(c))));
+  /// Returns arrays of of_channel(c), which live as long as this object.
+  template <template <class> class Coefficients, class OfChannel>
+  Coefficients<const R*> make(const OfChannel& of_channel) {
+    const Coefficients<R*> arrays = Coefficients<R>{}.map([this](R) { return allocate(); });
+    std::int64_t end = 0;
+    for (auto c = channels_.begin; c < channels_.end; ++c, end += repeat_) {
+      const Coefficients<R> coefficients = of_channel(c);
+      coefficients.map([&](R each, R* array) { return std::fill_n(array + end, repeat_, each); },
+                       arrays);
     }
     // A row of the matrix may have several rows of the array, with the same channels.
-    const std::int64_t width = end - array;
-    for (std::int64_t i = width; i < size_; ++i) array[i] = array[i - width];
-    return array;
-  }
-
-  /// The numbers of z = (x - center) * scale + shift. The shift corrects the rounded center.
-  template <class T>
-  NormalizationArrays<R> of_z(const ChannelParameters<T>& n) {
-    return {make([&](std::size_t c) { return n.mean[c]; }),
-            make([&](std::size_t c) { return n.scale(c); }), make([&](std::size_t c) {
-              return shift_of<R>(n.mean[c], n.scale(c), static_cast<double>(n.beta[c]));
-            })};
-  }
-  /// The numbers with which a kernel turns dy into dz, and computes x - center. `x` is null in
-  /// place, where x - center = (z - shift) * scale.
-  template <class T>
-  NormalizationArrays<R> of_gate(const ChannelParameters<T>& n, const DzInputs<T>& dz_inputs,
-                                 const T* x) {
-    const bool looks_at_z = dz_inputs.activation.type != ActType::kNone && !dz_inputs.y;
-    if (x && looks_at_z) return of_z(n);
-    const R* center = make([&](std::size_t c) { return n.mean[c]; });
-    if (x) return {center, nullptr, nullptr};
-    return {center, make([&](std::size_t c) { return 1 / n.scale(c); }),
-            make([&](std::size_t c) { return static_cast<double>(n.beta[c]); })};
+    return arrays.map([&](R* array) -> const R* {
+      for (std::int64_t i = end; i < size_; ++i) array[i] = array[i - end];
+      return array;
+    });
   }
 
  private:
@@ -154,34 +134,35 @@ class Arrays {
   // load. 16 bytes further, channel-last arrays take 1.10 (float16: 1.13) of the time on AVX-512.
   static constexpr std::size_t kLineBytes = 64;
 
+  R* allocate() {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, kLineBytes, index(size_) * sizeof(R)) != 0) throw std::bad_alloc();
+    return arrays_.emplace_back(static_cast<R*>(memory)).get();
+  }
+
   const Channels channels_;
   const std::int64_t repeat_;  // neighbouring columns of one channel
   const std::int64_t size_;
   std::vector<std::unique_ptr<R, Free>> arrays_;
 };
 
-/// The numbers of dx. `x` is null in place, where x - center has no error of a rounded center.
-template <class R, class T>
-InputGradientArrays<R> input_gradient_arrays(const ChannelParameters<T>& n, const T* x,
-                                             const PartialStatistics* sums, double count,
-                                             Arrays<R>* arrays) {
-  const auto factors = [&](std::size_t c) {
-    return sums ? InputGradientFactors::of(sums->dz()[c], sums->dz_centered()[c], count, n.scale(c),
-                                           n.inv_std[c])
-                : InputGradientFactors{};
-  };
-  return {arrays->make([&](std::size_t c) { return n.scale(c); }),
-          arrays->make([&](std::size_t c) { return factors(c).x_factor; }),
-          arrays->make([&](std::size_t c) {
-            const InputGradientFactors of_dx = factors(c);
-            return x ? of_dx.constant_for<R>(n.mean[c]) : of_dx.constant;
-          })};
+template <class R, class P>
+Affine<R> of_z(const ChannelParameters<P>& parameters, std::int64_t c) {
+  return Affine<R>::of(parameters.mean[c], parameters.inv_std[c],
+                       static_cast<double>(gamma_of(parameters.gamma, c)),
+                       parameters.beta ? static_cast<double>(parameters.beta[c]) : 0);
 }
 
-/// Returns array + offset; null if the array is null.
+/// Returns array + offset, or null if the array is null.
 template <class T>
 const T* moved(const T* array, std::int64_t offset) {
   return array ? array + offset : nullptr;
+}
+/// Moves all arrays. None may be null.
+template <class T>
+BackwardInputs<T> moved(BackwardInputs<T> inputs, std::int64_t offset) {
+  for (const T*& array : inputs.arrays) array += offset;
+  return inputs;
 }
 
 /// Two sums for each column of each part of a matrix.
@@ -221,14 +202,12 @@ void moments_of_columns(const T* x, const Matrix& matrix, const Kernels<T>& kern
 }
 
 template <class T>
-void gradient_sums_of_columns(const T* dy, const T* x, const Matrix& matrix,
-                              const Kernels<T>& kernels, const NormalizationArrays<double>& numbers,
-                              const DzInputs<T>& dz_inputs, const PartialStatistics& result) {
+void gradient_sums_of_columns(const BackwardInputs<T>& inputs, const Matrix& matrix,
+                              const Kernels<T>& kernels, const Affine<const double*>& n,
+                              const PartialStatistics& result) {
   ColumnSums sums(matrix);
   parallel_for(matrix.number(), [&](std::int64_t i) {
-    const std::int64_t begin = matrix.begin(i);
-    kernels.column_gradient_sums(dy + begin, moved(x, begin), moved(dz_inputs.y, begin), matrix[i],
-                                 numbers, dz_inputs.activation, sums.first_of(i),
+    kernels.column_gradient_sums(moved(inputs, matrix.begin(i)), matrix[i], n, sums.first_of(i),
                                  sums.second_of(i));
   });
   const std::vector<std::size_t> channels = matrix.channels();
@@ -289,81 +268,90 @@ void moments(const T* x, const Layout& layout, Channels channels, const PartialS
 }
 
 template <class T>
-void normalize(const T* x, const Layout& layout, Channels channels, const ChannelParameters<T>& n,
-               const Activation& activation, StoreMode store, T* y, const T* shortcut) {
+void normalize(const T* x, const Layout& layout, Channels channels,
+               const ChannelParameters<Real<T>>& parameters, const Activation& activation,
+               StoreMode store, T* y, const T* shortcut) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
+  const auto of_channel = [&](std::int64_t c) { return of_z<Real<T>>(parameters, c); };
   if (layout.has_runs()) {
     Arrays<Real<T>> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
     kernels.run_normalize(x + first, moved(shortcut, first), layout, first_channels(channels),
-                          arrays.of_z(n), activation, store, y + first);
+                          arrays.template make<Affine>(of_channel), activation, store, y + first);
     return;
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
   Arrays<Real<T>> arrays(channels, layout, &matrix);
-  const auto of_z = arrays.of_z(n);
+  const auto of_columns = arrays.template make<Affine>(of_channel);
   for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
-    kernels.column_normalize(x + begin, moved(shortcut, begin), extent, of_z, activation, store,
-                             y + begin);
+    kernels.column_normalize(x + begin, moved(shortcut, begin), extent, of_columns, activation,
+                             store, y + begin);
   });
 }
 
 template <class T>
-void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
-                   const ChannelParameters<T>& n, const DzInputs<T>& dz_inputs,
-                   const PartialStatistics& result) {
+void gradient_sums(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+                   const ChannelParameters<Real<T>>& parameters, const PartialStatistics& result) {
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
+  const bool inplace = inputs.from == DzFrom::kInPlace;
+  const auto of_channel = [&](std::int64_t c) {
+    return inplace ? Affine<double>::of_inverse(static_cast<double>(gamma_of(parameters.gamma, c)),
+                                                static_cast<double>(parameters.beta[c]))
+                   : of_z<double>(parameters, c);
+  };
   if (layout.has_runs()) {
     Arrays<double> arrays(channels, layout, nullptr);
-    const std::int64_t first = channels.begin * layout.inner;
-    kernels.run_gradient_sums(dy + first, moved(x, first), moved(dz_inputs.y, first), layout,
-                              first_channels(channels), arrays.of_gate(n, dz_inputs, x),
-                              dz_inputs.activation, result.dz() + channels.begin,
-                              result.dz_centered() + channels.begin);
-    return;
+    kernels.run_gradient_sums(moved(inputs, channels.begin * layout.inner), layout,
+                              first_channels(channels), arrays.make<Affine>(of_channel),
+                              result.dz() + channels.begin, result.dz_centered() + channels.begin);
+  } else {
+    const Matrix matrix(layout, kSumColumns, kSlab);
+    Arrays<double> arrays(channels, layout, &matrix);
+    gradient_sums_of_columns(inputs, matrix, kernels, arrays.make<Affine>(of_channel), result);
   }
-  const Matrix matrix(layout, kSumColumns, kSlab);
-  Arrays<double> arrays(channels, layout, &matrix);
-  gradient_sums_of_columns(dy, x, matrix, kernels, arrays.of_gate(n, dz_inputs, x), dz_inputs,
-                           result);
+  if (!inplace) return;
+  // The kernels summed dz * (x - mean) * inv_std.
+  for (auto c = channels.begin; c < channels.end; ++c) {
+    result.dz_centered()[c] /= parameters.inv_std[c];
+  }
 }
 
 template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
-                    const ChannelParameters<T>& n, const DzInputs<T>& dz_inputs,
-                    const PartialStatistics* sums, double count, StoreMode store, T* dx) {
+void input_gradient(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+                    const ChannelParameters<Real<T>>& parameters, const PartialStatistics& sums,
+                    double count, StoreMode store, T* dx) {
+  using R = Real<T>;
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
+  const auto of_channel = [&](std::int64_t c) {
+    return GradientAndShift<R>{Gradient<R>::of(parameters, c, sums.dz()[c], sums.dz_centered()[c],
+                                               count, inputs.from == DzFrom::kInPlace),
+                               of_z<R>(parameters, c).shift};
+  };
   if (layout.has_runs()) {
-    Arrays<Real<T>> arrays(channels, layout, nullptr);
+    Arrays<R> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
-    kernels.run_input_gradient(dy + first, moved(x, first), moved(dz_inputs.y, first), layout,
-                               first_channels(channels), arrays.of_gate(n, dz_inputs, x),
-                               input_gradient_arrays(n, x, sums, count, &arrays),
-                               dz_inputs.activation, store, dx + first);
+    kernels.run_input_gradient(moved(inputs, first), layout, first_channels(channels),
+                               arrays.template make<GradientAndShift>(of_channel), store,
+                               dx + first);
     return;
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
-  Arrays<Real<T>> arrays(channels, layout, &matrix);
-  const auto of_gate = arrays.of_gate(n, dz_inputs, x);
-  const auto of_dx = input_gradient_arrays(n, x, sums, count, &arrays);
+  Arrays<R> arrays(channels, layout, &matrix);
+  const auto of_columns = arrays.template make<GradientAndShift>(of_channel);
   for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
-    kernels.column_input_gradient(dy + begin, moved(x, begin), moved(dz_inputs.y, begin), extent,
-                                  of_gate, of_dx, dz_inputs.activation, store, dx + begin);
+    kernels.column_input_gradient(moved(inputs, begin), extent, of_columns, store, dx + begin);
   });
 }
 
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, Channels channels,
-                       const DzInputs<T>& dz_inputs, StoreMode store, T* dz) {
+void shortcut_gradient(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+                       StoreMode store, T* dz) {
   if (layout.is_empty()) return;
-  // Without an activation there is no y, and dz is dy. The kernel may then read any array as y.
-  const T* y = dz_inputs.y ? dz_inputs.y : dy;
   const auto compute = [&](std::int64_t begin, std::int64_t number) {
-    kernels_in_use<T>().shortcut_gradient(dy + begin, y + begin, number, dz_inputs.activation,
-                                          store, dz + begin);
+    kernels_in_use<T>().shortcut_gradient(moved(inputs, begin), number, store, dz + begin);
   };
   if (layout.has_runs()) {
     const std::int64_t number = (channels.end - channels.begin) * layout.inner;
@@ -379,19 +367,18 @@ void shortcut_gradient(const T* dy, const Layout& layout, Channels channels,
   });
 }
 
-#define GLUON_SYNCBN_INSTANTIATE(T)                                                          \
-  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                        \
-  template void moments<T>(const T*, const Layout&, Channels, const PartialStatistics&);     \
-  template void normalize<T>(const T*, const Layout&, Channels, const ChannelParameters<T>&, \
-                             const Activation&, StoreMode, T*, const T*);                    \
-  template void gradient_sums<T>(const T*, const T*, const Layout&, Channels,                \
-                                 const ChannelParameters<T>&, const DzInputs<T>&,            \
-                                 const PartialStatistics&);                                  \
-  template void input_gradient<T>(const T*, const T*, const Layout&, Channels,               \
-                                  const ChannelParameters<T>&, const DzInputs<T>&,           \
-                                  const PartialStatistics*, double, StoreMode, T*);          \
-  template void shortcut_gradient<T>(const T*, const Layout&, Channels, const DzInputs<T>&,  \
-                                     StoreMode, T*);
+#define GLUON_SYNCBN_INSTANTIATE(T)                                                                \
+  template StoreMode prepare_output<T>(WriteMode, const Layout&, T*);                              \
+  template void moments<T>(const T*, const Layout&, Channels, const PartialStatistics&);           \
+  template void normalize<T>(const T*, const Layout&, Channels, const ChannelParameters<Real<T>>&, \
+                             const Activation&, StoreMode, T*, const T*);                          \
+  template void gradient_sums<T>(const BackwardInputs<T>&, const Layout&, Channels,                \
+                                 const ChannelParameters<Real<T>>&, const PartialStatistics&);     \
+  template void input_gradient<T>(const BackwardInputs<T>&, const Layout&, Channels,               \
+                                  const ChannelParameters<Real<T>>&, const PartialStatistics&,     \
+                                  double, StoreMode, T*);                                          \
+  template void shortcut_gradient<T>(const BackwardInputs<T>&, const Layout&, Channels, StoreMode, \
+                                     T*);
 GLUON_SYNCBN_FOR_EACH_DTYPE(GLUON_SYNCBN_INSTANTIATE)
 #undef GLUON_SYNCBN_INSTANTIATE
 

@@ -10,35 +10,16 @@
 #include "common/layout.h"
 #include "cpu/simd/isa.h"
 #include "norm/activation.h"
+#include "norm/coefficients.h"
 #include "norm/partial_statistics.h"
 #include "norm/per_channel.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn {
 
 /// The phases of batch normalization on one device, for T in float, double and Half. Sums are
 /// computed in double. Their order depends on the layout and on the instruction set alone.
 namespace cpu {
-
-/// The numbers of z = (x - mean) * inv_std * gamma + beta, for all channels.
-template <class T>
-struct ChannelParameters {
-  const double* mean;
-  const double* inv_std;
-  const Real<T>* gamma;  ///< null: 1
-  const Real<T>* beta;   ///< may be null if no kernel computes z
-
-  double scale(std::size_t c) const {
-    return scale_of(gamma, static_cast<std::int64_t>(c), inv_std[c]);
-  }
-};
-
-/// How to compute dz, the gradient with respect to the argument of the activation, from dy.
-template <class T>
-struct DzInputs {
-  Activation activation = {};
-  /// The output. If it is null, dz is computed from z. In place, x is null and computed from y too.
-  const T* y = nullptr;
-};
 
 /// Divides the channels of arrays with these layouts into parts, and calls visit(channels) for all
 /// parts, on the threads of the pool. If an array has no runs (Layout::has_runs), there is one
@@ -70,27 +51,25 @@ void moments(const T* x, const Layout& layout, Channels channels, const PartialS
 /// y = act(z), or act(z + shortcut).
 template <class T>
 void normalize(const T* x, const Layout& layout, Channels channels,
-               const ChannelParameters<T>& normalization, const Activation& activation,
+               const ChannelParameters<Real<T>>& parameters, const Activation& activation,
                StoreMode store, T* y, const T* shortcut = nullptr);
 
-/// Writes the sums of dz of `channels` into `result`, which has zeros for all channels. `x` is null
-/// in place.
+/// Writes the two gradient sums of `channels` into `result`, which has zeros for all channels.
 template <class T>
-void gradient_sums(const T* dy, const T* x, const Layout& layout, Channels channels,
-                   const ChannelParameters<T>& normalization, const DzInputs<T>& dz_inputs,
-                   const PartialStatistics& result);
+void gradient_sums(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+                   const ChannelParameters<Real<T>>& parameters, const PartialStatistics& result);
 
-/// Writes dx. `sums` are the merged sums of all devices, whose channels have `count` elements. They
-/// are null if the running statistics were used.
+/// Writes dx. `sums` are the merged sums of all devices, whose channels have `count` elements.
+/// `count` is 0 if the running statistics were used.
 template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, Channels channels,
-                    const ChannelParameters<T>& normalization, const DzInputs<T>& dz_inputs,
-                    const PartialStatistics* sums, double count, StoreMode store, T* dx);
+void input_gradient(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+                    const ChannelParameters<Real<T>>& parameters, const PartialStatistics& sums,
+                    double count, StoreMode store, T* dx);
 
-/// Writes dz. `dz_inputs` has an output or no activation.
+/// Writes dz, computed from the output unless there is no activation.
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, Channels channels,
-                       const DzInputs<T>& dz_inputs, StoreMode store, T* dz);
+void shortcut_gradient(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+                       StoreMode store, T* dz);
 
 }  // namespace cpu
 }  // namespace gluon_syncbn

@@ -17,8 +17,9 @@ constexpr std::int64_t kChains = 4;
 
 /// The columns of a matrix are summed in tiles of about this many columns.
 constexpr std::int64_t kTile = 512;
-/// The sums of a vector of columns stay in registers for this many rows. The pivots are the means
-/// of as many rows.
+/// The sums of this many columns stay in registers.
+constexpr std::int64_t kColumnsTogether = 8;
+/// They stay there for this many rows. The pivots are the means of as many rows.
 constexpr std::int64_t kRowGroup = 8;
 /// Rows are fetched into the cache this many rows ahead.
 constexpr std::int64_t kRowsAhead = 32;

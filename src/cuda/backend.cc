@@ -16,8 +16,8 @@
 #include "cuda/gpu.h"
 #include "cuda/kernel.h"
 #include "cuda/kernels/messages.h"
-#include "cuda/kernels/numbers.h"
 #include "cuda/kernels/phases.h"
+#include "norm/coefficients.h"
 #include "norm/invertible.h"
 
 // **Every wait is for work that is launched already.** So no round can wait forever, in any order
@@ -72,7 +72,7 @@ Parts all_parts(const Passes& passes) {
 Saved new_saved(Gpu* gpu, const ArrayKind& kind) {
   const auto channels = static_cast<std::size_t>(kind.layout.channels);
   const std::size_t doubles = dispatch(kind.dtype, [&](auto types) {
-    return sizeof(StoredAffine<typename decltype(types)::Parameter>) / sizeof(double) * channels;
+    return sizeof(Affine<typename decltype(types)::Parameter>) / sizeof(double) * channels;
   });
   const std::shared_ptr<Memory> memory = gpu->memory(doubles + 2 * channels);
   auto* const mean = static_cast<double*>(memory->data()) + doubles;
@@ -108,7 +108,7 @@ void launch_outputs(GpuPass* pass, const Launcher& launcher) {
   }
   const Backward& work = *pass->backward();
   const Gradients& gradients = work.gradients;
-  if (!work.inplace && !gradients.gamma && !gradients.beta && !gradients.data &&
+  if (!work.inplace() && !gradients.gamma && !gradients.beta && !gradients.data &&
       !gradients.shortcut) {
     return;
   }
@@ -136,10 +136,9 @@ void load_kernels(const Forward& forward, Gpu* gpu) {
   rehearse(first);
   Backward second;
   second.kind = first.kind;
-  second.inplace = forward.inplace;
+  second.dz_from = forward.dz_from;
   second.activation = forward.activation;
   second.gradients.data = &pass;  // Nothing uses it: the layout has no elements.
-  if (forward.shortcut && forward.activation.type != ActType::kNone) second.y = &pass;
   rehearse(second);
   if (!forward.shortcut) return;
   second.gradients.shortcut = &pass;
@@ -271,7 +270,7 @@ class CudaBackend : public Backend {
     const OnDevice on_device(pass->gpu->stream()->ordinal());
     const ArrayKind& kind = pass->kind();
     if (forward) pass->saved = new_saved(pass->gpu, kind);
-    if (!forward && pass->backward()->inplace) {
+    if (!forward && pass->backward()->inplace()) {
       pass->check = pass->gpu->host_memory(3);
       *first_not_invertible(*pass) = kNone;
     }

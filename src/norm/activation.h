@@ -56,8 +56,8 @@ inline constexpr double kSaturation = -0.693147180559945309 * (kDigits<T> + 1);
 //   value(z)                    the output for z
 //   gradient(dy, z)             the gradient with respect to z, computed from z
 //   gradient_by_output(dy, y)   the same gradient, computed from the output
-//   inverse(y, lowest)          z, computed from the output. For ELU at least `lowest`, which is
-//                               kSaturation of the type that y was rounded to.
+//   inverse(y)                  z, computed from the output. For ELU at least kSaturation of the
+//                               type that y was rounded to.
 //   derivative(z)               only if kCallsMath
 //
 // value() and inverse() keep a NaN. On CPUs, Math must be in an unnamed namespace; cpu/simd/isa.h
@@ -84,7 +84,7 @@ struct Rectifier {
     return gradient(dy, y);
   }
   template <class V>
-  GLUON_SYNCBN_INLINE V inverse(V y, Number /*lowest*/) const {
+  GLUON_SYNCBN_INLINE V inverse(V y) const {
     return y < 0 ? y * Math::lanes(y, inverse_slope) : y;
   }
 };
@@ -95,6 +95,7 @@ struct Elu {
   using Number = typename Math::Number;
   Number slope;
   Number inverse_slope;
+  Number lowest;  // z that inverse() gives
 
   template <class V>
   GLUON_SYNCBN_INLINE V value(V z) const {
@@ -113,7 +114,7 @@ struct Elu {
     return y > 0 ? dy : dy * (y + Math::lanes(y, slope));
   }
   template <class V>
-  GLUON_SYNCBN_INLINE V inverse(V y, Number lowest) const {
+  GLUON_SYNCBN_INLINE V inverse(V y) const {
     const V ratio = y > 0 ? V{} : y * Math::lanes(y, inverse_slope);
     const V z = Math::log1p(ratio < -1 ? Math::lanes(y, -1) : ratio);
     const V least = Math::lanes(y, lowest);
@@ -121,15 +122,18 @@ struct Elu {
   }
 };
 
-/// Chooses the functions of an activation, and holds their slope.
+/// Chooses the functions of an activation, and holds their numbers.
 template <class Math>
 struct ActFunctions {
   using Number = typename Math::Number;
   ActType type;
   Number slope;
   Number inverse_slope;
+  Number lowest;
 
-  explicit ActFunctions(const Activation& activation) : type(activation.type) {
+  /// `saturation` is kSaturation of the type of outputs.
+  ActFunctions(const Activation& activation, double saturation)
+      : type(activation.type), lowest(static_cast<Number>(saturation)) {
     const double slope_below = type == ActType::kNone ? 1 : activation.slope;
     slope = static_cast<Number>(slope_below);
     // Infinite for slope 0, which has no inverse.
@@ -139,7 +143,7 @@ struct ActFunctions {
   /// Calls visit(functions). Those of kNone are a Rectifier of slope 1.
   template <class Visit>
   GLUON_SYNCBN_INLINE void visit(const Visit& visit) const {
-    if (type == ActType::kElu) return visit(Elu<Math>{slope, inverse_slope});
+    if (type == ActType::kElu) return visit(Elu<Math>{slope, inverse_slope, lowest});
     visit(Rectifier<Math>{slope, inverse_slope});
   }
 };

@@ -3,72 +3,36 @@
 #include <cmath>
 #include <cstdint>
 
-// The numbers of one channel, for all kinds of device: S. Ioffe and C. Szegedy, "Batch
-// Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift", 2015,
-// algorithm 1 and section 3. They are computed in double. R is the type in which kernels compute.
+// The results of one channel, for all kinds of device. They are computed in double.
 
 namespace gluon_syncbn {
 
 /// Whether a kernel replaces the elements of its output array or adds to them (MXNet's grad_req).
 enum class WriteMode { kAssign, kAdd };
 
-/// The difference between the mean and its value rounded to R: x - mean is (x - R(mean)) - rest.
-/// The kernels add the rest, times its factor, to their constant term. So the result is exact to R
-/// even if the mean is thousands of standard deviations from zero.
-template <class R>
-inline double rest_of(double mean) {
-  return mean - static_cast<double>(static_cast<R>(mean));
-}
-
 inline double inv_std_of(double variance, double eps) { return 1.0 / std::sqrt(variance + eps); }
 
-/// The gamma of a channel. `gamma` is null for 1.
-template <class P>
-P gamma_of(const P* gamma, std::int64_t c) {
-  return gamma ? gamma[c] : P(1);
-}
-
-/// The scale of z = (x - mean) * scale + beta.
-template <class P>
-double scale_of(const P* gamma, std::int64_t c, double inv_std) {
-  return static_cast<double>(gamma_of(gamma, c)) * inv_std;
-}
-
-/// The shift of z = (x - R(mean)) * scale + shift.
-template <class R>
-double shift_of(double mean, double scale, double beta) {
-  return beta - rest_of<R>(mean) * scale;
-}
-
-/// dx = dz * scale + (x - mean) * x_factor + constant, with the scale of z.
-struct InputGradientFactors {
-  double x_factor;
-  double constant;
-
-  /// The sums of dz and dz * (x - mean) are those of all devices, which have `count` elements.
-  static InputGradientFactors of(double dz, double dz_centered, double count, double scale,
-                                 double inv_std) {
-    const double share = -scale / count;
-    return {share * dz_centered * inv_std * inv_std, share * dz};
-  }
-  /// The constant for (x - R(mean)) * x_factor. Without an x_factor the mean may be infinite or
-  /// NaN.
-  template <class R>
-  double constant_for(double mean) const {
-    return x_factor == 0 ? constant : constant - rest_of<R>(mean) * x_factor;
-  }
-};
-
-/// Where a device writes the gradient of gamma or beta. It comes from the sums of this device
+/// Where a device writes the gradients of gamma and beta. They come from the sums of this device
 /// alone, because the trainer later adds the gradients of all devices.
 template <class P>
-struct ParameterGradient {
-  P* values;  ///< null: not wanted
-  WriteMode write;
+struct ParameterGradients {
+  P* gamma;  ///< null: not wanted
+  P* beta;   ///< null: not wanted
+  WriteMode write_gamma;
+  WriteMode write_beta;
+  /// The gradient of gamma is 0, also where inv_std is infinite and 0 * inv_std is NaN.
+  bool gamma_gradient_is_zero;
 
-  void put(std::int64_t c, double value) const {
+  /// `dz` and `dz_centered` are the sums of dz and of dz * (x - mean).
+  void put(std::int64_t c, double dz, double dz_centered, double inv_std) const {
+    write(gamma, c, write_gamma, gamma_gradient_is_zero ? 0.0 : dz_centered * inv_std);
+    write(beta, c, write_beta, dz);
+  }
+
+ private:
+  static void write(P* values, std::int64_t c, WriteMode mode, double value) {
     if (!values) return;
-    const double before = write == WriteMode::kAdd ? static_cast<double>(values[c]) : 0.0;
+    const double before = mode == WriteMode::kAdd ? static_cast<double>(values[c]) : 0.0;
     values[c] = static_cast<P>(before + value);
   }
 };

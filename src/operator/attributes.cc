@@ -269,13 +269,6 @@ std::string Attributes::layer(const DeviceGroup& group) const {
          number_list(group.device_ids) + ")";
 }
 
-BackwardReads Attributes::backward_reads() const {
-  // The slope of an activation is computed from its argument, for which backward needs beta. With a
-  // shortcut, it is computed from the output.
-  const bool active = activation.type != ActType::kNone;
-  return {!inplace, inplace || (active && !shortcut), inplace || (active && shortcut)};
-}
-
 std::size_t Attributes::axis_of(std::size_t ndim) const {
   const int dims = static_cast<int>(ndim);
   if (axis < -dims || axis >= dims) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "norm/activation.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn::op {
 
@@ -23,13 +24,6 @@ struct DeviceGroup {
 
 /// With it begin all errors of a layer.
 inline constexpr const char* kLayer = "SyncBatchNorm '";
-
-/// The arrays that backward reads beside gamma and the gradient of the output.
-struct BackwardReads {
-  bool data = true;
-  bool beta = false;
-  bool output = false;
-};
 
 /// The operator's attributes with the defaults of MXNet's BatchNorm.
 struct Attributes {
@@ -57,7 +51,7 @@ struct Attributes {
   /// would misread.
   static constexpr int kVersion = 1;
 
-  BackwardReads backward_reads() const;
+  DzFrom dz_from() const { return gluon_syncbn::dz_from(activation.type, shortcut, inplace); }
   bool crosses_processes() const { return process_set != kNoProcessSet; }
   bool synchronizes() const { return group_size() > 1 || crosses_processes(); }
 

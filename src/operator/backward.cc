@@ -9,6 +9,7 @@
 #include "common/error.h"
 #include "common/list_text.h"
 #include "mxnet/dtype.h"
+#include "norm/variants.h"
 #include "operator/engine_call.h"
 #include "operator/operator.h"
 #include "sync/barrier.h"
@@ -40,7 +41,7 @@ class BackwardCall : public EngineCall {
                std::vector<OpReq> requests)
       : EngineCall(std::move(op), std::move(arrays), std::move(outputs), std::move(results)),
         at_(op_->positions_.backward()),
-        reads_(op_->attributes_.backward_reads()),
+        reads_(reads_of(op_->attributes_.dz_from())),
         requests_(std::move(requests)) {}
 
  private:
@@ -80,7 +81,7 @@ class BackwardCall : public EngineCall {
     work.saved = *op_->saved_;
     work.gamma = gamma(at_[kGamma]);
     work.activation = op_->attributes_.activation;
-    work.inplace = op_->attributes_.inplace;
+    work.dz_from = op_->attributes_.dz_from();
     if (reads_.data) work.x = data(at_[kData]);
     if (reads_.beta) work.beta = data(at_[kBeta]);
     if (reads_.output) work.y = data(at_.out());

@@ -16,6 +16,7 @@
 #include "common/per_process.h"
 #include "common/report.h"
 #include "mxnet/dtype.h"
+#include "norm/variants.h"
 #include "operator/engine_call.h"
 #include "operator/operator.h"
 #include "sync/barrier.h"
@@ -189,9 +190,9 @@ class ForwardCall : public EngineCall {
     work.beta = data(at_[kBeta]);
     work.activation = attributes.activation;
     if (attributes.shortcut) work.shortcut = data(at_[kShortcut]);
-    work.inplace = attributes.inplace;
+    work.dz_from = attributes.dz_from();
     work.write = write_of(request_);
-    if (attributes.backward_reads().output && work.write == WriteMode::kAdd) {
+    if (reads_of(work.dz_from).output && work.write == WriteMode::kAdd) {
       throw Error("cannot add to what its output holds: backward reads the output");
     }
     work.y = request_ == kNull ? nullptr : data(at_.out());

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "norm/variants.h"
 #include "operator/attributes.h"
 #include "operator/operator.h"
 #include "sync/barrier.h"
@@ -33,7 +34,7 @@ class Property {
   /// The positions of the arrays that MXNet passes to the callbacks.
   Positions positions() const { return Positions(attributes_); }
 
-  BackwardReads backward_reads() const { return attributes_.backward_reads(); }
+  BackwardReads backward_reads() const { return reads_of(attributes_.dz_from()); }
 
   /// -1 stands for a dimension that is not known yet. `given` are the shapes of the arguments, the
   /// output and the auxiliary states; nullopt if even the number of dimensions is not known, as

@@ -5,6 +5,8 @@
 #include "cpu/simd/isa.h"
 #include "cpu/simd/vectors.h"
 #include "norm/activation.h"
+#include "norm/coefficients.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
@@ -55,84 +57,53 @@ struct Identity {
     return z;
   }
   template <class V>
-  GLUON_SYNCBN_INLINE V gradient(V dy, V /*z*/) const {
-    return dy;
-  }
-  template <class V>
   GLUON_SYNCBN_INLINE V gradient_by_output(V dy, V /*y*/) const {
     return dy;
   }
   template <class V>
-  GLUON_SYNCBN_INLINE V inverse(V y, double /*lowest*/) const {
+  GLUON_SYNCBN_INLINE V inverse(V y) const {
     return y;
   }
 };
 
-/// Calls visit(functions) with the functions of an activation.
-template <class Visit>
+/// Calls visit(functions) with the functions of an activation, for outputs of T.
+template <class T, class Visit>
 GLUON_SYNCBN_INLINE void with_activation(const Activation& activation, const Visit& visit) {
-  ActFunctions<VectorMath>(activation).visit(visit);
+  ActFunctions<VectorMath>(activation, kSaturation<T>).visit(visit);
 }
 
-/// From what a gate computes dz.
-enum class DzFrom { kDy, kZ, kOutput, kInPlace };
-
-/// Turns dy into dz = dy * act'(z) for one channel, or for a vector of columns. Also computes
-/// x - center. In place, both are computed from the output, which is passed as x.
-template <class T, class V, class Act, DzFrom kFrom>
-struct ChannelGate {
-  V scale;
-  V shift;
+/// Turns dy into dz.
+template <class Act, DzFrom kFrom>
+struct Gate {
   Act act;
 
-  GLUON_SYNCBN_INLINE V centered(V x, V center) const {
-    if (kFrom != DzFrom::kInPlace) return x - center;
-    return (act.inverse(x, kSaturation<T>) - shift) * scale;
+  /// `n` are the coefficients of z, which only kZ reads. In place, `x` is the output.
+  template <class V>
+  GLUON_SYNCBN_INLINE V dz(const Affine<V>& n, V dy, V x, V y) const {
+    if constexpr (kFrom == DzFrom::kDy) {
+      return dy;
+    } else if constexpr (kFrom == DzFrom::kZ) {
+      return act.gradient(dy, n(x));
+    } else {
+      return act.gradient_by_output(dy, y);
+    }
   }
-  GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V /*x*/, V y) const {
-    if (kFrom == DzFrom::kDy) return dy;
-    if (kFrom == DzFrom::kZ) return act.gradient(dy, centered * scale + shift);
-    return act.gradient_by_output(dy, y);
+  template <class V>
+  GLUON_SYNCBN_INLINE V dz(const Affine<V>& n, V dy, V x) const {
+    return dz(n, dy, x, x);
   }
-  GLUON_SYNCBN_INLINE V operator()(V dy, V centered, V x) const {
-    return (*this)(dy, centered, x, x);
+  /// Returns x, or z in place.
+  template <class V>
+  GLUON_SYNCBN_INLINE V input(V x) const {
+    return kFrom == DzFrom::kInPlace ? act.inverse(x) : x;
   }
-};
-
-/// The gates of all channels. at(load) makes a ChannelGate, where load(array) gives its scale and
-/// shift.
-template <class T, class R, class Act, DzFrom kFrom>
-struct Gates {
-  static constexpr int kInputs = kFrom == DzFrom::kOutput ? 3 : 2;  // dy, x or y, y
-  const R* scale;
-  const R* shift;
-  Act act;
-
-  template <class Load>
-  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
-    using V = decltype(load(scale));
-    constexpr bool kNormalizes = kFrom == DzFrom::kZ || kFrom == DzFrom::kInPlace;
-    return ChannelGate<T, V, Act, kFrom>{kNormalizes ? load(scale) : V{},
-                                         kNormalizes ? load(shift) : V{}, act};
+  /// Returns the second factor of the second sum.
+  template <class V>
+  GLUON_SYNCBN_INLINE V centered(const Affine<V>& n, V x) const {
+    const V from_center = input(x) - n.center;
+    return kFrom == DzFrom::kInPlace ? from_center * n.scale : from_center;
   }
 };
-
-/// Calls visit(gates) with the gates of an activation. They compute act'(z) from y, or from z if y
-/// is null. They work in place if x is null.
-template <class T, class R, class Visit>
-GLUON_SYNCBN_INLINE void with_gates(const Activation& activation, const T* x, const T* y,
-                                    const NormalizationArrays<R>& p, const Visit& visit) {
-  if (activation.type == ActType::kNone) {
-    if (!x) return visit(Gates<T, R, Identity, DzFrom::kInPlace>{p.scale, p.shift, {}});
-    return visit(Gates<T, R, Identity, DzFrom::kDy>{p.scale, p.shift, {}});
-  }
-  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
-    using Act = decltype(act);
-    if (!x) return visit(Gates<T, R, Act, DzFrom::kInPlace>{p.scale, p.shift, act});
-    if (y) return visit(Gates<T, R, Act, DzFrom::kOutput>{p.scale, p.shift, act});
-    visit(Gates<T, R, Act, DzFrom::kZ>{p.scale, p.shift, act});
-  });
-}
 
 /// Input arrays of the same shape.
 template <class T, int kNumber>
@@ -146,50 +117,35 @@ struct Inputs {
     return moved;
   }
 
-  /// Returns function(vector, ...) with one vector, of the type of `like`, from each array.
-  template <class V, class Function>
-  GLUON_SYNCBN_INLINE auto apply(V like, const Function& function) const {
+  /// Returns f(n, vector, ...) with one vector, of the type of `like`, from each array.
+  template <class V, class F, class Coefficients>
+  GLUON_SYNCBN_INLINE auto apply(V like, const F& f, const Coefficients& n) const {
     if constexpr (kNumber == 1) {
-      return function(load(like, arrays[0]));
+      return f(n, load(like, arrays[0]));
     } else if constexpr (kNumber == 2) {
-      return function(load(like, arrays[0]), load(like, arrays[1]));
+      return f(n, load(like, arrays[0]), load(like, arrays[1]));
     } else {
-      return function(load(like, arrays[0]), load(like, arrays[1]), load(like, arrays[2]));
+      return f(n, load(like, arrays[0]), load(like, arrays[1]), load(like, arrays[2]));
     }
   }
 };
 
-/// The input arrays that a gate needs. In place, y takes the place of x.
-template <class Gates, class T>
-GLUON_SYNCBN_INLINE Inputs<T, Gates::kInputs> inputs_of(const T* dy, const T* x, const T* y) {
-  if constexpr (Gates::kInputs == 2) {
-    return {{dy, x ? x : y}};
-  } else {
-    return {{dy, x, y}};
-  }
-}
-
-/// Computes dz and dz * (x - center) of a vector of elements, which the caller sums.
-template <class V, class Gate>
-struct GradientTerms {
-  V center;
-  Gate gate;
-
-  /// `x` is the output if the gate works in place.
-  template <class... Output>
-  GLUON_SYNCBN_INLINE Terms<V> operator()(V dy, V x, Output... y) const {
-    const V centered = gate.centered(x, center);
-    const V dz = gate(dy, centered, x, y...);
-    return {dz, dz * centered};
-  }
-};
-
-/// load(array) gives the numbers of the elements' channels.
-template <class Gates, class Load>
-GLUON_SYNCBN_INLINE auto gradient_terms(const double* center, const Gates& gates,
-                                        const Load& load) {
-  return GradientTerms<decltype(load(center)), decltype(gates.at(load))>{load(center),
-                                                                         gates.at(load)};
+/// Calls visit(gate, input arrays).
+template <class T, class Visit>
+GLUON_SYNCBN_INLINE void with_gate(const BackwardInputs<T>& inputs, const Visit& visit) {
+  with_dz_from(inputs.from, [&](auto variant) GLUON_SYNCBN_INLINED {
+    constexpr DzFrom kFrom = decltype(variant)::kFrom;
+    const auto with = [&](auto act) GLUON_SYNCBN_INLINED {
+      Inputs<T, kBackwardInputs<kFrom>> arrays{};
+      for (int i = 0; i < kBackwardInputs<kFrom>; ++i) arrays.arrays[i] = inputs.arrays[i];
+      visit(Gate<decltype(act), kFrom>{act}, arrays);
+    };
+    if constexpr (kFrom == DzFrom::kDy) return with(Identity());
+    if constexpr (kFrom == DzFrom::kInPlace) {
+      if (inputs.activation.type == ActType::kNone) return with(Identity());
+    }
+    if constexpr (kFrom != DzFrom::kDy) with_activation<T>(inputs.activation, with);
+  });
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "cpu/simd/activations.h"
 #include "cpu/simd/elementwise.h"
@@ -11,6 +13,8 @@
 #include "cpu/simd/vectors.h"
 #include "cpu/tuning.h"
 #include "norm/activation.h"
+#include "norm/coefficients.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
@@ -24,34 +28,44 @@ GLUON_SYNCBN_INLINE void for_each_vector(std::int64_t number, const Visit& visit
   for (; i < number; ++i) visit(OneDouble{}, i);
 }
 
-/// Writes the two sums of terms(like, row, column) over the rows, for all columns of a tile of T.
+/// Adds the terms of the rows [row, end) to the sums of neighbouring vectors of columns, the first
+/// of which begins with column i.
+template <std::size_t... kVectors, class V, class EachTerms, class Fetch>
+GLUON_SYNCBN_INLINE void sum_vectors(std::index_sequence<kVectors...>, V like, std::int64_t i,
+                                     std::int64_t row, std::int64_t end, double* first,
+                                     double* second, const EachTerms& terms, const Fetch& fetch) {
+  const std::int64_t columns[] = {i + std::int64_t{kVectors} * lanes_of<V>()...};
+  Terms<V> sums[] = {
+      {load(like, first + columns[kVectors]), load(like, second + columns[kVectors])}...};
+  const decltype(terms(like, i)) of_columns[] = {terms(like, columns[kVectors])...};
+  for (; row < end; ++row) {
+    fetch(row + kRowsAhead, i);
+    ((sums[kVectors] += of_columns[kVectors](row)), ...);
+  }
+  (store(first + columns[kVectors], sums[kVectors].first), ...);
+  (store(second + columns[kVectors], sums[kVectors].second), ...);
+}
+
+/// Writes the two sums of terms(like, column)(row) over the rows, for all columns of a tile.
 ///
-/// Reads kRowGroup rows at a time, so that the sums are seldom loaded and stored. The processor
-/// does not predict this order. So this calls fetch(row, column) for each cache line of later rows.
-template <class T, class EachTerms, class Fetch>
+/// Reads kRowGroup rows of kColumnsTogether columns at a time, so that the sums are seldom loaded
+/// and stored. The processor does not predict this order. So this calls fetch(row, column) for
+/// later rows, in the same order: all lines of a later row at once would wait for each other.
+template <class EachTerms, class Fetch>
 GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, double* first,
                                   double* second, const EachTerms& terms, const Fetch& fetch) {
-  constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t i = 0; i < columns; ++i) first[i] = second[i] = 0;
   for (std::int64_t row = 0; row < rows; row += kRowGroup) {
-    const std::int64_t end = smaller(row + kRowGroup, rows);
-    std::int64_t row_ahead = row + kRowsAhead;
-    std::int64_t column_ahead = 0;
-    for_each_vector(columns, [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
-      for (std::int64_t fetched = 0; fetched < kRowGroup * lanes_of<decltype(like)>();
-           fetched += kLine) {
-        fetch(row_ahead, column_ahead);
-        column_ahead += kLine;
-        if (column_ahead >= columns) {
-          column_ahead = 0;
-          ++row_ahead;
-        }
-      }
-      Terms<decltype(like)> sum{load(like, first + i), load(like, second + i)};
-      for (std::int64_t r = row; r < end; ++r) sum += terms(like, r, i);
-      store(first + i, sum.first);
-      store(second + i, sum.second);
-    });
+    const auto sum = [&](auto vectors, auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
+      sum_vectors(vectors, like, i, row, smaller(row + kRowGroup, rows), first, second, terms,
+                  fetch);
+    };
+    std::int64_t i = 0;
+    constexpr std::make_index_sequence<kColumnsTogether / kDoubles> kTogether;
+    constexpr std::index_sequence<0> kAlone;
+    for (; i + kColumnsTogether <= columns; i += kColumnsTogether) sum(kTogether, Doubles{}, i);
+    for (; i + kDoubles <= columns; i += kDoubles) sum(kAlone, Doubles{}, i);
+    for (; i < columns; ++i) sum(kAlone, OneDouble{}, i);
   }
 }
 
@@ -64,11 +78,14 @@ void tile_moments(const T* x, std::int64_t width, std::int64_t rows, std::int64_
   const double share = 1 / static_cast<double>(rows);
   double* const pivots = mean;
   const auto look = [&] {
-    sum_rows<T>(
+    sum_rows(
         rows, columns, sums, squares,
-        [&](auto like, std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED {
-          const auto d = load(like, x + row * width + i) - load(like, pivots + i);
-          return Terms<decltype(like)>{d, d * d};
+        [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
+          const auto pivot = load(like, pivots + i);
+          return [=](std::int64_t row) GLUON_SYNCBN_INLINED {
+            const auto d = load(like, x + row * width + i) - pivot;
+            return Terms<decltype(like)>{d, d * d};
+          };
         },
         [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED { fetch(x + row * width + i); });
   };
@@ -102,21 +119,22 @@ void column_moments(const T* x, Extent extent, double* mean, double* m2) {
 }
 
 template <class T>
-void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
-                          const NormalizationArrays<double>& p, const Activation& activation,
-                          double* sum_dz, double* sum_dz_centered) {
+void column_gradient_sums(const BackwardInputs<T>& inputs, Extent extent,
+                          const Affine<const double*>& n, double* first, double* second) {
   const std::int64_t width = extent.columns;
-  with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
+  with_terms(inputs, [&](const auto& arrays, const auto& terms) GLUON_SYNCBN_INLINED {
     for (std::int64_t tile = 0; tile < width; tile += kTile) {
-      const auto of_tile = inputs_of<decltype(gates)>(dy, x, y) + tile;
-      sum_rows<T>(
-          extent.rows, smaller(kTile, width - tile), sum_dz + tile, sum_dz_centered + tile,
-          [&](auto like, std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED {
+      const auto of_tile = arrays + tile;
+      sum_rows(
+          extent.rows, smaller(kTile, width - tile), first + tile, second + tile,
+          [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
             const auto of_columns = [&](const double* array) GLUON_SYNCBN_INLINED {
               return load(like, array + tile + i);
             };
-            return (of_tile + (row * width + i))
-                .apply(like, gradient_terms(p.center, gates, of_columns));
+            return [&of_tile, &terms, width, like, i, of_c = n.map(of_columns)](std::int64_t row)
+                       GLUON_SYNCBN_INLINED {
+                         return (of_tile + (row * width + i)).apply(like, terms, of_c);
+                       };
           },
           [&](std::int64_t row, std::int64_t i) GLUON_SYNCBN_INLINED {
             for (const T* array : of_tile.arrays) fetch(array + row * width + i);
@@ -125,16 +143,16 @@ void column_gradient_sums(const T* dy, const T* x, const T* y, Extent extent,
   });
 }
 
-template <class T, int kInputs, class By>
-GLUON_SYNCBN_INLINE void write_rows(const Inputs<T, kInputs>& inputs, Extent extent, const By& by,
-                                    StoreMode how, T* out) {
+template <class T, int kInputs, class F, class Coefficients>
+GLUON_SYNCBN_INLINE void write_rows(const Inputs<T, kInputs>& inputs, Extent extent, const F& f,
+                                    const Coefficients& n, StoreMode how, T* out) {
   for (std::int64_t row = 0; row < extent.rows; ++row) {
     const std::int64_t begin = row * extent.columns;
     write(out + begin, extent.columns, how, [&](auto like) GLUON_SYNCBN_INLINED {
       return [&, like](std::int64_t i) GLUON_SYNCBN_INLINED {
-        const auto f =
-            by.at([&](const Real<T>* array) GLUON_SYNCBN_INLINED { return load(like, array + i); });
-        return (inputs + (begin + i)).apply(like, f);
+        const auto of_columns = [&](const Real<T>* array)
+                                    GLUON_SYNCBN_INLINED { return load(like, array + i); };
+        return (inputs + (begin + i)).apply(like, f, n.map(of_columns));
       };
     });
   }
@@ -142,23 +160,18 @@ GLUON_SYNCBN_INLINE void write_rows(const Inputs<T, kInputs>& inputs, Extent ext
 }
 
 template <class T>
-void column_normalize(const T* x, const T* shortcut, Extent extent,
-                      const NormalizationArrays<Real<T>>& p, const Activation& activation,
-                      StoreMode how, T* y) {
-  with_normalization(x, shortcut, p, activation,
-                     [&](const auto& inputs, const auto& by)
-                         GLUON_SYNCBN_INLINED { write_rows(inputs, extent, by, how, y); });
+void column_normalize(const T* x, const T* shortcut, Extent extent, const Affine<const Real<T>*>& n,
+                      const Activation& activation, StoreMode how, T* y) {
+  with_normalization(x, shortcut, activation,
+                     [&](const auto& inputs, const auto& f)
+                         GLUON_SYNCBN_INLINED { write_rows(inputs, extent, f, n, how, y); });
 }
 
 template <class T>
-void column_input_gradient(const T* dy, const T* x, const T* y, Extent extent,
-                           const NormalizationArrays<Real<T>>& n,
-                           const InputGradientArrays<Real<T>>& p, const Activation& activation,
-                           StoreMode how, T* dx) {
-  with_gates(activation, x, y, n, [&](auto gates) GLUON_SYNCBN_INLINED {
-    using Gates = decltype(gates);
-    write_rows(inputs_of<Gates>(dy, x, y), extent,
-               DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);
+void column_input_gradient(const BackwardInputs<T>& inputs, Extent extent,
+                           const GradientAndShift<const Real<T>*>& n, StoreMode how, T* dx) {
+  with_input_gradient(inputs, [&](const auto& arrays, const auto& f) GLUON_SYNCBN_INLINED {
+    write_rows(arrays, extent, f, n, how, dx);
   });
 }
 

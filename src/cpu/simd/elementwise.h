@@ -6,16 +6,15 @@
 #include "cpu/simd/isa.h"
 #include "cpu/simd/vectors.h"
 #include "norm/activation.h"
+#include "norm/variants.h"
 
 // How an output is computed, from the outside to the inside. For dx of a run (runs.h):
 //
 //   write(out, length, how, value_of)  visits `out`, in whole vectors and then in single elements
 //   value_of(like)                     a function of the index, for vectors of one of these types
-//   by.at(load)                        the numbers of the channel, or of a vector of columns: a
-//                                      Differentiate (for y: a Normalize)
-//   (inputs + i).apply(like, f)        loads a vector of each input array, and calls f with them
-//   f(dy, x, y)                        that Differentiate, which computes a vector of dx
-//   gate(dy, centered, x, y)           dz, which it needs first (activations.h)
+//   n.map(load)                        the coefficients of the channel, or of a vector of columns
+//   (inputs + i).apply(like, f, n)     loads a vector of each input array, and calls f with them
+//   f(n, dy, x, y)                     computes a vector of dx
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
@@ -49,92 +48,59 @@ GLUON_SYNCBN_INLINE void write(T* out, std::int64_t length, StoreMode how,
   for (; i < length; ++i) put(single, i);
 }
 
-// Normalize and Differentiate compute outputs for one channel, or for a vector of columns.
-// NormalizeBy and DifferentiateBy hold the numbers of all channels, and at(load) makes the former
-// of them.
-
-template <class V, class Act>
-struct Normalize {
-  V center;
-  V scale;
-  V shift;
-  Act act;
-
-  GLUON_SYNCBN_INLINE V operator()(V x) const { return act.value((x - center) * scale + shift); }
-  GLUON_SYNCBN_INLINE V operator()(V x, V shortcut) const {
-    return act.value((x - center) * scale + shift + shortcut);
-  }
-};
-
-template <class R, class Act>
-struct NormalizeBy {
-  const NormalizationArrays<R>& p;
-  Act act;
-
-  template <class Load>
-  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
-    return Normalize<decltype(load(p.center)), Act>{load(p.center), load(p.scale), load(p.shift),
-                                                    act};
-  }
-};
-
-template <class V, class Gate>
-struct Differentiate {
-  using Bits = decltype(V{} != V{});
-  V center;
-  V dy_factor;
-  V x_factor;
-  Bits reads_x;  // 0 where x_factor is 0: a NaN or infinity in x would make a NaN of the product
-  V constant;
-  Gate gate;
-
-  template <class... Output>
-  GLUON_SYNCBN_INLINE V operator()(V dy, V x, Output... y) const {
-    const V centered = gate.centered(x, center);
-    return dy_factor * gate(dy, centered, x, y...) +
-           (x_factor * (V)((Bits)centered & reads_x) + constant);
-  }
-};
-
-template <class R, class Gates>
-struct DifferentiateBy {
-  const R* center;
-  const InputGradientArrays<R>& p;
-  Gates gates;
-
-  template <class Load>
-  GLUON_SYNCBN_INLINE auto at(const Load& load) const {
-    const auto x_factor = load(p.x_factor);
-    return Differentiate<decltype(load(center)), decltype(gates.at(load))>{
-        load(center), load(p.dy_factor), x_factor, x_factor != 0, load(p.constant), gates.at(load)};
-  }
-};
-
-/// Calls visit(inputs, by), where by.at(load) makes the function of these inputs.
+/// Calls visit(inputs, f), where f(n, x) or f(n, x, shortcut) is y.
 template <class T, class Visit>
 GLUON_SYNCBN_INLINE void with_normalization(const T* x, const T* shortcut,
-                                            const NormalizationArrays<Real<T>>& p,
                                             const Activation& activation, const Visit& visit) {
-  using R = Real<T>;
-  if (!shortcut && activation.type == ActType::kNone) {
-    return visit(Inputs<T, 1>{{x}}, NormalizeBy<R, Identity>{p, Identity()});
-  }
-  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
-    const NormalizeBy<R, decltype(act)> by{p, act};
-    if (shortcut) return visit(Inputs<T, 2>{{x, shortcut}}, by);
-    visit(Inputs<T, 1>{{x}}, by);
+  with_y_from(activation.type, shortcut != nullptr, [&](auto variant) GLUON_SYNCBN_INLINED {
+    constexpr YFrom kFrom = decltype(variant)::kFrom;
+    const auto with = [&](auto act) GLUON_SYNCBN_INLINED {
+      const auto f = [act](const auto& n, auto v, auto... more)
+                         GLUON_SYNCBN_INLINED { return act.value((n(v) + ... + more)); };
+      if constexpr (kFrom == YFrom::kActivatedSum) {
+        visit(Inputs<T, 2>{{x, shortcut}}, f);
+      } else {
+        visit(Inputs<T, 1>{{x}}, f);
+      }
+    };
+    if constexpr (kFrom == YFrom::kX) {
+      with(Identity());
+    } else {
+      with_activation<T>(activation, with);
+    }
+  });
+}
+
+/// Calls visit(inputs, f), where f(n, dy, x) or f(n, dy, x, y) are the terms of the sums.
+template <class T, class Visit>
+GLUON_SYNCBN_INLINE void with_terms(const BackwardInputs<T>& inputs, const Visit& visit) {
+  with_gate(inputs, [&](const auto& gate, const auto& arrays) GLUON_SYNCBN_INLINED {
+    visit(arrays, [gate](const auto& n, auto dy, auto x, auto... y) GLUON_SYNCBN_INLINED {
+      const auto dz = gate.dz(n, dy, x, y...);
+      return Terms<decltype(dy)>{dz, dz * gate.centered(n, x)};
+    });
+  });
+}
+
+/// Calls visit(inputs, f), where f(n, dy, x) or f(n, dy, x, y) is dx.
+template <class T, class Visit>
+GLUON_SYNCBN_INLINE void with_input_gradient(const BackwardInputs<T>& inputs, const Visit& visit) {
+  with_gate(inputs, [&](const auto& gate, const auto& arrays) GLUON_SYNCBN_INLINED {
+    visit(arrays, [gate](const auto& n, auto dy, auto x, auto... y) GLUON_SYNCBN_INLINED {
+      return n.of_dx(gate.dz(n.of_z(), dy, x, y...), gate.input(x));
+    });
   });
 }
 
 template <class T>
-void shortcut_gradient(const T* dy, const T* y, std::int64_t number, const Activation& activation,
-                       StoreMode how, T* dz) {
-  with_activation(activation, [&](auto act) GLUON_SYNCBN_INLINED {
-    const auto f = [act](auto dy_at, auto y_at)
-                       GLUON_SYNCBN_INLINED { return act.gradient_by_output(dy_at, y_at); };
-    const Inputs<T, 2> inputs{{dy, y}};
+void shortcut_gradient(const BackwardInputs<T>& inputs, std::int64_t number, StoreMode how, T* dz) {
+  with_activation<T>(inputs.activation, [&](auto act) GLUON_SYNCBN_INLINED {
+    const auto f = [act](auto /*n*/, auto dy, auto y)
+                       GLUON_SYNCBN_INLINED { return act.gradient_by_output(dy, y); };
+    const Inputs<T, 2> arrays{{inputs.arrays[0], inputs.arrays[2]}};
     write(dz, number, how, [&](auto like) GLUON_SYNCBN_INLINED {
-      return [&, like](std::int64_t i) GLUON_SYNCBN_INLINED { return (inputs + i).apply(like, f); };
+      return [&, like](std::int64_t i)
+                 GLUON_SYNCBN_INLINED { return (arrays + i).apply(like, f, 0); };
     });
   });
   end_of_stream(how);

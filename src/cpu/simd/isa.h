@@ -5,13 +5,15 @@
 #include "common/dtype.h"
 #include "common/layout.h"
 #include "norm/activation.h"
+#include "norm/coefficients.h"
+#include "norm/variants.h"
 
 /// The innermost loops, compiled once for each instruction set from one source (loops.h).
 ///
 /// A file that is compiled for an instruction set must not share inline functions with other files.
 /// The linker keeps any one copy of such a function, which a machine without these instructions
-/// could not run. So only pointers and the plain structures of this header pass between the files.
-/// A template of norm/ has a copy in each file if one of its arguments is a type of that file.
+/// could not run. So such a file calls a function of another header only if it is always inlined,
+/// or if an argument of its template lies in an unnamed namespace of the file.
 namespace gluon_syncbn::cpu {
 
 /// How a kernel writes its output array.
@@ -19,23 +21,6 @@ enum class StoreMode {
   kAssign,  ///< replaces the elements
   kAdd,     ///< adds to the elements
   kStream,  ///< replaces the elements and bypasses the caches, which saves reading them first
-};
-
-/// The numbers of z = (x - center) * scale + shift, per channel or per column.
-template <class R>
-struct NormalizationArrays {
-  const R* center;
-  const R* scale;
-  const R* shift;
-};
-
-/// The numbers of dx = dy_factor * dz + x_factor * (x - center) + constant, per channel or per
-/// column.
-template <class R>
-struct InputGradientArrays {
-  const R* dy_factor;
-  const R* x_factor;
-  const R* constant;
 };
 
 /// Consecutive channels: [begin, end).
@@ -56,38 +41,30 @@ struct Extent {
 /// compute some channels, with the first of which all arrays begin. column_... take matrices in
 /// which each column has its own statistics. An output array may be an input array too.
 ///
-/// y is act(z), or act(z + shortcut). dz is the gradient with respect to the argument of act. It is
-/// computed from y or, if y is null, from z. Without an activation dz is dy, and neither is read.
-///
-/// In place x is null, and the kernels compute x - center from y as (act's inverse(y) - shift) *
-/// scale. There, scale is 1 / the scale of z.
+/// Each channel, or each column, has its own coefficients. The first sum is that of dz, the second
+/// that of dz * (x - center). In place, the second is that of dz * (z - center) * scale.
 template <class T>
 struct Kernels {
   using R = Real<T>;
 
   void (*run_moments)(const T* x, const Layout&, Channels, double* mean, double* m2);
-  void (*run_gradient_sums)(const T* dy, const T* x, const T* y, const Layout&, Channels,
-                            const NormalizationArrays<double>&, const Activation&, double* sum_dz,
-                            double* sum_dz_centered);
+  void (*run_gradient_sums)(const BackwardInputs<T>&, const Layout&, Channels,
+                            const Affine<const double*>&, double* first, double* second);
   void (*run_normalize)(const T* x, const T* shortcut, const Layout&, Channels,
-                        const NormalizationArrays<R>&, const Activation&, StoreMode, T* y);
-  void (*run_input_gradient)(const T* dy, const T* x, const T* y, const Layout&, Channels,
-                             const NormalizationArrays<R>&, const InputGradientArrays<R>&,
-                             const Activation&, StoreMode, T* dx);
+                        const Affine<const R*>&, const Activation&, StoreMode, T* y);
+  void (*run_input_gradient)(const BackwardInputs<T>&, const Layout&, Channels,
+                             const GradientAndShift<const R*>&, StoreMode, T* dx);
 
   void (*column_moments)(const T* x, Extent, double* mean, double* m2);
-  void (*column_gradient_sums)(const T* dy, const T* x, const T* y, Extent,
-                               const NormalizationArrays<double>&, const Activation&,
-                               double* sum_dz, double* sum_dz_centered);
-  void (*column_normalize)(const T* x, const T* shortcut, Extent, const NormalizationArrays<R>&,
+  void (*column_gradient_sums)(const BackwardInputs<T>&, Extent, const Affine<const double*>&,
+                               double* first, double* second);
+  void (*column_normalize)(const T* x, const T* shortcut, Extent, const Affine<const R*>&,
                            const Activation&, StoreMode, T* y);
-  void (*column_input_gradient)(const T* dy, const T* x, const T* y, Extent,
-                                const NormalizationArrays<R>&, const InputGradientArrays<R>&,
-                                const Activation&, StoreMode, T* dx);
+  void (*column_input_gradient)(const BackwardInputs<T>&, Extent, const GradientAndShift<const R*>&,
+                                StoreMode, T* dx);
 
   /// Computes dz from y for `number` elements, whatever their channels.
-  void (*shortcut_gradient)(const T* dy, const T* y, std::int64_t number, const Activation&,
-                            StoreMode, T* dz);
+  void (*shortcut_gradient)(const BackwardInputs<T>&, std::int64_t number, StoreMode, T* dz);
 };
 
 /// The kernels of one instruction set, for all types of data.

@@ -12,7 +12,9 @@
 #include "cpu/simd/vectors.h"
 #include "cpu/tuning.h"
 #include "norm/activation.h"
+#include "norm/coefficients.h"
 #include "norm/merge_weight.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn::cpu::GLUON_SYNCBN_ISA {
 namespace {
@@ -57,12 +59,13 @@ GLUON_SYNCBN_INLINE Terms<double> sum_block(const Block& block, const EachTerms&
     std::int64_t i = block.begin + run * block.distance;
     const std::int64_t end = i + block.length;
     for (; i + kChains * kDoubles <= end; i += kChains * kDoubles) {
-#pragma GCC unroll 4
+#pragma GCC unroll kChains
       for (std::int64_t k = 0; k < kChains; ++k) sums[k] += terms(Doubles{}, i + k * kDoubles);
     }
     for (; i + kDoubles <= end; i += kDoubles) sums[0] += terms(Doubles{}, i);
     for (; i < end; ++i) rest += terms(OneDouble{}, i);
   }
+  static_assert(kChains == 4, "a loop over the sums would move them to memory");
   sums[0] += sums[1];
   sums[2] += sums[3];
   sums[0] += sums[2];
@@ -101,23 +104,21 @@ void run_moments(const T* x, const Layout& layout, Channels channels, double* me
 }
 
 template <class T>
-void run_gradient_sums(const T* dy, const T* x, const T* y, const Layout& layout, Channels channels,
-                       const NormalizationArrays<double>& p, const Activation& activation,
-                       double* sum_dz, double* sum_dz_centered) {
-  with_gates(activation, x, y, p, [&](auto gates) GLUON_SYNCBN_INLINED {
-    const auto inputs = inputs_of<decltype(gates)>(dy, x, y);
+void run_gradient_sums(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+                       const Affine<const double*>& n, double* first, double* second) {
+  with_terms(inputs, [&](const auto& arrays, const auto& terms) GLUON_SYNCBN_INLINED {
     for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
-      sum_dz[channel] = sum_dz_centered[channel] = 0;
+      first[channel] = second[channel] = 0;
       for_each_block(layout, channel, [&](const Block& block) {
         const Terms<double> more =
             sum_block(block, [&](auto like, std::int64_t i) GLUON_SYNCBN_INLINED {
               const auto of_channel = [&](const double* array) GLUON_SYNCBN_INLINED {
                 return broadcast(like, array[channel]);
               };
-              return (inputs + i).apply(like, gradient_terms(p.center, gates, of_channel));
+              return (arrays + i).apply(like, terms, n.map(of_channel));
             });
-        sum_dz[channel] += more.first;
-        sum_dz_centered[channel] += more.second;
+        first[channel] += more.first;
+        second[channel] += more.second;
       });
     }
   });
@@ -133,16 +134,17 @@ GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, Channels channels, c
   }
 }
 
-template <class T, int kInputs, class By>
+template <class T, int kInputs, class F, class Coefficients>
 GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layout& layout,
-                                    Channels channels, const By& by, StoreMode how, T* out) {
+                                    Channels channels, const F& f, const Coefficients& n,
+                                    StoreMode how, T* out) {
   for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) GLUON_SYNCBN_INLINED {
     const Inputs<T, kInputs> of_run = inputs + begin;
     write(out + begin, layout.inner, how, [&](auto like) GLUON_SYNCBN_INLINED {
       const auto of_channel = [&](const Real<T>* array)
                                   GLUON_SYNCBN_INLINED { return broadcast(like, array[c]); };
-      return [&of_run, like, f = by.at(of_channel)](std::int64_t i)
-                 GLUON_SYNCBN_INLINED { return (of_run + i).apply(like, f); };
+      return [&of_run, &f, like, of_c = n.map(of_channel)](std::int64_t i)
+                 GLUON_SYNCBN_INLINED { return (of_run + i).apply(like, f, of_c); };
     });
   });
   end_of_stream(how);
@@ -150,23 +152,19 @@ GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layo
 
 template <class T>
 void run_normalize(const T* x, const T* shortcut, const Layout& layout, Channels channels,
-                   const NormalizationArrays<Real<T>>& p, const Activation& activation,
-                   StoreMode how, T* y) {
-  with_normalization(x, shortcut, p, activation,
-                     [&](const auto& inputs, const auto& by) GLUON_SYNCBN_INLINED {
-                       write_runs(inputs, layout, channels, by, how, y);
+                   const Affine<const Real<T>*>& n, const Activation& activation, StoreMode how,
+                   T* y) {
+  with_normalization(x, shortcut, activation,
+                     [&](const auto& inputs, const auto& f) GLUON_SYNCBN_INLINED {
+                       write_runs(inputs, layout, channels, f, n, how, y);
                      });
 }
 
 template <class T>
-void run_input_gradient(const T* dy, const T* x, const T* y, const Layout& layout,
-                        Channels channels, const NormalizationArrays<Real<T>>& n,
-                        const InputGradientArrays<Real<T>>& p, const Activation& activation,
-                        StoreMode how, T* dx) {
-  with_gates(activation, x, y, n, [&](auto gates) GLUON_SYNCBN_INLINED {
-    using Gates = decltype(gates);
-    write_runs(inputs_of<Gates>(dy, x, y), layout, channels,
-               DifferentiateBy<Real<T>, Gates>{n.center, p, gates}, how, dx);
+void run_input_gradient(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+                        const GradientAndShift<const Real<T>*>& n, StoreMode how, T* dx) {
+  with_input_gradient(inputs, [&](const auto& arrays, const auto& f) GLUON_SYNCBN_INLINED {
+    write_runs(arrays, layout, channels, f, n, how, dx);
   });
 }
 

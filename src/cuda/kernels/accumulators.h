@@ -6,26 +6,28 @@
 #include "cuda/kernels/activations.h"
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/messages.h"
-#include "cuda/kernels/numbers.h"
+#include "cuda/kernels/pack.h"
 #include "cuda/kernels/visit.h"
-#include "norm/per_channel.h"
+#include "norm/coefficients.h"
+#include "norm/variants.h"
 
 // An accumulator defines the sums of a kernel. It has
 //
 //   kName, kInputs             for messages; the number of input arrays
 //   Gate                       replaces dy by dz before the sums (activations.h)
-//   kNeedsStatistic            whether the kernel gets a statistic of the channel: the mean, around
-//                              which it sums, or in place 1 / sqrt(variance + eps)
+//   kHasCenters                whether the gate has the centers; otherwise set_pivots() sets them
 //   OfResults                  an accumulator with the same results, for MergeBlocks
 //   Result                     a partial result
-//   add(elements, center, first, second)
-//                              adds the two terms of an element to two sums
+//   add(elements, n, first, second)
+//                              adds the two terms of an element to two sums; `n` are the
+//                              coefficients of its channel
 //   result(count, center, first, second)
 //                              the partial result from two sums around a center
 //   Result::merged<kNumber>(results)
 //                              merges several partial results in R
 //   InDouble::add(result)      merges a partial result into an InDouble, which begins as {}
-//   finish(result, statistic)  the two numbers of a message
+//   finish(result, parameters, c)
+//                              the two numbers of a message
 
 namespace gluon_syncbn::cuda {
 
@@ -106,13 +108,13 @@ struct Deviations {
   using OfResults = Deviations;
   using Result = ShiftedSums<R>;
   using InDouble = ShiftedSums<double>;
-  using Gate = NoGate<R>;
+  using Gate = NoGate;
   static constexpr const char* kName = "moments";
   static constexpr int kInputs = 1;  // x
-  static constexpr bool kNeedsStatistic = false;
+  static constexpr bool kHasCenters = false;
 
-  static void add(const R* elements, R pivot, R* first, R* second) {
-    const R deviation = elements[0] - pivot;
+  static void add(const R* elements, const Affine<R>& n, R* first, R* second) {
+    const R deviation = elements[0] - n.center;
     *first += deviation;
     *second += deviation * deviation;
   }
@@ -120,7 +122,7 @@ struct Deviations {
     return {pivot, first, second, count};
   }
   template <class From>
-  static Pair finish(const ShiftedSums<From>& sums, double) {
+  static Pair finish(const ShiftedSums<From>& sums, NoGate::Parameters, std::int64_t) {
     const double shift = static_cast<double>(sums.first) / static_cast<double>(sums.count);
     const double second =
         static_cast<double>(sums.second) - shift * static_cast<double>(sums.first);
@@ -130,67 +132,53 @@ struct Deviations {
 };
 
 /// Sums dz and dz * (x - mean). The gate makes dz from dy.
-template <class R, class GateIn>
-struct GatedProducts {
-  using OfResults = GatedProducts<R, NoGate<R>>;
+template <class R, DzFrom kFrom>
+struct Products {
+  static constexpr bool kInPlace = kFrom == DzFrom::kInPlace;
+  using OfResults = Products<R, kInPlace ? kFrom : DzFrom::kDy>;
   using Result = Sums<R>;
   using InDouble = Sums<double>;
-  using Gate = GateIn;
+  using Gate = cuda::Gate<R, kFrom>;
   static constexpr const char* kName = "gradient sums";
   static constexpr int kInputs = Gate::kInputs;
-  static constexpr bool kNeedsStatistic = true;
+  static constexpr bool kHasCenters = true;
 
-  static void add(const R* elements, R mean, R* first, R* second) {
+  static void add(const R* elements, const Affine<R>& n, R* first, R* second) {
+    const R from_center = elements[1] - n.center;
     *first += elements[0];
-    *second += elements[0] * (elements[1] - mean);
+    *second += elements[0] * (kInPlace ? from_center * n.scale : from_center);
   }
   static Result result(R, R, R first, R second) { return {first, second}; }
   template <class From>
-  static Pair finish(const Sums<From>& sums, double mean) {
+  static Pair finish(const Sums<From>& sums, const ChannelParameters<R>& parameters,
+                     std::int64_t c) {
     const auto first = static_cast<double>(sums.first);
-    return {first, static_cast<double>(sums.second) - rest_of<R>(mean) * first};
-  }
-};
-template <class R>
-using Products = GatedProducts<R, NoGate<R>>;
-template <class R>
-using ProductsByInput = GatedProducts<R, GateByInput<R>>;
-template <class R>
-using ProductsByOutput = GatedProducts<R, GateByOutput<R>>;
-
-/// The same sums in place. The gate recovers (x - mean) / sqrt(variance + eps), so the sums need no
-/// mean.
-template <class R>
-struct ProductsInPlace : GatedProducts<R, GateInPlace<R>> {
-  using OfResults = ProductsInPlace;
-  template <class From>
-  static Pair finish(const Sums<From>& sums, double inv_std) {
-    return {static_cast<double>(sums.first), static_cast<double>(sums.second) / inv_std};
+    const auto second = static_cast<double>(sums.second);
+    return {first, kInPlace ? second / parameters.inv_std[c]
+                            : second - rest_of<R>(parameters.mean[c]) * first};
   }
 };
 
 /// Sums the elements that a thread visits (visit.h). An access has one channel, or one per element.
-template <class T, template <class> class Accumulator, int kNumber>
+template <class T, class Accumulator, int kNumber>
 struct Summation {
   using R = Real<T>;
-  using Gate = typename Accumulator<R>::Gate;
-  static constexpr int kInputs = Accumulator<R>::kInputs;
+  using Gate = typename Accumulator::Gate;
+  static constexpr int kInputs = Accumulator::kInputs;
   static constexpr int kVector = kWidest<T>;
   static constexpr int kTogether = kAccessesTogether<kInputs>;
 
   const T* const* inputs;
   const Gate* gate;
   bool has_halves;
-  typename Gate::Channel channels[kNumber];
-  // Without a statistic, set_pivots() sets the centers.
-  R center[kNumber];
+  Affine<R> channels[kNumber];  // set_pivots() may set the centers
   R first[kNumber];
   R second[kNumber];
   R count[kNumber];
 
   void clear() {
     GLUON_SYNCBN_UNROLL
-    for (int n = 0; n < kNumber; ++n) center[n] = first[n] = second[n] = count[n] = R(0);
+    for (int n = 0; n < kNumber; ++n) channels[n].center = first[n] = second[n] = count[n] = R(0);
   }
 
   /// Adds N accesses, whose loads overlap. If the compiler knows that they are full, it leaves out
@@ -205,7 +193,7 @@ struct Summation {
         packs[i][k] = load(inputs[k] + pieces[i].begin, pieces[i].size, has_halves);
       }
     }
-    if constexpr (!Accumulator<R>::kNeedsStatistic) {
+    if constexpr (!Accumulator::kHasCenters) {
       if (count[0] == R(0)) set_pivots(pieces, packs);
     }
     // If there is one channel, a call makes sums of its own. Short sums round less.
@@ -228,12 +216,14 @@ struct Summation {
         GLUON_SYNCBN_UNROLL
         for (int k = 0; k < kInputs; ++k) elements[j][k] = packs[i][k].real(j);
       }
-      gate->template apply<kVector, kNumber>(channels, center, elements);
+      if constexpr (Accumulator::kHasCenters) {
+        gate->template apply<kVector, kNumber>(channels, elements);
+      }
       GLUON_SYNCBN_UNROLL
       for (int j = 0; j < kVector; ++j) {
         if (!piece.has(j)) continue;
         const int n = j % kNumber;
-        Accumulator<R>::add(elements[j], center[n], &firsts[n], &seconds[n]);
+        Accumulator::add(elements[j], channels[n], &firsts[n], &seconds[n]);
         if (kNumber > 1) counts[n] += R(1);
       }
       if (kNumber == 1) counts[0] += R(piece.size);
@@ -246,8 +236,8 @@ struct Summation {
     }
   }
 
-  typename Accumulator<R>::Result result(int n) const {
-    return Accumulator<R>::result(count[n], center[n], first[n], second[n]);
+  typename Accumulator::Result result(int n) const {
+    return Accumulator::result(count[n], channels[n].center, first[n], second[n]);
   }
 
  private:
@@ -268,7 +258,7 @@ struct Summation {
       for (int j = 1; j < kVector; ++j) {
         if (piece.has(j)) sum += pack.real(j) - sample;
       }
-      center[0] = sample + sum / R(piece.size > 0 ? piece.size : 1);
+      channels[0].center = sample + sum / R(piece.size > 0 ? piece.size : 1);
     } else {
       GLUON_SYNCBN_UNROLL
       for (int n = 0; n < kNumber; ++n) {
@@ -279,7 +269,7 @@ struct Summation {
           if (pieces[i].has(n)) sum += packs[i][0].real(n) - sample;
         }
         // Of two rows, one may be missing. The sum is then 0.
-        center[n] = sample + sum * (R(1) / R(N));
+        channels[n].center = sample + sum * (R(1) / R(N));
       }
     }
   }

@@ -5,9 +5,9 @@
 #include <type_traits>
 
 #include "cuda/kernels/body.h"
-#include "cuda/kernels/numbers.h"
 #include "norm/activation.h"
-#include "norm/per_channel.h"
+#include "norm/coefficients.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn::cuda {
 
@@ -61,8 +61,15 @@ struct Activator : ActFunctions<GpuMath<R>> {
       for (int i = 0; i < N; ++i) dy[i] = act.gradient_by_output(dy[i], y[i]);
     });
   }
+  /// Replaces act(z) by z.
+  template <int N>
+  void invert(R* y) const {
+    this->visit([&](const auto& act) {
+      replace<N, kCallsMath<decltype(act)>>(y, [&](R each) { return act.inverse(each); });
+    });
+  }
 
- protected:
+ private:
   /// Replaces each value by function(value). A long function is compiled once and not N times. The
   /// array rotates, because a variable index would move it to local memory.
   template <int N, bool kIsLong, class Function>
@@ -82,27 +89,6 @@ struct Activator : ActFunctions<GpuMath<R>> {
   }
 };
 
-/// An activation that can be inverted.
-template <class R>
-struct Inverter : Activator<R> {
-  R lowest;  // the lowest z that is recoverable from the output of ELU
-
-  /// T is the type that outputs are rounded to.
-  template <class T>
-  static Inverter of(const Activation& activation) {
-    return {Activator<R>(activation), static_cast<R>(kSaturation<T>)};
-  }
-
-  /// Replaces act(z) by z.
-  template <int N>
-  void invert(R* y) const {
-    this->visit([&](const auto& act) {
-      Activator<R>::template replace<N, kCallsMath<decltype(act)>>(
-          y, [&](R each) { return act.inverse(each, lowest); });
-    });
-  }
-};
-
 /// Copies the k-th of the inputs of N elements to an array, and back.
 template <int N, class R, int kInputs>
 void take(const R (*elements)[kInputs], int k, R* input) {
@@ -115,124 +101,56 @@ void put(const R* input, R (*elements)[kInputs], int k) {
   for (int i = 0; i < N; ++i) elements[i][k] = input[i];
 }
 
-// A gate replaces dy by dz, the gradient with respect to the argument of the activation, for the
-// sums of a backward pass. It has
-//
-//   kIsActivated               whether there is an activation
-//   kInputs                    the number of input arrays. 2: dy and x, or in place dy and y.
-//                              3: dy, x and y.
-//   Channel                    the numbers of a channel that the gate needs
-//   at(mean, c, center)        returns the Channel c. Sets `center` to what the sums subtract from
-//                              the second input: its mean, or in place 0.
-//   apply<N, kNumber>(channels, center, elements)
-//                              replaces dy in N elements; element i belongs to channel i % kNumber
-
-template <class R>
+/// The gate of sums of x. It has no numbers: members that `Deviations` does not read keep NVRTC
+/// from duplicating its loop for full accesses.
 struct NoGate {
+  struct Parameters {};
   static constexpr bool kIsActivated = false;
-  static constexpr int kInputs = 2;
-  struct Channel {};
-
-  Channel at(const double* mean, std::uint32_t c, R* center) const {
-    *center = static_cast<R>(mean[c]);
-    return {};
-  }
-  template <int N, int kNumber, class Elements>
-  void apply(const Channel*, const R*, Elements*) const {}
+  Parameters parameters;
 };
 
-/// Computes dz from z, and z again from x.
-template <class R>
-struct GateByInput {
-  static constexpr bool kIsActivated = true;
-  static constexpr int kInputs = 2;
-  struct Channel {
-    R scale;
-    R shift;
-  };
+/// Replaces dy by dz, the gradient with respect to the argument of the activation.
+template <class R, DzFrom kFrom>
+struct Gate {
+  using Parameters = ChannelParameters<R>;
+  static constexpr bool kIsActivated = kFrom != DzFrom::kDy;
+  static constexpr int kInputs = kBackwardInputs<kFrom>;
 
-  Activator<R> activator;
-  const StoredAffine<R>* normalizations;  // of channels
+  Activator<R> act;
+  Parameters parameters;
+  const Affine<R>* normalizations;
 
-  Channel at(const double*, std::uint32_t c, R* center) const {
-    const StoredAffine<R> of_channel = normalizations[c];
-    *center = of_channel.mean;
-    return {of_channel.scale, of_channel.shift};
-  }
-  template <int N, int kNumber>
-  void apply(const Channel* channels, const R* center, R (*elements)[kInputs]) const {
-    R dy[N];
-    R z[N];
-    take<N>(elements, 0, dy);
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) {
-      const int n = i % kNumber;
-      z[i] = Affine<R>{center[n], channels[n].scale, channels[n].shift}.of(&elements[i][1]);
-    }
-    activator.template differentiate<N>(z, dy);
-    put<N>(dy, elements, 0);
-  }
-};
-
-/// Computes dz from the output.
-template <class R>
-struct GateByOutput : NoGate<R> {
-  static constexpr bool kIsActivated = true;
-  static constexpr int kInputs = 3;
-  using Channel = typename NoGate<R>::Channel;
-
-  Activator<R> activator;
-
-  template <int N, int kNumber>
-  void apply(const Channel*, const R*, R (*elements)[kInputs]) const {
-    R dy[N];
-    R y[N];
-    take<N>(elements, 0, dy);
-    take<N>(elements, 2, y);
-    activator.template differentiate_by_output<N>(y, dy);
-    put<N>(dy, elements, 0);
-  }
-};
-
-/// In place: computes dz and the normalized input from the output.
-template <class R>
-struct GateInPlace {
-  static constexpr bool kIsActivated = true;
-  static constexpr int kInputs = 2;  // dy, y
-  struct Channel {
-    R beta;
-    R inverse_gamma;
-  };
-
-  Inverter<R> inverter;
-  const R* gamma;  // null: 1
-  const R* beta;
-
-  Channel at(const double*, std::uint32_t c, R* center) const {
-    *center = R(0);
-    return {beta[c], R(1) / gamma_of(gamma, c)};
-  }
-  /// Also replaces y by (x - mean) / sqrt(variance + eps).
-  template <int N, int kNumber>
-  void apply(const Channel* channels, const R*, R (*elements)[kInputs]) const {
-    recover<N>(elements);
-    GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) {
-      const Channel& channel = channels[i % kNumber];
-      elements[i][1] = (elements[i][1] - channel.beta) * channel.inverse_gamma;
+  /// The coefficients of z, of which sums read the center alone. In place, those of its inverse.
+  Affine<R> at(std::uint32_t c) const {
+    if constexpr (kFrom == DzFrom::kZ) {
+      return normalizations[c];
+    } else if constexpr (kFrom == DzFrom::kInPlace) {
+      return Affine<R>::of_inverse(gamma_of(parameters.gamma, c), parameters.beta[c]);
+    } else {
+      return {static_cast<R>(parameters.mean[c]), R(0), R(0)};
     }
   }
-  /// Replaces dy by dz, and y by z.
-  template <int N>
-  void recover(R (*elements)[kInputs]) const {
+  /// Replaces dy in N elements, and in place y by z. Element i belongs to channel i % kNumber, and
+  /// `of_z` has the coefficients of z.
+  template <int N, int kNumber>
+  void apply(const Affine<R>* of_z, R (*elements)[kInputs]) const {
+    if constexpr (kFrom == DzFrom::kDy) return;
     R dy[N];
-    R y[N];
+    R other[N];
     take<N>(elements, 0, dy);
-    take<N>(elements, 1, y);
-    inverter.template differentiate_by_output<N>(y, dy);
-    inverter.template invert<N>(y);
+    if constexpr (kFrom == DzFrom::kZ) {
+      GLUON_SYNCBN_UNROLL
+      for (int i = 0; i < N; ++i) other[i] = of_z[i % kNumber](elements[i][1]);
+      act.template differentiate<N>(other, dy);
+    } else {
+      take<N>(elements, kInputs - 1, other);
+      act.template differentiate_by_output<N>(other, dy);
+    }
+    if constexpr (kFrom == DzFrom::kInPlace) {
+      act.template invert<N>(other);
+      put<N>(other, elements, 1);
+    }
     put<N>(dy, elements, 0);
-    put<N>(y, elements, 1);
   }
 };
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/numbers.h"
+#include "cuda/kernels/pack.h"
 #include "cuda/kernels/tuning.h"
 
 // A body is the work of a kernel: a struct of its arguments with

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/body.h"
-#include "cuda/kernels/numbers.h"
+#include "cuda/kernels/pack.h"
 #include "cuda/kernels/tiling.h"
 #include "cuda/kernels/visit.h"
 

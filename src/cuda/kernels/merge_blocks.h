@@ -19,7 +19,7 @@ struct MergeBlocks {
   const Result* results;
   ResultPlaces places;
   std::int64_t channels;
-  const double* statistic;  // a number per channel; null if the accumulator needs no statistic
+  typename Accumulator::Gate::Parameters parameters;
   Message message;
 
   // Two results of moments in float fill a sector of 32 bytes, the GPU's unit of reading.
@@ -62,8 +62,7 @@ struct MergeBlocks {
     if (step < 2) {
       shared->parts[thread] = all;  // No other thread reads this place in this step.
     } else {
-      message.put(channel,
-                  Accumulator::finish(all, Accumulator::kNeedsStatistic ? statistic[channel] : 0));
+      message.put(channel, Accumulator::finish(all, parameters, channel));
     }
   }
 

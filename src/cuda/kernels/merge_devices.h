@@ -4,15 +4,18 @@
 
 #include "cuda/kernels/body.h"
 #include "cuda/kernels/messages.h"
-#include "cuda/kernels/numbers.h"
+#include "norm/coefficients.h"
 #include "norm/invertible.h"
 #include "norm/merge_weight.h"
 #include "norm/per_channel.h"
 
 // The work of PerChannel: a thread merges the messages of all devices for one channel. It also
-// stores the numbers for the outputs (sources.h), and statistics or parameter gradients.
+// stores the coefficients for the outputs (sources.h), and statistics or parameter gradients.
 
 namespace gluon_syncbn::cuda {
+
+// The host leases memory for them, which NVRTC's kernels write.
+static_assert(sizeof(Affine<float>) == 16 && sizeof(Affine<double>) == 32);
 
 /// Merges the messages by the formulas of norm/merge_weight.h, or takes the running statistics.
 /// Then computes the normalizations.
@@ -31,7 +34,7 @@ struct ForwardMerge {
   // Written, one number or three per channel.
   double* mean;
   double* inv_std;
-  StoredAffine<R>* normalizations;
+  Affine<R>* normalizations;
 
   void compute(std::int64_t c) const {
     double center = 0;
@@ -45,17 +48,13 @@ struct ForwardMerge {
       variance = static_cast<double>(running_variance[c]);
     }
     const double deviation = inv_std_of(variance, eps);
-    const double scale = scale_of(gamma, c, deviation);
-    const double shift = shift_of<R>(center, scale, static_cast<double>(beta[c]));
+    const auto normalization = Affine<R>::of(
+        center, deviation, static_cast<double>(gamma_of(gamma, c)), static_cast<double>(beta[c]));
     // All loads come before the stores, so that they overlap.
     averages.move(c, center, variance);
     mean[c] = center;
     inv_std[c] = deviation;
-    // One by one, because NVRTC 11 copies an aggregate with a base byte by byte.
-    StoredAffine<R>& stored = normalizations[c];
-    stored.mean = static_cast<R>(center);
-    stored.scale = static_cast<R>(scale);
-    stored.shift = static_cast<R>(shift);
+    normalizations[c] = normalization;
   }
 };
 
@@ -78,8 +77,8 @@ struct InvertibleCheck {
   }
 };
 
-/// Merges the sums of all devices into the factors of dx, and writes the gradients of gamma and
-/// beta from the sums of this device.
+/// Merges the sums of all devices into the coefficients of dx, and writes the gradients of gamma
+/// and beta from the sums of this device.
 template <class R>
 struct BackwardMerge {
   static constexpr const char* kName = "merge of gradient sums";
@@ -87,14 +86,10 @@ struct BackwardMerge {
   Messages messages;  // empty if forward used the running statistics, which do not depend on x
   const double* own;  // message of this device
   std::int64_t channels;
-  const double* mean;
-  const double* inv_std;
-  const R* gamma;  // null: 1
-  const R* beta;   // given only in place
-  double count;    // elements per channel on all devices
-  bool gamma_gradient_is_zero;
-  ParameterGradient<R> gamma_gradient;
-  ParameterGradient<R> beta_gradient;
+  ChannelParameters<R> parameters;
+  bool inplace;
+  double count;  // elements per channel on all devices; 0 if `messages` is empty
+  ParameterGradients<R> parameter_gradients;
   InvertibleCheck check;
   Gradient<R>* gradients;  // written
 
@@ -105,27 +100,16 @@ struct BackwardMerge {
       first += own_first;
       second += own_second;
     });
-    const double gamma_sum = gamma_gradient_is_zero ? 0.0 : own[channels + c] * inv_std[c];
-    const double beta_sum = own[c];
-    const double scale = scale_of(gamma, c, inv_std[c]);
-    double center = mean[c];
-    InputGradientFactors factors{};
-    if (messages.size > 0) {
-      factors = InputGradientFactors::of(first, second, count, scale, inv_std[c]);
+    if (inplace) {
+      check.look(c, static_cast<double>(gamma_of(parameters.gamma, c)),
+                 static_cast<double>(parameters.beta[c]));
     }
-    if (beta) {
-      // In place the kernel knows z instead of x, so `center` and `x_factor` apply to z.
-      center = static_cast<double>(beta[c]);
-      check.look(c, static_cast<double>(gamma_of(gamma, c)), center);
-      if (messages.size > 0) factors.x_factor /= scale;
-    } else {
-      factors.constant = factors.constant_for<R>(center);
-    }
+    const double own_dz = own[c];
+    const double own_dz_centered = own[channels + c];
+    const auto gradient = Gradient<R>::of(parameters, c, first, second, count, inplace);
     // All loads come before the stores, so that they overlap.
-    gamma_gradient.put(c, gamma_sum);
-    beta_gradient.put(c, beta_sum);
-    gradients[c] = {static_cast<R>(center), static_cast<R>(scale), static_cast<R>(factors.x_factor),
-                    static_cast<R>(factors.constant)};
+    parameter_gradients.put(c, own_dz, own_dz_centered, parameters.inv_std[c]);
+    gradients[c] = gradient;
   }
 };
 

@@ -18,6 +18,11 @@
 #include "cuda/kernels/sources.h"
 #include "cuda/kernels/thread_per_channel.h"
 #include "cuda/kernels/tiling.h"
+#include "norm/activation.h"
+#include "norm/coefficients.h"
+#include "norm/invertible.h"
+#include "norm/per_channel.h"
+#include "norm/variants.h"
 
 namespace gluon_syncbn::cuda {
 namespace {
@@ -41,7 +46,14 @@ class AlignedArrays {
         is_matrix_(ChannelLast::suits(layout, kWidest<T>)),
         phase_(is_matrix_ ? 0 : phase_of(first)) {}
 
-  const T* input(const T* array) { return phase_of(array) == phase_ ? array : copy(array); }
+  template <int kNumber>
+  std::array<const T*, kNumber> inputs(const T* const* arrays) {
+    std::array<const T*, kNumber> aligned{};
+    std::transform(arrays, arrays + kNumber, aligned.begin(), [this](const T* array) {
+      return phase_of(array) == phase_ ? array : copy(array);
+    });
+    return aligned;
+  }
   Output<T> output(const Output<T>& wanted) {
     if (!wanted.to || phase_of(wanted.to) == phase_) return wanted;
     T* const near = wanted.add ? copy(wanted.to) : place();
@@ -82,11 +94,10 @@ class AlignedArrays {
 };
 
 /// Computes the sums of `Accumulator` of all channels into `message`.
-template <template <class> class Accumulator, class T, class... Others>
-void reduce(const Layout& layout, const double* statistic,
-            const typename Accumulator<Real<T>>::Gate& gate, const Message& message,
-            const Launcher& launcher, const T* first, const Others*... others) {
-  using OfResults = typename Accumulator<Real<T>>::OfResults;
+template <class Accumulator, class T>
+void reduce(const Layout& layout, const T* const* inputs, const typename Accumulator::Gate& gate,
+            const Message& message, const Launcher& launcher) {
+  using OfResults = typename Accumulator::OfResults;
   if (launcher.is_rehearsal) {
     return launcher.load<Reduce<ChannelFirst, T, Accumulator>, Reduce<ChannelLast, T, Accumulator>,
                          MergeBlocks<OfResults>>();
@@ -95,9 +106,8 @@ void reduce(const Layout& layout, const double* statistic,
     return launcher.stream->zero(message.numbers,
                                  2 * static_cast<std::size_t>(layout.channels) * sizeof(double));
   }
-  AlignedArrays<T> arrays(layout, launcher, first);
-  const std::array<const T*, 1 + sizeof...(Others)> inputs{arrays.input(first),
-                                                           arrays.input(others)...};
+  AlignedArrays<T> arrays(layout, launcher, inputs[0]);
+  const auto aligned = arrays.template inputs<Accumulator::kInputs>(inputs);
   arrays.launch_with_tiling(true, [&](const auto& tiling) {
     using Body = Reduce<std::decay_t<decltype(tiling)>, T, Accumulator>;
     using Result = typename Body::Result;
@@ -105,11 +115,12 @@ void reduce(const Layout& layout, const double* statistic,
     Result* results = places.number == 1
                           ? nullptr
                           : new_results<Result>(launcher, places.number * layout.channels);
-    Body sums{tiling, {}, statistic, gate, places.columns, results, message};
-    std::copy(inputs.begin(), inputs.end(), sums.inputs);
+    Body sums{tiling, {}, gate, places.columns, results, message};
+    std::copy(aligned.begin(), aligned.end(), sums.inputs);
     launcher.launch(sums, tiling.blocks());
     if (!results) return;
-    launcher.launch(MergeBlocks<OfResults>{results, places, layout.channels, statistic, message});
+    launcher.launch(
+        MergeBlocks<OfResults>{results, places, layout.channels, gate.parameters, message});
   });
 }
 
@@ -122,65 +133,46 @@ Output<T> output_of(WriteMode write, void* to) {
 }
 
 /// Computes the output arrays that are not null from inputs of the same shape.
-template <class Source, class T, class... Others>
-void write_outputs(const Layout& layout, const Source& source, const Outputs<T>& outputs,
-                   const Launcher& launcher, const T* first, const Others*... others) {
+template <class T, class Source>
+void write_outputs(const Layout& layout, const T* const* inputs, const Source& source,
+                   const Outputs<T>& outputs, const Launcher& launcher) {
   if (launcher.is_rehearsal) {
     launcher.load<Elementwise<ChannelFirst, T, Source>, Elementwise<ChannelLast, T, Source>>();
   }
   if ((!outputs[0].to && !outputs[1].to) || layout.is_empty()) return;
-  AlignedArrays<T> arrays(layout, launcher, first);
-  const std::array<const T*, 1 + sizeof...(Others)> inputs{arrays.input(first),
-                                                           arrays.input(others)...};
+  AlignedArrays<T> arrays(layout, launcher, inputs[0]);
+  const auto near = arrays.template inputs<Source::kInputs>(inputs);
   const Outputs<T> aligned{arrays.output(outputs[0]), arrays.output(outputs[1])};
   arrays.launch_with_tiling(false, [&](const auto& tiling) {
     const std::int64_t blocks = tiling.blocks();
     Elementwise<std::decay_t<decltype(tiling)>, T, Source> body{
         tiling, static_cast<std::uint32_t>(blocks - 1), {}, source, {}};
-    std::copy(inputs.begin(), inputs.end(), body.inputs);
+    std::copy(near.begin(), near.end(), body.inputs);
     std::copy_n(aligned.begin(), Source::kOutputs, body.outputs);
     launcher.launch(body, blocks);
   });
 }
 
-template <class T>
-GateInPlace<Real<T>> gate_in_place(const Backward& work) {
+template <DzFrom kFrom, class T>
+Gate<Real<T>, kFrom> gate_of(const Backward& work) {
   using R = Real<T>;
-  return {Inverter<R>::template of<T>(work.activation), static_cast<const R*>(work.gamma),
-          static_cast<const R*>(work.beta)};
-}
-
-template <class T>
-GateByInput<Real<T>> gate_by_input(const Backward& work) {
-  using R = Real<T>;
-  return {Activator<R>(work.activation),
-          static_cast<const StoredAffine<R>*>(work.saved.normalizations.get())};
+  return {Activator<R>(work.activation, kSaturation<T>), parameters_of<R>(work, work.saved),
+          static_cast<const Affine<R>*>(work.saved.normalizations.get())};
 }
 
 template <class T>
 void launch_sums_of(const Forward& work, const Message& message, const Launcher& launcher) {
-  reduce<Deviations>(work.kind.layout, nullptr, {}, message, launcher,
-                     static_cast<const T*>(work.x));
+  const T* const inputs[] = {static_cast<const T*>(work.x)};
+  reduce<Deviations<Real<T>>>(work.kind.layout, inputs, {}, message, launcher);
 }
 
 template <class T>
 void launch_sums_of(const Backward& work, const Message& message, const Launcher& launcher) {
-  const Layout& layout = work.kind.layout;
-  const double* const mean = work.saved.mean.get();
-  const auto* const dy = static_cast<const T*>(work.dy);
-  const auto* const x = static_cast<const T*>(work.x);
-  const auto* const y = static_cast<const T*>(work.y);
-  if (work.inplace) {
-    reduce<ProductsInPlace>(layout, work.saved.inv_std.get(), gate_in_place<T>(work), message,
-                            launcher, dy, y);
-  } else if (work.activation.type == ActType::kNone) {
-    reduce<Products>(layout, mean, {}, message, launcher, dy, x);
-  } else if (y) {
-    reduce<ProductsByOutput>(layout, mean, {{}, Activator<Real<T>>(work.activation)}, message,
-                             launcher, dy, x, y);
-  } else {
-    reduce<ProductsByInput>(layout, mean, gate_by_input<T>(work), message, launcher, dy, x);
-  }
+  with_dz_from(work.dz_from, [&](auto variant) {
+    constexpr DzFrom kFrom = decltype(variant)::kFrom;
+    reduce<Products<Real<T>, kFrom>>(work.kind.layout, work.inputs<T>().arrays,
+                                     gate_of<kFrom, T>(work), message, launcher);
+  });
 }
 
 template <class T>
@@ -201,23 +193,18 @@ void launch_outputs_of(const Forward& work, const Messages& messages, const Save
   merge.inv_std = saved.inv_std.get();
   merge.gamma = static_cast<const R*>(work.gamma);
   merge.beta = static_cast<const R*>(work.beta);
-  merge.normalizations = static_cast<StoredAffine<R>*>(saved.normalizations.get());
+  merge.normalizations = static_cast<Affine<R>*>(saved.normalizations.get());
   launcher.launch(PerChannel<ForwardMerge<R>>{merge, merge.channels});
   if (merge.averages.num_batches) launcher.launch(PerChannel<CountBatch<R>>{{merge.averages}, 1});
 
-  const Layout& layout = work.kind.layout;
-  const auto* const x = static_cast<const T*>(work.x);
-  const Outputs<T> outputs{output_of<T>(work.write, work.y)};
-  const Normalization<R> plain{{merge.normalizations}};
-  const Activator<R> activator(work.activation);
-  if (work.shortcut) {
-    write_outputs(layout, ActivatedNormalization<R, true>{plain, activator}, outputs, launcher, x,
-                  static_cast<const T*>(work.shortcut));
-  } else if (work.activation.type != ActType::kNone) {
-    write_outputs(layout, ActivatedNormalization<R, false>{plain, activator}, outputs, launcher, x);
-  } else {
-    write_outputs(layout, plain, outputs, launcher, x);
-  }
+  const T* const inputs[] = {static_cast<const T*>(work.x), static_cast<const T*>(work.shortcut)};
+  with_y_from(work.activation.type, work.shortcut != nullptr, [&](auto variant) {
+    using Source = Normalization<R, decltype(variant)::kFrom>;
+    const Source source{merge.normalizations,
+                        decltype(Source::act)(work.activation, kSaturation<T>)};
+    write_outputs<T>(work.kind.layout, inputs, source, {output_of<T>(work.write, work.y)},
+                     launcher);
+  });
 }
 
 template <class T>
@@ -228,39 +215,25 @@ void launch_outputs_of(const Backward& work, const Messages& messages, const dou
   merge.messages = messages;
   merge.own = own;
   merge.channels = work.kind.layout.channels;
-  merge.mean = work.saved.mean.get();
-  merge.inv_std = work.saved.inv_std.get();
-  merge.gamma = static_cast<const R*>(work.gamma);
-  if (work.inplace) merge.beta = static_cast<const R*>(work.beta);
+  merge.parameters = parameters_of<R>(work, work.saved);
+  merge.inplace = work.inplace();
   merge.count = static_cast<double>(work.saved.count);
-  merge.gamma_gradient_is_zero = work.gamma_gradient_is_zero();
-  merge.gamma_gradient = work.gamma_gradient<R>();
-  merge.beta_gradient = work.beta_gradient<R>();
+  merge.parameter_gradients = work.parameter_gradients<R>();
   merge.check = {Invertible::of(work.kind.dtype, work.activation), first_not_invertible};
   merge.gradients = new_results<Gradient<R>>(launcher, merge.channels);
   launcher.launch(PerChannel<BackwardMerge<R>>{merge, merge.channels});
 
-  const Layout& layout = work.kind.layout;
-  const auto* const dy = static_cast<const T*>(work.dy);
-  const auto* const x = static_cast<const T*>(work.x);
-  const auto* const y = static_cast<const T*>(work.y);
-  const Outputs<T> outputs{output_of<T>(work.gradients.write_data, work.gradients.data),
-                           output_of<T>(work.gradients.write_shortcut, work.gradients.shortcut)};
-  const InputGradient<R> plain{{merge.gradients}};
-  const bool is_plain = work.activation.type == ActType::kNone;
-  if (work.inplace) {
-    write_outputs(layout, InputGradientInPlace<R>{plain, gate_in_place<T>(work)}, outputs, launcher,
-                  dy, y);
-  } else if (work.gradients.shortcut || y) {
-    // Without an activation the slope is 1 on both sides of 0, so any array may stand for y.
-    write_outputs(layout, InputGradientByOutput<R>{plain, {{}, Activator<R>(work.activation)}},
-                  outputs, launcher, dy, x, is_plain ? dy : y);
-  } else if (is_plain) {
-    write_outputs(layout, plain, outputs, launcher, dy, x);
-  } else {
-    write_outputs(layout, InputGradientByInput<R>{plain, gate_by_input<T>(work)}, outputs, launcher,
-                  dy, x);
-  }
+  const Gradients& to = work.gradients;
+  // Without an activation, a kernel that reads y gives both gradients: there, dy stands for y.
+  const bool adds_output = to.shortcut && work.dz_from == DzFrom::kDy;
+  with_dz_from(adds_output ? DzFrom::kOutput : work.dz_from, [&](auto variant) {
+    constexpr DzFrom kFrom = decltype(variant)::kFrom;
+    const InputGradient<R, kFrom> source{merge.gradients, gate_of<kFrom, T>(work)};
+    write_outputs<T>(
+        work.kind.layout, work.inputs<T>().arrays, source,
+        {output_of<T>(to.write_data, to.data), output_of<T>(to.write_shortcut, to.shortcut)},
+        launcher);
+  });
 }
 
 }  // namespace

@@ -11,20 +11,19 @@ namespace gluon_syncbn::cuda {
 
 /// Sums every channel as `Accumulator` defines. If a channel has several columns or blocks, each
 /// leaves a partial result for MergeBlocks.
-template <class Tiling, class T, template <class> class Accumulator>
+template <class Tiling, class T, class Accumulator>
 struct Reduce {
-  static constexpr const char* kName = Accumulator<Real<T>>::kName;
+  static constexpr const char* kName = Accumulator::kName;
   using R = Real<T>;
-  using Result = typename Accumulator<R>::Result;
-  using Gate = typename Accumulator<R>::Gate;
-  static constexpr int kInputs = Accumulator<R>::kInputs;
+  using Result = typename Accumulator::Result;
+  using Gate = typename Accumulator::Gate;
+  static constexpr int kInputs = Accumulator::kInputs;
   static constexpr int kVector = kWidest<T>;
   /// The number of columns that a thread sums.
   static constexpr int kColumns = Tiling::template kChannels<kVector>;
 
   Tiling tiling;
   const T* inputs[kInputs];
-  const double* statistic;  // a number per channel; null if the accumulator needs no statistic
   Gate gate;
   std::uint32_t columns;  // in a chunk
   Result* results;        // at chunk * columns + column; null: they go to the message
@@ -70,11 +69,11 @@ struct Reduce {
     sum.clear();
     const auto task = tiling.template task<kVector>(block, thread);
     if (task.exists) {
-      if constexpr (Accumulator<R>::kNeedsStatistic) {
+      if constexpr (Accumulator::kHasCenters) {
         GLUON_SYNCBN_UNROLL
         for (int i = 0; i < kColumns; ++i) {
           const std::uint32_t channel = tiling.channel(task, static_cast<std::uint32_t>(i));
-          sum.channels[i] = gate.at(statistic, channel, &sum.center[i]);
+          sum.channels[i] = gate.at(channel);
         }
       }
       auto walk = Walk<Tiling, kVector>::of(tiling, task);
@@ -115,8 +114,7 @@ struct Reduce {
     if (results) {
       results[tiling.chunk(block) * std::int64_t{columns} + column] = all;
     } else {
-      const double of_channel = Accumulator<R>::kNeedsStatistic ? statistic[column] : 0;
-      message.put(column, Accumulator<R>::finish(all, of_channel));
+      message.put(column, Accumulator::finish(all, gate.parameters, column));
     }
   }
 };

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels/activations.h"
 #include "cuda/kernels/body.h"
-#include "cuda/kernels/numbers.h"
+#include "norm/activation.h"
+#include "norm/coefficients.h"
+#include "norm/variants.h"
 
 // A source defines the outputs of a kernel (elementwise.h). It has
 //
@@ -18,122 +21,63 @@
 
 namespace gluon_syncbn::cuda {
 
-/// Applies the values of its channel to each of N elements.
-template <int N, int kNumber, class Values, class R, int kInputs>
-void each_of(const Values* values, R (*elements)[kInputs], R* results) {
-  GLUON_SYNCBN_UNROLL
-  for (int i = 0; i < N; ++i) results[i] = values[i % kNumber].of(elements[i]);
-}
-
-/// A source of one output, without an activation. V::of() computes an element.
-template <class V>
-struct Plain {
-  static constexpr bool kIsActivated = false;
-  static constexpr int kOutputs = 1;
-  using Values = V;
-
-  const V* of_channels;
-
-  V at(std::int64_t c) const { return of_channels[c]; }
-
-  template <int N, int kNumber, class R, int kInputs>
-  void outputs(const V* values, R (*elements)[kInputs], R (*results)[N]) const {
-    each_of<N, kNumber>(values, elements, results[0]);
-  }
+/// Has no numbers, as NoGate.
+struct NoActivator {
+  NoActivator(const Activation&, double) {}
 };
 
-/// Computes y from x.
-template <class R>
-struct Normalization : Plain<StoredAffine<R>> {
+/// Computes y = z, act(z), or act(z + shortcut).
+template <class R, YFrom kFrom>
+struct Normalization {
   static constexpr const char* kName = "normalization";
-  static constexpr int kInputs = 1;  // x
-};
+  static constexpr bool kIsActivated = kFrom != YFrom::kX;
+  static constexpr int kInputs = kFrom == YFrom::kActivatedSum ? 2 : 1;  // x and the shortcut
+  static constexpr int kOutputs = 1;
+  using Values = Affine<R>;
 
-/// Computes y = act(z), or act(z + shortcut).
-template <class R, bool kShortcut>
-struct ActivatedNormalization : Normalization<R> {
-  static constexpr bool kIsActivated = true;
-  static constexpr int kInputs = kShortcut ? 2 : 1;  // x and the shortcut
-  using Values = StoredAffine<R>;
+  const Affine<R>* of_channels;
+  std::conditional_t<kIsActivated, Activator<R>, NoActivator> act;
 
-  Activator<R> activator;
+  Affine<R> at(std::int64_t c) const { return of_channels[c]; }
 
   template <int N, int kNumber>
-  void outputs(const Values* values, R (*elements)[kInputs], R (*results)[N]) const {
-    each_of<N, kNumber>(values, elements, results[0]);
-    if constexpr (kShortcut) {
-      GLUON_SYNCBN_UNROLL
-      for (int i = 0; i < N; ++i) results[0][i] += elements[i][1];
+  void outputs(const Affine<R>* of_z, R (*elements)[kInputs], R (*results)[N]) const {
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) {
+      results[0][i] = of_z[i % kNumber](elements[i][0]);
+      if constexpr (kInputs > 1) results[0][i] += elements[i][1];
     }
-    activator.template activate<N>(results[0]);
+    if constexpr (kIsActivated) act.template activate<N>(results[0]);
   }
 };
 
-/// Computes dx from dy and x.
-template <class R>
-struct InputGradient : Plain<Gradient<R>> {
+/// Computes dx. From the output, also computes the gradient of the shortcut, which is dz.
+template <class R, DzFrom kFrom>
+struct InputGradient {
   static constexpr const char* kName = "input gradient";
-  static constexpr int kInputs = 2;  // dy, x
-};
+  static constexpr bool kIsActivated = kFrom != DzFrom::kDy;
+  static constexpr int kInputs = kBackwardInputs<kFrom>;
+  static constexpr int kOutputs = kFrom == DzFrom::kOutput ? 2 : 1;
+  using Values = GradientAndShift<R>;
 
-/// Computes dx. The gate computes z again, as (x - mean) * dy_factor + shift.
-template <class R>
-struct InputGradientByInput : InputGradient<R> {
-  static constexpr bool kIsActivated = true;
-  struct Values : Gradient<R> {
-    R shift;
-  };
+  const Gradient<R>* of_channels;
+  Gate<R, kFrom> gate;
 
-  GateByInput<R> gate;
-
-  Values at(std::int64_t c) const { return {this->of_channels[c], gate.normalizations[c].shift}; }
-
-  template <int N, int kNumber>
-  void outputs(const Values* values, R (*elements)[2], R (*results)[N]) const {
-    R centers[kNumber];
-    typename GateByInput<R>::Channel channels[kNumber];
-    GLUON_SYNCBN_UNROLL
-    for (int n = 0; n < kNumber; ++n) {
-      centers[n] = values[n].mean;
-      channels[n] = {values[n].dy_factor, values[n].shift};
-    }
-    gate.template apply<N, kNumber>(channels, centers, elements);
-    each_of<N, kNumber>(values, elements, results[0]);
+  Values at(std::int64_t c) const {
+    return {of_channels[c], kFrom == DzFrom::kZ ? gate.normalizations[c].shift : R(0)};
   }
-};
-
-/// Computes dx and the gradient of the shortcut, which is dz. The gate reads the output y.
-template <class R>
-struct InputGradientByOutput : InputGradient<R> {
-  static constexpr bool kIsActivated = true;
-  static constexpr int kInputs = 3;  // dy, x, y
-  static constexpr int kOutputs = 2;
-  using Values = Gradient<R>;
-
-  GateByOutput<R> gate;
 
   template <int N, int kNumber>
   void outputs(const Values* values, R (*elements)[kInputs], R (*results)[N]) const {
-    gate.template apply<N, 1>(nullptr, nullptr, elements);
-    each_of<N, kNumber>(values, elements, results[0]);
+    Affine<R> of_z[kNumber];
     GLUON_SYNCBN_UNROLL
-    for (int i = 0; i < N; ++i) results[1][i] = elements[i][0];
-  }
-};
-
-/// Computes dx in place. The kernel reads the output y instead of x, and recovers z. The mean and
-/// the x_factor of the values apply to z.
-template <class R>
-struct InputGradientInPlace : InputGradient<R> {
-  static constexpr bool kIsActivated = true;
-  using Values = Gradient<R>;
-
-  GateInPlace<R> gate;
-
-  template <int N, int kNumber>
-  void outputs(const Values* values, R (*elements)[2], R (*results)[N]) const {
-    gate.template recover<N>(elements);
-    each_of<N, kNumber>(values, elements, results[0]);
+    for (int n = 0; n < kNumber; ++n) of_z[n] = values[n].of_z();
+    gate.template apply<N, kNumber>(of_z, elements);
+    GLUON_SYNCBN_UNROLL
+    for (int i = 0; i < N; ++i) {
+      results[0][i] = values[i % kNumber].of_dx(elements[i][0], elements[i][1]);
+      if constexpr (kOutputs > 1) results[1][i] = elements[i][0];
+    }
   }
 };
 

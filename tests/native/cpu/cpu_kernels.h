@@ -13,7 +13,9 @@
 #include "cpu/kernels.h"
 #include "cpu/simd/isa.h"
 #include "cpu/thread_pool.h"
+#include "norm/coefficients.h"
 #include "norm/partial_statistics.h"
+#include "norm/variants.h"
 #include "support/array.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
@@ -31,7 +33,7 @@ struct Numbers {
   std::vector<Real<T>> beta;
   std::vector<Real<T>> gamma = {};  ///< none: 1
 
-  ChannelParameters<T> parameters() const {
+  ChannelParameters<Real<T>> parameters() const {
     return {mean.data(), inv_std.data(), gamma.empty() ? nullptr : gamma.data(), beta.data()};
   }
 };
@@ -44,11 +46,11 @@ PartialStatistics moments(const T* x, const Layout& layout) {
 }
 
 template <class T>
-PartialStatistics gradient_sums(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
-                                const DzInputs<T>& dz_inputs = {}) {
+PartialStatistics gradient_sums(const BackwardInputs<T>& inputs, const Layout& layout,
+                                const Numbers<T>& n) {
   const auto result = PartialStatistics::zeros(0, layout.channels);
   for_each_part({layout}, [&](Channels part) {
-    gradient_sums(dy, x, layout, part, n.parameters(), dz_inputs, result);
+    gradient_sums(inputs, layout, part, n.parameters(), result);
   });
   return result;
 }
@@ -63,21 +65,20 @@ void normalize(const T* x, const Layout& layout, const Numbers<T>& n, WriteMode 
 }
 
 template <class T>
-void input_gradient(const T* dy, const T* x, const Layout& layout, const Numbers<T>& n,
-                    const PartialStatistics* sums, double count, WriteMode write, T* dx,
-                    const DzInputs<T>& dz_inputs = {}) {
+void input_gradient(const BackwardInputs<T>& inputs, const Layout& layout, const Numbers<T>& n,
+                    const PartialStatistics& sums, double count, WriteMode write, T* dx) {
   const StoreMode store = prepare_output(write, layout, dx);
   for_each_part({layout}, [&](Channels part) {
-    input_gradient(dy, x, layout, part, n.parameters(), dz_inputs, sums, count, store, dx);
+    input_gradient(inputs, layout, part, n.parameters(), sums, count, store, dx);
   });
 }
 
 template <class T>
-void shortcut_gradient(const T* dy, const Layout& layout, WriteMode write, T* dz,
-                       const DzInputs<T>& dz_inputs) {
+void shortcut_gradient(const BackwardInputs<T>& inputs, const Layout& layout, WriteMode write,
+                       T* dz) {
   const StoreMode store = prepare_output(write, layout, dz);
   for_each_part({layout},
-                [&](Channels part) { shortcut_gradient(dy, layout, part, dz_inputs, store, dz); });
+                [&](Channels part) { shortcut_gradient(inputs, layout, part, store, dz); });
 }
 
 }  // namespace gluon_syncbn::cpu
@@ -105,20 +106,16 @@ class CpuPhases {
     });
   }
   std::vector<double> gradient_sums() const {
-    return numbers_of(
-        cpu::gradient_sums(dy_.data(), input(), given_.layout, numbers_, dz_inputs()));
+    return numbers_of(cpu::gradient_sums(inputs(), given_.layout, numbers_));
   }
   void input_gradient(WriteMode write, std::vector<T>* dx) const {
     write_to(dx, [&](T* out) {
-      cpu::input_gradient(dy_.data(), input(), given_.layout, numbers_,
-                          given_.of_batch ? &sums_ : nullptr, given_.kCount, write, out,
-                          dz_inputs());
+      cpu::input_gradient(inputs(), given_.layout, numbers_, sums_,
+                          given_.of_batch ? given_.kCount : 0, write, out);
     });
   }
   void shortcut_gradient(WriteMode write, std::vector<T>* dz) const {
-    write_to(dz, [&](T* out) {
-      cpu::shortcut_gradient(dy_.data(), given_.layout, write, out, dz_inputs());
-    });
+    write_to(dz, [&](T* out) { cpu::shortcut_gradient(inputs(), given_.layout, write, out); });
   }
   std::vector<double> kept() const { return {}; }
 
@@ -129,9 +126,10 @@ class CpuPhases {
     kernel(out.data());
     *output = out.values();
   }
-  const T* input() const { return given_.in_place() ? nullptr : x_.data(); }
-  cpu::DzInputs<T> dz_inputs() const {
-    return {given_.activation, given_.by == By::kInput ? nullptr : y_.data()};
+  BackwardInputs<T> inputs() const {
+    return {given_.dz_from(),
+            given_.activation,
+            {dy_.data(), given_.in_place() ? y_.data() : x_.data(), y_.data()}};
   }
 
   const LayerCase<T>& given_;

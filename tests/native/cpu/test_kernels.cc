@@ -13,6 +13,7 @@
 #include "cpu/cpu_kernels.h"
 #include "cpu/tuning.h"
 #include "norm/partial_statistics.h"
+#include "norm/variants.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
 #include "support/oracle.h"
@@ -28,6 +29,12 @@ template <class T>
 cpu::Numbers<T> numbers_of(const Layout& layout) {
   return {means_near(layout, 10, 6), parameters(layout, 1, 7),
           as<Real<T>>(parameters(layout, 0, 8))};
+}
+
+/// Of a layer without an activation.
+template <class T>
+BackwardInputs<T> inputs(const T* dy, const T* x) {
+  return {DzFrom::kDy, {}, {dy, x, dy}};
 }
 
 }  // namespace
@@ -136,11 +143,11 @@ TEST_CASE_TEMPLATE("kernels: outputs may be their own inputs", Kernels, GLUON_SY
 
     const Data<T> dy(layout, 0, 1, 9);
     const auto sums = statistics_of(0, n.inv_std, n.mean);
-    cpu::input_gradient(dy.data(), x.data(), layout, n, &sums, 7, WriteMode::kAssign,
-                        expected.data());
+    cpu::input_gradient<T>(inputs<T>(dy.data(), x.data()), layout, n, sums, 7, WriteMode::kAssign,
+                           expected.data());
     in_place = dy.elements;
-    cpu::input_gradient(in_place.data(), x.data(), layout, n, &sums, 7, WriteMode::kAssign,
-                        in_place.data());
+    cpu::input_gradient<T>(inputs<T>(in_place.data(), x.data()), layout, n, sums, 7,
+                           WriteMode::kAssign, in_place.data());
     CHECK(same_bits(in_place, expected));
   }
 }
@@ -164,10 +171,10 @@ TEST_CASE_TEMPLATE("kernels: large outputs, which are written past the caches", 
       cpu::normalize(x.data(), layout, n, WriteMode::kAssign, out.data() + offset);
       CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
       expected.assign(expected.size(), T{});
-      cpu::input_gradient(dy.data(), x.data(), layout, n, &sums, 7, WriteMode::kAdd,
-                          expected.data());
-      cpu::input_gradient(dy.data(), x.data(), layout, n, &sums, 7, WriteMode::kAssign,
-                          out.data() + offset);
+      cpu::input_gradient<T>(inputs<T>(dy.data(), x.data()), layout, n, sums, 7, WriteMode::kAdd,
+                             expected.data());
+      cpu::input_gradient<T>(inputs<T>(dy.data(), x.data()), layout, n, sums, 7, WriteMode::kAssign,
+                             out.data() + offset);
       CHECK(std::memcmp(out.data() + offset, expected.data(), expected.size() * sizeof(T)) == 0);
       CHECK(std::memcmp(&out.back(), &past, sizeof(T)) == 0);
     }

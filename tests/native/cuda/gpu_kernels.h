@@ -11,11 +11,12 @@
 #include "backend/backend.h"
 #include "common/layout.h"
 #include "cuda/gpu.h"
-#include "cuda/kernels/numbers.h"
 #include "cuda/kernels/phases.h"
 #include "cuda/needs_gpu.h"
 #include "norm/activation.h"
+#include "norm/coefficients.h"
 #include "norm/per_channel.h"
+#include "norm/variants.h"
 #include "support/array.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
@@ -61,7 +62,7 @@ class GpuPhases {
         gamma_(stream, given.gamma),
         beta_(stream, given.beta),
         averages_(stream, std::vector<R>(2 * given.channels() + 1)),
-        normalizations_(stream, std::vector<cuda::StoredAffine<R>>(given.channels())),
+        normalizations_(stream, std::vector<Affine<R>>(given.channels())),
         gamma_gradient_(stream, given.gamma),
         beta_gradient_(stream, given.gamma),
         inv_std_(stream, given.inv_stds()),
@@ -149,15 +150,14 @@ class GpuPhases {
     Backward work;
     work.kind = kind();
     work.dy = gradient.data();
+    work.dz_from = given_.dz_from();
     if (!in_place) work.x = input.data();
-    work.inplace = in_place;
     work.saved = saved(mean_.data(), inv_std_.data());
-    work.saved.count = static_cast<std::int64_t>(given_.kCount);
+    if (given_.of_batch) work.saved.count = static_cast<std::int64_t>(given_.kCount);
     work.gamma = gamma();
     work.activation = given_.activation;
     work.beta = beta_.data();
-    const bool reads_y = in_place || given_.activation.type != ActType::kNone;
-    if (reads_y && given_.by != By::kInput) work.y = output.data();
+    if (reads_of(work.dz_from).output) work.y = output.data();
     run(work);
     stream_->synchronize();
   }
@@ -174,7 +174,7 @@ class GpuPhases {
   const cuda::Launcher launcher_;
   const Array<double> moments_, statistics_;
   const Array<R> gamma_, beta_, averages_;
-  const Array<cuda::StoredAffine<R>> normalizations_;
+  const Array<Affine<R>> normalizations_;
   const Array<R> gamma_gradient_, beta_gradient_;
   const Array<double> inv_std_, mean_, message_;
 };

@@ -8,6 +8,7 @@
 
 #include "cuda/gpu_kernels.h"
 #include "cuda/needs_gpu.h"
+#include "norm/coefficients.h"
 #include "support/array.h"
 #include "support/arrays.h"
 #include "support/kernel_tests.h"
@@ -29,8 +30,7 @@ TEST_CASE("cuda kernels: devices merge means whose squares no double can hold") 
     const Array<double> moments(kernels.stream(), message);
     const Array<double> statistics(kernels.stream(), std::vector<double>(4));
     const Array<double> beta(kernels.stream(), std::vector<double>(2));
-    const Array<cuda::StoredAffine<double>> normalizations(
-        kernels.stream(), std::vector<cuda::StoredAffine<double>>(2));
+    const Array<Affine<double>> normalizations(kernels.stream(), std::vector<Affine<double>>(2));
     cuda::Messages messages{};
     messages.add(moments.data(), 0);
     for (std::size_t i = 0; i < devices; ++i) messages.add(moments.data(), 4);

@@ -6,6 +6,7 @@
 #include "cuda/kernels/reduce.h"
 #include "cuda/kernels/sources.h"
 #include "cuda/kernels/thread_per_channel.h"
+#include "norm/variants.h"
 
 // All kernels there are, for the tests: the fake CUDA knows no other ones, and compile_kernels
 // compiles each of them. The user of a macro defines VISIT(...).
@@ -15,19 +16,19 @@
   GLUON_SYNCBN_DATA_BODIES_IN(VISIT, ChannelFirst, T) \
   GLUON_SYNCBN_DATA_BODIES_IN(VISIT, ChannelLast, T)
 
-#define GLUON_SYNCBN_DATA_BODIES_IN(VISIT, Tiling, T)                   \
-  VISIT(Reduce<Tiling, T, Deviations>)                                  \
-  VISIT(Reduce<Tiling, T, Products>)                                    \
-  VISIT(Elementwise<Tiling, T, Normalization<Real<T>>>)                 \
-  VISIT(Elementwise<Tiling, T, InputGradient<Real<T>>>)                 \
-  VISIT(Reduce<Tiling, T, ProductsByInput>)                             \
-  VISIT(Reduce<Tiling, T, ProductsByOutput>)                            \
-  VISIT(Reduce<Tiling, T, ProductsInPlace>)                             \
-  VISIT(Elementwise<Tiling, T, ActivatedNormalization<Real<T>, false>>) \
-  VISIT(Elementwise<Tiling, T, ActivatedNormalization<Real<T>, true>>)  \
-  VISIT(Elementwise<Tiling, T, InputGradientByInput<Real<T>>>)          \
-  VISIT(Elementwise<Tiling, T, InputGradientByOutput<Real<T>>>)         \
-  VISIT(Elementwise<Tiling, T, InputGradientInPlace<Real<T>>>)
+#define GLUON_SYNCBN_DATA_BODIES_IN(VISIT, Tiling, T)                         \
+  VISIT(Reduce<Tiling, T, Deviations<Real<T>>>)                               \
+  VISIT(Elementwise<Tiling, T, Normalization<Real<T>, YFrom::kX>>)            \
+  VISIT(Elementwise<Tiling, T, Normalization<Real<T>, YFrom::kActivated>>)    \
+  VISIT(Elementwise<Tiling, T, Normalization<Real<T>, YFrom::kActivatedSum>>) \
+  GLUON_SYNCBN_BACKWARD_BODIES(VISIT, Tiling, T, DzFrom::kDy)                 \
+  GLUON_SYNCBN_BACKWARD_BODIES(VISIT, Tiling, T, DzFrom::kZ)                  \
+  GLUON_SYNCBN_BACKWARD_BODIES(VISIT, Tiling, T, DzFrom::kOutput)             \
+  GLUON_SYNCBN_BACKWARD_BODIES(VISIT, Tiling, T, DzFrom::kInPlace)
+
+#define GLUON_SYNCBN_BACKWARD_BODIES(VISIT, Tiling, T, kFrom) \
+  VISIT(Reduce<Tiling, T, Products<Real<T>, kFrom>>)          \
+  VISIT(Elementwise<Tiling, T, InputGradient<Real<T>, kFrom>>)
 
 /// Kernels of channels.
 #define GLUON_SYNCBN_CHANNEL_BODIES(VISIT)     \
@@ -40,5 +41,5 @@
   VISIT(PerChannel<BackwardMerge<R>>)            \
   VISIT(PerChannel<CountBatch<R>>)               \
   VISIT(MergeBlocks<Deviations<R>>)              \
-  VISIT(MergeBlocks<Products<R>>)                \
-  VISIT(MergeBlocks<ProductsInPlace<R>>)
+  VISIT(MergeBlocks<Products<R, DzFrom::kDy>>)   \
+  VISIT(MergeBlocks<Products<R, DzFrom::kInPlace>>)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "norm/variants.h"
 #include "operator/attributes.h"
 #include "support/seeds.h"
 
@@ -30,7 +31,7 @@ std::string error_of(const Pairs& pairs) {
 
 /// What backward reads, in words.
 std::string reads_of(const Attributes& attributes) {
-  const auto reads = attributes.backward_reads();
+  const auto reads = gluon_syncbn::reads_of(attributes.dz_from());
   std::string words;
   for (const auto& [read, word] : {std::pair{reads.data, "data"}, std::pair{reads.beta, "beta"},
                                    std::pair{reads.output, "output"}}) {

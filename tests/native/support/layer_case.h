@@ -14,6 +14,7 @@
 #include "common/dtype.h"
 #include "common/layout.h"
 #include "norm/activation.h"
+#include "norm/variants.h"
 #include "support/arrays.h"
 #include "support/oracle.h"
 
@@ -54,6 +55,9 @@ struct LayerCase {
 
   std::size_t channels() const { return means.size(); }
   bool in_place() const { return by == By::kOutputAlone; }
+  DzFrom dz_from() const {
+    return gluon_syncbn::dz_from(activation.type, by == By::kOutput, in_place());
+  }
   long double steepest() const { return std::max(1.0, activation.slope); }
 
   Channel channel(std::size_t c) const {

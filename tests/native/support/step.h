@@ -27,6 +27,7 @@
 #include "cuda/backend.h"
 #include "cuda/gpu.h"
 #include "distributed/process_rounds.h"
+#include "norm/variants.h"
 #include "support/array.h"
 #include "support/arrays.h"
 #include "support/inbox.h"
@@ -83,6 +84,7 @@ struct Shard {
 
   int ordinal() const { return stream->ordinal(); }
 
+  DzFrom dz_from() const { return gluon_syncbn::dz_from(activation.type, adds_shortcut, in_place); }
   PassPtr forward_pass(const Done& done) {
     Forward work;
     work.kind = kind();
@@ -92,7 +94,7 @@ struct Shard {
     work.beta = beta.data();
     work.activation = activation;
     if (adds_shortcut) work.shortcut = shortcut_array.data();
-    work.inplace = in_place;
+    work.dz_from = dz_from();
     work.write = write;
     if (wants_outputs) work.y = y.data();
     work.running = {running_mean.data(), running_variance.data(), momentum,
@@ -101,14 +103,14 @@ struct Shard {
     return backend.begin(device.index, work, done);
   }
   PassPtr backward_pass(const Done& done) {
-    const bool active = activation.type != ActType::kNone;
     Backward work;
     work.kind = kind();
     work.dy = dy_array.data();
-    work.inplace = in_place;
-    if (!in_place) work.x = x_array.data();
-    if (in_place || (active && !adds_shortcut)) work.beta = beta.data();
-    if (in_place || (active && adds_shortcut)) work.y = y.data();
+    work.dz_from = dz_from();
+    const BackwardReads reads = reads_of(work.dz_from);
+    if (reads.data) work.x = x_array.data();
+    if (reads.beta) work.beta = beta.data();
+    if (reads.output) work.y = y.data();
     work.saved = saved;
     work.gamma = fix_gamma ? nullptr : gamma.data();
     work.activation = activation;

@@ -71,34 +71,4 @@ struct alignas(16) [[gnu::may_alias]] Pack<Half> {
   }
 };
 
-/// Per channel: y = (x - mean) * scale + shift.
-template <class R>
-struct Affine {
-  R mean;
-  R scale;
-  R shift;
-
-  /// y from {x}.
-  R of(const R* elements) const { return (elements[0] - mean) * scale + shift; }
-};
-
-/// The form in which memory of the GPU keeps it, in accesses of 16 bytes.
-template <class R>
-struct alignas(16) StoredAffine : Affine<R> {};
-
-/// Per channel: dx = dy_factor * dy + x_factor * (x - mean) + constant.
-template <class R>
-struct alignas(16) Gradient {
-  R mean;
-  R dy_factor;
-  R x_factor;
-  R constant;
-
-  /// dx from {dy, x}. If x_factor is 0, a NaN or infinity in x does not matter.
-  R of(const R* elements) const {
-    const R centered = x_factor == R(0) ? R(0) : elements[1] - mean;
-    return dy_factor * elements[0] + (x_factor * centered + constant);
-  }
-};
-
 }  // namespace gluon_syncbn::cuda
