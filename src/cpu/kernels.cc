@@ -70,21 +70,19 @@ class Matrix {
   std::int64_t slab_rows_;
 };
 
-/// Starts with the last parts, which the phase before may have left in the caches.
-template <class Visit>
-void parallel_backwards(std::int64_t number, const Visit& visit) {
-  parallel_for(number, [&](std::int64_t i) { visit(number - 1 - i); });
-}
-
-/// Calls visit(begin, extent) for all parts of a matrix.
+/// Calls visit(begin, extent) for all parts of a matrix. Starts with the last parts, which the
+/// phase before may have left in the caches.
 template <class Visit>
 void for_rows_backwards(const Matrix& matrix, const Visit& visit) {
-  parallel_backwards(matrix.number(), [&](std::int64_t i) { visit(matrix.begin(i), matrix[i]); });
+  parallel_for(matrix.number(), [&](std::int64_t i) {
+    const std::int64_t part = matrix.number() - 1 - i;
+    visit(matrix.begin(part), matrix[part]);
+  });
 }
 
 /// Asks the system for huge pages. The first write to each new page causes a page fault, which
 /// takes longer than to compute the 4 KiB of a normal page. A huge page has 2 MiB.
-void prefer_huge_pages(void* begin, std::int64_t bytes) {
+void prefer_huge_pages([[maybe_unused]] void* begin, [[maybe_unused]] std::int64_t bytes) {
 #ifdef MADV_HUGEPAGE
   constexpr std::uintptr_t kHugePage = 2 << 20;
   const auto address = reinterpret_cast<std::uintptr_t>(begin);
@@ -92,9 +90,6 @@ void prefer_huge_pages(void* begin, std::int64_t bytes) {
   const std::uintptr_t end = (address + static_cast<std::uintptr_t>(bytes)) / kHugePage * kHugePage;
   // The result does not matter: without huge pages the array only takes longer to write.
   if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
-#else
-  static_cast<void>(begin);
-  static_cast<void>(bytes);
 #endif
 }
 
@@ -106,7 +101,7 @@ class Arrays {
   Arrays(Channels channels, const Layout& layout, const Matrix* matrix)
       : channels_(channels),
         repeat_(matrix ? layout.inner : 1),
-        size_(matrix ? matrix->columns() : channels.end - channels.begin) {}
+        size_(matrix ? matrix->columns() : channels.number()) {}
 
   /// Returns arrays of of_channel(c), which live as long as this object.
   template <template <class> class Coefficients, class OfChannel>
@@ -150,15 +145,10 @@ template <class R, class P>
 Affine<R> of_z(const ChannelParameters<P>& parameters, std::int64_t c) {
   return Affine<R>::of(parameters.mean[c], parameters.inv_std[c],
                        static_cast<double>(gamma_of(parameters.gamma, c)),
-                       parameters.beta ? static_cast<double>(parameters.beta[c]) : 0);
+                       static_cast<double>(parameters.beta[c]));
 }
 
-/// Returns array + offset, or null if the array is null.
-template <class T>
-const T* moved(const T* array, std::int64_t offset) {
-  return array ? array + offset : nullptr;
-}
-/// Moves all arrays. None may be null.
+/// Returns the same inputs, `offset` elements further. No array may be null.
 template <class T>
 BackwardInputs<T> moved(BackwardInputs<T> inputs, std::int64_t offset) {
   for (const T*& array : inputs.arrays) array += offset;
@@ -168,16 +158,13 @@ BackwardInputs<T> moved(BackwardInputs<T> inputs, std::int64_t offset) {
 /// Two sums for each column of each part of a matrix.
 struct ColumnSums {
   ColumnSums(const Matrix& matrix)
-      : columns(matrix.columns()),
-        first(index(matrix.number() * columns)),
-        second(index(matrix.number() * columns)) {}
+      : columns(matrix.columns()), sums(index(2 * matrix.number() * columns)) {}
 
-  double* first_of(std::int64_t part) { return first.data() + part * columns; }
-  double* second_of(std::int64_t part) { return second.data() + part * columns; }
+  double* first_of(std::int64_t part) { return sums.data() + 2 * part * columns; }
+  double* second_of(std::int64_t part) { return first_of(part) + columns; }
 
   std::int64_t columns;
-  std::vector<double> first;
-  std::vector<double> second;
+  std::vector<double> sums;
 };
 
 template <class T>
@@ -220,9 +207,6 @@ void gradient_sums_of_columns(const BackwardInputs<T>& inputs, const Matrix& mat
   }
 }
 
-/// The range that a kernel gets whose arrays already begin with the first of `channels`.
-Channels first_channels(Channels channels) { return {0, channels.end - channels.begin}; }
-
 }  // namespace
 
 bool all_have_runs(const std::vector<Layout>& layouts) {
@@ -260,7 +244,7 @@ void moments(const T* x, const Layout& layout, Channels channels, const PartialS
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   if (layout.has_runs()) {
-    kernels.run_moments(x + channels.begin * layout.inner, layout, first_channels(channels),
+    kernels.run_moments(x + channels.begin * layout.inner, layout, channels.number(),
                         result.mean() + channels.begin, result.m2() + channels.begin);
   } else {
     moments_of_columns(x, Matrix(layout, kSumColumns, kSlab), kernels, result);
@@ -277,16 +261,16 @@ void normalize(const T* x, const Layout& layout, Channels channels,
   if (layout.has_runs()) {
     Arrays<Real<T>> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
-    kernels.run_normalize(x + first, moved(shortcut, first), layout, first_channels(channels),
-                          arrays.template make<Affine>(of_channel), activation, store, y + first);
-    return;
+    return kernels.run_normalize(x + first, shortcut ? shortcut + first : nullptr, layout,
+                                 channels.number(), arrays.template make<Affine>(of_channel),
+                                 activation, store, y + first);
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
   Arrays<Real<T>> arrays(channels, layout, &matrix);
   const auto of_columns = arrays.template make<Affine>(of_channel);
   for_rows_backwards(matrix, [&](std::int64_t begin, Extent extent) {
-    kernels.column_normalize(x + begin, moved(shortcut, begin), extent, of_columns, activation,
-                             store, y + begin);
+    kernels.column_normalize(x + begin, shortcut ? shortcut + begin : nullptr, extent, of_columns,
+                             activation, store, y + begin);
   });
 }
 
@@ -296,15 +280,16 @@ void gradient_sums(const BackwardInputs<T>& inputs, const Layout& layout, Channe
   if (layout.is_empty()) return;
   const Kernels<T>& kernels = kernels_in_use<T>();
   const bool inplace = inputs.from == DzFrom::kInPlace;
-  const auto of_channel = [&](std::int64_t c) {
-    return inplace ? Affine<double>::of_inverse(static_cast<double>(gamma_of(parameters.gamma, c)),
-                                                static_cast<double>(parameters.beta[c]))
-                   : of_z<double>(parameters, c);
+  const auto of_channel = [&](std::int64_t c) -> Affine<double> {
+    if (inputs.from == DzFrom::kZ) return of_z<double>(parameters, c);
+    if (!inplace) return {parameters.mean[c], 0, 0};
+    return Affine<double>::of_inverse(static_cast<double>(gamma_of(parameters.gamma, c)),
+                                      static_cast<double>(parameters.beta[c]));
   };
   if (layout.has_runs()) {
     Arrays<double> arrays(channels, layout, nullptr);
     kernels.run_gradient_sums(moved(inputs, channels.begin * layout.inner), layout,
-                              first_channels(channels), arrays.make<Affine>(of_channel),
+                              channels.number(), arrays.make<Affine>(of_channel),
                               result.dz() + channels.begin, result.dz_centered() + channels.begin);
   } else {
     const Matrix matrix(layout, kSumColumns, kSlab);
@@ -328,15 +313,14 @@ void input_gradient(const BackwardInputs<T>& inputs, const Layout& layout, Chann
   const auto of_channel = [&](std::int64_t c) {
     return GradientAndShift<R>{Gradient<R>::of(parameters, c, sums.dz()[c], sums.dz_centered()[c],
                                                count, inputs.from == DzFrom::kInPlace),
-                               of_z<R>(parameters, c).shift};
+                               inputs.from == DzFrom::kZ ? of_z<R>(parameters, c).shift : R(0)};
   };
   if (layout.has_runs()) {
     Arrays<R> arrays(channels, layout, nullptr);
     const std::int64_t first = channels.begin * layout.inner;
-    kernels.run_input_gradient(moved(inputs, first), layout, first_channels(channels),
-                               arrays.template make<GradientAndShift>(of_channel), store,
-                               dx + first);
-    return;
+    return kernels.run_input_gradient(moved(inputs, first), layout, channels.number(),
+                                      arrays.template make<GradientAndShift>(of_channel), store,
+                                      dx + first);
   }
   const Matrix matrix(layout, kOutputColumns, kGrain);
   Arrays<R> arrays(channels, layout, &matrix);
@@ -354,16 +338,14 @@ void shortcut_gradient(const BackwardInputs<T>& inputs, const Layout& layout, Ch
     kernels_in_use<T>().shortcut_gradient(moved(inputs, begin), number, store, dz + begin);
   };
   if (layout.has_runs()) {
-    const std::int64_t number = (channels.end - channels.begin) * layout.inner;
+    const std::int64_t number = channels.number() * layout.inner;
     for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
       compute((outer * layout.channels + channels.begin) * layout.inner, number);
     }
     return;
   }
-  // One long run, because the channels do not matter.
-  const std::int64_t number = layout.count() * layout.channels;
-  parallel_backwards(divide_up(number, kLeastGrain), [&](std::int64_t i) {
-    compute(i * kLeastGrain, std::min(kLeastGrain, number - i * kLeastGrain));
+  for_rows_backwards(Matrix(layout, kOutputColumns, kGrain), [&](std::int64_t begin, Extent part) {
+    compute(begin, part.rows * part.columns);
   });
 }
 

@@ -68,16 +68,10 @@ GLUON_SYNCBN_INLINE void with_y_from(ActType act_type, bool has_shortcut, const 
 }
 template <class Visit>
 GLUON_SYNCBN_INLINE void with_dz_from(DzFrom from, const Visit& visit) {
-  switch (from) {
-    case DzFrom::kDy:
-      return visit(Variant<DzFrom::kDy>());
-    case DzFrom::kZ:
-      return visit(Variant<DzFrom::kZ>());
-    case DzFrom::kOutput:
-      return visit(Variant<DzFrom::kOutput>());
-    case DzFrom::kInPlace:
-      return visit(Variant<DzFrom::kInPlace>());
-  }
+  if (from == DzFrom::kZ) return visit(Variant<DzFrom::kZ>());
+  if (from == DzFrom::kOutput) return visit(Variant<DzFrom::kOutput>());
+  if (from == DzFrom::kInPlace) return visit(Variant<DzFrom::kInPlace>());
+  visit(Variant<DzFrom::kDy>());
 }
 
 }  // namespace gluon_syncbn

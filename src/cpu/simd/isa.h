@@ -27,6 +27,8 @@ enum class StoreMode {
 struct Channels {
   std::int64_t begin;
   std::int64_t end;
+
+  std::int64_t number() const { return end - begin; }
 };
 
 /// The size of a row-major matrix without gaps.
@@ -38,8 +40,8 @@ struct Extent {
 /// The kernels for data of T.
 ///
 /// run_... take arrays in which a channel's elements lie in long runs (Layout::has_runs), and
-/// compute some channels, with the first of which all arrays begin. column_... take matrices in
-/// which each column has its own statistics. An output array may be an input array too.
+/// compute a number of channels, with the first of which all arrays begin. column_... take matrices
+/// in which each column has its own statistics. An output array may be an input array too.
 ///
 /// Each channel, or each column, has its own coefficients. The first sum is that of dz, the second
 /// that of dz * (x - center). In place, the second is that of dz * (z - center) * scale.
@@ -47,12 +49,12 @@ template <class T>
 struct Kernels {
   using R = Real<T>;
 
-  void (*run_moments)(const T* x, const Layout&, Channels, double* mean, double* m2);
-  void (*run_gradient_sums)(const BackwardInputs<T>&, const Layout&, Channels,
+  void (*run_moments)(const T* x, const Layout&, std::int64_t channels, double* mean, double* m2);
+  void (*run_gradient_sums)(const BackwardInputs<T>&, const Layout&, std::int64_t channels,
                             const Affine<const double*>&, double* first, double* second);
-  void (*run_normalize)(const T* x, const T* shortcut, const Layout&, Channels,
+  void (*run_normalize)(const T* x, const T* shortcut, const Layout&, std::int64_t channels,
                         const Affine<const R*>&, const Activation&, StoreMode, T* y);
-  void (*run_input_gradient)(const BackwardInputs<T>&, const Layout&, Channels,
+  void (*run_input_gradient)(const BackwardInputs<T>&, const Layout&, std::int64_t channels,
                              const GradientAndShift<const R*>&, StoreMode, T* dx);
 
   void (*column_moments)(const T* x, Extent, double* mean, double* m2);

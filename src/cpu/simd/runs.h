@@ -83,8 +83,9 @@ GLUON_SYNCBN_INLINE PivotSums pivot_sums(const T* x, const Block& block, double 
 }
 
 template <class T>
-void run_moments(const T* x, const Layout& layout, Channels channels, double* means, double* m2s) {
-  for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+void run_moments(const T* x, const Layout& layout, std::int64_t channels, double* means,
+                 double* m2s) {
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
     // The mean of the first vector is a near pivot, so the first block is rarely read twice.
     static_assert(Layout::kShortInner >= kDoubles);
     double mean = sum_of_lanes(load(Doubles{}, x + channel * layout.inner)) / kDoubles;
@@ -104,10 +105,10 @@ void run_moments(const T* x, const Layout& layout, Channels channels, double* me
 }
 
 template <class T>
-void run_gradient_sums(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
+void run_gradient_sums(const BackwardInputs<T>& inputs, const Layout& layout, std::int64_t channels,
                        const Affine<const double*>& n, double* first, double* second) {
   with_terms(inputs, [&](const auto& arrays, const auto& terms) GLUON_SYNCBN_INLINED {
-    for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
+    for (std::int64_t channel = 0; channel < channels; ++channel) {
       first[channel] = second[channel] = 0;
       for_each_block(layout, channel, [&](const Block& block) {
         const Terms<double> more =
@@ -124,34 +125,28 @@ void run_gradient_sums(const BackwardInputs<T>& inputs, const Layout& layout, Ch
   });
 }
 
-/// Calls visit(begin, channel) for all runs of some channels, in the order of memory.
-template <class Visit>
-GLUON_SYNCBN_INLINE void for_each_run(const Layout& layout, Channels channels, const Visit& visit) {
-  for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
-    for (std::int64_t channel = channels.begin; channel < channels.end; ++channel) {
-      visit((outer * layout.channels + channel) * layout.inner, channel);
-    }
-  }
-}
-
+/// Writes all runs of some channels, in the order of memory.
 template <class T, int kInputs, class F, class Coefficients>
 GLUON_SYNCBN_INLINE void write_runs(const Inputs<T, kInputs>& inputs, const Layout& layout,
-                                    Channels channels, const F& f, const Coefficients& n,
+                                    std::int64_t channels, const F& f, const Coefficients& n,
                                     StoreMode how, T* out) {
-  for_each_run(layout, channels, [&](std::int64_t begin, std::int64_t c) GLUON_SYNCBN_INLINED {
-    const Inputs<T, kInputs> of_run = inputs + begin;
-    write(out + begin, layout.inner, how, [&](auto like) GLUON_SYNCBN_INLINED {
-      const auto of_channel = [&](const Real<T>* array)
-                                  GLUON_SYNCBN_INLINED { return broadcast(like, array[c]); };
-      return [&of_run, &f, like, of_c = n.map(of_channel)](std::int64_t i)
-                 GLUON_SYNCBN_INLINED { return (of_run + i).apply(like, f, of_c); };
-    });
-  });
+  for (std::int64_t outer = 0; outer < layout.outer; ++outer) {
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const std::int64_t begin = (outer * layout.channels + c) * layout.inner;
+      const Inputs<T, kInputs> of_run = inputs + begin;
+      write(out + begin, layout.inner, how, [&](auto like) GLUON_SYNCBN_INLINED {
+        const auto of_channel = [&](const Real<T>* array)
+                                    GLUON_SYNCBN_INLINED { return broadcast(like, array[c]); };
+        return [&of_run, &f, like, of_c = n.map(of_channel)](std::int64_t i)
+                   GLUON_SYNCBN_INLINED { return (of_run + i).apply(like, f, of_c); };
+      });
+    }
+  }
   end_of_stream(how);
 }
 
 template <class T>
-void run_normalize(const T* x, const T* shortcut, const Layout& layout, Channels channels,
+void run_normalize(const T* x, const T* shortcut, const Layout& layout, std::int64_t channels,
                    const Affine<const Real<T>*>& n, const Activation& activation, StoreMode how,
                    T* y) {
   with_normalization(x, shortcut, activation,
@@ -161,8 +156,9 @@ void run_normalize(const T* x, const T* shortcut, const Layout& layout, Channels
 }
 
 template <class T>
-void run_input_gradient(const BackwardInputs<T>& inputs, const Layout& layout, Channels channels,
-                        const GradientAndShift<const Real<T>*>& n, StoreMode how, T* dx) {
+void run_input_gradient(const BackwardInputs<T>& inputs, const Layout& layout,
+                        std::int64_t channels, const GradientAndShift<const Real<T>*>& n,
+                        StoreMode how, T* dx) {
   with_input_gradient(inputs, [&](const auto& arrays, const auto& f) GLUON_SYNCBN_INLINED {
     write_runs(arrays, layout, channels, f, n, how, dx);
   });
