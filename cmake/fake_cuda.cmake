@@ -1,10 +1,10 @@
-# A CUDA driver and NVRTC without a GPU (tests/fake_cuda), for the native tests. If
+# A CUDA driver and NVRTC without a GPU (tests/gpu/fake_cuda), for the native tests. If
 # GLUON_SYNCBN_FAKE_CUDA_LIBMXNET names the real MXNet for CUDA, MXNet can run on them too.
 
 set(GLUON_SYNCBN_FAKE_CUDA_LIBMXNET "" CACHE FILEPATH
     "libmxnet.so of a package for CUDA 11, to run on the fake CUDA; empty: none")
 
-set(fake_cuda_folder "${CMAKE_CURRENT_SOURCE_DIR}/tests/fake_cuda")
+set(fake_cuda_folder "${CMAKE_CURRENT_SOURCE_DIR}/tests/gpu/fake_cuda")
 
 # add_fake_library(TARGET NAME SUFFIX SOURCE...): a shared library of the fake.
 function(add_fake_library target name suffix)
@@ -14,7 +14,7 @@ function(add_fake_library target name suffix)
                                              CXX_VISIBILITY_PRESET default
                                              C_VISIBILITY_PRESET default)
   target_include_directories(${target} PRIVATE "${fake_cuda_folder}"
-                                               "${CMAKE_CURRENT_SOURCE_DIR}/tests")
+                                               "${CMAKE_CURRENT_SOURCE_DIR}/tests/gpu")
   target_include_directories(${target} SYSTEM PUBLIC "${fake_cuda_folder}/include")
   target_link_libraries(${target} PRIVATE gluon_syncbn_flags)
 endfunction()
@@ -23,10 +23,9 @@ endfunction()
 # compile, and are fast enough with few optimizations.
 file(GLOB fake_driver CONFIGURE_DEPENDS "${fake_cuda_folder}/*.cc" "${fake_cuda_folder}/driver/*.cc"
                                         "${fake_cuda_folder}/ptx/*.cc")
-file(GLOB emulation CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulation/*.cc")
+file(GLOB emulation CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/gpu/emulation/*.cc")
 set_source_files_properties(${emulation} PROPERTIES COMPILE_OPTIONS -O1)
 add_fake_library(fake_cuda cuda .so.1 ${fake_driver} ${emulation})
-target_include_directories(fake_cuda PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/tests/native")
 set_source_files_properties("${fake_cuda_folder}/ptx/instructions.cc"
                             PROPERTIES COMPILE_OPTIONS -frounding-math)
 # GCC 12 warns of its own std::regex under the address sanitizer (GCC's bug 105562).

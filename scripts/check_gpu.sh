@@ -238,7 +238,7 @@ if [[ $part != rest ]]; then
   mxnet='import gluon_syncbn, hypothesis, mxnet, pytest
 assert mxnet.context.num_gpus() > 0, "MXNet finds no GPU"'
   if found="$(timeout 60 "${with_mxnet[@]}" -c "$mxnet" 2>&1)"; then
-    must_say=passed check "MXNet on the GPU" 120 "${with_mxnet[@]}" -m pytest tests/gpu -k "not all_gpus"
+    must_say=passed check "MXNet on the GPU" 120 "${with_mxnet[@]}" -m pytest tests/gpu/test_gpu.py -k "not all_gpus"
   else
     say "- MXNet on the GPU: not run: $(tail -n 1 <<<"$found")"
   fi

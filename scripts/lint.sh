@@ -18,7 +18,7 @@ scripts/setup.sh --test
 bin="$PWD/.venv/bin"
 
 python_sources=(setup.py gluon_syncbn scripts examples tests)
-mapfile -d '' -t native_sources < <(find src cmake scripts/benchmarks tests/native tests/fake_cuda \
+mapfile -d '' -t native_sources < <(find src cmake scripts/benchmarks tests/native tests/gpu \
   \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0)
 
 if ((fix)); then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of GPU contexts with the real MXNet for CUDA 11.2, on any x86-64 machine. MXNet and this
-# library run on a CUDA runtime without a GPU (tests/fake_cuda). scripts/test.sh --cu112 calls this.
+# library run on a CUDA runtime without a GPU (tests/gpu/fake_cuda). scripts/test.sh --cu112 calls this.
 #
 #   scripts/test_cu112.sh [--mxnet2 | --distributed] [options for pytest]
 #
@@ -60,7 +60,7 @@ export GLUON_SYNCBN_LIBRARY="$PWD/build/native-plain/libgluon_syncbn.so"
 export XDG_CACHE_HOME="$folder/cache"
 rm -rf "$XDG_CACHE_HOME"
 export GLUON_SYNCBN_TEST_DEVICE=gpu
-# The fake compiler (tests/fake_cuda/nvrtc) compiles elementwise functions, but no fused kernels.
+# The fake compiler (tests/gpu/fake_cuda/nvrtc) compiles elementwise functions, but no fused kernels.
 export MXNET_USE_FUSION=0
 
 if ((distributed)); then
@@ -79,7 +79,7 @@ if ((distributed)); then
 fi
 
 printf '\ntest: MXNet %s for CUDA 11.2 on the fake CUDA\n' "$mxnet"
-# Besides tests/cu112, these are tests of the layer that otherwise use CPU contexts. The fake CUDA
+# Besides tests/gpu, these are tests of the layer that otherwise use CPU contexts. The fake CUDA
 # computes no convolutions, dense layers, sums over axes, casts to sparse arrays or MXNet's BatchNorm.
 # Tests that need them are left out, by the beginning of their names.
 left_out=(
@@ -87,7 +87,7 @@ left_out=(
   tests/layer/test_activation.py::test_{export,the_same_array}
 )
 python -m pytest "${in_processes[@]}" "$@" \
-  tests/cu112 tests/layer/test_{parity,modes,faults,groups,operator,block}.py \
+  tests/gpu tests/layer/test_{parity,modes,faults,groups,operator,block}.py \
   tests/layer/test_{cumulative_average,activation,inplace}.py \
   tests/layer/test_life.py::test_exit_{does_not_hide_errors,with_a_round_pending} \
   tests/layer/test_mixed_precision.py::test_amp_{with_its_default_lists,skips_an_overflow} \

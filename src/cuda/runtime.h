@@ -15,7 +15,7 @@ struct CUstream_st;
 namespace gluon_syncbn::cuda {
 
 // The calls of the driver (driver.h) as objects. The tests run them on a driver without a GPU
-// (tests/fake_cuda). Every function throws Error, which names the call and the GPU.
+// (tests/gpu/fake_cuda). Every function throws Error, which names the call and the GPU.
 
 /// At most so many GPUs.
 constexpr std::size_t kMostGpus = 64;

@@ -11,8 +11,8 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 
+from tests.gpu.steps import arrays, new_layer, outputs, require_right
 from tests.support.either_mxnet import error_of, nd
-from tests.support.gpu_steps import arrays, new_layer, outputs, require_right
 from tests.support.processes import in_child
 
 

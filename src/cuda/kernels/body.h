@@ -16,7 +16,7 @@
 //
 // All threads of a block take a step before one of them takes the next one. So a kernel is its
 // steps with barriers between (program.h), and the CPU can run the same source in lockstep
-// (tests/native/emulation/lockstep.h). The bodies are in headers that g++ and NVRTC understand.
+// (tests/gpu/emulation/lockstep.h). The bodies are in headers that g++ and NVRTC understand.
 
 #ifdef __CUDA_ARCH__
 #define GLUON_SYNCBN_UNROLL _Pragma("unroll")

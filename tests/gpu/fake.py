@@ -1,4 +1,4 @@
-"""What tests may ask of the fake CUDA (tests/fake_cuda/fake_cuda.h)."""
+"""What tests may ask of the fake CUDA (tests/gpu/fake_cuda/fake_cuda.h)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def change(name: str, value: int) -> None:
 
 
 def inject(faults: str) -> None:
-    """Order faults, as tests/fake_cuda/fake_cuda.h says."""
+    """Order faults, as tests/gpu/fake_cuda/fake_cuda.h says."""
     _runtime.fakeCudaInject(faults.encode())
 
 

@@ -9,4 +9,4 @@ from tests.support.processes import run_interpreter
 
 @pytest.mark.parametrize(("number", "chosen"), [("1", "not all_gpus"), ("2", "all_gpus")])
 def test_gpus(number, chosen):
-    run_interpreter("-m", "pytest", "tests/gpu", "-k", chosen, FAKE_CUDA_DEVICES=number)
+    run_interpreter("-m", "pytest", "tests/gpu/test_gpu.py", "-k", chosen, FAKE_CUDA_DEVICES=number)

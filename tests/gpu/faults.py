@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mxnet as mx
 
-from tests.support.gpu_steps import SHAPE, arrays, errors, new_layer, outputs, require_right
+from tests.gpu.steps import SHAPE, arrays, errors, new_layer, outputs, require_right
 
-from . import fake_cuda
+from . import fake
 
 
 def require_that_it_works(devices: list[int]) -> None:
@@ -19,10 +19,10 @@ def struck_by(faults: str, devices: list[int], channels: int = SHAPE[1]) -> tupl
     """How often faults struck a forward pass, and how each device ended."""
     xs = arrays(devices, channels)
     layer = new_layer(xs)
-    fake_cuda.inject(faults)
+    fake.inject(faults)
     outs = outputs(layer, xs)
     found = errors(outs)
-    struck = fake_cuda.clear_faults()
+    struck = fake.clear_faults()
     if not any(found):
         require_right(xs, outs)
     return struck, found

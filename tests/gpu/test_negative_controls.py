@@ -14,13 +14,13 @@ def test_all_is_right_with_everything_in_place():
 
 
 def test_results_are_wrong_without_waits_for_events():
-    result = run_program("cu112.wrong_results", **SLOW, FAKE_CUDA_IGNORE_EVENT_SYNCHRONIZE="1")
+    result = run_program("gpus.wrong_results", **SLOW, FAKE_CUDA_IGNORE_EVENT_SYNCHRONIZE="1")
     _, wrong = result.stdout.split("wrong:")
     assert int(wrong) > 0
 
 
 def test_results_are_wrong_where_mxnet_does_not_synchronize_its_streams():
-    program = "cu112.sums_that_are_under_way"
+    program = "gpus.sums_that_are_under_way"
     result = run_program(program, **SLOW, FAKE_CUDA_IGNORE_STREAM_SYNCHRONIZE="1")
     assert result.stdout.strip() == "wrong"
     assert not run_program(program, **SLOW).stdout

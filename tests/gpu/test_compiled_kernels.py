@@ -15,7 +15,7 @@ KERNELS = 12
 
 
 def compiled(cache) -> int:
-    output = run_program("cu112.two_steps", XDG_CACHE_HOME=str(cache)).stdout
+    output = run_program("gpus.two_steps", XDG_CACHE_HOME=str(cache)).stdout
     return int(output.rpartition("compiled: ")[2])
 
 
@@ -32,7 +32,7 @@ def test_in_each_process_without_a_folder(tmp_path):
 
 
 def test_by_two_processes_at_once(tmp_path):
-    command = [sys.executable, "-c", "from tests.programs import cu112; cu112.two_steps()"]
+    command = [sys.executable, "-c", "from tests.programs import gpus; gpus.two_steps()"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     processes = [
         subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
@@ -63,4 +63,4 @@ def test_by_two_processes_at_once(tmp_path):
     ],
 )
 def test_what_is_missing_is_the_error_of_the_first_call(settings, message):
-    run_program("cu112.call_without_kernels", message, **settings)
+    run_program("gpus.call_without_kernels", message, **settings)

@@ -1,4 +1,4 @@
-"""Programs on the fake CUDA of tests/cu112: faults, kernels that are compiled, waits."""
+"""Programs on the fake CUDA of tests/gpu: faults, kernels that are compiled, waits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 
 import mxnet as mx
 
-from tests.cu112 import fake_cuda
-from tests.cu112.faults import count_wrong, require_that_it_works, struck_by
+from tests.gpu import fake
+from tests.gpu.faults import count_wrong, require_that_it_works, struck_by
+from tests.gpu.steps import arrays, errors, new_layer, outputs, require_right
 from tests.support.either_mxnet import error_of
-from tests.support.gpu_steps import arrays, errors, new_layer, outputs, require_right
 
 
 def memory_is_refused_once() -> None:
@@ -36,10 +36,10 @@ def backward_after_a_device_failed() -> None:
         x.attach_grad()
     layer = new_layer(xs)
     # After the sums and the merge.
-    fake_cuda.inject("cuLaunchKernel@1#3=701")
+    fake.inject("cuLaunchKernel@1#3=701")
     outs = outputs(layer, xs)
     assert [bool(error) for error in errors(outs)] == [False, True]
-    assert fake_cuda.clear_faults() == 1
+    assert fake.clear_faults() == 1
     outs[0].backward()
     [error] = errors([xs[0].grad])
     assert "failed on gpu(1)" in error, error
@@ -48,7 +48,7 @@ def backward_after_a_device_failed() -> None:
 
 
 def device_without_a_context() -> None:
-    fake_cuda.inject("context@1#1+")
+    fake.inject("context@1#1+")
     error = error_of(lambda: arrays([0, 1]))
     assert "busy or unavailable" in error, error
     # MXNet 2 may fail an operation on the device later than the array, and may leave this thread on
@@ -57,7 +57,7 @@ def device_without_a_context() -> None:
         error = error_of(lambda: arrays([0]))
         assert not error or "busy or unavailable" in error, error
     require_that_it_works([0, 2])
-    assert fake_cuda.clear_faults()
+    assert fake.clear_faults()
     require_that_it_works([0, 1])
 
 
@@ -72,7 +72,7 @@ def lost_device(fault: str) -> None:
 
 def contexts_of_gpus() -> None:
     def devices() -> list[int]:
-        return [i for i in range(8) if fake_cuda.has_context(i)]
+        return [i for i in range(8) if fake.has_context(i)]
 
     assert devices() == []
     arrays([2, 5])
@@ -90,7 +90,7 @@ def two_steps() -> None:
     for _ in range(2):
         mx.autograd.backward(outputs(layer, xs))
         mx.nd.waitall()
-    print("compiled:", fake_cuda.count("nvrtcCompileProgram"))
+    print("compiled:", fake.count("nvrtcCompileProgram"))
 
 
 def call_without_kernels(message: str) -> None:

@@ -53,7 +53,7 @@ bool is_emulated(Program* program) {
   const std::string body = next(")\n");
   const auto* const kernel = fake_cuda::emulated_kernel(body);
   if (!kernel) {
-    program->log = "tests/native/emulation/bodies.h has no such kernel";
+    program->log = "tests/gpu/emulation/bodies.h has no such kernel";
   } else if (bytes != std::to_string(kernel->bytes) ||
              alignment != std::to_string(kernel->alignment)) {
     program->log = "static_assert failed";
@@ -113,8 +113,8 @@ Result compile(Program* program) {
   std::ofstream(own + ".cc") << source;
   const int status =
       run({FAKE_CUDA_COMPILER, "-std=c++17", "-O1", "-w", "-fpermissive", "-shared", "-fPIC",
-           "-I" FAKE_CUDA_ROOT "/src", "-I" FAKE_CUDA_ROOT "/tests/fake_cuda",
-           "-I" FAKE_CUDA_ROOT "/tests/fake_cuda/include", "-include", "nvrtc/prelude.h",
+           "-I" FAKE_CUDA_ROOT "/src", "-I" FAKE_CUDA_ROOT "/tests/gpu/fake_cuda",
+           "-I" FAKE_CUDA_ROOT "/tests/gpu/fake_cuda/include", "-include", "nvrtc/prelude.h",
            own + ".cc", "-o", own + ".so"},
           own + ".log");
   if (status != 0 || std::rename((own + ".so").c_str(), program->code.c_str()) != 0) {

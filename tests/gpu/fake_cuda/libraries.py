@@ -3,7 +3,7 @@
 ``libraries.py LIBMXNET FOLDER`` writes, for each of them, the C source of every function that
 libmxnet.so leaves to it, and the linker's version script. A function that does no harm by doing
 nothing succeeds; any other ends the process with its name, because nothing that came after it
-could be believed. All are weak: what tests/fake_cuda has of them comes before them.
+could be believed. All are weak: what tests/gpu/fake_cuda has of them comes before them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ enum class Order : long {
   kConcurrent,  ///< several blocks run at the same time
 };
 
-/// A kernel of gluon_syncbn, compiled for the CPU (tests/native/emulation).
+/// A kernel of gluon_syncbn, compiled for the CPU (tests/gpu/emulation).
 struct EmulatedKernel {
   std::size_t bytes;  ///< of the body
   std::size_t alignment;

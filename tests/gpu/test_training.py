@@ -15,19 +15,19 @@ from tests.support.processes import run_python
 from tests.support.step import train_step
 
 from ..conftest import contexts
-from . import fake_cuda
+from . import fake
 
 COMPARED = "from tests.layer import test_modes as t; t.require_same_training(t.Branches, 4)"
 
 
 def test_many_steps():
-    fake_cuda.change("DELAY", 20)
+    fake.change("DELAY", 20)
     require_same_training(Shared, 2, "static_alloc", steps=200)
 
 
 def test_slow_devices():
     """Arrays are dropped, and their memory used again, long before devices are done."""
-    fake_cuda.change("DELAY", 1500)
+    fake.change("DELAY", 1500)
     require_same_training(Branches, 2, steps=3)
 
 
