@@ -107,6 +107,8 @@ def write(version: str) -> None:
     predict_and_train(net)  # the averages move
     DATA.mkdir(exist_ok=True)
     net.export(str(DATA / version))
+    symbol = DATA / f"{version}-symbol.json"
+    symbol.write_text(json.dumps(json.loads(symbol.read_text()), separators=(",", ":")) + "\n")
     expected = predict_and_train(import_files(DATA / version, contexts(2)))
     (DATA / f"{version}-expected.json").write_text(json.dumps(expected) + "\n")
 
