@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs the native tests and the Python tests. Tests with several processes are skipped unless
-# "scripts/setup.sh --distributed" has installed Horovod.
+# Runs the native tests and the Python tests. Tests with several processes are skipped unless Horovod is
+# installed, which --distributed does.
 #
 #   scripts/test.sh [--python-only | --native-only] [options for pytest]
 #   scripts/test.sh --sanitizers     the native tests under the thread sanitizer, and under the
 #                                    sanitizers of addresses and of undefined behaviour
 #   scripts/test.sh --wheel          builds the wheel and imports it
+#   scripts/test.sh --distributed    several processes on one host
 #   scripts/test.sh --hosts          several processes, on one host and on two (namespaces; as root)
 #   scripts/test.sh --mxnet2         the tests of the layer on MXNet 2
 #   scripts/test.sh --cu112          GPU contexts, on a CUDA runtime without a GPU
@@ -25,15 +26,16 @@ case "${1:-}" in
     parts=("${part%-only}")
     shift
     ;;
-  --hosts)
-    shift
+  --distributed | --hosts)
+    tests=(tests/distributed)
+    if [[ "$1" == --distributed ]]; then tests+=(--ignore tests/distributed/test_hosts.py); fi
     scripts/setup.sh --test --distributed
-    if [[ ! -x /usr/sbin/sshd ]] && command -v apt-get >/dev/null; then
+    if [[ "$1" == --hosts && ! -x /usr/sbin/sshd ]] && command -v apt-get >/dev/null; then
       # RUNLEVEL=1 keeps the package from starting the server.
       RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
         iproute2 openssh-server || echo "test: note: without sshd there are no two hosts"
     fi
-    exec .venv/bin/pytest tests/distributed "$@"
+    exec .venv/bin/pytest "${tests[@]}" "${@:2}"
     ;;
   --mxnet2)
     parts=(mxnet2)

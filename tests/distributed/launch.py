@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 WORKERS = Path(__file__).parent / "workers"
 BIN = Path(sys.executable).parent
+# horovodrun, which kills processes that ignore SIGTERM after so many seconds instead of 5.
+HOROVODRUN = """
+from horovod.runner.common.util import safe_shell_exec
+from horovod.runner.launch import run_commandline
+
+safe_shell_exec.GRACEFUL_TERMINATION_TIME_S = {patience}
+run_commandline()
+"""
 
 
 def why_not() -> str | None:
@@ -81,6 +89,7 @@ def start(
     timeout: float = 300,
     on_host: list[str] | None = None,
     leaves: int = 0,
+    patience: float = 5,
     **environment: str,
 ) -> Job:
     """Run one of ``workers``, or `program`, in several processes; expect none to be left over.
@@ -88,6 +97,7 @@ def start(
     They start with horovodrun and gloo, or with `mpi` with mpirun. After `timeout` seconds the job
     is killed and the test fails. With `on_host`, what two_hosts() yields, half of them run on each
     of two hosts. The launcher may leave processes that it cannot reach, but no more than `leaves`.
+    For `patience` seconds horovodrun lets processes go on after one of them has ended.
     In `environment`, ``SYNCBN_TEST_CONTEXTS`` is "cpu", "gpu" or "mixed".
     """
     reason = why_not()
@@ -98,7 +108,8 @@ def start(
         launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
         launcher += ["-np", str(processes)]
     else:
-        launcher = [str(BIN / "horovodrun"), "--gloo", "-np", str(processes)]
+        launcher = [sys.executable, "-c", HOROVODRUN.format(patience=patience)]
+        launcher += ["--gloo", "-np", str(processes)]
     if on_host is not None:
         launcher = [*on_host, *launcher, "-H", f"a:{processes // 2},b:{processes // 2}"]
         launcher += [] if mpi else ["--disable-cache", "--network-interfaces", "eth0"]

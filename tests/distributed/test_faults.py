@@ -67,7 +67,7 @@ def told_by_survivors(folder):
 
 
 def test_a_process_that_dies_with_gloo(tmp_path):
-    job = start("faults", 3, str(tmp_path), "dies")
+    job = start("faults", 3, str(tmp_path), "dies", patience=200)
     assert job.status != 0
     # The shell's report. That of horovodrun may name one of those that end because of the first.
     assert "[1]<stderr>:Killed\n" in job.output

@@ -45,7 +45,7 @@ UNREACHED = "Missing: at least one of the other processes."
 
 @MPI
 def test_a_process_is_killed(mpi, on_host, tmp_path):
-    job = start("faults", 4, str(tmp_path), "killed", mpi=mpi, on_host=on_host)
+    job = start("faults", 4, str(tmp_path), "killed", mpi=mpi, on_host=on_host, patience=200)
     assert job.status != 0
     if mpi:  # ends the others before they can say anything
         assert re.search(r"process rank 3 with PID \d+ on node b exited on signal 9", job.output)
@@ -72,16 +72,8 @@ def test_a_process_is_stopped(mpi, on_host, tmp_path):
 
 @MPI
 def test_a_cable_is_cut(mpi, on_host, tmp_path):
-    # Without these, mpirun would wait for the other host until TCP gives up.
-    settings = {"time": "4", "intvl": "1", "probes": "3"}
-    keepalive = {f"OMPI_MCA_oob_tcp_keepalive_{name}": value for name, value in settings.items()}
-    leaves = 1 if mpi else 0  # the other host's orted, which waits for TCP all the same
-    job = start(
-        "faults", 4, str(tmp_path), "cut", mpi=mpi, on_host=on_host, leaves=leaves, **keepalive
-    )
+    job = start("faults", 4, str(tmp_path), "cut", mpi=mpi, on_host=on_host)
     assert job.status != 0
-    if mpi:
-        assert re.search(r"lost communication with a remote daemon(.|\n)*on node b", job.output)
     for note in notes(tmp_path, 4):
         assert "SyncBatchNorm 'second'" in note["told"]
         assert UNREACHED in note["told"]

@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
-from tests.distributed.workers.job import contexts, init, report
+from tests.distributed.workers.job import contexts, init, report, wait_for_notes
 from tests.support.step import Case, run
 
 SHORT = 3.0
@@ -59,12 +59,12 @@ def layer(prefix: str, number: int = 1) -> Any:
     return made
 
 
-def dies(rank: int, folder: Path) -> dict[str, str]:
+def dies(rank: int) -> dict[str, str]:
     net = layer("mortal_")
     step_or_raise(net)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    # The launcher ends all processes as soon as one has died; this one has something to say first.
+    # The launcher ends all processes after one has died; this one leaves its note first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     gluon_syncbn.set_timeout(SHORT)
     return {"dies": error_of(lambda: step_or_raise(net), pending=True)}
@@ -130,8 +130,12 @@ def survives(rank: int, folder: Path) -> dict[str, str]:
 LOST: dict[str, Callable[[], Any]] = {
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "halted": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "cut": lambda: subprocess.run(["ip", "link", "set", "eth0", "down"], check=True),
+    "cut": lambda: set_cable("down"),
 }
+
+
+def set_cable(state: str) -> None:
+    subprocess.run(["ip", "link", "set", "eth0", state], check=True)
 
 
 def lost(rank: int, what: str) -> str:
@@ -152,18 +156,19 @@ def lost(rank: int, what: str) -> str:
 
 
 def main() -> None:
-    folder, what = Path(sys.argv[1]), sys.argv[2]
-    rank, _ = init()
+    folder, what = sys.argv[1], sys.argv[2]
+    rank, size = init()
     gluon_syncbn.init()
-    begin = time.monotonic()
-    if what in LOST:
-        report(str(folder), told=lost(rank, what))
-        time.sleep(3 * SHORT)  # the first that ends has the launcher end the others
-    else:
-        told = {"dies": dies, "survives": survives}[what](rank, folder)
-        report(str(folder), told=told, seconds=time.monotonic() - begin)
-    if what != "survives":
-        os._exit(1)  # at a normal end Horovod would wait for the dead where MPI goes on without it
+    if what == "survives":
+        report(folder, told=survives(rank, Path(folder)))
+        return
+    report(folder, told=dies(rank) if what == "dies" else lost(rank, what))
+    # After the first process has ended, the launcher ends the others.
+    silent = {"dies": 1, "killed": size - 1, "halted": size - 1}.get(what)
+    wait_for_notes(folder, set(range(size)) - {silent})
+    if what == "cut" and rank == size - 1:
+        set_cable("up")  # for the launcher, which ends the processes of both hosts
+    os._exit(1)  # at a normal end Horovod would wait for the dead where MPI goes on without it
 
 
 if __name__ == "__main__":

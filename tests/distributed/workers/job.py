@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +53,17 @@ def agree(what: str, value: dict[str, int], process_set: Any = None) -> None:
 
 def report(folder: str, **facts: Any) -> None:
     """Leave a note of this process for the test."""
-    path = Path(folder) / f"{hvd.rank()}.json"
     note = {"rank": hvd.rank(), "host": socket.gethostname(), **facts}
-    path.write_text(json.dumps(note))
+    unfinished = Path(folder) / f"{hvd.rank()}.unfinished"
+    unfinished.write_text(json.dumps(note))
+    unfinished.rename(unfinished.with_suffix(".json"))
+
+
+def wait_for_notes(folder: str, ranks: Iterable[int]) -> None:
+    """Wait until these processes have left their notes."""
+    for rank in ranks:
+        while not (Path(folder) / f"{rank}.json").exists():
+            time.sleep(0.01)
 
 
 def init(timeout: float = 60, **options: Any) -> tuple[int, int]:
