@@ -77,4 +77,6 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> NoRetu
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     flags += ["-u"] * getattr(sys.stdout, "write_through", False)
     arguments = [*flags, "--" if options.module is None else "-m", *arguments]
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.flush()  # execv drops what sitecustomize.py has printed
     os.execv(sys.executable, [sys.executable, *arguments])
