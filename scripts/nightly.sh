@@ -40,6 +40,7 @@ part programs "TEST_CASES=2500 $pytest --hypothesis-profile=nightly --hypothesis
 part soak "SOAK_STEPS=50000 $pytest --timeout=0 tests/layer/test_soak.py"
 part networks "$pytest --all-networks tests/networks"
 part processes "scripts/test.sh --cu112 --distributed"
+part surroundings "scripts/surroundings.sh"
 wait
 if compgen -G "$logs/*.failed" >/dev/null; then
   echo "nightly: seed $seed: failed:" "$logs"/*.failed

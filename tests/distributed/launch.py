@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 
 WORKERS = Path(__file__).parent / "workers"
 BIN = Path(sys.executable).parent
-# horovodrun, which kills processes that ignore SIGTERM after so many seconds instead of 5.
-HOROVODRUN = """
-from horovod.runner.common.util import safe_shell_exec
-from horovod.runner.launch import run_commandline
-
-safe_shell_exec.GRACEFUL_TERMINATION_TIME_S = {patience}
-run_commandline()
-"""
-
-
+HOROVODRUN = Path(__file__).with_name("horovodrun.py")
 def why_not() -> str | None:
     """What keeps these tests from running on this machine."""
     try:
@@ -108,8 +99,7 @@ def start(
         launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
         launcher += ["-np", str(processes)]
     else:
-        launcher = [sys.executable, "-c", HOROVODRUN.format(patience=patience)]
-        launcher += ["--gloo", "-np", str(processes)]
+        launcher = [sys.executable, str(HOROVODRUN), "--gloo", "-np", str(processes)]
     if on_host is not None:
         launcher = [*on_host, *launcher, "-H", f"a:{processes // 2},b:{processes // 2}"]
         launcher += [] if mpi else ["--disable-cache", "--network-interfaces", "eth0"]
@@ -122,6 +112,7 @@ def start(
         "HOROVOD_CYCLE_TIME": "0.5",
         "OMP_NUM_THREADS": "1",
         "SYNCBN_TEST_JOB": marker,
+        "SYNCBN_TEST_PATIENCE": str(patience),
         **environment,
     }
     if mpi and on_host is not None:
@@ -162,13 +153,14 @@ def of_job(marker: str) -> list[psutil.Process]:
     return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def wait_for_end(marker: str, seconds: float = 15) -> list[psutil.Process]:
-    """Give the processes of a job some time to end; kill and return those that have not."""
+def wait_for_end(marker: str, seconds: float = 15) -> list[str]:
+    """Give the processes of a job some time to end; kill the others and return their commands."""
     deadline = time.monotonic() + seconds
     while (left := of_job(marker)) and time.monotonic() < deadline:
         time.sleep(0.1)
+    commands = [" ".join(process.cmdline()) for process in left]
     end(marker)
-    return left
+    return commands
 
 
 def end(marker: str) -> None:

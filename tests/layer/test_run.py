@@ -27,6 +27,7 @@ def python(
 ) -> subprocess.CompletedProcess:
     """Run Python in `folder` with the package importable."""
     options = {"status": None, "stdin": stdin, "timeout": 120, "folder": folder}
+    options["PYTHONUNBUFFERED"] = ""  # with which nothing that was printed could be lost
     return run_interpreter("-W", "ignore", *arguments, PYTHONPATH=PYTHONPATH, **options)
 
 
