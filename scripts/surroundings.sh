@@ -11,9 +11,9 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"; kill $(jobs -p) 2>/dev/null || true' EXIT
 
 tests=(
-  tests/layer/test_{convert,faults,forks,life,run,standstill}.py
+  tests/layer/test_{faults,forks,life,run,standstill}.py
   tests/machine/test_{diagnose,environment,notebooks,nvidia_libraries}.py
-  tests/export/test_{command_line,export,released_files}.py
+  tests/export/test_{command_line,released_files}.py
 )
 pytest=("$PWD/.venv/bin/python" -m pytest -q -p no:cacheprovider "${in_processes[@]}" "${tests[@]}")
 
@@ -26,7 +26,7 @@ job_in_the_background() { # ignores SIGINT, and has no terminal
   (trap '' INT && setsid --wait "${pytest[@]}" </dev/null)
 }
 
-empty_environment() { env -i "${pytest[@]}"; }
+empty_environment() { env -i PATH="$PATH" "${pytest[@]}"; }
 
 no_home() { env -u HOME -u XDG_CACHE_HOME "${pytest[@]}"; }
 
