@@ -13,7 +13,7 @@ from mxnet import autograd, gluon
 from tests.support.either_mxnet import nd
 from tests.support.networks import Branches, split
 from tests.support.processes import run_program, run_python
-from tests.support.step import MODES, check, make_case
+from tests.support.step import MODES, check_step, make_case, make_layer
 
 GPUS = mx.context.num_gpus()
 
@@ -37,16 +37,21 @@ def gpus(request) -> list[mx.Context]:
     [((5, 3, 7, 7), 1), ((5, 9, 9, 65), -1), ((5, 64, 60, 60), 1), ((5, 17), 1), ((5, 4, 6, 3), 2)],
 )
 def test_gpus_are_one_device_on_the_whole_batch(gpus, dtype, shape, axis):
-    shards = split(shape[0], len(gpus[:2]))
+    ctx = gpus[:2]
+    shards = split(shape[0], len(ctx))
     case = make_case(np.random.default_rng(1), shape, shards, dtype, mean=100.0, axis=axis)
     tolerance = 1e-12 if dtype == "float64" else 2e-5
-    check(case, gpus[:2], tolerance, 1e-3 if dtype == "float16" else tolerance)
+    out = 1e-3 if dtype == "float16" else tolerance
+    check_step(make_layer(case, ctx), case, ctx, tolerance, out)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_modes(gpus, mode):
-    case = make_case(np.random.default_rng(2), (5, 3, 7, 7), split(5, len(gpus[:2])), "float64")
-    check(case, gpus[:2], 1e-12, mode=mode, steps=3)
+    ctx = gpus[:2]
+    case = make_case(np.random.default_rng(2), (5, 3, 7, 7), split(5, len(ctx)), "float64")
+    layer = make_layer(case, ctx, mode)
+    for _ in range(3):
+        check_step(layer, case, ctx, 1e-12)
 
 
 # With larger outputs, the squares that stand for convolutions on the fake CUDA diverge.

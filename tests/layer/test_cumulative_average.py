@@ -1,6 +1,9 @@
-"""momentum=None: running statistics are the plain average over all training batches."""
+"""momentum=None counts the batches. test_parity.py has the averages."""
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Any
 
 import gluon_syncbn
 import mxnet as mx
@@ -9,157 +12,94 @@ import pytest
 from mxnet import autograd
 from mxnet.gluon import nn
 
-from tests.conftest import DEVICE, contexts
+from tests.conftest import contexts
 from tests.support.either_mxnet import nd, only_1, reset_ctx
-from tests.support.networks import split
-from tests.support.step import MODES, Case, train_step
+from tests.support.step import MODES, Case, check_step, make_case, make_layer, train_step
 
-CHANNELS = 3
+CTX = contexts(2)
 LIKE_BATCH_NORM = {"gamma", "beta", "running_mean", "running_var"}
 
 
-def make_batches(number: int, seed: int = 0) -> list[np.ndarray]:
-    """Batches of different sizes, means and deviations."""
-    rng = np.random.default_rng(seed)
-    shapes = [(4 + 3 * i, CHANNELS, 5) for i in range(number)]
-    return [
-        (rng.standard_normal(s) * rng.uniform(0.5, 3) + rng.normal()).astype("float32")
-        for s in shapes
-    ]
+def make_cases(number: int, dtype: str = "float32", **options: Any) -> list[Case]:
+    """Batches of different sizes for one layer."""
+    rng = np.random.default_rng(0)
+    first = make_case(rng, (3, 3, 5), (1, 2), dtype, **{"momentum": None, **options})
+    return [first, *(first.another(rng, (2 + i, 3)) for i in range(1, number))]
 
 
-def averages(batches: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Means over batches of mean and biased variance, in float64."""
-    batches = [batch.astype("float64") for batch in batches]
-    means = [batch.mean((0, 2)) for batch in batches]
-    variances = [batch.var((0, 2)) for batch in batches]
-    return np.mean(means, axis=0), np.mean(variances, axis=0)
-
-
-def make_layer(number: int = 2, mode: str = "imperative", **options) -> gluon_syncbn.SyncBatchNorm:
-    layer = gluon_syncbn.SyncBatchNorm(momentum=None, **options)
-    layer.initialize(ctx=contexts(number))
-    layer.hybridize(**MODES[mode])
-    return layer
-
-
-def train_batches(net, batches, ctx) -> None:
-    for batch in batches:
-        train_step(net, Case(batch, split(len(batch), len(ctx)), batch), ctx)
-
-
-def state(layer) -> list[np.ndarray]:
-    """Running mean, running variance and count, on whose bits all devices agree."""
+def count(layer: gluon_syncbn.SyncBatchNorm) -> float:
+    """The number of batches, on which all devices agree."""
     assert gluon_syncbn.check_in_sync(layer) == {}
-    parameters = (layer.running_mean, layer.running_var, layer.num_batches_tracked)
-    return [parameter.list_data()[0].asnumpy() for parameter in parameters]
-
-
-def check(layer, batches: list[np.ndarray], rtol: float = 1e-6) -> None:
-    mean, variance, count = state(layer)
-    expected_mean, expected_variance = averages(batches)
-    np.testing.assert_allclose(mean, expected_mean, rtol=rtol, atol=rtol)
-    np.testing.assert_allclose(variance, expected_variance, rtol=rtol)
-    assert count == [len(batches)]
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("number", [1, 2, 4])
-def test_every_batch_counts_the_same(number, mode):
-    layer = make_layer(number, mode)
-    batches = make_batches(7)
-    for done in range(len(batches)):
-        train_batches(layer, batches[done : done + 1], contexts(number))
-        check(layer, batches[: done + 1])
-    layer(nd.array(batches[0])).wait_to_read()  # inference counts nothing
-    check(layer, batches)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "count", "rtol"), [("float64", "float64", 1e-14), ("float16", "float32", 1e-6)]
-)
-def test_other_dtypes(dtype, count, rtol):
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=CHANNELS)
-    layer.initialize(ctx=contexts(3))
-    layer.cast(dtype)
-    layer.momentum = None
-    batches = [batch.astype(dtype) for batch in make_batches(5)]
-    train_batches(layer, batches, contexts(3))
-    assert np.dtype(layer.num_batches_tracked.dtype).name == count
-    check(layer, batches, rtol)
+    return layer.num_batches_tracked.list_data()[0].asnumpy().item()
 
 
 def test_saved_and_resumed_on_other_devices(tmp_path):
-    batches = make_batches(6)
-    whole, first = make_layer(3), make_layer(3)
-    train_batches(whole, batches, contexts(3))
-    train_batches(first, batches[:4], contexts(3))
+    cases = make_cases(4)
+    first = make_layer(cases[0], CTX)
+    for case in cases[:2]:
+        check_step(first, case, CTX)
     first.save_parameters(str(tmp_path / "layer.params"))
     second = gluon_syncbn.SyncBatchNorm(momentum=None)
-    second.load_parameters(str(tmp_path / "layer.params"), ctx=contexts(3))
-    assert state(second)[2] == [4]
-    train_batches(second, batches[4:], contexts(3))
-    for mine, expected in zip(state(second), state(whole)):
-        np.testing.assert_array_equal(mine, expected)
-    reset_ctx(second, contexts(2))
-    train_batches(second, batches[:1], contexts(2))
-    check(second, [*batches, batches[0]])
-    second.initialize(ctx=contexts(2), force_reinit=True)
-    assert state(second)[2] == [0]
+    second.load_parameters(str(tmp_path / "layer.params"), ctx=CTX)
+    assert count(second) == 2
+    mean, loaded = first.running_mean.data(CTX[0]), second.running_mean.data(CTX[1])
+    np.testing.assert_array_equal(loaded.asnumpy(), mean.asnumpy())
+    check_step(second, cases[2], CTX)
+    reset_ctx(second, contexts(1))
+    check_step(second, dataclasses.replace(cases[3], shards=(len(cases[3].x),)), contexts(1))
+    assert count(second) == 4
+    second.initialize(ctx=CTX, force_reinit=True)
+    assert count(second) == 0
 
 
 def test_checkpoints_of_batch_norm(tmp_path):
     """Gluon has no parameter that a file may lack, unless it is told so."""
-    plain, ours = nn.BatchNorm(in_channels=CHANNELS), make_layer(2, in_channels=CHANNELS)
+    plain, ours = nn.BatchNorm(in_channels=3), make_layer(make_cases(1)[0], CTX)
     plain.initialize()
     plain.running_mean.set_data(nd.array([1, 2, 3]))
     plain.save_parameters(str(tmp_path / "plain.params"))
     with pytest.raises(AssertionError, match="num_batches_tracked"):
-        ours.load_parameters(str(tmp_path / "plain.params"), ctx=contexts(2))
-    ours.load_parameters(str(tmp_path / "plain.params"), ctx=contexts(2), allow_missing=True)
-    np.testing.assert_array_equal(state(ours)[0], [1, 2, 3])
-    batches = make_batches(2)
-    train_batches(ours, batches, contexts(2))
-    check(ours, batches)  # the count was 0: what was loaded has no weight
+        ours.load_parameters(str(tmp_path / "plain.params"), ctx=CTX)
+    ours.load_parameters(str(tmp_path / "plain.params"), ctx=CTX, allow_missing=True)
+    np.testing.assert_array_equal(ours.running_mean.data(CTX[1]).asnumpy(), [1, 2, 3])
+    assert count(ours) == 0, "what was loaded has no weight"
+    check_step(ours, make_cases(1)[0], CTX)
     ours.save_parameters(str(tmp_path / "ours.params"))
     plain.load_parameters(str(tmp_path / "ours.params"), ignore_extra=True)
-    np.testing.assert_array_equal(plain.running_mean.data().asnumpy(), state(ours)[0])
+    mean = ours.running_mean.data(CTX[0]).asnumpy()
+    np.testing.assert_array_equal(plain.running_mean.data().asnumpy(), mean)
 
 
-def test_statistics_measured_anew_after_training():
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12), ("float16", 1e-3)]
+)
+def test_statistics_measured_anew_after_training(dtype, tolerance):
     """Setting momentum to None and back, as PyTorch's ``update_bn`` does."""
     net = nn.HybridSequential()
-    net.add(gluon_syncbn.SyncBatchNorm())
-    net.initialize(ctx=contexts(2))
-    net.hybridize()
-    batches = make_batches(5)
-    train_batches(net, batches, contexts(2))
-    net[0].momentum = None
-    net.hybridize()
-    train_batches(net, batches[:3], contexts(2))
-    check(net[0], batches[:3])
-    net[0].momentum = 0.5
-    net.hybridize()
-    mean = averages(batches[:3])[0]
-    train_batches(net, batches[3:4], contexts(2))
-    expected = 0.5 * mean + 0.5 * batches[3].mean((0, 2))
-    np.testing.assert_allclose(
-        net[0].running_mean.data(mx.Context(DEVICE, 1)).asnumpy(), expected, rtol=1e-5
-    )
+    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))
+    net.initialize(ctx=CTX)
+    net.cast(dtype)
+    for momentum in (0.9, None, 0.5):
+        net[0].momentum = momentum
+        net.hybridize()
+        for case in make_cases(3, dtype, momentum=momentum):
+            case.call = lambda _, x, __: net(x)
+            check_step(net[0], case, CTX, tolerance, running=min(tolerance, 1e-5))
+        assert momentum is not None or count(net[0]) == 3
     assert set(net[0]._collect_params_with_prefix()) == LIKE_BATCH_NORM
 
 
 @only_1  # `params`
 def test_momentum_set_before_the_first_call_and_shared_parameters():
     layer = gluon_syncbn.SyncBatchNorm()
-    layer.initialize(ctx=contexts(2))
+    layer.initialize(ctx=CTX)
     layer.momentum = None
     twin = gluon_syncbn.SyncBatchNorm(momentum=None, params=layer.params)
-    batches = make_batches(4)
-    for batch in batches:
-        train_batches(twin if len(batch) > 9 else layer, [batch], contexts(2))
-    check(layer, batches)
-    check(twin, batches)
+    first, *others = make_cases(4)
+    train_step(layer, first, CTX)
+    for case, each in zip(others, (twin, layer, twin)):
+        check_step(each, case, CTX)
+    assert count(layer) == count(twin) == 4
 
 
 def test_momentum_must_be_a_weight_or_none():
@@ -171,18 +111,18 @@ def test_momentum_must_be_a_weight_or_none():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_step_that_fails_does_not_count(mode):
-    layer = make_layer(2, mode, in_channels=CHANNELS)
-    batches = make_batches(3)
-    train_batches(layer, batches[:1], contexts(2))
+    first, failing, last = make_cases(3)
+    layer = make_layer(first, CTX, mode)
+    check_step(layer, first, CTX)
     gluon_syncbn.set_timeout(0.2)
     with autograd.record():
-        out = layer(nd.array(batches[1]))
+        out = layer(nd.array(failing.x))
     with pytest.raises(mx.base.MXNetError, match="forward waited"):
         out.wait_to_read()
     gluon_syncbn.drop_step()
     gluon_syncbn.set_timeout(60)
-    train_batches(layer, batches[2:], contexts(2))
-    check(layer, [batches[0], batches[2]])
+    check_step(layer, last, CTX)
+    assert count(layer) == 2
 
 
 def test_wrong_counts():

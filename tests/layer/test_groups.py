@@ -1,4 +1,4 @@
-"""sync_group_size: groups of devices, each of which is one device on its part of the batch."""
+"""sync_group_size: groups of devices. test_parity.py has their numbers."""
 
 from __future__ import annotations
 
@@ -12,73 +12,33 @@ from mxnet.gluon import nn
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import nd, reset_ctx
 from tests.support.networks import import_files
-from tests.support.step import (
-    MODES,
-    Case,
-    Step,
-    compare,
-    expect,
-    make_case,
-    make_layer,
-    set_values,
-    train_step,
-)
+from tests.support.step import MODES, Case, check_step, expect, make_case, make_layer, train_step
 
 CHANNELS = 3
 # Neither from 0 on nor in order: position in this list is what counts.
 ELSEWHERE = [mx.Context(DEVICE, i) for i in (5, 2, 0, 7)]
 
 
-def draw(sizes=(1, 2, 3, 2)) -> Case:
-    """Shards whose distributions differ, so that groups do."""
-    case = make_case(np.random.default_rng(0), (sum(sizes), CHANNELS, 4), sizes)
-    for device in range(len(sizes)):
-        samples = case.x[case.bounds(device)]
-        samples[:] = samples * (1 + device) + device
-    return case
-
-
-def check_groups(layer, ctx, size: int, sizes=(1, 2, 3, 2)) -> Step:
-    """A step equals that of one oracle for each group, on the whole batch of the group."""
-    case = draw(sizes)
-    set_values(layer, case)
-    found = train_step(layer, case, ctx)
-    for first in range(0, len(ctx), size):
-        members = slice(first, first + size)
-        compare(found.of(members), expect(case.of(members)), 1e-5)
-    return found
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_each_group_is_one_device_on_its_part_of_the_batch(mode, size):
-    layer = make_layer(draw(), contexts(4), mode, sync_group_size=size)
-    for _ in range(3):
-        check_groups(layer, contexts(4), size)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_groups_follow_the_list_of_contexts(mode):
-    layer = make_layer(draw(), ELSEWHERE, mode, sync_group_size=2)
-    check_groups(layer, ELSEWHERE, 2)
-    check_groups(layer, ELSEWHERE, 2)
+def draw(size: int | None = 2, sizes: tuple[int, ...] = (1, 2, 3, 2)) -> Case:
+    rng = np.random.default_rng(0)
+    return make_case(rng, (sum(sizes), CHANNELS, 4), sizes, sync_group_size=size)
 
 
 def test_moved_to_other_contexts():
-    layer = make_layer(draw(), ELSEWHERE, "hybridized", sync_group_size=2)
-    check_groups(layer, ELSEWHERE, 2)
+    layer = make_layer(draw(), ELSEWHERE, "hybridized")
+    check_step(layer, draw(), ELSEWHERE)
     reset_ctx(layer, contexts(6))
     with autograd.record():
         out = layer(nd.ones((2, CHANNELS), ctx=mx.Context(DEVICE, 1)))
     with pytest.raises(mx.base.MXNetError, match=rf"called on {DEVICE}\(1\), which is in no group"):
         out.wait_to_read()
     layer.hybridize()
-    check_groups(layer, contexts(6), 2, sizes=(1, 2, 3, 2, 1, 2))
+    check_step(layer, draw(sizes=(1, 2, 3, 2, 1, 2)), contexts(6))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_missing_device_fails_its_group_alone(mode):
-    layer = make_layer(draw(), contexts(4), mode, sync_group_size=2)
+    layer = make_layer(draw(), contexts(4), mode)
     gluon_syncbn.set_timeout(0.3)
     case = draw()
     with autograd.record():
@@ -101,11 +61,11 @@ def test_a_missing_device_fails_its_group_alone(mode):
         with pytest.raises(mx.base.MXNetError, match="an earlier step has failed"):
             out.wait_to_read()
     for _ in range(2):
-        check_groups(layer, contexts(4), 2)
+        check_step(layer, draw(), contexts(4))
 
 
 def test_check_in_sync_tells_groups_from_faults():
-    layer = make_layer(draw(), contexts(4), sync_group_size=2)
+    layer = make_layer(draw(), contexts(4))
     assert gluon_syncbn.check_in_sync(layer) == {}
     train_step(layer, draw(), contexts(4))
     differences = gluon_syncbn.check_in_sync(layer)
@@ -158,10 +118,10 @@ def test_converted_into_groups_and_back():
     assert type(net[0]) is nn.BatchNorm
     gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=2)
     net[0].hybridize()  # whose graph has the size in it
-    check_groups(net[0], contexts(4), 2)
+    check_step(net[0], draw(), contexts(4))
     net.initialize(ctx=contexts(4), force_reinit=True)  # each group had its own statistics
     net[0].sync_group_size = None
-    check_groups(net[0], contexts(4), 4)
+    check_step(net[0], draw(None), contexts(4))
     gluon_syncbn.revert_sync_batchnorm(net)
     assert type(net[0]) is nn.BatchNorm
 
@@ -172,7 +132,7 @@ def test_a_size_must_divide_the_number_of_devices():
         gluon_syncbn.SyncBatchNorm(num_devices=4, sync_group_size=3)
     with pytest.raises(ValueError, match="sync_group_size=3 should divide num_devices=1"):
         gluon_syncbn.SyncBatchNorm(num_devices=0, sync_group_size=3)
-    layer = make_layer(draw(), contexts(4), sync_group_size=3)
+    layer = make_layer(draw(3), contexts(4))
     with pytest.raises(ValueError, match=message), autograd.record():
         layer(nd.ones((2, CHANNELS)))
     with pytest.raises(ValueError, match="sync_group_size=3 should divide num_devices=2"):

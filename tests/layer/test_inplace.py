@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd, only_1
-from tests.support.step import compare, expect, make_case, make_layer, run, set_values, train_step
+from tests.support.step import check_step, make_case, make_layer, run, set_values
 
 
 def test_a_small_gamma():
@@ -27,7 +27,7 @@ def test_a_small_gamma():
     case.gamma[1] = -3e-4
     set_values(layer, case)
     # In place, the rounding of the output is in all gradients, and grows by |beta / gamma|.
-    compare(train_step(layer, case, ctx), expect(case), 1e-3)
+    check_step(layer, case, ctx, 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class Case:
     beta: np.ndarray | None = None
     running_mean: np.ndarray | None = None
     running_var: np.ndarray | None = None
+    num_batches_tracked: np.ndarray | None = None
     shortcut: np.ndarray | None = None
     call: Callable[[Any, Any, int], Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)  # arguments of the layer
@@ -62,6 +63,13 @@ class Case:
     def part(self, array: np.ndarray, samples: slice) -> np.ndarray:
         return array[(slice(None),) * self.batch_axis + (samples,)]
 
+    @property
+    def groups(self) -> list[slice]:
+        """The devices that synchronize with each other."""
+        number = len(self.shards)
+        size = self.options.get("sync_group_size") or number
+        return [slice(first, first + size) for first in range(0, number, size)]
+
     def of(self, devices: slice) -> Case:
         """The case of a group of the devices."""
         numbers = range(len(self.shards))[devices]
@@ -72,6 +80,22 @@ class Case:
             if getattr(self, name) is not None
         }
         return dataclasses.replace(self, shards=self.shards[devices], **parts)
+
+    def another(self, rng: np.random.Generator, shards: tuple[int, ...]) -> Case:
+        """The case with other data of standard deviation 1."""
+        shape = list(self.x.shape)
+        shape[self.batch_axis] = sum(shards)
+        data = {
+            name: rng.standard_normal(shape).astype(self.x.dtype)
+            for name in ("x", "dy", "shortcut")
+            if getattr(self, name) is not None
+        }
+        return dataclasses.replace(self, shards=shards, **data)
+
+    def held_by(self, layer: Any, c: mx.Context) -> Case:
+        """The case with the parameters of a layer on a context."""
+        values = {name: each.data(c).asnumpy() for name, each in named(layer).items()}
+        return dataclasses.replace(self, **values)
 
 
 def make_case(
@@ -226,7 +250,11 @@ def expect(case: Case) -> Step:
     options = case.options
     activation, scale = options.get("activation"), options.get("scale", True)
     alpha = options.get("alpha", {"leaky_relu": 0.01, "elu": 1.0}.get(activation, 0.0))
-    momentum = options.get("momentum", 0.9)
+    momentum, batches = options.get("momentum", 0.9), None
+    if momentum is None:
+        batches = 0 if case.num_batches_tracked is None else case.num_batches_tracked.item()
+        momentum = batches / (batches + 1)
+    moves = case.train_mode and not options.get("use_global_stats") and case.x.size > 0
     whole = batch_norm(
         case.x,
         case.dy,
@@ -236,9 +264,9 @@ def expect(case: Case) -> Step:
         case.running_var,
         axis=case.axis,
         eps=options.get("epsilon", 1e-5),
-        momentum=0.0 if momentum is None else momentum,  # as of the first batch
+        momentum=momentum,
         fix_gamma=not scale,
-        batch_statistics=case.train_mode and not options.get("use_global_stats"),
+        batch_statistics=moves,
         shortcut=0.0 if case.shortcut is None else case.shortcut,
         act_type=ACT_TYPES[activation],
         slope=alpha,
@@ -248,6 +276,8 @@ def expect(case: Case) -> Step:
         running={"running_mean": [whole.running_mean], "running_var": [whole.running_var]},
         batch_axis=case.batch_axis,
     )
+    if batches is not None:
+        step.running["num_batches_tracked"] = [np.array([batches + moves])]
     largest = np.abs(case.dy).max(initial=0.0) * max(1.0, alpha)
     gradients = {
         # A difference of terms of this size, which may cancel.
@@ -328,26 +358,28 @@ def after(case: Case, expected: Step) -> Case:
     return dataclasses.replace(case, **running)
 
 
-def check(
+def check_step(
+    layer: Any,
     case: Case,
     ctx: list[mx.Context],
     tolerance: float = 1e-5,
     out: float | None = None,
-    mode: str = "imperative",
-    steps: int = 1,
+    running: float | None = None,
 ) -> Step:
-    """Compare steps of a new layer with the oracle; return the last step."""
-    layer = make_layer(case, ctx, mode)
-    for _ in range(steps):
-        found, expected = train_step(layer, case, ctx), expect(case)
-        assert all(each.dtype == case.x.dtype for each in found.batch["out"])
-        compare(found, expected, tolerance, out)
-        case = after(case, expected)
+    """Compare a step of a layer with the oracle, which starts from the layer's parameters."""
+    expected = [expect(case.of(each).held_by(layer, ctx[each.start])) for each in case.groups]
+    # Without it, mx.nd takes 0 for a size that is not known.
+    with mx.util.np_shape(mx.util.is_np_shape() or 0 in case.shards):
+        found = train_step(layer, case, ctx)
+    assert all(each.dtype == case.x.dtype for each in found.batch["out"])
+    for devices, each in zip(case.groups, expected):
+        compare(found.of(devices), each, tolerance, out, running)
     return found
 
 
 def avoid_kinks(case: Case) -> None:
     """Set gradients to 0 where rounding decides on which side of its kink an activation is."""
     plain = {n: v for n, v in case.options.items() if n not in ("activation", "alpha")}
-    z = expect(dataclasses.replace(case, options=plain))["out"]
-    case.dy[np.abs(z) < 1e-2] = 0
+    for each in map(case.of, case.groups):
+        z = expect(dataclasses.replace(each, options=plain))["out"]
+        each.dy[np.abs(z) < 1e-2] = 0
