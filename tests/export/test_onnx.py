@@ -15,8 +15,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.layer.test_activation import two_norms
 from tests.support.either_mxnet import nd, only_1
+from tests.support.networks import two_norms
 
 
 def small() -> nn.HybridSequential:

@@ -116,7 +116,7 @@ def test_cpu_and_gpu_contexts_do_not_meet():
 
 @pytest.mark.parametrize("pool", ["Naive", "Round", "Unpooled"])
 def test_memory_pools(pool):
-    program = "from tests.layer import test_modes as t; t.require_same_training(t.Branches, 1)"
+    program = "from tests.support import training as t; t.require_same_training(t.Branches, 1)"
     run_python(program, GLUON_SYNCBN_TEST_DEVICE="gpu", MXNET_GPU_MEM_POOL_TYPE=pool)
 
 

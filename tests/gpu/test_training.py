@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from mxnet import gluon
 
-from tests.layer.test_modes import Branches, Shared, require_same_training
 from tests.support.either_mxnet import nd, only_1
-from tests.support.networks import make_batch
+from tests.support.networks import Branches, Shared, make_batch
 from tests.support.processes import run_python
 from tests.support.step import train_step
+from tests.support.training import require_same_training
 
 from ..conftest import contexts
 from . import fake
 
-COMPARED = "from tests.layer import test_modes as t; t.require_same_training(t.Branches, 4)"
+COMPARED = "from tests.support import training as t; t.require_same_training(t.Branches, 4)"
 
 
 def test_many_steps():

@@ -10,30 +10,18 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
-from mxnet.gluon import nn
 
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import nd
-from tests.support.networks import Residual, check_files, make_images, randomize
+from tests.support.networks import (
+    ACTIVATIONS,
+    check_files,
+    make_images,
+    randomize,
+    two_norms,
+)
 
 SIZE = 5  # of images
-
-ACTIVATIONS = {
-    "none": {},
-    "relu": {"activation": "relu"},
-    "leaky": {"activation": "leaky_relu"},
-    "leaky 0.3": {"activation": "leaky_relu", "alpha": 0.3, "momentum": None},
-    "elu 0.5": {"activation": "elu", "alpha": 0.5},
-}
-
-
-def two_norms(kind: str) -> nn.HybridSequential:
-    """Two norms with activations, the second one with a shortcut."""
-    convs = [nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=inputs) for inputs in (3, 4)]
-    norms = [gluon_syncbn.SyncBatchNorm(in_channels=4, **ACTIVATIONS[kind]) for _ in convs]
-    net = nn.HybridSequential()
-    net.add(convs[0], norms[0], Residual(convs[1], norm=norms[1]))
-    return net
 
 
 def test_the_same_array_as_data_and_shortcut():

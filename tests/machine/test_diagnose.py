@@ -12,7 +12,7 @@ from gluon_syncbn.diagnose import report as diagnosis
 from gluon_syncbn.diagnose import self_test
 from gluon_syncbn.mxnet_versions import IS_2, ONEDNN
 
-from tests.machine.test_nvidia_libraries import Machine
+from tests.support.nvidia_machine import Machine
 from tests.support.processes import run_interpreter, run_python
 
 DIAGNOSE = "import sys; from gluon_syncbn.__main__ import main; sys.exit(main(['diagnose']))"

@@ -12,9 +12,8 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts, examples
-from tests.networks.test_fuse import exact_leaky_relu
 from tests.support.either_mxnet import HybridBlock, nd
-from tests.support.networks import import_files, load, make_images, randomize
+from tests.support.networks import exact_leaky_relu, import_files, load, make_images, randomize
 from tests.support.step import MODES, compare, train_step
 
 SIZE = 5  # of images

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-from unittest import mock
 
 import gluon_syncbn
 import mxnet as mx
@@ -14,10 +12,9 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.networks.test_gluoncv_families import DEVICES, OneDevice
 from tests.support.either_mxnet import HybridBlock, nd
-from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
-from tests.support.networks import check_files, load
+from tests.support.gluoncv_networks import DEVICES, NETWORKS, WAYS, Network, OneDevice
+from tests.support.networks import check_files, exact_leaky_relu, load
 
 SLOW = ("ICNet-resnet50", "FCN-resnest50-aux")  # what others have too, for half a minute
 FAMILIES = [network for network in NETWORKS if len(network.impossible) < len(WAYS)]
@@ -40,15 +37,6 @@ def fuse_for_training(network: Network, net: gluon.HybridBlock) -> gluon.HybridB
         return gluon_syncbn.fuse(net)
     with autograd.record():
         return gluon_syncbn.fuse(net, num_inputs=7)
-
-
-def exact_leaky_relu() -> Any:
-    """MXNet's operator rounds what lies below 0 to single precision, of float64 data too."""
-
-    def hybrid_forward(self, F, x):
-        return F.where(x > 0, x, x * float(np.float32(self._alpha)))
-
-    return mock.patch.object(nn.LeakyReLU, "hybrid_forward", hybrid_forward)
 
 
 @pytest.mark.parametrize("network", FAMILIES, ids=[network.name for network in FAMILIES])

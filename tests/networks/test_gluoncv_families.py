@@ -19,46 +19,14 @@ from mxnet import autograd
 from mxnet.gluon import contrib, nn
 
 from tests.conftest import contexts
-from tests.support.gluoncv_networks import NETWORKS, WAYS, Network
-from tests.support.networks import load, make_images, norm_layers, randomize
+from tests.support.gluoncv_networks import DEVICES, NETWORKS, WAYS, Network, OneDevice
+from tests.support.networks import load, norm_layers
 from tests.support.processes import ROOT
-from tests.support.step import Step, compare, train_step
-
-DEVICES = 2
 
 PAGE = ROOT / "docs" / "gluoncv.md"
 BEGIN = "<!-- table: written by pytest --all-networks --write-gluoncv-table -->"
 END = "<!-- end of table -->"
 HYBRIDIZED = "hybridized"
-
-
-class OneDevice:
-    """The whole batch on one device with plain layers: parameters before, results after."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.values: dict[str, np.ndarray] = {}
-        self._steps: dict[bool, Step] = {}
-
-    def step(self, frozen: bool) -> Step:
-        if frozen not in self._steps:
-            net = self.network.build(self.network.plain, 1)
-            batch = make_images(self.network.size, 1, self.network.loss)
-            if self.values:
-                load(net, contexts(1), self.values)
-            else:
-                self.values = randomize(net, batch)
-            if frozen:
-                freeze_bn(net)
-            net.hybridize()
-            self._steps[frozen] = train_step(net, batch, contexts(1))
-        return self._steps[frozen]
-
-    def require_same(self, net: Any, frozen: bool = False) -> None:
-        """Require that a network on several devices, which has been loaded, takes the same step."""
-        batch = make_images(self.network.size, DEVICES, self.network.loss)
-        found = train_step(net, batch, contexts(DEVICES))
-        compare(found, self.step(frozen), self.network.tolerance, out=1e-8, running=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,16 @@ from gluoncv.model_zoo.rcnn.rcnn import custom_rcnn_fpn
 from gluoncv.model_zoo.simple_pose import mobile_pose, simple_pose_resnet
 from gluoncv.model_zoo.yolo import yolo3
 from gluoncv.nn.dropblock import set_drop_prob
+from gluoncv.utils import freeze_bn
 from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
-from tests.support.networks import outputs_of, weighted_loss
+from tests.conftest import contexts
+from tests.support.networks import load, make_images, outputs_of, randomize, weighted_loss
+from tests.support.step import Step, compare, train_step
 
 CLASSES = 3
+DEVICES = 2  # that are compared with one
 
 WAYS = ("norm_layer", "convert", "freeze_bn")
 
@@ -303,3 +307,32 @@ def _everything() -> list[Network]:
 
 
 NETWORKS = _everything()
+
+
+class OneDevice:
+    """The whole batch on one device with plain layers: parameters before, results after."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.values: dict[str, np.ndarray] = {}
+        self._steps: dict[bool, Step] = {}
+
+    def step(self, frozen: bool) -> Step:
+        if frozen not in self._steps:
+            net = self.network.build(self.network.plain, 1)
+            batch = make_images(self.network.size, 1, self.network.loss)
+            if self.values:
+                load(net, contexts(1), self.values)
+            else:
+                self.values = randomize(net, batch)
+            if frozen:
+                freeze_bn(net)
+            net.hybridize()
+            self._steps[frozen] = train_step(net, batch, contexts(1))
+        return self._steps[frozen]
+
+    def require_same(self, net: Any, frozen: bool = False) -> None:
+        """Require that a network on several devices, which has been loaded, takes the same step."""
+        batch = make_images(self.network.size, DEVICES, self.network.loss)
+        found = train_step(net, batch, contexts(DEVICES))
+        compare(found, self.step(frozen), self.network.tolerance, out=1e-8, running=1e-6)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any, Callable
+from unittest import mock
 
+import gluon_syncbn
 import mxnet as mx
 import numpy as np
 from gluon_syncbn.mxnet_versions import new_array
@@ -91,6 +93,15 @@ class LeakyReLU(HybridBlock):
         return F.relu(x) - self.alpha * F.relu(-x)
 
 
+def exact_leaky_relu() -> Any:
+    """MXNet's operator rounds what lies below 0 to single precision, of float64 data too."""
+
+    def hybrid_forward(self, F, x):
+        return F.where(x > 0, x, x * float(np.float32(self._alpha)))
+
+    return mock.patch.object(nn.LeakyReLU, "hybrid_forward", hybrid_forward)
+
+
 def residual(norm: Callable[..., Any], fused: bool = False) -> nn.HybridSequential:
     """Activations and a shortcut, which the norms compute themselves if they are fused."""
     leaky, relu = {}, {}
@@ -102,6 +113,24 @@ def residual(norm: Callable[..., Any], fused: bool = False) -> nn.HybridSequenti
     first, last = (norm(in_channels=CHANNELS, **options) for options in (leaky, relu))
     net = nn.HybridSequential()
     net.add(mixing(), Residual(first, between, mixing(), norm=last, act=act))
+    return net
+
+
+ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "relu": {"activation": "relu"},
+    "leaky": {"activation": "leaky_relu"},
+    "leaky 0.3": {"activation": "leaky_relu", "alpha": 0.3, "momentum": None},
+    "elu 0.5": {"activation": "elu", "alpha": 0.5},
+}
+
+
+def two_norms(kind: str) -> nn.HybridSequential:
+    """Two norms with activations, the second one with a shortcut."""
+    convs = [nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=inputs) for inputs in (3, 4)]
+    norms = [gluon_syncbn.SyncBatchNorm(in_channels=4, **ACTIVATIONS[kind]) for _ in convs]
+    net = nn.HybridSequential()
+    net.add(convs[0], norms[0], Residual(convs[1], norm=norms[1]))
     return net
 
 
