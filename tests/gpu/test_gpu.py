@@ -116,7 +116,8 @@ def test_cpu_and_gpu_contexts_do_not_meet():
 
 @pytest.mark.parametrize("pool", ["Naive", "Round", "Unpooled"])
 def test_memory_pools(pool):
-    program = "from tests.support import training as t; t.require_same_training(t.Branches, 1)"
+    imports = "from tests.support import networks, training"
+    program = f"{imports}; training.require_same_training(networks.Branches, 1)"
     run_python(program, GLUON_SYNCBN_TEST_DEVICE="gpu", MXNET_GPU_MEM_POOL_TYPE=pool)
 
 

@@ -17,7 +17,10 @@ from tests.support.training import require_same_training
 from ..conftest import contexts
 from . import fake
 
-COMPARED = "from tests.support import training as t; t.require_same_training(t.Branches, 4)"
+COMPARED = """
+from tests.support import networks, training
+training.require_same_training(networks.Branches, 4)
+"""
 
 
 def test_many_steps():
