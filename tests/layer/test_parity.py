@@ -118,7 +118,14 @@ MANY = (1, 2, 3, 1, 2, 3, 1, 2)
         ([(1, 2, 3, 2)] * 3, {"sync_group_size": 2}),
         ([(1, 1, 1), (1, 1, 0), (1, 1, 1), (0, 2, 0)], {}),
     ],
-    ids=str,
+    ids=[
+        "8 devices",
+        "channels last",
+        "in place",
+        "average",
+        "groups",
+        "fewer images than devices",
+    ],
 )
 def test_training_far_from_0(steps, options, mode):
     """The contexts are neither from 0 on nor in order."""

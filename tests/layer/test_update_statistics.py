@@ -9,6 +9,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_syncbn.mxnet_versions import IS_2
 from gluon_syncbn.norms import norms_of
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -54,6 +55,14 @@ def statistics(layer, ctx) -> list[np.ndarray]:
     return found
 
 
+def require_statistics(layer, ctx, data: np.ndarray, rtol: float = 1e-6) -> None:
+    """The statistics of a layer on all contexts are those of the data."""
+    mean, var = statistics(layer, ctx)
+    data = data.astype(np.float64)
+    np.testing.assert_allclose(mean, data.mean((0, 2, 3)), rtol=rtol)
+    np.testing.assert_allclose(var, data.var((0, 2, 3)), rtol=1e-5)
+
+
 @pytest.mark.parametrize("options", [{}, {"momentum": None}, {"sync_group_size": 1}], ids=str)
 @pytest.mark.parametrize("mode", [None, {}, {"static_alloc": True}])
 def test_they_are_those_of_the_data_set(options, mode):
@@ -67,10 +76,7 @@ def test_they_are_those_of_the_data_set(options, mode):
     net.norm.running_mean.set_data(nd.full(3, np.nan))  # whatever they were before
     batches = [nd.array(part) for part in np.split(data, [4, 8, 11])]
     gluon_syncbn.update_statistics(net, batches, ctx)
-    seen = np.concatenate([data, 3 * data - 1]).astype(np.float64)
-    mean, var = statistics(net.norm, ctx)
-    np.testing.assert_allclose(mean, seen.mean((0, 2, 3)), rtol=1e-6)
-    np.testing.assert_allclose(var, seen.var((0, 2, 3)), rtol=1e-5)
+    require_statistics(net.norm, ctx, np.concatenate([data, 3 * data - 1]))
     # The last norm's input depends on the batch, so one device has to see the same batches.
     one = TwoUses(**options)
     one.initialize(ctx=contexts(1))
@@ -87,19 +93,6 @@ def test_they_are_those_of_the_data_set(options, mode):
         assert net.norm.num_batches_tracked.data(ctx[2]).asnumpy().item() == 6
 
 
-@pytest.mark.parametrize("interface", [pytest.param(False, marks=only_1), True])
-def test_a_loader_of_data_and_labels(interface):
-    """Batches of 4, 4 and 1 images: the last one joins the one before it."""
-    ctx, data = contexts(2), data_of(9)
-    with numpy_interface(interface):
-        layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-        layer.initialize(ctx=ctx)
-        gluon_syncbn.update_statistics(layer, loader(data, 4))
-        mean, var = statistics(layer, ctx)
-    np.testing.assert_allclose(mean, data.astype(np.float64).mean((0, 2, 3)), rtol=1e-6)
-    np.testing.assert_allclose(var, data.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
-
-
 def refilled(parts):
     """One array for all batches, as a program has that saves memory."""
     array = nd.array(parts[0])
@@ -110,23 +103,28 @@ def refilled(parts):
 
 @pytest.mark.parametrize(
     "kind",
-    ["refilled", *(pytest.param(each, marks=only_1) for each in ("pad", "discard", "roll_over"))],
+    [
+        "mx.np",
+        "refilled",
+        *(pytest.param(each, marks=only_1) for each in ("mx.nd", "pad", "discard", "roll_over")),
+    ],
 )
-def test_a_loader_that_reuses_or_pads_its_arrays(kind):
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize(ctx=contexts(2))
-    data = data_of(10)
-    if kind == "refilled":
-        data = data[:8]
-        batches = refilled(np.split(data, 4))
-    else:
-        batches = mx.io.NDArrayIter(data.astype("float32"), np.arange(10), 4, False, kind)
-        list(batches)  # an epoch of training
-        data = data if kind == "pad" else data[:8]
-    gluon_syncbn.update_statistics(layer, batches)
-    mean, var = statistics(layer, contexts(2))
-    np.testing.assert_allclose(mean, data.astype(np.float64).mean((0, 2, 3)), rtol=1e-6)
-    np.testing.assert_allclose(var, data.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
+def test_loaders(kind):
+    """Some have labels, a last batch of one image, an array for all batches, or padding."""
+    ctx, data = contexts(2), data_of({"refilled": 8, "mx.nd": 9, "mx.np": 9}.get(kind, 10))
+    with numpy_interface(IS_2 or kind == "mx.np"):
+        layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+        layer.initialize(ctx=ctx)
+        if kind == "refilled":
+            batches = refilled(np.split(data, 4))
+        elif kind.startswith("mx."):
+            batches = loader(data, 4)
+        else:
+            batches = mx.io.NDArrayIter(data.astype("float32"), np.arange(10), 4, False, kind)
+            list(batches)  # an epoch of training
+            data = data if kind == "pad" else data[:8]
+        gluon_syncbn.update_statistics(layer, batches)
+        require_statistics(layer, ctx, data)
 
 
 class Frozen(HybridBlock):
@@ -167,9 +165,7 @@ def test_calls_in_inference_mode_see_the_statistics_as_they_were(kind, trains, t
         gluon_syncbn.update_statistics(net, [nd.array(data)])
     mean, var = np.reshape([90, 100, 110], (3, 1, 1)), np.reshape([4, 5, 6], (3, 1, 1))
     seen = (data.astype(np.float64) - mean) / np.sqrt(var + 1e-5)
-    found = statistics(net.head, ctx)
-    np.testing.assert_allclose(found[0], seen.mean((0, 2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(found[1], seen.var((0, 2, 3)), rtol=1e-5)
+    require_statistics(net.head, ctx, seen, 1e-5)
     whole = data.astype(np.float64).mean((0, 2, 3)) if trains else mean.ravel()
     np.testing.assert_allclose(statistics(body_norm, ctx)[0], whole, rtol=1e-6)
     counts = [array.asnumpy().item() for array in body_norm.count.list_data()]
@@ -183,8 +179,7 @@ def test_arrays_that_are_too_small_are_joined_until_there_are_enough():
     layer.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
     gluon_syncbn.update_statistics(layer, [nd.array(image[None]) for image in data])
     assert sorted(sizes) == [1, 1, 1, 2]
-    expected = data.astype(np.float64).mean((0, 2, 3))
-    np.testing.assert_allclose(statistics(layer, ctx)[0], expected, rtol=1e-6)
+    require_statistics(layer, ctx, data)
 
 
 class Fails(HybridBlock):
