@@ -15,7 +15,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.layer.test_modes import on_one, training
+from tests.support.training import on_one, training
 from tests.support.either_mxnet import nd, only_1, reset_ctx
 from tests.support.networks import Shared, import_files, make_batch
 from tests.support.processes import run_program
