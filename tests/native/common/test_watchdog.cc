@@ -7,13 +7,12 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/program.h"
 #include "common/watchdog.h"
@@ -27,93 +26,160 @@ namespace {
 
 const Part kPart{Direction::kForward, statistics_of(1, {1.0}, {0.0})};
 
-/// How often the threads of this process other than the caller have gone to sleep.
-long sleeps_of_other_threads() {
-  long sum = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    if (task.path().filename() == std::to_string(gettid())) continue;
-    std::ifstream status(task.path() / "status");
-    for (std::string word; status >> word;) {
-      long number = 0;
-      if (word == "voluntary_ctxt_switches:" && status >> number) sum += number;
-    }
+/// Has a wait, and notes what the watchdog does with it.
+class Recorder : public Waiting {
+ public:
+  ~Recorder() override { Watchdog::instance().unwatch(this); }
+  /// The last act of each look.
+  bool is_late(Seconds) override {
+    ++looks;
+    return false;
   }
-  return sum;
+  void remind(Missing, Seconds, Seconds, const ProgramState&) override {}
+  void end_waits(const Ending& ending) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    endings_.push_back(ending);
+  }
+  std::vector<Ending> endings() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return endings_;
+  }
+
+  std::atomic<int> looks{0};
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Ending> endings_;
+};
+
+/// A wait that the watchdog knows.
+std::shared_ptr<Recorder> recorder() {
+  const auto recorder = std::make_shared<Recorder>();
+  REQUIRE_FALSE(Watchdog::instance().watch(recorder));
+  return recorder;
+}
+
+template <class Condition>
+void wait_until(const Condition& condition) {
+  for (int i = 0; i < 60000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  REQUIRE(condition());
 }
 
 }  // namespace
 
+TEST_CASE("watchdog: it warns once, then ends the wait, and only then its passes fail") {
+  const auto barrier = std::make_shared<Barrier>("layer", 3);
+  const CapturedErrors errors;
+  const Inbox inbox;
+  std::string next;
+  {
+    const ScopedTimeout timeout(0.5);
+    arrive(join(barrier, {"cpu", 4}), {"cpu", 4}, kPart, [&](const Outcome& outcome) {
+      next = error_of([&] { barrier->join({"cpu", 99}); });  // a device that never came
+      inbox.then()(outcome);
+    });
+    CHECK(inbox.wait().thread != std::this_thread::get_id());
+  }
+  const std::string error = inbox.wait().outcome.error;
+  CAPTURE(error);
+  CHECK(error.find("layer round 0 forward waited ") == 0);
+  CHECK(contains(error, " s for all of 3 devices (num_devices=3).\nCame: cpu(4) (1 training "));
+  CHECK(next.find("layer round 1 forward: an earlier step has failed") == 0);
+  CHECK(contains(next, error));
+  const std::string text = errors.text();
+  CAPTURE(text);
+  CHECK(text.find("gluon_syncbn: warning: layer round 0 forward has waited ") == 0);
+  CHECK(contains(text, " s for all of 3 devices and fails at 0.5 s (gluon_syncbn.set_timeout).\n" +
+                           error.substr(error.find("Came: "))));
+  CHECK(text.find("warning") == text.rfind("warning"));
+}
+
+TEST_CASE("watchdog: a meeting that everybody has left is forgotten") {
+  Inbox abandoned;
+  {
+    const LonePlace left("layer", 2, 0);
+    arrive(left, {"cpu", 0}, kPart, abandoned.then());
+  }
+
+  // The next one to give up shows that the watchdog has passed by.
+  const LonePlace meeting("layer", 2, 0);
+  Inbox inbox;
+  const ScopedTimeout timeout(0.01);
+  arrive(meeting, {"cpu", 0}, kPart, inbox.then());
+  CHECK_FALSE(inbox.wait().outcome);
+  CHECK(abandoned.calls().empty());
+}
+
 TEST_CASE("watchdog: while a kernel is compiled, no wait counts") {
-  const ScopedTimeout timeout(0.3);
+  const ScopedTimeout timeout(0.01);
   const LonePlace meeting("layer", 2, 0);
   const Inbox first;
   auto pause = std::make_unique<Watchdog::Pause>();
   arrive(meeting, {"cpu", 0}, kPart, first.then());
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // several looks
   CHECK(first.calls().empty());
   pause = nullptr;
   CHECK_FALSE(first.wait().outcome.error.empty());
 }
 
-TEST_CASE("watchdog: raising the timeout from 0 fails nobody") {
-  const ScopedTimeout restore(300);
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    Watchdog::instance().set_timeout(0);
-    const LonePlace meeting("layer", 2, 0);
-    const Inbox first;
-    const Inbox second;
-    arrive(meeting, {"cpu", 0}, kPart, first.then());
-    Watchdog::instance().set_timeout(300);
-    // The watchdog's thread is to have looked at the meeting.
-    std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    arrive(meeting, {"cpu", 1}, kPart, second.then());
-    CHECK(first.wait().outcome.error == "");
-    CHECK(second.wait().outcome.error == "");
-  }
+TEST_CASE("watchdog: a timeout of 0 ends no wait, nor does one that has not passed") {
+  const ScopedTimeout forever(0);
+  const auto recorded = recorder();
+  const LonePlace meeting("layer", 2, 0);
+  const Inbox first;
+  arrive(meeting, {"cpu", 0}, kPart, first.then());
+  const int before = recorded->looks;
+  wait_until([&] {
+    Watchdog::instance().set_timeout(0);  // wakes it
+    return recorded->looks > before + 2;
+  });
+  CHECK(recorded->endings().empty());
+  Watchdog::instance().set_timeout(300);
+  wait_until([&] { return recorded->endings().size() > 1; });  // told of waits of 300 s
+  CHECK(first.calls().empty());
+  Watchdog::instance().set_timeout(0.01);
+  CHECK(first.wait().outcome.error.find("layer round 0 forward waited 0.") == 0);
+  CHECK(recorded->endings().front().least.count() == 300);
 }
 
 TEST_CASE("watchdog: with timeout 0 no round wakes it") {
   const ScopedTimeout forever(0);
-  {
-    // Its thread runs, and has nothing to watch.
+  const auto recorded = recorder();
+  const auto round_wakes_it = [&] {
     const Inbox inbox;
     const LonePlace meeting("layer", 2, 0);
-    arrive(meeting, {"cpu", 0}, kPart, inbox.then());
-    meeting.fail("not needed");
-  }
-  constexpr int kRounds = 40;
-  const long before = sleeps_of_other_threads();
-  for (int round = 0; round < kRounds; ++round) {
-    const Inbox inbox;
-    const LonePlace meeting("layer", 2, 0);
+    const int before = recorded->looks;
     arrive(meeting, {"cpu", 0}, kPart, inbox.then());
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
     arrive(meeting, {"cpu", 1}, kPart, inbox.then());
-  }
-  CHECK(sleeps_of_other_threads() - before < kRounds / 2);
+    return recorded->looks > before;
+  };
+  int rounds = 0;
+  while (rounds < 40 && round_wakes_it()) ++rounds;  // it also looks on its own, now and then
+  CHECK(rounds < 40);
 }
 
-TEST_CASE("watchdog: what waits is interrupted once the other threads have nothing to do") {
+TEST_CASE("watchdog: waits end once the other threads have nothing to do") {
   const ScopedTimeout forever(0);
-  const Inbox inbox;
-  const LonePlace meeting("layer", 2, 0);
-  arrive(meeting, {"cpu", 0}, kPart, inbox.then());
-  std::atomic<bool> told_while_busy{false};
-  std::thread busy([&] {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
-    while (std::chrono::steady_clock::now() < end) {
-      if (!inbox.calls().empty()) told_while_busy = true;
-    }
-  });
+  const Watchdog::EndsWhenIdle ends({"a reason", Missing::kCalls, Absent::kMayCome});
   {
-    const Watchdog::EndsWhenIdle ends({"a reason", Missing::kCalls, Absent::kMayCome});
-    {
-      const Watchdog::EndsWhenIdle another({"no reason", Missing::kCalls, Absent::kMayCome});
-    }
-    CHECK(inbox.wait().outcome.error == "layer round 0 forward: a reason");
+    const Watchdog::EndsWhenIdle another({"no reason", Missing::kCalls, Absent::kMayCome});
   }
+  const auto recorded = std::make_shared<Recorder>();
+  std::size_t ended_while_busy = 0;
+  std::thread busy([&] {
+    while (recorded->looks < 2) {
+    }
+    ended_while_busy = recorded->endings().size();
+  });
+  REQUIRE_FALSE(Watchdog::instance().watch(recorded));
   busy.join();
-  CHECK(!told_while_busy);
+  CHECK(ended_while_busy == 0);
+  wait_until([&] { return !recorded->endings().empty(); });
+  CHECK(recorded->endings().front().reason == "a reason");
+  CHECK(recorded->endings().front().least.count() == 1);
 }
 
 namespace {
@@ -201,16 +267,6 @@ struct Handler {
   void (*const before)(int) = std::signal(SIGINT, SIG_DFL);
 };
 
-/// Has a wait, and notes how old waits must be that end.
-struct Recorder : Waiting {
-  ~Recorder() override { Watchdog::instance().unwatch(this); }
-  bool is_late(Seconds) override { return false; }
-  void remind(Missing, Seconds, Seconds, const ProgramState&) override {}
-  void end_waits(const Ending& ending) override { least = ending.least.count(); }
-
-  std::atomic<double> least{0};
-};
-
 }  // namespace
 
 TEST_CASE("watchdog: Ctrl-C ends what has waited for a second, also if threads compute") {
@@ -218,16 +274,16 @@ TEST_CASE("watchdog: Ctrl-C ends what has waited for a second, also if threads c
   const Handler handler;
   const Python python(kRaisesInterrupts);
   const auto barrier = std::make_shared<Barrier>("layer", 2);
-  const auto recorder = std::make_shared<Recorder>();
-  REQUIRE_FALSE(Watchdog::instance().watch(recorder));
+  const auto recorded = recorder();
   const Inbox inbox;
   arrive(join(barrier, {"cpu", 0}), {"cpu", 0}, kPart, inbox.then());
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while ((inbox.calls().empty() || recorder->least == 0) &&
-         std::chrono::steady_clock::now() < give_up) {
+  const auto give_up = Watchdog::Clock::now() + std::chrono::minutes(1);
+  while ((inbox.calls().empty() || recorded->endings().empty()) &&
+         Watchdog::Clock::now() < give_up) {
     raise(SIGINT);  // this thread computes
   }
-  CHECK(recorder->least == 1);
+  REQUIRE_FALSE(recorded->endings().empty());
+  CHECK(recorded->endings().front().least.count() == 1);
   CHECK(inbox.wait().outcome.error ==
         "layer round 0 forward: interrupted by Ctrl-C at train.py:22");
   CHECK(the_presses > 0);
