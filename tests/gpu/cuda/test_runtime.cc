@@ -225,17 +225,6 @@ TEST_CASE("cuda runtime: a context's thread that MXNet has sent elsewhere works 
   CHECK(layer.step() == no_errors(4));
 }
 
-TEST_CASE("cuda runtime: a thread that is on the right GPU is not sent there again") {
-  const FreshGpus fresh;
-  on_new_thread([] {
-    select(kGpu);
-    const long before = fakeCudaCount("cuCtxSetCurrent", -1);
-    use(kIndex, kGpu);
-    // By the thread of its own, which has none, at its begin and at its end.
-    CHECK(fakeCudaCount("cuCtxSetCurrent", -1) - before == 2);
-  });
-}
-
 TEST_CASE("cuda runtime: a GPU that cannot be had is an error, and the thread keeps its own") {
   const FreshGpus fresh;
   const Setting more("DEVICES", 13);  // of which no other test uses the last

@@ -131,6 +131,7 @@ void Engine::stop() {
 
 void Engine::push(Function function, const mxnet::Context& context, std::vector<VariablePtr> reads,
                   std::vector<VariablePtr> writes, mxnet::EngineProperty property, bool always) {
+  pushes_.fetch_add(1, std::memory_order_relaxed);
   pending_.fetch_add(1, std::memory_order_relaxed);
   auto* operation = new Operation{std::move(function), context,  std::move(reads),
                                   std::move(writes),   property, always};

@@ -117,6 +117,7 @@ class Engine {
 
   /// MXNet lists failures without a lock, so that at most one operation may fail at a time.
   int most_failing_at_once() const { return most_failing_; }
+  long pushes() const { return pushes_; }
 
   /// Where callbacks of custom operators are called.
   Workers& custom_operators() { return custom_operators_; }
@@ -133,6 +134,7 @@ class Engine {
   std::deque<Workers> gpus_;
   Workers prioritized_{4};  // MXNET_CPU_PRIORITY_NTHREADS
   Workers custom_operators_{4};
+  std::atomic<long> pushes_{0};
   std::atomic<long> pending_{0};
   std::atomic<int> failing_{0};
   std::atomic<int> most_failing_{0};

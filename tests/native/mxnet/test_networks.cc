@@ -109,8 +109,8 @@ TEST_CASE_FIXTURE(Library, "networks: outputs and inputs go while operations wai
   run_step(&layer, kTwo, 20);
 }
 
-TEST_CASE_FIXTURE(Library, "networks: on GPUs, passes do without the workers of MXNet") {
-  if (device(0).dev_type != mxnet::kGPUContext) return;
+TEST_CASE_FIXTURE(Library, "networks: on GPUs, passes do without the workers of MXNet" *
+                               doctest::skip(tested_type() != "gpu")) {
   constexpr int kWorkers = 2;  // of each GPU
   Layer layer("bn", 3, 2);
   const Batch x(kTwo, 1);

@@ -153,6 +153,10 @@ const Fault kFaults[]{
      "Likely: <reads>; or <no data>; or <ended>; or the step uses fewer devices than before "
      "<moved>.\n<page>",
      "a, b: <error>\na, b: <again 1>\n"},
+    {"a device arrives after a later step has begun", 3,
+     "a joins, c fails; c comes, b comes; a arrives, a comes",
+     "layer round 0 forward: failed on cpu(2): no memory",
+     "c, b: <again 1>\na: <error>\na: <again 1>\na, b, c: met in 2\n"},
     {"a device stays away from several steps", 2, "step; a fails, drop; a comes, timeout",
      "layer round 2 forward waited T s for all of 2 devices (num_devices=2).\n"
      "Came: cpu(0) (3 training forwards). Missing: cpu(1) (1 training forward).\n"
