@@ -16,6 +16,7 @@
 #include "common/error.h"
 #include "common/watchdog.h"
 #include "support/inbox.h"
+#include "support/play.h"
 #include "support/ranks.h"
 #include "support/seeds.h"
 #include "support/values.h"
@@ -318,114 +319,86 @@ void try_schedule(std::uint32_t seed, bool timeouts) {
 
 }  // namespace
 
-/// A training loop on one layer in which calls are left out, come late or fail, step by step, as a
-/// host sees it: all calls of a step are made before any of the next.
+namespace {
+
+/// A training loop on one layer in which calls are left out, come late or fail. As a host does, it
+/// makes all calls of a step before any of the next.
 class Loop {
  public:
   Loop(std::uint32_t seed, std::size_t ranks)
       : random_(seed),
-        ranks_(ranks),
+        all_(std::string("abcde").substr(0, ranks)),
         shuffles_(random_.chance(50)),
         is_static_(random_.chance(30)),
-        group_(std::make_shared<Barrier>("layer", ranks)) {}
+        play_(ranks) {}
 
-  /// A step in which anything may happen. Whoever comes gets one outcome. Returns whether it
-  /// failed.
+  /// A step in which anything may happen. Returns whether it failed.
   bool faulty_step() {
-    const std::size_t failing = random_.chance(40) ? random_.up_to(last_rank()) : ranks_;
-    std::size_t absent = random_.chance(60) ? random_.up_to(last_rank()) : ranks_;
-    bool broken_off = failing != ranks_ && random_.chance(30);  // by the failure
-    // Behind a failure, a device that was left out can be told from one that is still to come only
+    const char failing = random_.chance(40) ? any() : kNone;
+    char absent = random_.chance(60) ? any() : kNone;
+    bool broken_off = failing != kNone && random_.chance(30);  // by the failure
+    // After a failure, a device that was left out can be told from one that is still to come only
     // where another one is called again before it.
-    if (failing != ranks_ && (is_static_ || shuffles_ || absent == 0)) absent = ranks_;
+    if (failing != kNone && (is_static_ || shuffles_ || absent == 'a')) absent = kNone;
     if (is_static_ || shuffles_) broken_off = false;
-    std::vector<std::pair<std::size_t, Calls::Epoch>> calls;
-    for (const std::size_t rank : order()) {
-      if (rank == absent) continue;
-      calls.emplace_back(rank, announce(rank));
-      if (broken_off && rank == failing) break;
+    std::string calls;
+    for (const char device : order()) {
+      if (device == absent) continue;
+      calls += device;
+      if (broken_off && device == failing) break;
     }
-    const bool has_late = !is_static_ && random_.chance(30);
-    const std::size_t late = has_late ? random_.up_to(last_rank()) : ranks_;
-    const auto outcomes =
-        run_all(calls, [&](std::size_t rank) { return rank == late; }, failing, 0.01);
-    return std::any_of(outcomes.begin(), outcomes.end(),
-                       [](const Outcome& outcome) { return !outcome; });
+    const char late = !is_static_ && random_.chance(30) ? any() : kNone;
+    return play(calls, failing, late).find(": layer ") != std::string::npos;
   }
 
   /// A step without faults: all devices have to meet, or to get the error of the step before.
   void sound_step(bool repeats) {
-    std::vector<std::pair<std::size_t, Calls::Epoch>> calls;
-    for (const std::size_t rank : order()) {
-      calls.emplace_back(rank, announce(rank));
-    }
-    const auto outcomes = run_all(calls, [](std::size_t) { return false; }, ranks_, 60);
-    for (const auto& outcome : outcomes) {
-      CAPTURE(outcome.error);
-      REQUIRE(static_cast<bool>(outcome) == !repeats);
-      CHECK(outcome.merged == outcomes.front().merged);
-      if (repeats) CHECK(contains(outcome.error, "an earlier step has failed"));
-    }
+    const std::string outcome = play(order(), kNone, kNone);
+    CAPTURE(outcome);
+    CHECK(contains(outcome, repeats ? "an earlier step has failed" : ": met in "));
+    CHECK(outcome.find(':') == 3 * all_.size() - 2);  // all are told this
   }
 
  private:
-  Calls::Epoch announce(std::size_t rank) {
-    return is_static_ ? Calls::kNow : group_->announce(device_of(rank));
+  static constexpr char kNone = '-';
+
+  char any() { return all_[random_.up_to(static_cast<std::uint32_t>(all_.size() - 1))]; }
+  std::string order() {
+    std::string devices = all_;
+    if (shuffles_) random_.shuffle(devices);
+    return devices;
   }
 
-  std::uint32_t last_rank() const { return static_cast<std::uint32_t>(ranks_ - 1); }
-
-  std::vector<std::size_t> order() {
-    std::vector<std::size_t> ranks(ranks_);
-    for (std::size_t i = 0; i < ranks_; ++i) ranks[i] = i;
-    if (shuffles_) random_.shuffle(ranks);
-    return ranks;
-  }
-
-  /// Each call on a thread of its own. Those that are late come once all others have an outcome. If
-  /// the times of calls are not known, a call after the timeout counts as one of the next step.
-  /// Then the timeout begins when all have come.
-  template <class IsLate>
-  std::vector<Outcome> run_all(const std::vector<std::pair<std::size_t, Calls::Epoch>>& calls,
-                               const IsLate& is_late, std::size_t failing, double timeout) {
-    const ScopedTimeout while_they_come(is_static_ ? 0 : timeout);
-    std::vector<Inbox> inboxes(ranks_);
-    const auto join = [&](const std::pair<std::size_t, Calls::Epoch>& call) {
-      const auto [rank, epoch] = call;
-      const Device device = device_of(rank);
-      try {
-        const auto round = tests::join(group_, device, epoch);
-        if (rank == failing) round.fail(device, "injected");
-        arrive(round, device, some_moments(static_cast<std::uint32_t>(rank)), inboxes[rank].then());
-      } catch (const Error& error) {
-        inboxes[rank].then()({nullptr, error.what()});
-      }
+  /// Devices come in any order. One of them may come after the timeout.
+  std::string play(std::string devices, char failing, char late) {
+    std::string acts;
+    const auto act = [&](char device, const char* what) {
+      acts += std::string{device} + " " + what + ", ";
     };
-    run_ranks(calls.size(), [&](std::size_t i) {
-      if (is_late(calls[i].first)) return;
-      join(calls[i]);
-      if (!is_static_) inboxes[calls[i].first].wait();
-    });
-    Watchdog::instance().set_timeout(timeout);
-    for (const auto& call : calls) {
-      if (is_late(call.first)) join(call);
+    for (const char device : devices) {
+      if (!is_static_) act(device, "calls");
     }
-    std::vector<Outcome> outcomes;
-    for (const auto& call : calls) {
-      inboxes[call.first].wait();
-      const auto received = inboxes[call.first].calls();
-      REQUIRE(received.size() == 1);
-      outcomes.push_back(received[0].outcome);
+    random_.shuffle(devices);
+    const auto come = [&](char device) {
+      act(device, device == failing ? "fails" : "comes");
+      if (device == failing) act(device, "arrives");
+    };
+    for (const char device : devices) {
+      if (device != late) come(device);
     }
-    return outcomes;
+    acts += "timeout, ";
+    if (contains(devices, {late})) come(late);
+    return play_.run(acts + "timeout");
   }
 
   Scheduler random_;
-  const std::size_t ranks_;
+  const std::string all_;
   const bool shuffles_;   // the order of calls
   const bool is_static_;  // the time of a call is not known
-  const std::shared_ptr<Barrier> group_;
+  Play play_;
 };
+
+}  // namespace
 
 // Sanitizers are slow, and tell of a race in every schedule that has it.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
