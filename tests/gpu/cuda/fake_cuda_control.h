@@ -31,10 +31,8 @@ class Faults {
 // How often the library has called the driver so far, on all GPUs.
 
 inline long copies() { return fakeCudaCount("cuMemcpyAsync", -1); }
-inline long host_allocations() { return fakeCudaCount("cuMemHostAlloc", -1); }
-inline long allocations() { return fakeCudaCount("cuMemAlloc", -1) + host_allocations(); }
-inline long launches() {
-  return fakeCudaCount("cuLaunchKernel", -1) + fakeCudaCount("cuMemsetD8Async", -1);
+inline long allocations() {
+  return fakeCudaCount("cuMemAlloc", -1) + fakeCudaCount("cuMemHostAlloc", -1);
 }
 inline long loads() { return fakeCudaCount("cuModuleLoadData", -1); }
 

@@ -19,15 +19,26 @@
 
 namespace gluon_syncbn::tests {
 
-/// A layer whose devices act as a text says. cpu(0) is a, cpu(1) is b. All on one thread: the
-/// barrier has one mutex, so an order of acts is what threads would do.
+/// A layer whose devices act as a text says, one after the other: "a comes, b fails". cpu(0) is a,
+/// cpu(1) is b. The barrier has one mutex, so what threads do has such an order too.
+///
+///     a calls      the host makes a call, which comes later
+///     a comes      to the round of its first call, or of one that is made now: joins and arrives
+///     a joins      a arrives       the two halves of this
+///     a differs    a overtakes     as "comes", with other channels; for its last call
+///     a fails      instead of arriving
+///     a breaks     a returns       fails in the first round; goes backward through it
+///     a infers     in inference mode
+///     step         all come
+///     timeout      a wait ends
+///     drop         as gluon_syncbn.drop_step()
 class Play {
  public:
   explicit Play(std::size_t num_devices)
       : all_(std::string("abcde").substr(0, num_devices)),
         barrier_(std::make_shared<Barrier>("layer", num_devices)) {}
 
-  /// Devices act in turn; "step" means that all come. Returns a line for each text, as they come.
+  /// Returns a line for each text that devices are told, in this order.
   std::string run(const std::string& acts) {
     lines_.clear();
     std::istringstream words(std::regex_replace(acts, std::regex("[,;]"), ""));
