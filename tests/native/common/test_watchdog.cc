@@ -203,8 +203,9 @@ struct Python {
 
   /// Until the watchdog has acted on two looks, for each of which it asks at most twice.
   void wait_for_looks() const {
-    for (int i = 0; i < 3000 && the_asks < 6; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < 300 && the_asks < 6; ++i) {
+      // Rarely awake: on a busy machine this thread would look busy itself.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
     }
   }
 };
