@@ -14,6 +14,8 @@ if mx.runtime.Features().is_enabled("CUDA"):  # the import may have left CPU con
     os.environ.setdefault("GLUON_SYNCBN_CPU_CONTEXTS", "1")  # for programs in other processes
     gluon_syncbn.prepare_cpu_contexts()
 
+pytest_plugins = ["tests.support.own_process"]
+
 settings.register_profile(
     "gluon_syncbn",
     derandomize=True,
@@ -48,9 +50,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _fail_rather_than_hang() -> Iterator[None]:
-    gluon_syncbn.set_timeout(60)
-    mx.random.seed(0)
+def _fail_rather_than_hang(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "own_process" not in request.keywords:  # whose process stays as the import leaves it
+        gluon_syncbn.set_timeout(60)
+        mx.random.seed(0)
     with mx.Context(DEVICE):
         yield
     mx.nd.waitall()

@@ -13,19 +13,17 @@ from mxnet.gluon import nn
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd
 from tests.support.networks import import_files
-from tests.support.processes import run_python
 
 
+@pytest.mark.own_process(
+    MXNET_CPU_TEMP_COPY="16", MXNET_GPU_TEMP_COPY="16", GLUON_SYNCBN_TIMEOUT="60"
+)
 def test_two_imports_do_not_meet(tmp_path):
-    """Devices that reach networks in orders of their own need workspaces (docs/limits.md)."""
-    program = "import sys, tests.export.test_export as t; t.check_two_imports(sys.argv[1])"
-    copies = {"MXNET_CPU_TEMP_COPY": "16", "MXNET_GPU_TEMP_COPY": "16"}
-    run_python(program, str(tmp_path / "net"), GLUON_SYNCBN_TIMEOUT="60", **copies)
+    """All have the same keys; calls are interleaved so that any mix-up changes the numbers.
 
-
-def check_two_imports(path: str) -> None:
-    """All have the same keys; calls are interleaved so that any mix-up changes the numbers."""
-    ctx = contexts(2)
+    Devices that reach networks in orders of their own need workspaces (docs/limits.md).
+    """
+    path, ctx = str(tmp_path / "net"), contexts(2)
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3, in_channels=3), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
     net.add(nn.Conv2D(2, 1), gluon_syncbn.SyncBatchNorm())

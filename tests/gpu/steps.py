@@ -55,3 +55,17 @@ def require_right(xs: list[nd.NDArray], outs: list[nd.NDArray]) -> None:
     ones = np.ones(whole.shape[1])
     expected = batch_norm(whole, whole, ones, 0 * ones, 0 * ones, ones).out
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def step(layer: gluon_syncbn.SyncBatchNorm, xs: list[nd.NDArray]) -> None:
+    outs = outputs(layer, xs)
+    mx.autograd.backward(outs)
+    require_right(xs, outs)
+
+
+def train(number: int, device: str) -> None:
+    """A step on contexts of any type. Waits for arrays, because waitall of MXNet 2 calls CUDA."""
+    contexts = [mx.Context(device, i) for i in range(number)]
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=number)
+    layer.initialize(ctx=contexts)
+    step(layer, [nd.full((2, 3), 1 + i, ctx=ctx) for i, ctx in enumerate(contexts)])

@@ -6,9 +6,13 @@ import os
 import subprocess
 import sys
 
+import mxnet as mx
 import pytest
 
+from tests.support.own_process import case
 from tests.support.processes import ROOT, run_program
+
+from .steps import arrays, errors, new_layer, outputs
 
 # Of both directions: sums and outputs in two tilings, merges of blocks and of devices.
 KERNELS = 12
@@ -46,21 +50,26 @@ def test_by_two_processes_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "message",
     [
-        (
-            {"GLUON_SYNCBN_NVRTC": "/nowhere/libnvrtc.so.11.2"},
+        case(
             "GPU contexts need NVRTC: GLUON_SYNCBN_NVRTC names no library that loads: /nowhere",
+            GLUON_SYNCBN_NVRTC="/nowhere/libnvrtc.so.11.2",
         ),
-        (
-            {"GLUON_SYNCBN_NVRTC": "libm.so.6"},
+        case(
             "GPU contexts need NVRTC: libm.so.6 has no nvrtcVersion, which NVRTC of CUDA 11.2",
+            GLUON_SYNCBN_NVRTC="libm.so.6",
         ),
-        (
-            {"FAKE_CUDA_CAPABILITY": "37"},
+        case(
             "compiles for no GPU of compute capability 3.7: use an earlier CUDA",
+            FAKE_CUDA_CAPABILITY="37",
         ),
     ],
 )
-def test_what_is_missing_is_the_error_of_the_first_call(settings, message):
-    run_program("gpus.call_without_kernels", message, **settings)
+def test_what_is_missing_is_the_error_of_the_first_call(message):
+    xs = arrays([0, 1])
+    try:
+        found = errors(outputs(new_layer(xs), xs))
+    except mx.base.MXNetError as error:
+        found = [str(error)] * 2
+    assert all(message in error for error in found), found

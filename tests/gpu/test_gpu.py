@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 
-from tests.support.either_mxnet import nd
+from tests.gpu.steps import arrays, new_layer, outputs, step
+from tests.gpu.steps import train as train_anew
+from tests.support.either_mxnet import error_of, nd
 from tests.support.networks import Branches, split
-from tests.support.processes import run_program, run_python
+from tests.support.processes import in_child, run_program, run_python
 from tests.support.step import MODES, check_step, make_case, make_layer
 
 GPUS = mx.context.num_gpus()
@@ -123,14 +125,56 @@ def test_memory_pools(pool):
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_a_child_may_use_cuda_where_the_parent_has_only_imported(gpus, device):
-    run_program("gpu_forks.train_in_child", len(gpus[:2]), device)
+    program = "from tests.gpu import steps; from tests.support.processes import in_child"
+    run_python(f"{program}; in_child(lambda: steps.train({len(gpus[:2])}, {device!r}))")
 
 
-@pytest.mark.parametrize(
-    "program", ["workers_of_a_data_loader", "gpus_in_child", "cpus_in_child", "forks_during_steps"]
-)
-def test_forks(gpus, program):
-    run_program(f"gpu_forks.{program}", len(gpus[:2]), GLUON_SYNCBN_TIMEOUT="20")
+forks = pytest.mark.own_process(GLUON_SYNCBN_TIMEOUT="20")
+
+
+@pytest.fixture
+def trained(gpus) -> tuple:
+    """A layer that has made a step, and its data."""
+    xs = arrays(range(len(gpus[:2])))
+    layer = new_layer(xs)
+    step(layer, xs)
+    return layer, xs
+
+
+@forks
+def test_workers_of_a_data_loader(trained):
+    data = gluon.data.ArrayDataset(np.arange(12, dtype="float32"))
+    batches = gluon.data.DataLoader(data, 4, num_workers=2, batchify_fn=np.stack)
+    for _ in range(2):
+        assert [batch.sum() for batch in batches] == [6, 22, 38]
+        step(*trained)
+
+
+@forks
+def test_no_child_has_the_gpus_of_its_parent(trained):
+    """CUDA serves no process that was forked after it had been called."""
+
+    def use() -> None:
+        error = error_of(lambda: [each.wait_to_read() for each in outputs(*trained)])
+        assert "there is no gpu(0)" in error, error
+        assert "forked after" in error, error
+
+    in_child(use)
+    step(*trained)
+
+
+@forks
+def test_a_child_has_cpus(trained):
+    in_child(lambda: train_anew(2, "cpu"))
+    step(*trained)
+
+
+@forks
+def test_forks_during_steps(trained):
+    for _ in range(8):
+        autograd.backward(outputs(*trained))
+        in_child(lambda: None)
+    step(*trained)
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -10,17 +10,12 @@ from mxnet import gluon
 
 from tests.support.either_mxnet import nd, only_1
 from tests.support.networks import Branches, Shared, make_batch
-from tests.support.processes import run_python
+from tests.support.own_process import case
 from tests.support.step import train_step
 from tests.support.training import require_same_training
 
 from ..conftest import contexts
 from . import fake
-
-COMPARED = """
-from tests.support import networks, training
-training.require_same_training(networks.Branches, 4)
-"""
 
 
 def test_many_steps():
@@ -72,14 +67,14 @@ def test_exported(tmp_path, trained):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "setting",
     [
-        ("MXNET_GPU_MEM_POOL_TYPE", "Unpooled"),
-        ("MXNET_GPU_MEM_POOL_TYPE", "Round"),
-        ("MXNET_GPU_WORKER_NTHREADS", "1"),
-        ("MXNET_ENGINE_TYPE", "ThreadedEngine"),
-        ("FAKE_CUDA_VERSION", "12000"),
+        case("unpooled", MXNET_GPU_MEM_POOL_TYPE="Unpooled"),
+        case("round", MXNET_GPU_MEM_POOL_TYPE="Round"),
+        case("workers", MXNET_GPU_WORKER_NTHREADS="1"),
+        case("engine", MXNET_ENGINE_TYPE="ThreadedEngine"),
+        case("cuda", FAKE_CUDA_VERSION="12000"),
     ],
 )
-def test_settings_of_mxnet(name, value):
-    run_python(COMPARED, **{name: value})
+def test_settings_of_mxnet(setting):
+    require_same_training(Branches, 4)

@@ -17,8 +17,7 @@ from mxnet.gluon import nn
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
 from tests.support.networks import import_files, norm_layers, split
-from tests.support.processes import run_program
-from tests.support.step import Case, compare, train, train_step
+from tests.support.step import MODES, Case, compare, train, train_step
 
 
 class Nested(HybridBlock):
@@ -600,11 +599,37 @@ def test_a_symbol_with_variables_that_mxnet_makes(fuse):
     np.testing.assert_allclose(outputs(net, contexts(2)), np.maximum(expect(), 0), atol=1e-5)
 
 
+def dense_and_norm(mode: str, frozen: bool = True, norm=nn.BatchNorm, **options):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=4), norm(in_channels=3, **options))
+    net.initialize(ctx=contexts(2))
+    gluon_syncbn.convert_sync_batchnorm(net)
+    if frozen:
+        for parameter in net.collect_params().values():
+            parameter.grad_req = "null"
+    net.hybridize(**MODES[mode])
+    return net
+
+
+@pytest.mark.own_process  # which has warned of no layer
 @pytest.mark.parametrize("mode", ["imperative", "static_alloc"])
-def test_frozen_layers_that_train_are_told_once(mode):
+def test_frozen_layers_that_train_are_told_once(mode, capfd):
     """BatchNorm would keep its running statistics, if all parameters before it are frozen."""
-    warnings = run_program("frozen.main", mode).stderr.splitlines()
-    begin = warnings.index("no warning so far")
-    assert not any("frozen" in line for line in warnings[:begin])
-    (warning,) = (line for line in warnings[begin:] if "frozen" in line)
+
+    def warnings_of(net, train_mode: bool = True) -> list[str]:
+        with autograd.record(train_mode=train_mode):
+            outs = [net(nd.ones((2, 4), ctx=c)) for c in contexts(2)]
+        for out in outs:
+            out.wait_to_read()
+        return [line for line in capfd.readouterr().err.splitlines() if "frozen" in line]
+
+    assert not warnings_of(dense_and_norm(mode, frozen=False))
+    assert not warnings_of(dense_and_norm(mode, norm=gluon_syncbn.SyncBatchNorm))
+    assert not warnings_of(dense_and_norm(mode, center=False, scale=False))
+    assert not warnings_of(dense_and_norm(mode, use_global_stats=True))
+    net = dense_and_norm(mode)
+    assert not warnings_of(net, train_mode=False)
+    (warning,) = warnings_of(net)
     assert "is called in training, and its gamma and beta are frozen" in warning
+    assert not warnings_of(net)
+    assert not warnings_of(dense_and_norm(mode))

@@ -15,11 +15,11 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.support.training import on_one, training
-from tests.support.either_mxnet import nd, only_1, reset_ctx
+from tests.support.either_mxnet import error_of, nd, only_1, reset_ctx
 from tests.support.networks import Shared, import_files, make_batch
 from tests.support.processes import run_program
 from tests.support.step import MODES, compare
+from tests.support.training import on_one, training
 
 
 def small_network(mode: str = "imperative") -> nn.HybridSequential:
@@ -159,9 +159,13 @@ def test_exit_does_not_hide_errors():
 
 
 @only_1  # Executor
+@pytest.mark.own_process(MXNET_BACKWARD_DO_MIRROR="1")
 def test_mirroring_of_all_operators_is_refused():
     """MXNet would run the layer again in backward, and update the running statistics again."""
-    error = run_program("life.print_error_of_mirroring", MXNET_BACKWARD_DO_MIRROR="1").stdout
+    symbol = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=1)(mx.sym.var("data"))
+    executor = symbol.simple_bind(contexts(1)[0], data=(4, 3))
+    (out,) = executor.forward(is_train=True)
+    error = error_of(out.wait_to_read)
     assert "MXNET_BACKWARD_DO_MIRROR=1" in error
     assert "twice" in error
 

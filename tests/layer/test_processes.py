@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import gluon_syncbn
 import mxnet as mx
@@ -13,7 +15,7 @@ from gluon_syncbn.mxnet_versions import IS_2
 from mxnet import gluon
 
 from tests.support.either_mxnet import HybridBlock, nd
-from tests.support.processes import run_program
+from tests.support.two_devices import contexts, make_layer
 
 
 @pytest.fixture
@@ -119,6 +121,28 @@ def test_attributes_that_make_no_sense(attributes, message):
         mx.sym.Custom(mx.sym.var("x"), op_type="SyncBatchNorm", **{"key": "k", **attributes})
 
 
+class Trainer(mx.gluon.Trainer):
+    """The trainer of a Horovod of one process, in which there is nothing to exchange."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments, kvstore=None)
+
+    def _allreduce_grads(self) -> None:
+        pass
+
+
+@pytest.mark.own_process
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_the_trainer_sums_over_the_contexts_of_a_process(grad_req):
-    run_program("fake_horovod.trainer_sums_over_contexts", grad_req)
+def test_the_trainer_sums_over_the_contexts_of_a_process(grad_req, monkeypatch):
+    module = SimpleNamespace(DistributedTrainer=Trainer)
+    monkeypatch.setitem(sys.modules, "horovod", SimpleNamespace(mxnet=module))
+    monkeypatch.setitem(sys.modules, "horovod.mxnet", module)
+    net = make_layer()
+    net.beta.grad_req = grad_req
+    trainer = gluon_syncbn.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1})
+    with mx.autograd.record():
+        outs = [net(nd.ones((2 + i, 3), ctx=c)) for i, c in enumerate(contexts)]
+    mx.autograd.backward(outs)
+    trainer.step(1)
+    for array in net.beta.list_data():
+        assert (array.asnumpy() == -5).all(), array

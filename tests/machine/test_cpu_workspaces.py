@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import threading
 
@@ -13,7 +14,8 @@ from gluon_syncbn.library import library_path
 from mxnet.gluon import nn
 
 from tests.support.either_mxnet import nd, on_a_thread
-from tests.support.processes import run_program
+from tests.support.own_process import case
+from tests.support.processes import in_child, run_program
 from tests.support.step import MODES
 
 
@@ -75,16 +77,18 @@ def test_three_threads_each_with_a_network_on_the_same_contexts(mode):
     assert len(done) == 3
 
 
+@pytest.mark.own_process(GLUON_SYNCBN_TIMEOUT="60")
 @pytest.mark.parametrize(
-    "settings",
+    "setting",
     [
-        {"MXNET_CPU_WORKER_NTHREADS": "3"},
-        {"MXNET_CPU_TEMP_COPY": "1"},
-        {"MXNET_ENGINE_TYPE": "ThreadedEngine"},
+        case("workers", MXNET_CPU_WORKER_NTHREADS="3"),
+        case("copies", MXNET_CPU_TEMP_COPY="1"),
+        case("engine", MXNET_ENGINE_TYPE="ThreadedEngine"),
     ],
 )
-def test_settings_of_the_user(settings):
-    run_program("cpu_workspaces.networks_with_dropout", GLUON_SYNCBN_TIMEOUT="60", **settings)
+def test_settings_of_the_user(setting):
+    for mode in MODES:
+        test_networks_with_dropout(mode, 8, 4)
 
 
 def draw(number: int = 3) -> list[np.ndarray]:
@@ -153,13 +157,32 @@ def test_the_first_context_draws_what_mxnet_draws():
     run_program("late_imports.first_context_draws_what_mxnet_draws")
 
 
+@pytest.mark.own_process(GLUON_SYNCBN_TIMEOUT="60")
 def test_parent_and_child_of_a_fork_train_on():
-    run_program("cpu_workspaces.parent_and_child_of_a_fork", GLUON_SYNCBN_TIMEOUT="60")
+    contexts = cpus(4)
+    net = dropout_net(3, contexts, "hybridized")
+    train(net, contexts, steps=2)
+
+    def check() -> None:
+        train(net, contexts, steps=2)
+        first = seeded()
+        np.testing.assert_array_equal(on_a_thread(seeded), first)
+        test_threads_that_choose_no_seed_differ()
+        test_networks_with_dropout("static_alloc", 10, 8)
+
+    in_child(check)
+    check()
 
 
+@pytest.mark.own_process
 def test_another_copy_of_the_library_looks_before_it_acts(tmp_path):
-    shutil.copy(library_path(), tmp_path / "copy.so")
-    run_program("cpu_workspaces.another_copy_of_the_library", str(tmp_path / "copy.so"))
+    copy = shutil.copy(library_path(), tmp_path / "copy.so")
+    before = seeded()
+    give = ctypes.CDLL(str(copy)).gluon_syncbn_give_cpu_contexts_workspaces
+    give.restype = ctypes.c_char_p
+    assert give(mx.base._LIB._name.encode()) is None
+    assert give(b"libc.so.6") == b"it has no symbol _ZN5mxnet15ResourceManager3GetEv"
+    np.testing.assert_array_equal(seeded(), before)
 
 
 def test_another_mxnet_serves_one_context_and_refuses_several():

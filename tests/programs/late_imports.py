@@ -143,7 +143,7 @@ def another_mxnet() -> None:
     import mxnet as mx
     import pytest
 
-    from tests.programs.two_devices import contexts, train
+    from tests.support.two_devices import contexts, train
 
     for context in contexts:
         (out,) = train(ctx=[context])

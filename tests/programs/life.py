@@ -9,7 +9,7 @@ from typing import Any
 import gluon_syncbn
 import mxnet as mx
 
-from tests.programs.two_devices import contexts, forward, make_layer, train
+from tests.support.two_devices import contexts, forward, make_layer, train
 
 kept: list[Any] = []  # the interpreter frees its objects last
 
@@ -36,12 +36,3 @@ def exit_with_an_error() -> None:
     gluon_syncbn.set_timeout(0.2)
     call_one_of(2)
     time.sleep(1)
-
-
-def print_error_of_mirroring() -> None:
-    symbol = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=1)(mx.sym.var("data"))
-    executor = symbol.simple_bind(contexts[0], data=(4, 3))
-    try:
-        executor.forward(is_train=True)[0].wait_to_read()
-    except mx.base.MXNetError as error:
-        print(error)

@@ -26,19 +26,27 @@ def run_interpreter(
     stdin: str | None = None,
     timeout: float = 300,
     folder: Path = ROOT,
-    **environment: str,
+    **environment: str | None,
 ) -> subprocess.CompletedProcess:
-    """Run Python in a clean environment and expect it to exit with `status`; None is any."""
-    result = subprocess.run(
-        [sys.executable, *arguments],
-        env={**clean_environment(), **environment},
-        cwd=folder,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    """Run Python in a clean environment and expect it to exit with `status`; None is any.
+
+    A variable whose value is None is removed.
+    """
+    variables = {**clean_environment(), **environment}
+    try:
+        result = subprocess.run(
+            [sys.executable, *arguments],
+            env={name: value for name, value in variables.items() if value is not None},
+            cwd=folder,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = (error.stdout or b"") + (error.stderr or b"")
+        raise AssertionError(f"{error}\n{said.decode()}") from None
     assert status in (None, result.returncode), result.stdout + result.stderr
     return result
 
@@ -49,7 +57,7 @@ def run_python(program: str, *arguments: str, **options: Any) -> subprocess.Comp
 
 
 def run_program(name: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess:
-    """Call a function of tests/programs, such as "forks.drop_step", as `run_python` runs programs.
+    """Call a function of tests/programs, such as "life.exit_with_an_error", by `run_python`.
 
     The arguments are literals of Python.
     """
