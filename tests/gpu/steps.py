@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 
 from tests.support.either_mxnet import nd
-from tests.support.oracle import batch_norm
+from tests.support.two_devices import require_right
 
 SHAPE = (3, 7, 4, 4)
 
@@ -49,23 +49,7 @@ def errors(outs: list[nd.NDArray]) -> list[str]:
     return found
 
 
-def require_right(xs: list[nd.NDArray], outs: list[nd.NDArray]) -> None:
-    actual = np.concatenate([out.asnumpy() for out in outs])  # at once: a control reads too early
-    whole = np.concatenate([x.asnumpy() for x in xs])
-    ones = np.ones(whole.shape[1])
-    expected = batch_norm(whole, whole, ones, 0 * ones, 0 * ones, ones).out
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-
-
 def step(layer: gluon_syncbn.SyncBatchNorm, xs: list[nd.NDArray]) -> None:
     outs = outputs(layer, xs)
     mx.autograd.backward(outs)
     require_right(xs, outs)
-
-
-def train(number: int, device: str) -> None:
-    """A step on contexts of any type. Waits for arrays, because waitall of MXNet 2 calls CUDA."""
-    contexts = [mx.Context(device, i) for i in range(number)]
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=number)
-    layer.initialize(ctx=contexts)
-    step(layer, [nd.full((2, 3), 1 + i, ctx=ctx) for i, ctx in enumerate(contexts)])

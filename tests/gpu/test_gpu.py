@@ -11,11 +11,11 @@ import pytest
 from mxnet import autograd, gluon
 
 from tests.gpu.steps import arrays, new_layer, outputs, step
-from tests.gpu.steps import train as train_anew
 from tests.support.either_mxnet import error_of, nd
 from tests.support.networks import Branches, split
 from tests.support.processes import in_child, run_program, run_python
 from tests.support.step import MODES, check_step, make_case, make_layer
+from tests.support.two_devices import train as train_anew
 
 GPUS = mx.context.num_gpus()
 
@@ -125,8 +125,9 @@ def test_memory_pools(pool):
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_a_child_may_use_cuda_where_the_parent_has_only_imported(gpus, device):
-    program = "from tests.gpu import steps; from tests.support.processes import in_child"
-    run_python(f"{program}; in_child(lambda: steps.train({len(gpus[:2])}, {device!r}))")
+    program = "from tests.support import processes as p, two_devices as t"
+    context = f"[t.mx.Context({device!r}, i) for i in range({len(gpus[:2])})]"
+    run_python(f"{program}; p.in_child(lambda: t.train(ctx={context}))")
 
 
 forks = pytest.mark.own_process(GLUON_SYNCBN_TIMEOUT="20")
@@ -165,7 +166,7 @@ def test_no_child_has_the_gpus_of_its_parent(trained):
 
 @forks
 def test_a_child_has_cpus(trained):
-    in_child(lambda: train_anew(2, "cpu"))
+    in_child(lambda: train_anew(ctx=[mx.cpu(0), mx.cpu(1)]))
     step(*trained)
 
 

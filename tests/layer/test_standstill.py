@@ -31,7 +31,7 @@ except ImportError:  # beside MXNet 2
     tqdm = None
 
 PAUSE = 4.0  # seconds; a program that stands still is ended after 2 to 3
-late = pytest.mark.own_process(GLUON_SYNCBN_TIMEOUT="100")
+own_process = pytest.mark.own_process(GLUON_SYNCBN_TIMEOUT="100")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def backward_of_one_device(network: Network) -> None:
     network.net[0].weight.grad(contexts[0]).asnumpy()
 
 
-@late
+@own_process
 def test_programs_that_stand_still(network):
     """Every kind ends with an error, and after drop_step() the next step works."""
 
@@ -123,7 +123,7 @@ def fed_by_processes(network: Network) -> None:
         network.call(0).asnumpy()
 
 
-@late
+@own_process
 @pytest.mark.parametrize("how", ["main", "processes", "loop", "operator"])
 def test_programs_that_are_slow(how, network, capfd):
     """They make the missing call later, and no round fails."""
@@ -189,7 +189,7 @@ def test_the_warning_says_what_the_program_does(what, network, capfd):
     assert ("Threads of this process compute" in warning) == (what == "computes")
 
 
-@late
+@own_process
 def test_an_interrupt_ends_the_wait(network):
     """A thread may still call, also one that computes."""
     in_thread(lambda: [None for _ in iter(int, 1)])
@@ -201,7 +201,7 @@ def test_an_interrupt_ends_the_wait(network):
     network.step()
 
 
-@late
+@own_process
 def test_a_handler_of_the_program_takes_the_interrupt(network):
     """The program goes on with a step that is slow."""
     pressed: list[int] = []

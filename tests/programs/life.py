@@ -29,7 +29,7 @@ def exit_with_work_pending(status: int, devices: int = 2) -> None:
 
 def first_call_in_an_exit_handler() -> None:
     layer = make_layer()
-    atexit.register(lambda: print(train(layer)[0].shape))
+    atexit.register(lambda: (train(layer), print("trained")))
 
 
 def exit_with_an_error() -> None:
