@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.test_snippets import programs_of
+from tests.support.pages import snippets
 from tests.support.processes import ROOT
 
 from .launch import needs_gpus, notes, start
@@ -59,7 +59,7 @@ def test_two_groups_in_four_processes(mpi, contexts, tmp_path):
 
 def test_the_example_in_the_docs(tmp_path):
     program = tmp_path / "example.py"
-    (text,) = programs_of(ROOT / "docs" / "distributed.md")
+    (text,) = snippets(ROOT / "docs" / "distributed.md", "python")
     program.write_text(text)
     job = start("", 2, program=program)
     assert job.status == 0, job.output

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from setuptools import find_packages
 
-from tests.docs.test_snippets import links
+from tests.support.pages import links
 from tests.support.processes import ROOT, run_python
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later have it")
