@@ -30,11 +30,6 @@ first_error() {
     tail -n 40 "$1"
 }
 
-# Writes dist/SHA256SUMS, which "sha256sum --check" reads there.
-checksums() {
-  (cd dist && sha256sum -- "$@" >SHA256SUMS)
-}
-
 if (($#)); then die "unknown option $1 (try --help)"; fi
 
 work="$root/build/wheels"
@@ -56,7 +51,8 @@ auditwheel repair --strip --plat "$platform" --wheel-dir "$work/repaired" "$work
 mkdir -p dist
 cp "$work"/dist/*.tar.gz "$work"/repaired/*.whl dist
 wheel="$(cd "$work/repaired" && echo *.whl)"
+sdist="$(cd "$work/dist" && echo *.tar.gz)"
 auditwheel show "dist/$wheel"
-python -m twine check --strict "dist/$wheel" dist/"$(cd "$work/dist" && echo *.tar.gz)"
-checksums "$(cd "$work/dist" && echo *.tar.gz)" "$wheel"
+python -m twine check --strict "dist/$wheel" "dist/$sdist"
+(cd dist && sha256sum -- "$sdist" "$wheel" >SHA256SUMS && sha256sum --check --quiet SHA256SUMS)
 say "dist/$wheel: $(($(stat -c %s "dist/$wheel") / 1024)) KiB"

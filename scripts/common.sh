@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Other scripts source this, from any folder. For -h and --help it prints the comment at the beginning of
 # the script.
 case "${1:-}" in

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the style and the types of all sources. "scripts/lint.sh --fix" repairs what it can.
+# Checks the style and the types of all sources, and bash for mistakes. "scripts/lint.sh --fix" repairs
+# what it can.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -37,6 +38,9 @@ check "ruff check" "$bin/ruff" check --quiet "${python_sources[@]}"
 check "ruff format" "$bin/ruff" format --quiet --check "${python_sources[@]}"
 check "includes" "$bin/python" scripts/check_includes.py
 check "mypy" "$bin/mypy" --no-error-summary gluon_syncbn scripts examples
+# pins_for prints several words, so its output is not quoted.
+check "shellcheck" "$bin/shellcheck" --external-sources --source-path=SCRIPTDIR --severity=warning \
+  --exclude=SC2046 .ci/run scripts/*.sh
 # Prints only the first place in each file.
 check "clang-format" "$bin/clang-format" --dry-run -Werror --ferror-limit=1 "${native_sources[@]}"
 

@@ -32,7 +32,7 @@ for python in "$@"; do
   mkdir "$work"
   printf '\nwheel: %s\n' "$("$python" --version)"
   "$python" -m venv "$folder/venv"
-  "$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel[$extra]"
+  "$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check "${wheel}[$extra]"
   cd "$work"
   alone() { env -i HOME="$work" PATH="$folder/venv/bin" "$folder/venv/bin/python" -W ignore "$@"; }
   alone "$programs/installed_wheel.py"

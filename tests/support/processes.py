@@ -1,9 +1,8 @@
-"""Programs in interpreters of their own, and the functions of scripts."""
+"""Programs in interpreters of their own."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import traceback
@@ -79,11 +78,3 @@ def in_child(body: Callable[[], Any]) -> None:
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-
-
-def shell_function(script: str, name: str) -> str:
-    """Return the text of a function of a script in scripts/."""
-    text = (ROOT / "scripts" / script).read_text()
-    found = re.search(rf"^{name}\(\) \{{\n.*?^\}}\n", text, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[0]
