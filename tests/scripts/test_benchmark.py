@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
-from tests.support.processes import ROOT, clean_environment
+from tests.support.processes import ROOT, run_interpreter
 
 COMMANDS = ("op", "fused", "accuracy", "net", "inplace")
 
@@ -19,28 +18,13 @@ def rows(output: str) -> list[dict[str, str]]:
 
 def test_quick_runs(tmp_path):
     charts = {command: [f"--csv={command}.csv", "--plot=."] for command in ("op", "net")}
-    processes = {
-        command: subprocess.Popen(
-            [
-                sys.executable,
-                str(ROOT / "scripts" / "benchmark.py"),
-                command,
-                "--quick",
-                *charts.get(command, ()),
-            ],
-            cwd=tmp_path,
-            env=clean_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for command in COMMANDS
-    }
-    tables = {}
-    for command, process in processes.items():
-        output, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
-        tables[command] = rows(output)
+
+    def table(command: str) -> list[dict[str, str]]:
+        program = (str(ROOT / "scripts" / "benchmark.py"), command, "--quick")
+        return rows(run_interpreter(*program, *charts.get(command, ()), folder=tmp_path).stdout)
+
+    with ThreadPoolExecutor() as pool:
+        tables = dict(zip(COMMANDS, pool.map(table, COMMANDS)))
 
     for name in ("layer.png", "step.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
