@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
@@ -21,9 +20,9 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("demo")
 
 
-def run_demo(folder, *arguments: str) -> subprocess.CompletedProcess:
-    program = str(ROOT / "scripts" / "demo.py")
-    return run_interpreter(program, "--out", str(folder), *arguments, status=None)
+def run_demo(folder, *arguments: str):
+    program = (str(ROOT / "scripts" / "demo.py"), "--out", str(folder), *SMALL)
+    return run_interpreter(*program, *arguments)
 
 
 def test_scenes_are_those_of_the_seed(folder):
@@ -37,10 +36,11 @@ def test_scenes_are_those_of_the_seed(folder):
 
 
 def test_three_ways(folder):
-    result = run_demo(folder, *SMALL)
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = run_demo(folder)
     for title in ("1 device, BatchNorm", "2 devices, SyncBatchNorm", "2 devices, BatchNorm"):
         assert f"\n{title}  " in result.stdout
+    assert "| 2/2 [" in result.stderr
+    assert "\r" not in result.stderr  # a line for each state of a bar, in a file
     assert "The first loss with SyncBatchNorm differs from one device's by" in result.stdout
     assert (folder / "predictions.png").read_bytes().startswith(b"\x89PNG")
 
@@ -57,8 +57,7 @@ def test_the_sweep_goes_on_where_it_ended(folder):
     table = folder / "sweep.csv"
     rows = [f"{norm},{n},0,0.5\n" for norm in ("SyncBatchNorm", "BatchNorm") for n in (1, 2, 4, 8)]
     table.write_text("".join(rows[:-1]))
-    result = run_demo(folder, *SMALL, "--sweep", "--seeds", "1")
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = run_demo(folder, "--sweep", "--seeds", "1")
     assert result.stdout.count("seed 0: mIoU") == 1
     assert "8 devices, BatchNorm, seed 0: mIoU" in result.stdout
     assert table.read_text().count("\n") == len(rows)

@@ -138,26 +138,14 @@ def test_detection_of_few_images(tmp_path):
         ("segmentation", "--amp", "--amp: needs --gpus"),
         ("segmentation", "--resume", "--resume: runs/segmentation/last.json does not exist"),
         ("segmentation", "--data .", "VOC2012/ImageSets/Segmentation/trainval.txt does not exist"),
-        (
-            "segmentation",
-            "--data few",
-            "few has 3 images for training, and a batch has 4: use fewer --dev",
-        ),
-        (
-            "segmentation",
-            "--data blind",
-            "blind/VOC2012/ImageSets/Segmentation/val.txt has no image",
-        ),
+        ("segmentation", "--data few", "few has 3 images for training, and a batch has 4: use"),
+        ("segmentation", "--data blind", "VOC2012/ImageSets/Segmentation/val.txt has no image"),
         ("detection", "--devices 0", "--devices 0: should be 1 or more"),
         ("detection", "--images-per-device 33", "drawn data set has 64 images for training"),
         ("detection", "--side 31", "--side 31: should be 32 or more"),
         ("detection", "--gpus", "--gpus: needs 2 GPUs, and MXNet sees 0"),
         ("detection", "--data few", "VOC2007/ImageSets/Main/trainval.txt does not exist"),
-        (
-            "detection",
-            "--data blind",
-            "blind has 0 images for training, and a batch has 4: use fewer --dev",
-        ),
+        ("detection", "--data blind", "blind has 0 images for training, and a batch has 4: use"),
     ],
 )
 def test_wrong_options_are_named(name, arguments, message, tmp_path, monkeypatch, capsys):
