@@ -21,7 +21,8 @@ def test_quick_runs(tmp_path):
 
     def table(command: str) -> list[dict[str, str]]:
         program = (str(ROOT / "scripts" / "benchmark.py"), command, "--quick")
-        return rows(run_interpreter(*program, *charts.get(command, ()), folder=tmp_path).stdout)
+        options = charts.get(command, ())
+        return rows(run_interpreter(*program, *options, folder=tmp_path, timeout=600).stdout)
 
     with ThreadPoolExecutor() as pool:
         tables = dict(zip(COMMANDS, pool.map(table, COMMANDS)))
