@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests that draw cases at random, with another seed and many more cases. Trains for long, in
-# several processes, and every network of GluonCV. Takes about an hour on two cores.
+# several processes, every network of GluonCV, and in the surroundings that users have.
 #
 #   scripts/nightly.sh [SEED]    (default: today's date)
 #
