@@ -1,7 +1,10 @@
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -21,7 +24,7 @@ class Array {
                                                (size_ + offset + 1) * sizeof(T));
       data_ = static_cast<T*>(on_gpu_->data()) + offset;
     } else {
-      on_host_.resize(size_ + offset);
+      on_host_.resize(size_ + offset + kPast);
       data_ = on_host_.data() + offset;
     }
     *this = values;
@@ -37,10 +40,21 @@ class Array {
   std::vector<T> values() const {
     std::vector<T> values(size_);
     copy(values.data(), data_);
+    const T past{};
+    for (std::size_t i = 0; !stream_ && i < kPast; ++i) {
+      CHECK(std::memcmp(data_ + size_ + i, &past, sizeof(T)) == 0);
+    }
     return values;
   }
 
  private:
+  /// Zeros after the end. The address sanitizer knows itself where the end is.
+#ifdef __SANITIZE_ADDRESS__
+  static constexpr std::size_t kPast = 0;
+#else
+  static constexpr std::size_t kPast = 1;
+#endif
+
   void copy(T* to, const T* from) const {
     if (!stream_) return static_cast<void>(std::copy_n(from, size_, to));
     stream_->copy(to, from, size_ * sizeof(T));

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -29,7 +30,7 @@ inline constexpr Activation kActivationsAndNone[] = {{},
 
 /// Returns act(z).
 inline long double activated(const Activation& activation, long double z) {
-  if (z > 0 || activation.type == ActType::kNone) return z;
+  if (!(z <= 0) || activation.type == ActType::kNone) return z;
   const auto slope = static_cast<long double>(activation.slope);
   if (activation.type == ActType::kRelu) return 0;
   return activation.type == ActType::kLeaky ? slope * z : slope * std::expm1(z);
@@ -71,7 +72,7 @@ struct Channel {
   long double slope() const { return share() * sum_dz_centered * inv_std * inv_std; }
   long double constant() const { return share() * sum_dz; }
   long double dx(long double dz, long double centered) const {
-    return scale() * dz + slope() * centered + constant();
+    return scale() * dz + (slope() == 0 ? 0 : slope() * centered) + constant();
   }
 
  private:
@@ -108,7 +109,7 @@ struct ExactMoments {
 
   explicit ExactMoments(const Tensor& x) : mean(x.channels()), m2(x.channels()) {
     x.for_each([&](std::size_t s, std::size_t i, std::size_t c) { mean[c] += x.shards[s][i]; });
-    for (long double& sum : mean) sum /= x.count();
+    for (long double& sum : mean) sum /= std::max(x.count(), 1.0L);
     x.for_each([&](std::size_t s, std::size_t i, std::size_t c) {
       const long double deviation = x.shards[s][i] - mean[c];
       m2[c] += deviation * deviation;
@@ -203,6 +204,7 @@ inline Gradients differentiate(const Normalized& forward, const Tensor& dy,
 }
 
 /// Checks that actual(i) differs from expected(i) by at most tolerance(i), for all i below `size`.
+/// What is expected not to be finite has no tolerance.
 template <class Actual, class Expected, class Tolerance>
 void check_close(const std::string& what, std::size_t size, const Actual& actual,
                  const Expected& expected, const Tolerance& tolerance) {
@@ -210,7 +212,10 @@ void check_close(const std::string& what, std::size_t size, const Actual& actual
     const auto is = static_cast<long double>(actual(i));
     const long double should_be = expected(i);
     const auto allowed = static_cast<long double>(tolerance(i));
-    if (std::fabs(is - should_be) <= allowed) continue;
+    if (std::isfinite(should_be) ? std::fabs(is - should_be) <= allowed
+                                 : is == should_be || (std::isnan(is) && std::isnan(should_be))) {
+      continue;
+    }
     FAIL_CHECK(what << " at " << i << " is " << static_cast<double>(is) << " but "
                     << static_cast<double>(should_be) << " is expected, by at most "
                     << static_cast<double>(allowed));
