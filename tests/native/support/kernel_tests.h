@@ -202,12 +202,13 @@ void check_gradient_sums(const LayerCase<T>& given, const std::vector<double>& f
   Values expected(2 * channels), size(expected);
   for (std::size_t i = 0; i < given.x.elements.size(); ++i) {
     const std::size_t c = given.x.channel(i);
-    expected[c] += given.dz(i);
-    expected[channels + c] += given.dz(i) * given.centered(i);
-    size[c] += given.size_of_dz(i);
+    const long double dz = given.dz(i), size_of_dz = given.size_of_dz(i);
+    expected[c] += dz;
+    expected[channels + c] += dz * given.centered(i);
+    size[c] += size_of_dz;
     // The kernels subtract the rest of the mean exactly, at the end.
-    size[channels + c] += given.size_of_dz(i) * given.size_of_centered(i) +
-                          0x1p-24L * std::fabs(given.means[c] * given.dz(i));
+    size[channels + c] +=
+        size_of_dz * given.size_of_centered(i) + 0x1p-24L * std::fabs(given.means[c] * dz);
   }
   REQUIRE(found.size() == expected.size());
   check_close(
