@@ -92,21 +92,19 @@ TEST_CASE_TEMPLATE("cuda kernels: gradients of parameters and of both inputs; st
           if (given->by != By::kOutput) return;
           // That of the input together with that of the shortcut, one of which is added to.
           const Array<T> other(kernels.stream(), given->x.elements);
-          const auto check = [&](const auto& check_output, const auto& kernel) {
-            check_output(*given, [&](WriteMode write, std::vector<T>* out) {
+          const auto on_gpu = [&](const auto& kernel) {
+            return [&](WriteMode write, std::vector<T>* out) {
               const Array<T> array(kernels.stream(), *out, row.number % 2);
               kernel(write, array.data());
               *out = array.values();
-            });
+            };
           };
-          check([](const auto&... all) { check_dx(all...); },
-                [&](WriteMode write, T* dx) {
-                  phases->gradients(write, dx, WriteMode::kAssign, other.data());
-                });
-          check([](const auto&... all) { check_dshortcut(all...); },
-                [&](WriteMode write, T* dz) {
-                  phases->gradients(WriteMode::kAdd, other.data(), write, dz);
-                });
+          check_dx(*given, on_gpu([&](WriteMode write, T* dx) {
+            phases->gradients(write, dx, WriteMode::kAssign, other.data());
+          }));
+          check_dshortcut(*given, on_gpu([&](WriteMode write, T* dz) {
+            phases->gradients(WriteMode::kAdd, other.data(), write, dz);
+          }));
         });
       });
 }

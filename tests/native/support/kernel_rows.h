@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,11 @@ struct Row {
   Given given = Given::kUsual;
 
   std::string text() const {
-    return std::to_string(layout.outer) + " x " + std::to_string(layout.channels) + " x " +
-           std::to_string(layout.inner) + ", activation " +
-           std::to_string(static_cast<int>(activation.type)) + " of slope " +
-           std::to_string(activation.slope) + ", number " + std::to_string(number) + ", given " +
-           std::to_string(static_cast<int>(given));
+    std::ostringstream text;
+    text << layout.outer << " x " << layout.channels << " x " << layout.inner << ", activation "
+         << static_cast<int>(activation.type) << " of slope " << activation.slope << ", number "
+         << number << ", given " << static_cast<int>(given);
+    return text.str();
   }
   std::int64_t elements() const { return layout.count() * layout.channels; }
 };
