@@ -12,7 +12,8 @@ function(add_fake_library target name suffix)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} SUFFIX ${suffix}
                                              LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"
                                              CXX_VISIBILITY_PRESET default
-                                             C_VISIBILITY_PRESET default)
+                                             C_VISIBILITY_PRESET default
+                                             UNITY_BUILD ON)
   target_include_directories(${target} PRIVATE "${fake_cuda_folder}"
                                                "${CMAKE_CURRENT_SOURCE_DIR}/tests/gpu")
   target_include_directories(${target} SYSTEM PUBLIC "${fake_cuda_folder}/include")

@@ -30,8 +30,8 @@ const cuda::KernelSource& a_source() {
   return cuda::Kernel::of<cuda::PerChannel<cuda::CountBatch<float>>>().source();
 }
 
-int next_gpu = 16;            // the first that no other test uses; each test takes new ones
-constexpr int kIndex = 6400;  // with 64 GPUs, no other test uses the contexts from there on
+int next_gpu = 16;                   // the first that no other test uses; each test takes new ones
+constexpr int kFirstContext = 6400;  // with 64 GPUs, no other test uses the contexts from there on
 
 }  // namespace
 
@@ -157,7 +157,7 @@ TEST_CASE("cuda code: the first forward loads the kernels of all later steps") {
       CAPTURE(static_cast<int>(type));
       CAPTURE(shortcut);
       CAPTURE(in_place);
-      const int index = kIndex + next_gpu++;  // to which nothing is loaded yet
+      const int index = kFirstContext + next_gpu++;  // to which nothing is loaded yet
       REQUIRE(next_gpu <= 64);
       const auto step = [&, adds = shortcut, in = in_place](const Layout& layout) {
         Layer layer({{"gpu", 1}}, {layout}, index);

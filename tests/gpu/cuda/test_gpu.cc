@@ -19,7 +19,7 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-constexpr int kIndex = 200;  // no other test uses this context
+constexpr int kContext = 200;  // no other test uses this context
 
 /// Errors of all work on a GPU so far.
 std::vector<std::string> finish(cuda::Gpu* gpu) {
@@ -33,21 +33,21 @@ std::vector<std::string> finish(cuda::Gpu* gpu) {
 TEST_CASE("cuda gpu: without a thread of its own a context is refused, until there can be one") {
   need_gpu();
   const ShareGpus share;
-  cuda::backend_of(kIndex + 2, "layer");  // the driver may start threads for its first context
+  cuda::backend_of(kContext + 2, "layer");  // the driver may start threads for its first context
   const int before = started_threads();
-  cuda::backend_of(kIndex, "layer");
+  cuda::backend_of(kContext, "layer");
   const int needed = started_threads() - before;
   REQUIRE(needed > 0);
   {
     const RefusedThreads refused(needed - 1);
     CHECK_THROWS_WITH(
-        cuda::backend_of(kIndex + 1, "layer"),
+        cuda::backend_of(kContext + 1, "layer"),
         doctest::Contains("layer: the thread that waits for gpu(201) could not be started: "));
   }
-  cuda::backend_of(kIndex + 1, "layer");
-  CHECK(finish(&cuda::Gpu::of(kIndex + 1)) == std::vector<std::string>{""});
+  cuda::backend_of(kContext + 1, "layer");
+  CHECK(finish(&cuda::Gpu::of(kContext + 1)) == std::vector<std::string>{""});
   const RefusedThreads refused(0);  // it needs no more of them
-  CHECK(finish(&cuda::Gpu::of(kIndex + 1)) == std::vector<std::string>{""});
+  CHECK(finish(&cuda::Gpu::of(kContext + 1)) == std::vector<std::string>{""});
 }
 
 #ifdef GLUON_SYNCBN_FAKE_CUDA
@@ -58,7 +58,7 @@ std::vector<std::size_t> borrowed;
 std::shared_ptr<void> to_lend;
 
 std::shared_ptr<void> lend(cuda::Memory::Place, int index, std::size_t bytes) {
-  CHECK(index == kIndex);
+  CHECK(index == kContext);
   borrowed.push_back(bytes);
   return to_lend;
 }
@@ -67,7 +67,7 @@ std::shared_ptr<void> lend(cuda::Memory::Place, int index, std::size_t bytes) {
 
 TEST_CASE(
     "cuda gpu: the host program lends before CUDA is asked; out of memory, what is kept goes") {
-  cuda::Gpu gpu(kIndex, 0);
+  cuda::Gpu gpu(kContext, 0);
   const std::size_t large = 1 << 12;
   const auto own = std::make_shared<cuda::Memory>(cuda::Memory::Place::kDevice, 0, 2 * large * 8);
   to_lend = {own, own->data()};
@@ -122,7 +122,7 @@ std::shared_ptr<void> lend_after_work(cuda::Memory::Place place, int, std::size_
 }  // namespace
 
 TEST_CASE("cuda gpu: while it borrows memory, other threads put work on it") {
-  cuda::Gpu gpu(kIndex, 0);
+  cuda::Gpu gpu(kContext, 0);
   gpu.memory(1);  // and back again
   lending_for = &gpu;
   cuda::set_lender(lend_after_work);
@@ -132,7 +132,7 @@ TEST_CASE("cuda gpu: while it borrows memory, other threads put work on it") {
 }
 
 TEST_CASE("cuda gpu: memory goes back to the host program after the work that uses it") {
-  cuda::Gpu gpu(kIndex, 0);
+  cuda::Gpu gpu(kContext, 0);
   const std::size_t large = 1 << 12;
   const auto own = std::make_shared<cuda::Memory>(cuda::Memory::Place::kDevice, 0, 8 * large);
   const auto value = gpu.host_memory(1);
@@ -155,7 +155,7 @@ TEST_CASE("cuda gpu: memory goes back to the host program after the work that us
 }
 
 TEST_CASE("cuda gpu: a thread that waits for work asks CUDA seldom, and lets launches through") {
-  cuda::Gpu gpu(kIndex, 0);
+  cuda::Gpu gpu(kContext, 0);
   const auto memory = gpu.memory(1);
   const auto questions = [&] {
     const long before = fakeCudaCount("cuEventQuery", -1);
@@ -171,7 +171,7 @@ TEST_CASE("cuda gpu: a thread that waits for work asks CUDA seldom, and lets lau
 }
 
 TEST_CASE("cuda gpu: an event that is reached does not wait for one that is awaited before") {
-  cuda::Gpu gpu(kIndex, 0);
+  cuda::Gpu gpu(kContext, 0);
   const auto memory = gpu.memory(1);
   const auto event = gpu.event();
   event->record(gpu.stream());
@@ -189,7 +189,7 @@ TEST_CASE("cuda gpu: an event that is reached does not wait for one that is awai
 
 TEST_CASE("cuda gpu: without an event the thread waits for all work there is") {
   const Setting slow("DELAY", 2000);
-  cuda::Gpu gpu(kIndex, 0);
+  cuda::Gpu gpu(kContext, 0);
   const auto memory = gpu.memory(1);
   const auto value = gpu.host_memory(1);
   auto* number = static_cast<double*>(value->data());

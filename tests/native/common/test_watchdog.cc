@@ -20,6 +20,7 @@
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/refused_threads.h"
+#include "support/wait_until.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -57,14 +58,6 @@ std::shared_ptr<Recorder> recorder() {
   const auto recorder = std::make_shared<Recorder>();
   REQUIRE_FALSE(Watchdog::instance().watch(recorder));
   return recorder;
-}
-
-template <class Condition>
-void wait_until(const Condition& condition) {
-  for (int i = 0; i < 60000 && !condition(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  REQUIRE(condition());
 }
 
 }  // namespace
@@ -127,16 +120,16 @@ TEST_CASE("watchdog: while a kernel is compiled, no wait counts") {
 TEST_CASE("watchdog: a timeout of 0 ends no wait, nor does one that has not passed") {
   const ScopedTimeout forever(0);
   const auto recorded = recorder();
-  wait_until([&] {
+  REQUIRE(wait_until([&] {
     Watchdog::instance().set_timeout(0);  // wakes it
     return recorded->looks > 2;
-  });
+  }));
   CHECK(recorded->endings().empty());
   const LonePlace meeting("layer", 2, 0);
   const Inbox first;
   arrive(meeting, {"cpu", 0}, kPart, first.then());
   Watchdog::instance().set_timeout(300);
-  wait_until([&] { return recorded->endings().size() > 1; });  // told of waits of 300 s
+  REQUIRE(wait_until([&] { return recorded->endings().size() > 1; }));  // of waits of 300 s
   CHECK(first.calls().empty());
   Watchdog::instance().set_timeout(0.01);
   CHECK(first.wait().outcome.error.find("layer round 0 forward waited ") == 0);
@@ -176,7 +169,7 @@ TEST_CASE("watchdog: waits end once the other threads have nothing to do") {
   REQUIRE_FALSE(Watchdog::instance().watch(recorded));
   busy.join();
   CHECK(ended_while_busy == 0);
-  wait_until([&] { return !recorded->endings().empty(); });
+  REQUIRE(wait_until([&] { return !recorded->endings().empty(); }));
   CHECK(recorded->endings().front().reason == "a reason");
   CHECK(recorded->endings().front().least.count() == 1);
 }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -14,6 +13,7 @@
 
 #include "cpu/thread_pool.h"
 #include "support/refused_threads.h"
+#include "support/wait_until.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -35,17 +35,6 @@ bool does_each_once(std::int64_t number) {
   cpu::parallel_for(number, [&](std::int64_t i) { ++done[static_cast<std::size_t>(i)]; });
   for (const int times : done) {
     if (times != 1) return false;
-  }
-  return true;
-}
-
-/// Waits until `condition` holds, and returns whether it does. Only a defect lets it take long.
-template <class Condition>
-bool wait_until(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::yield();
   }
   return true;
 }
