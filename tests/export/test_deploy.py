@@ -10,7 +10,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
-from tests.support.either_mxnet import nd, only_1
+from tests.support.either_mxnet import nd
 from tests.support.processes import run_program
 
 
@@ -78,16 +78,3 @@ def test_attributes_of_variables_that_mxnet_makes():
     attributes = plain.attr_dict()["bn_gamma"]
     assert attributes["__note__"] == "mine"
     assert not {"op_type", "act_type"} & attributes.keys()
-
-
-@only_1
-def test_variables_that_mxnet_makes():
-    rng = np.random.default_rng(0)
-    x, gamma, beta, mean, var = (rng.uniform(1, 2, shape) for shape in ((4, 3), 3, 3, 3, 3))
-    executor = gluon_syncbn.to_batchnorm(norm_with_variables_of_mxnet()).bind(
-        mx.cpu(),
-        [mx.nd.array(value) for value in (x, gamma, beta)],
-        aux_states=[mx.nd.array(value) for value in (mean, var)],
-    )
-    expected = np.maximum((x - mean) / np.sqrt(var + 1e-3) + beta, 0)
-    np.testing.assert_allclose(executor.forward()[0].asnumpy(), expected, rtol=1e-4)

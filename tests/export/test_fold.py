@@ -130,11 +130,3 @@ def test_left(name, tmp_path):
     assert all(reason in why for why in report.left.values())
     assert reason in str(report)
     assert_computes(folded, new_args, new_aux, x, expected, tmp_path)
-
-
-def test_export_folded(tmp_path):
-    net = FOLDED["a network"]()
-    *_, x, expected = trace(net, tmp_path)
-    gluon_syncbn.export(net, tmp_path / "net", fold=True)
-    loaded = check_files(tmp_path / "net", x, expected, 5e-6)
-    assert not any("running" in name for name in loaded.collect_params())

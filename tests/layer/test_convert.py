@@ -449,36 +449,12 @@ def test_a_conversion_takes_no_name():
     assert int(after.name[count:]) == int(before.name[count:]) + 1
 
 
-def test_both_operators_of_symbols(tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=4), PLAIN_NORMS[1](in_channels=4, num_devices=1))
-    net.initialize()
-    net.hybridize()
-    net(nd.ones((2, 4)))
-    net.export(str(tmp_path / "net"))
-    many, one = (import_files(tmp_path / "net", contexts(n)) for n in (2, 1))
-    for each in (many, one):
-        gluon_syncbn.convert_sync_batchnorm(each)
-        assert [norm.is_synchronized for norm in norms_of(each)] == [True, True]
-    np.testing.assert_allclose(
-        outputs(many, contexts(2)), outputs(one, contexts(1)), rtol=1e-5, atol=1e-5
-    )
-
-
 @pytest.mark.parametrize(
     "function", [gluon_syncbn.convert_sync_batchnorm, gluon_syncbn.revert_sync_batchnorm]
 )
 def test_what_is_no_network_is_refused(function):
     with pytest.raises(TypeError, match=r"net=3 should be a gluon\.Block"):
         function(3)
-
-
-def test_what_was_done_is_logged(caplog):
-    net = nn.HybridSequential()
-    net.add(nn.BatchNorm(), nn.Dense(2), nn.BatchNorm())
-    with caplog.at_level("INFO", logger="gluon_syncbn"):
-        gluon_syncbn.convert_sync_batchnorm(net)
-    assert "2 norms: " + (", ".join(layer.name for layer in (net[0], net[2]))) in caplog.text
 
 
 @pytest.mark.parametrize("mode", [{}, {"static_alloc": True}])
@@ -572,14 +548,6 @@ def test_other_contexts(kind, number, tmp_path):
         net.hybridize()
     np.testing.assert_allclose(outputs(net, moved), np.maximum(expect(), 0), atol=1e-5)
     assert len(old) == 2
-
-
-def test_an_imported_network_converted_before_it_is_moved(tmp_path):
-    trained("imported", tmp_path)
-    net = import_files(tmp_path / "net", contexts(1))
-    gluon_syncbn.convert_sync_batchnorm(net, num_devices=3)
-    reset_ctx(net, contexts(3))
-    np.testing.assert_allclose(outputs(net, contexts(3)), np.maximum(expect(), 0), atol=1e-5)
 
 
 @only_1

@@ -10,7 +10,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_syncbn.mxnet_versions import IS_2
+from gluon_syncbn.mxnet_versions import IS_2, PLAIN_NORMS
 from gluon_syncbn.norms import norms_of
 from gluon_syncbn.statistics.gathering import Moments
 from mxnet import autograd, gluon
@@ -63,6 +63,10 @@ def norm() -> gluon.Block:
     return nn.BatchNorm(in_channels=4)
 
 
+def of_contrib() -> gluon.Block:
+    return PLAIN_NORMS[1](in_channels=4, num_devices=1)
+
+
 def quietly_fused(folder) -> gluon.Block:
     return gluon_syncbn.fuse(sequence(imported(norm(), folder)), convert=True)
 
@@ -77,7 +81,7 @@ ONE, TWO, CHAIN = "one norm", "two uses", "one after the other"
 KINDS = {
     "layer": (ONE, lambda _: sequence(norm())),
     "node": (ONE, lambda folder: sequence(imported(norm(), folder))),
-    "layer and node": (CHAIN, lambda folder: sequence(norm(), imported(norm(), folder))),
+    "layer and node": (CHAIN, lambda folder: sequence(norm(), imported(of_contrib(), folder))),
     "layer used twice": (TWO, lambda _: sequence(Twice(1))),
     "layers that share": (TWO, lambda _: sequence(Twice(2))),
     "nodes that share": (TWO, lambda folder: sequence(imported(Twice(1), folder))),

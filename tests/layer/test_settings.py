@@ -54,6 +54,10 @@ def check(net, number: int, groups: int = 1, epsilon: float = 1e-5) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_conversion_sets_what_it_is_given_and_defaults(kind, norm, tmp_path):
     net = make(norm(in_channels=4), kind, tmp_path)
+    gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=2)
+    reset_ctx(net, contexts(1))
+    np.testing.assert_allclose(net(nd.array(X)).asnumpy(), X, rtol=1e-4)
+    reset_ctx(net, contexts(4))
     for sizes in ([], [2], [1], [], [4], []):
         gluon_syncbn.convert_sync_batchnorm(net, None, *sizes)
         check(net, 4, groups=4 // sizes[0] if sizes else 1)
@@ -62,17 +66,6 @@ def test_a_conversion_sets_what_it_is_given_and_defaults(kind, norm, tmp_path):
     check(net, 2)
     with pytest.raises(ValueError, match="sync_group_size=3 should divide num_devices=2"):
         outputs(gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=3), contexts(2))
-    gluon_syncbn.convert_sync_batchnorm(net)
-    check(net, 2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_groups_and_moves(kind, tmp_path):
-    net = make(nn.BatchNorm(in_channels=4), kind, tmp_path)
-    gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=2)
-    reset_ctx(net, contexts(1))
-    np.testing.assert_allclose(net(nd.array(X)).asnumpy(), X, rtol=1e-4)
-    reset_ctx(net, contexts(2))
     gluon_syncbn.convert_sync_batchnorm(net)
     check(net, 2)
 
@@ -138,11 +131,13 @@ def test_groups_that_do_not_fit_a_fused_network():
     np.testing.assert_allclose(fused(nd.array(X)).asnumpy(), expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm, gluon_syncbn.SyncBatchNorm])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_layer_that_changes_within_a_network(mode):
+def test_a_layer_that_changes_within_a_network(mode, norm):
     net = nn.HybridSequential()
     net.add(nn.HybridSequential())
-    net[0].add(gluon_syncbn.SyncBatchNorm(in_channels=4))
+    net[0].add(norm(in_channels=4))
+    gluon_syncbn.convert_sync_batchnorm(net)
     net.initialize(ctx=contexts(2))
     if mode != "imperative":
         net.hybridize(**MODES[mode])
@@ -164,12 +159,19 @@ def test_a_layer_that_changes_within_a_network(mode):
     np.testing.assert_allclose(mean, X.mean((0, 2)), rtol=1e-5)
     layer.running_mean.set_data(nd.zeros(4))
     layer.running_var.set_data(nd.ones(4))
-    layer.use_global_stats = True
+    layer.use_global_stats = np.bool_(1)
     np.testing.assert_allclose(outputs(net, contexts(2)), X, rtol=1e-4)
     assert other._cached_op is graph, "networks without the layer keep their graphs"
     graph = net._cached_op
     layer.use_global_stats = True
     assert net._cached_op is graph, "so do those of a layer that does not change"
+    layer.use_global_stats = False
+    layer.epsilon = 3
+    check(net, 2, epsilon=3)
+    with pytest.raises(ValueError, match="epsilon=-1 should be a number of at least 0"):
+        layer.epsilon = -1
+    gluon_syncbn.revert_sync_batchnorm(net)
+    assert "eps=3, momentum=0.0, fix_gamma=False, use_global_stats=False" in repr(layer)
 
 
 @only_1
