@@ -9,13 +9,12 @@ from gluon_syncbn.__main__ import main
 from mxnet.gluon import nn
 
 from tests.support.either_mxnet import nd
-from tests.support.networks import check_files
+from tests.support.networks import check_files, sequential
 
 
 @pytest.fixture
 def exported(tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
+    net = sequential(nn.Conv2D(4, 3), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
     net.initialize()
     net.hybridize()
     x = nd.random.normal(shape=(2, 3, 6, 6))

@@ -11,14 +11,18 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd
+from tests.support.networks import sequential
 from tests.support.processes import run_program
 
 
 @pytest.fixture
 def net():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, in_channels=3, layout="NCHW"), gluon_syncbn.SyncBatchNorm())
-    net.add(nn.Activation("relu"), gluon_syncbn.SyncBatchNorm(axis=-1, scale=False, epsilon=0.01))
+    net = sequential(
+        nn.Conv2D(4, 3, in_channels=3, layout="NCHW"),
+        gluon_syncbn.SyncBatchNorm(),
+        nn.Activation("relu"),
+        gluon_syncbn.SyncBatchNorm(axis=-1, scale=False, epsilon=0.01),
+    )
     net.initialize(mx.init.Xavier(), ctx=contexts(2))
     net.hybridize()
     with autograd.record():  # running statistics that are not the initial ones
@@ -50,8 +54,7 @@ def test_symbols_keep_their_names(net):
 
 
 def test_a_network_that_was_never_called_cannot_be_exported(tmp_path):
-    net = nn.HybridSequential()
-    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))
+    net = sequential(gluon_syncbn.SyncBatchNorm(in_channels=3))
     with pytest.raises(RuntimeError):
         gluon_syncbn.export(net, tmp_path / "net")
 

@@ -12,7 +12,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd
-from tests.support.networks import import_files
+from tests.support.networks import import_files, sequential
 
 
 @pytest.mark.own_process(
@@ -24,9 +24,13 @@ def test_two_imports_do_not_meet(tmp_path):
     Devices that reach networks in orders of their own need workspaces (docs/limits.md).
     """
     path, ctx = str(tmp_path / "net"), contexts(2)
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, in_channels=3), gluon_syncbn.SyncBatchNorm(), nn.Activation("relu"))
-    net.add(nn.Conv2D(2, 1), gluon_syncbn.SyncBatchNorm())
+    net = sequential(
+        nn.Conv2D(4, 3, in_channels=3),
+        gluon_syncbn.SyncBatchNorm(),
+        nn.Activation("relu"),
+        nn.Conv2D(2, 1),
+        gluon_syncbn.SyncBatchNorm(),
+    )
     net.initialize(mx.init.Xavier(), ctx=ctx)
     net.hybridize()
     net(nd.zeros((1, 3, 8, 8), ctx=ctx[0]))
@@ -59,7 +63,6 @@ def test_two_imports_do_not_meet(tmp_path):
 
 @pytest.mark.skipif(not IS_2, reason="MXNet 1.9.1 can fuse it")
 def test_fuse_without_symbolic_calls_is_an_error_that_says_what_works():
-    net = nn.HybridSequential()
-    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3), nn.Activation("relu"))
+    net = sequential(gluon_syncbn.SyncBatchNorm(in_channels=3), nn.Activation("relu"))
     with pytest.raises(RuntimeError, match=r"fuse needs MXNet 1.9.1: .*activation='relu'"):
         gluon_syncbn.fuse(net)

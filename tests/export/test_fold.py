@@ -10,7 +10,7 @@ from gluon_syncbn.symbols.exporting import PlainFiles
 from mxnet.gluon import nn
 
 from tests.support.either_mxnet import HybridBlock, nd
-from tests.support.networks import check_files
+from tests.support.networks import check_files, sequential
 
 
 class TwoReaders(HybridBlock):
@@ -36,12 +36,6 @@ class SharedWeight(HybridBlock):
 
     def hybrid_forward(self, F, x):
         return self.norm(self.conv(self.conv(x)))
-
-
-def sequential(*layers) -> nn.HybridSequential:
-    net = nn.HybridSequential()
-    net.add(*layers)
-    return net
 
 
 def with_norm(layer, **options) -> nn.HybridSequential:

@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd, only_1
-from tests.support.networks import two_norms
+from tests.support.networks import sequential, two_norms
 
 
 def small() -> nn.HybridSequential:
@@ -25,15 +25,18 @@ def small() -> nn.HybridSequential:
     MXNet's exporter takes any gamma, and the norm without scale takes 1.
     """
     of_checkpoint = mx.init.Constant(3)
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, groups=2, in_channels=4), gluon_syncbn.SyncBatchNorm(epsilon=0.01))
-    net.add(
+    return sequential(
+        nn.Conv2D(4, 3, groups=2, in_channels=4),
+        gluon_syncbn.SyncBatchNorm(epsilon=0.01),
         nn.Activation("relu"),
         gluon_syncbn.SyncBatchNorm(scale=False, gamma_initializer=of_checkpoint),
+        nn.Conv2DTranspose(6, 2, strides=2),
+        gluon_syncbn.SyncBatchNorm(center=False),
+        nn.GlobalAvgPool2D(),
+        nn.Flatten(),
+        nn.Dense(5),
+        gluon_syncbn.SyncBatchNorm(),
     )
-    net.add(nn.Conv2DTranspose(6, 2, strides=2), gluon_syncbn.SyncBatchNorm(center=False))
-    net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(5), gluon_syncbn.SyncBatchNorm())
-    return net
 
 
 @pytest.fixture
@@ -109,8 +112,7 @@ class Pooled(gluon.HybridBlock):
 
 @only_1  # MXNet 2 has the operator by another name
 def test_operators_that_the_exporter_does_not_know(exported, capsys):
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), gluon_syncbn.SyncBatchNorm(), Pooled())
+    net = sequential(nn.Conv2D(4, 3), gluon_syncbn.SyncBatchNorm(), Pooled())
     folder, _, _ = exported(net, (1, 3, 8, 8))
     file = folder / "net.onnx"
     assert export(folder, "--onnx", str(file), "--input-shape", "1,3,8,8") == 1

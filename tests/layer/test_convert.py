@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
-from tests.support.networks import import_files, norm_layers, split
+from tests.support.networks import import_files, norm_layers, sequential, split
 from tests.support.step import MODES, Case, compare, train, train_step
 
 
@@ -27,8 +27,7 @@ class Nested(HybridBlock):
         super().__init__()
         with self.name_scope():
             self.first = nn.BatchNorm(momentum=0.7, epsilon=1e-4)
-            self.body = nn.HybridSequential()
-            self.body.add(nn.Dense(4, flatten=False), nn.BatchNorm(axis=-1, scale=False))
+            self.body = sequential(nn.Dense(4, flatten=False), nn.BatchNorm(axis=-1, scale=False))
             self.listed = [nn.BatchNorm(), PLAIN_NORMS[1](num_devices=1)]
             for index, layer in enumerate(self.listed):
                 self.register_child(layer, f"listed{index}")
@@ -42,8 +41,7 @@ class Nested(HybridBlock):
 
 
 def test_a_network_without_norms_is_a_warning():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(2))
+    net = sequential(nn.Dense(2))
     with pytest.warns(UserWarning, match=f"^{name_of(net)} has no BatchNorm to convert$"):
         gluon_syncbn.convert_sync_batchnorm(net)
     net.add(nn.BatchNorm())
@@ -73,8 +71,7 @@ class MeanOfALayer(gluon.HybridBlock):
 
 @pytest.mark.parametrize("layers", [[], [nn.BatchNorm], [MeanOfALayer]])
 def test_blocks_with_operators_of_their_own_are_named(layers):
-    net = nn.HybridSequential()
-    net.add(OperatorOfItsOwn(), *(make() for make in layers))
+    net = sequential(OperatorOfItsOwn(), *(make() for make in layers))
     left = "is left as it is: OperatorOfItsOwn has a running mean, but is no BatchNorm$"
     with pytest.warns(UserWarning, match=left) as warned:
         gluon_syncbn.convert_sync_batchnorm(net)
@@ -299,8 +296,7 @@ OWN_METHODS = {
     ],
 )
 def test_other_subclasses_are_left_and_named(kind, why):
-    net = nn.HybridSequential()
-    net.add(kind(), nn.BatchNorm())
+    net = sequential(kind(), nn.BatchNorm())
     with pytest.warns(UserWarning, match=f"left as it is: {kind.__name__} {why}") as caught:
         gluon_syncbn.convert_sync_batchnorm(net)
     name = norms_of(net)[0].name
@@ -367,8 +363,7 @@ def test_what_was_set_on_a_layer_stays():
 
 def with_settings() -> gluon.Block:
     """A network of one layer, whose parameters have settings of their own."""
-    net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=4))
+    net = sequential(nn.BatchNorm(in_channels=4))
     net[0].gamma.lr_mult, net[0].gamma.wd_mult = 3, 0.5
     net[0].beta.grad_req, net[0].running_mean.init = "add", mx.init.Constant(0.5)
     return net
@@ -417,8 +412,7 @@ def test_parameters_keep_their_settings(make, initialized_first):
     ],
 )
 def test_what_batchnorm_cannot_be(options, problem):
-    net = nn.HybridSequential()
-    net.add(gluon_syncbn.SyncBatchNorm(), gluon_syncbn.SyncBatchNorm(**options))
+    net = sequential(gluon_syncbn.SyncBatchNorm(), gluon_syncbn.SyncBatchNorm(**options))
     with pytest.raises(ValueError, match=rf"syncbatchnorm\d+: {problem}"):
         gluon_syncbn.revert_sync_batchnorm(net)
     assert {type(layer) for layer in net} == {gluon_syncbn.SyncBatchNorm}, "nothing has changed"
@@ -460,14 +454,10 @@ def test_what_is_no_network_is_refused(function):
 @pytest.mark.parametrize("mode", [{}, {"static_alloc": True}])
 def test_a_part_of_a_network_that_has_run(mode):
     """The network's own graph still has the plain layer in it, and cannot be reached from there."""
-    net = nn.HybridSequential()
-    net.add(nn.HybridSequential(), nn.Activation("relu"))
-    net[0].add(nn.BatchNorm(in_channels=4))
-    net.initialize(ctx=contexts(2))
-    other = nn.HybridSequential()
-    other.add(nn.BatchNorm(in_channels=4))
-    other.initialize(ctx=contexts(2))
+    net = sequential(sequential(nn.BatchNorm(in_channels=4)), nn.Activation("relu"))
+    other = sequential(nn.BatchNorm(in_channels=4))
     for each in (net, other):
+        each.initialize(ctx=contexts(2))
         each.hybridize(**mode)
         outputs(each, contexts(2))
     graph, expected = other._cached_op, np.maximum(expect(), 0)
@@ -480,8 +470,7 @@ def test_a_part_of_a_network_that_has_run(mode):
 
 def trained(kind: str, folder) -> gluon.Block:
     """A network that has trained on the first two contexts."""
-    net = nn.HybridSequential()
-    net.add(gluon_syncbn.SyncBatchNorm(in_channels=4), nn.Activation("relu"))
+    net = sequential(gluon_syncbn.SyncBatchNorm(in_channels=4), nn.Activation("relu"))
     net.initialize(ctx=contexts(2))
     if kind == "fused":
         net = gluon_syncbn.fuse(net)
@@ -568,8 +557,7 @@ def test_a_symbol_with_variables_that_mxnet_makes(fuse):
 
 
 def dense_and_norm(mode: str, frozen: bool = True, norm=nn.BatchNorm, **options):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=4), norm(in_channels=3, **options))
+    net = sequential(nn.Dense(3, in_units=4), norm(in_channels=3, **options))
     net.initialize(ctx=contexts(2))
     gluon_syncbn.convert_sync_batchnorm(net)
     if frozen:

@@ -18,7 +18,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
-from tests.support.networks import check_files, import_files
+from tests.support.networks import check_files, import_files, sequential
 from tests.support.oracle import normalize, relative_error
 
 X = np.random.default_rng(0).normal(5, 2, (4, 4, 3, 3)).astype("float32")
@@ -43,8 +43,7 @@ class Twice(HybridBlock):
 
 
 def sequence(*blocks: gluon.Block) -> gluon.Block:
-    net = nn.HybridSequential()
-    net.add(*blocks, nn.Activation("relu"))
+    net = sequential(*blocks, nn.Activation("relu"))
     for each in net:
         if not isinstance(each, gluon.SymbolBlock):  # which has its values
             each.initialize(ctx=contexts(2))
@@ -315,7 +314,6 @@ def test_load_torch(tmp_path):
     gluon_syncbn.load_torch(net, state)
     gammas = [p for name, p in net.collect_params().items() if name.endswith("gamma")]
     assert (gammas[0].list_data()[1].asnumpy() == np.arange(4)).all()
-    layers = nn.HybridSequential()
-    layers.add(nn.Dense(4), norm())
+    layers = sequential(nn.Dense(4), norm())
     with pytest.raises(ValueError, match=r"^net has "):
         gluon_syncbn.load_torch(imported(layers, tmp_path), state)

@@ -492,25 +492,6 @@ def test_models_of_symbols_that_were_loaded_each_for_itself(kind):
 
 
 @only_1
-def test_executors_of_one_model_may_take_turns():
-    """Those of a Module that is bound for two sizes have the same running statistics."""
-    symbol = _symbol("executors")
-    module = mx.mod.BucketingModule(
-        lambda size: (symbol, ("data",), None), default_bucket_key=4, context=contexts(2)
-    )
-    module.bind([("data", (4, 3))])
-    module.init_params(mx.init.One(), aux_params=_states(symbol))
-    for _ in range(6):
-        for size in (4, 2):
-            x = mx.nd.random.normal(shape=(size, 3), ctx=mx.cpu())
-            batch = mx.io.DataBatch([x], bucket_key=size, provide_data=[("data", x.shape)])
-            module.forward(batch, is_train=True)
-            module.backward([mx.nd.ones(x.shape, ctx=mx.cpu())])
-            (outs,) = module.get_outputs(merge_multi_context=False)
-            _check_normalized(outs)
-
-
-@only_1
 def test_a_second_model_of_one_symbol_that_trains_after_the_first():
     """As in a notebook that runs a cell again: no rounds are mixed."""
     symbol = _symbol("cells")

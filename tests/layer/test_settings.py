@@ -14,7 +14,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd, only_1, reset_ctx
-from tests.support.networks import import_files
+from tests.support.networks import import_files, sequential
 from tests.support.step import MODES
 
 X = np.random.default_rng(0).normal(5, 2, (8, 4, 3)).astype("float32")
@@ -22,8 +22,7 @@ KINDS = ["imperative", "hybridized", "imported"]
 
 
 def make(norm, kind: str, folder: Path, number: int = 4) -> gluon.Block:
-    net = nn.HybridSequential()
-    net.add(norm)
+    net = sequential(norm)
     net.initialize(ctx=contexts(number))
     if kind == "imperative":
         return net
@@ -108,8 +107,9 @@ def test_groups_before_there_are_contexts(attributes):
 
 @only_1
 def test_a_conversion_that_fails_changes_nothing():
-    net = nn.HybridSequential()
-    net.add(symbol_block(mx.sym.BatchNorm), symbol_block(**OURS, process_set=0), nn.BatchNorm())
+    net = sequential(
+        symbol_block(mx.sym.BatchNorm), symbol_block(**OURS, process_set=0), nn.BatchNorm()
+    )
     with pytest.raises(ValueError, match="cannot be combined with other processes"):
         gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=1)
     assert [norm.kind for norm in norms_of(net)] == ["BatchNorm", "Custom", "BatchNorm"]
@@ -118,8 +118,9 @@ def test_a_conversion_that_fails_changes_nothing():
 
 @only_1
 def test_groups_that_do_not_fit_a_fused_network():
-    net = nn.HybridSequential()
-    net.add(gluon_syncbn.SyncBatchNorm(in_channels=4, sync_group_size=2), nn.Activation("relu"))
+    net = sequential(
+        gluon_syncbn.SyncBatchNorm(in_channels=4, sync_group_size=2), nn.Activation("relu")
+    )
     net.initialize(ctx=contexts(4))
     fused = gluon_syncbn.fuse(net)
     reset_ctx(fused, contexts(3))
@@ -134,9 +135,7 @@ def test_groups_that_do_not_fit_a_fused_network():
 @pytest.mark.parametrize("norm", [nn.BatchNorm, gluon_syncbn.SyncBatchNorm])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_layer_that_changes_within_a_network(mode, norm):
-    net = nn.HybridSequential()
-    net.add(nn.HybridSequential())
-    net[0].add(norm(in_channels=4))
+    net = sequential(sequential(norm(in_channels=4)))
     gluon_syncbn.convert_sync_batchnorm(net)
     net.initialize(ctx=contexts(2))
     if mode != "imperative":

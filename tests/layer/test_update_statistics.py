@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd, numpy_interface, only_1
-from tests.support.networks import import_files
+from tests.support.networks import import_files, sequential
 
 
 class TwoUses(HybridBlock):
@@ -147,8 +147,7 @@ class Frozen(HybridBlock):
 @pytest.mark.parametrize("kind", ["layer", pytest.param("nodes", marks=only_1)])
 def test_calls_in_inference_mode_see_the_statistics_as_they_were(kind, trains, tmp_path):
     ctx, data = contexts(2), data_of(6)
-    body = nn.HybridSequential()
-    body.add(gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=None))
+    body = sequential(gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=None))
     body.initialize(ctx=ctx)
     body[0].running_mean.set_data(nd.array([90, 100, 110]))
     body[0].running_var.set_data(nd.array([4, 5, 6]))
@@ -229,8 +228,7 @@ def test_what_goes_wrong_changes_nothing(first, last, batches, error, message, o
         gluon_syncbn.SyncBatchNorm(in_channels=3),
         gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=None),
     ]
-    net = nn.HybridSequential()
-    net.add(*(make() for make in first), *norms, *(make() for make in last))
+    net = sequential(*(make() for make in first), *norms, *(make() for make in last))
     net.initialize(ctx=contexts(2))
     net.hybridize()
     norms[0].running_mean.set_data(nd.ones(3) * 7)
@@ -247,22 +245,6 @@ def test_what_goes_wrong_changes_nothing(first, last, batches, error, message, o
     assert [norm.momentum for norm in norms] == [0.9, None]
 
 
-def test_norms_of_other_kinds():
-    net = nn.HybridSequential()
-    net.add(
-        nn.BatchNorm(in_channels=3),
-        gluon_syncbn.SyncBatchNorm(in_channels=3, use_global_stats=True),
-    )
-    net.initialize(ctx=contexts(2))
-    with pytest.raises(ValueError, match="has no SyncBatchNorm that gathers statistics"):
-        gluon_syncbn.update_statistics(net, [])
-    net.add(gluon_syncbn.SyncBatchNorm(in_channels=3))
-    net[2].initialize(ctx=contexts(2))
-    with pytest.warns(UserWarning, match=f"{norms_of(net)[0].name} keeps its statistics"):
-        gluon_syncbn.update_statistics(net, [nd.array(data_of(4))])
-    assert (net[1].running_mean.data(contexts(1)[0]).asnumpy() == 0).all()
-
-
 @pytest.mark.parametrize("installed", [False, True])
 def test_progress(installed, monkeypatch, capsys):
     if installed:
@@ -277,15 +259,25 @@ def test_progress(installed, monkeypatch, capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_layer_that_is_not_called_keeps_its_statistics_and_is_named():
-    net = TwoUses(in_channels=3)
-    net.unused = gluon_syncbn.SyncBatchNorm(in_channels=3)
+def test_norms_that_gather_nothing_keep_their_statistics_and_are_named():
+    plain, unused = nn.BatchNorm(in_channels=3), gluon_syncbn.SyncBatchNorm(in_channels=3)
+    frozen = gluon_syncbn.SyncBatchNorm(in_channels=3, use_global_stats=True)
+    net = sequential(plain, frozen)
+    with pytest.raises(ValueError, match="has no SyncBatchNorm that gathers statistics"):
+        gluon_syncbn.update_statistics(net, [])
+    net.add(TwoUses(in_channels=3))
+    net[2].unused = unused
     net.initialize(ctx=contexts(2))
     net(nd.array(data_of(1)))
-    named = f"{norms_of(net)[-1].name} keeps its statistics: no batch of loader has reached it"
-    with pytest.warns(UserWarning, match=named) as warned:
+    first, *_, last = (norm.name for norm in norms_of(net))
+    with pytest.warns(UserWarning, match="keeps its statistics") as warned:
         gluon_syncbn.update_statistics(net, [nd.array(data_of(4))])
-    assert sum("keeps its statistics" in str(each.message) for each in warned) == 1
-    mean, var = statistics(net.unused, contexts(2))
-    assert (mean == 0).all()
-    assert (var == 1).all()
+    messages = {str(each.message) for each in warned}
+    assert {each for each in messages if "keeps its statistics" in each} == {
+        f"{first} keeps its statistics: BatchNorm is not gluon_syncbn.SyncBatchNorm",
+        f"{last} keeps its statistics: no batch of loader has reached it",
+    }
+    for layer in (plain, frozen, unused):
+        mean, var = statistics(layer, contexts(2))
+        assert (mean == 0).all()
+        assert (var == 1).all()

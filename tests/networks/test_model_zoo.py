@@ -11,7 +11,7 @@ from mxnet.gluon.model_zoo import vision
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import on_a_thread
-from tests.support.networks import load, make_images, randomize
+from tests.support.networks import load, make_images, randomize, sequential
 from tests.support.step import MODES, Case, compare, run, train_step
 
 SIZE = 32
@@ -43,8 +43,9 @@ def test_two_contexts_equal_one_with_batchnorm(name, mode):
 @pytest.mark.parametrize("mode", ["hybridized", "static_alloc"])
 def test_threads_that_come_and_go(mode):
     ctx = contexts(2)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4, in_units=3), gluon_syncbn.SyncBatchNorm(in_channels=4), nn.Dropout(0.5))
+    net = sequential(
+        nn.Dense(4, in_units=3), gluon_syncbn.SyncBatchNorm(in_channels=4), nn.Dropout(0.5)
+    )
     net.initialize(ctx=ctx)
     net.hybridize(**MODES[mode])
     x = np.array([[1, 2, 3], [4, 0, 6]] * 2, "float32")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Callable
 from unittest import mock
 
@@ -28,7 +30,7 @@ from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
 from tests.conftest import contexts
-from tests.support.networks import load, make_images, outputs_of, randomize, weighted_loss
+from tests.support.networks import leaves, load, make_images, randomize, weighted_loss
 from tests.support.step import Step, compare, train_step
 
 CLASSES = 3
@@ -115,7 +117,7 @@ def _pixels_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
     """Return the cross entropy of every output with random labels of its size."""
     criterion = gluon.loss.SoftmaxCrossEntropyLoss(axis=1)
     losses = []
-    for out in outputs_of(net(x)):
+    for out in leaves(net(x)):
         rng = np.random.default_rng(out.shape[2])
         labels = rng.integers(0, CLASSES, (first + out.shape[0], *out.shape[2:]))[first:]
         losses.append(criterion(out, mx.nd.array(labels, ctx=out.context)).sum())
@@ -143,18 +145,10 @@ def _yolo_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
 
 
 def _segmentation(make: Any, size: int, **fixed: Any) -> Make:
-    def build(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
-        return make(
-            nclass=CLASSES,
-            crop_size=size,
-            norm_layer=norm_layer,
-            norm_kwargs=norm_kwargs,
-            ctx=ctx,
-            pretrained_base=False,
-            **fixed,
-        )
-
-    return build
+    fixed.update(nclass=CLASSES, crop_size=size, pretrained_base=False)
+    return lambda norm_layer, norm_kwargs, ctx: make(
+        norm_layer=norm_layer, norm_kwargs=norm_kwargs, ctx=ctx, **fixed
+    )
 
 
 class _RcnnFeatures(gluon.HybridBlock):
@@ -163,7 +157,7 @@ class _RcnnFeatures(gluon.HybridBlock):
     The rest draws proposals at random, which no two runs share, and has no norm layer.
     """
 
-    def __init__(self, backbone: str, norm_layer: Any, norm_kwargs: dict) -> None:
+    def __init__(self, backbone: str, norm_layer: Any, norm_kwargs: dict, ctx: list) -> None:
         super().__init__()
         with self.name_scope():
             self.features, _, self.box_features = custom_rcnn_fpn(
@@ -182,21 +176,11 @@ class _RcnnFeatures(gluon.HybridBlock):
         return [*features, self.box_features(features[0])]
 
 
-def _rcnn(backbone: str) -> Make:
-    def build(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
-        return _RcnnFeatures(backbone, norm_layer, norm_kwargs)
-
-    return build
-
-
-def _yolo(make: Any) -> Make:
-    def build(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
-        classes = [str(number) for number in range(CLASSES)]
-        net = make(classes, pretrained_base=False, norm_layer=norm_layer, norm_kwargs=norm_kwargs)
-        net._loss = _Predictions()
-        return net
-
-    return build
+def _yolo(make: Any, norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
+    classes = [str(number) for number in range(CLASSES)]
+    net = make(classes, pretrained_base=False, norm_layer=norm_layer, norm_kwargs=norm_kwargs)
+    net._loss = _Predictions()
+    return net
 
 
 class _NotFrozen(nn.BatchNorm):
@@ -215,8 +199,8 @@ def _mask_head(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
     return mask_rcnn.Mask(1, range(CLASSES), 8, **kwargs)
 
 
-def _pose(make: Any) -> Make:
-    return lambda norm_layer, norm_kwargs, ctx: make(pretrained_base=False)
+def _pose(make: Any, norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
+    return make(pretrained_base=False)
 
 
 def _alpha_pose(norm_layer: Any, norm_kwargs: dict, ctx: list) -> Any:
@@ -232,14 +216,7 @@ _POSE = "GluonCV takes no norm_layer here, and makes layers of its class BatchNo
 _MASK = "GluonCV makes norm layers here for MXNet's own SyncBatchNorm only (which can be converted)"
 
 
-def _everything() -> list[Network]:
-    networks = []
-
-    def add(
-        family: str, backbone: str, aux: str, make: Make, loss: Loss, size: int, **more: Any
-    ) -> None:
-        networks.append(Network(family, backbone, aux, make, loss, size, **more))
-
+def _everything() -> Iterator[Network]:
     for family, make, size, auxes in (
         ("FCN", FCN, 16, ("no", "yes")),
         ("PSPNet", PSPNet, 16, ("no", "yes")),
@@ -251,11 +228,11 @@ def _everything() -> list[Network]:
             for aux in auxes:
                 built = _segmentation(make, size, backbone=backbone, aux=aux == "yes")
                 by_default = (family, backbone, aux) in BY_DEFAULT
-                add(family, backbone, aux, built, _pixels_loss, size, by_default=by_default)
+                yield Network(family, backbone, aux, built, _pixels_loss, size, by_default)
     for backbone in ("resnet101", "resnet152", "resnest101", "resnest200", "resnest269"):
         built = _segmentation(FCN, 32, backbone=backbone, aux=True)
         tolerance = 1e-5 if backbone in ("resnest200", "resnest269") else 1e-7
-        add("FCN", backbone, "yes", built, _pixels_loss, 32, tolerance=tolerance)
+        yield Network("FCN", backbone, "yes", built, _pixels_loss, 32, tolerance=tolerance)
     for backbone, why in (
         ("resnet18", _CHANNELS),
         ("resnet34", _CHANNELS),
@@ -264,49 +241,43 @@ def _everything() -> list[Network]:
     ):
         built = _segmentation(FCN, 32, backbone=backbone, aux=True)
         impossible = dict.fromkeys(WAYS, why)
-        more = {"by_default": True, "impossible": impossible}
-        add("FCN", backbone, "yes", built, _pixels_loss, 32, **more)
+        yield Network("FCN", backbone, "yes", built, _pixels_loss, 32, True, impossible)
     for aux in ("no", "yes"):
         built = _segmentation(DeepLabV3Plus, 32, aux=aux == "yes")
-        add("DeepLabV3+", "xception", aux, built, _pixels_loss, 32)
-    built = _segmentation(DeepLabWV3Plus, 32)
-    impossible = {"norm_layer": _HEAD_ONLY}
-    add("DeepLabV3b+", "wideresnet", "-", built, _pixels_loss, 32, impossible=impossible)
+        yield Network("DeepLabV3+", "xception", aux, built, _pixels_loss, 32)
+    built, impossible = _segmentation(DeepLabWV3Plus, 32), {"norm_layer": _HEAD_ONLY}
+    yield Network("DeepLabV3b+", "wideresnet", "-", built, _pixels_loss, 32, False, impossible)
     for aux in ("no", "yes"):
         built = _segmentation(FastSCNN, 64, aux=aux == "yes")
-        add("FastSCNN", "own (MobileNetV2)", aux, built, _pixels_loss, 64, by_default=True)
+        yield Network("FastSCNN", "own (MobileNetV2)", aux, built, _pixels_loss, 64, True)
     for backbone, make in (
         ("mobilenet0.25", yolo3.yolo3_mobilenet0_25_custom),
         ("mobilenet1.0", yolo3.yolo3_mobilenet1_0_custom),
         ("darknet53", yolo3.yolo3_darknet53_custom),
     ):
-        more = {"by_default": backbone == "mobilenet0.25"}
-        add("YOLO3", backbone, "-", _yolo(make), _yolo_loss, 64, **more)
+        built, by_default = partial(_yolo, make), backbone == "mobilenet0.25"
+        yield Network("YOLO3", backbone, "-", built, _yolo_loss, 64, by_default)
     for backbone in ("resnet18_v1b", "resnet50_v1b", "resnet101_v1d", "resnest50"):
-        impossible = {"freeze_bn": _SYMBOL}
-        more = {"by_default": backbone == "resnet18_v1b", "impossible": impossible}
-        more.update(plain=_NotFrozen, convertible=_NotFrozen)
-        add("Faster/Mask R-CNN, FPN", backbone, "-", _rcnn(backbone), weighted_loss, 64, **more)
-    more = {
-        "by_default": True,
-        "convertible": contrib.nn.SyncBatchNorm,
-        "impossible": {"norm_layer": _MASK},
-    }
-    add("Mask R-CNN, mask head", "-", "-", _mask_head, _masks_loss, 14, **more)
+        row = ("Faster/Mask R-CNN, FPN", backbone, "-", partial(_RcnnFeatures, backbone))
+        more = {"plain": _NotFrozen, "convertible": _NotFrozen}
+        by_default, impossible = backbone == "resnet18_v1b", {"freeze_bn": _SYMBOL}
+        yield Network(*row, weighted_loss, 64, by_default, impossible, **more)
+    row, impossible = ("Mask R-CNN, mask head", "-", "-", _mask_head), {"norm_layer": _MASK}
+    more = {"convertible": contrib.nn.SyncBatchNorm}
+    yield Network(*row, _masks_loss, 14, True, impossible, **more)
     for family, backbone, make in (
         ("SimplePose", "resnet18_v1b", simple_pose_resnet.simple_pose_resnet18_v1b),
         ("SimplePose", "resnet50_v1b", simple_pose_resnet.simple_pose_resnet50_v1b),
         ("MobilePose", "resnet18_v1b", mobile_pose.mobile_pose_resnet18_v1b),
         ("MobilePose", "mobilenet1.0", mobile_pose.mobile_pose_mobilenet1_0),
     ):
-        more = {"by_default": family == "SimplePose" and backbone == "resnet18_v1b"}
-        more["impossible"] = {"norm_layer": _POSE}
-        add(family, backbone, "-", _pose(make), weighted_loss, 64, **more)
-    add("AlphaPose", "resnet50", "-", _alpha_pose, weighted_loss, 64)
-    return networks
+        by_default = family == "SimplePose" and backbone == "resnet18_v1b"
+        row = (family, backbone, "-", partial(_pose, make))
+        yield Network(*row, weighted_loss, 64, by_default, {"norm_layer": _POSE})
+    yield Network("AlphaPose", "resnet50", "-", _alpha_pose, weighted_loss, 64)
 
 
-NETWORKS = _everything()
+NETWORKS = [*_everything()]
 
 
 class OneDevice:

@@ -19,6 +19,12 @@ from tests.support.step import Case, named, require_close, run
 CHANNELS = 3
 
 
+def sequential(*layers: Any) -> nn.HybridSequential:
+    net = nn.HybridSequential()
+    net.add(*layers)
+    return net
+
+
 class Parabola(HybridBlock):
     """A layer without parameters."""
 
@@ -73,8 +79,7 @@ class Residual(HybridBlock):
     def __init__(self, *layers: Any, norm: Any, act: Any = None) -> None:
         super().__init__()
         with self.name_scope():
-            self.body = nn.HybridSequential()
-            self.body.add(*layers)
+            self.body = sequential(*layers)
             self.norm, self.act = norm, act
 
     def hybrid_forward(self, F, x):
@@ -111,9 +116,7 @@ def residual(norm: Callable[..., Any], fused: bool = False) -> nn.HybridSequenti
         relu = {"activation": "relu"}
         between, act = nn.HybridSequential(), None
     first, last = (norm(in_channels=CHANNELS, **options) for options in (leaky, relu))
-    net = nn.HybridSequential()
-    net.add(mixing(), Residual(first, between, mixing(), norm=last, act=act))
-    return net
+    return sequential(mixing(), Residual(first, between, mixing(), norm=last, act=act))
 
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
@@ -129,9 +132,7 @@ def two_norms(kind: str) -> nn.HybridSequential:
     """Two norms with activations, the second one with a shortcut."""
     convs = [nn.Conv2D(4, 3, padding=1, use_bias=False, in_channels=inputs) for inputs in (3, 4)]
     norms = [gluon_syncbn.SyncBatchNorm(in_channels=4, **ACTIVATIONS[kind]) for _ in convs]
-    net = nn.HybridSequential()
-    net.add(convs[0], norms[0], Residual(convs[1], norm=norms[1]))
-    return net
+    return sequential(convs[0], norms[0], Residual(convs[1], norm=norms[1]))
 
 
 def import_files(path: Any, ctx: Any) -> gluon.SymbolBlock:
@@ -160,14 +161,16 @@ def split(samples: int, number: int) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in zip(ends, ends[1:]))
 
 
-def outputs_of(out: Any) -> list[mx.nd.NDArray]:
-    return list(out) if isinstance(out, (list, tuple)) else [out]
+def leaves(outputs: Any) -> list[mx.nd.NDArray]:
+    if isinstance(outputs, (list, tuple)):
+        return [leaf for output in outputs for leaf in leaves(output)]
+    return [outputs]
 
 
 def weighted_loss(net: Any, x: mx.nd.NDArray, first: int) -> mx.nd.NDArray:
     """Return the sum of every output times random weights."""
     losses = []
-    for out in outputs_of(net(x)):
+    for out in leaves(net(x)):
         rng = np.random.default_rng(out.size // out.shape[0])
         weights = rng.standard_normal((first + out.shape[0], *out.shape[1:]))[first:]
         losses.append((out * nd.array(weights, ctx=out.context, dtype="float64")).sum())
