@@ -24,6 +24,13 @@ def exported(tmp_path):
     return tmp_path, x, expected
 
 
+NET = ("net-symbol.json", "net-0000.params")
+
+
+def run(folder, *files, command: str = "export", options=()) -> int:
+    return main([command, *(str(folder / name) for name in files), *options])
+
+
 @pytest.mark.parametrize("arguments", [[], ["diagnosis"], ["export", "net-symbol.json"]])
 def test_wrong_arguments(arguments):
     with pytest.raises(SystemExit, match="2"):
@@ -33,8 +40,7 @@ def test_wrong_arguments(arguments):
 @pytest.mark.parametrize("options", [[], ["--fold"]])
 def test_export(exported, options, capsys):
     folder, x, expected = exported
-    files = [str(folder / "net-symbol.json"), str(folder / "net-0000.params"), str(folder / "new")]
-    assert main(["export", *files, *options]) == 0
+    assert run(folder, *NET, "new", options=options) == 0
     text = (folder / "new-symbol.json").read_text()
     assert "SyncBatchNorm" not in text
     assert ('"BatchNorm"' in text) == (not options)
@@ -43,61 +49,47 @@ def test_export(exported, options, capsys):
 
 
 @pytest.mark.parametrize(
-    ("symbol", "params", "message"),
+    ("files", "message"),
     [
-        ("no.json", "net-0000.params", "No such file"),
-        ("net-symbol.json", "no.params", "No such file"),
-        ("garbage", "net-0000.params", "garbage holds no symbol of MXNet"),
-        ("net-0000.params", "net-0000.params", "net-0000.params holds no symbol of MXNet"),
-        ("net-symbol.json", "garbage", "garbage holds no parameters of MXNet"),
-        ("net-symbol.json", "gluon.params", "may come from save_parameters instead of export"),
-        ("net-symbol.json", "other.params", "do the two files belong together?"),
+        (("no.json", NET[1], "new"), "No such file"),
+        ((NET[0], "no.params", "new"), "No such file"),
+        (("garbage", NET[1], "new"), "garbage holds no symbol of MXNet"),
+        ((NET[1], NET[1], "new"), "net-0000.params holds no symbol of MXNet"),
+        ((NET[0], "garbage", "new"), "garbage holds no parameters of MXNet"),
+        ((NET[0], "gluon.params", "new"), "may come from save_parameters instead of export"),
+        ((NET[0], "other.params", "new"), "do the two files belong together?"),
+        (
+            (*NET, "net"),
+            "would be overwritten, but is an input: choose another OUT",
+        ),
+        ((*NET, "sub/../net"), "net-symbol.json would be overwritten"),
+        ((*NET, "none/new"), "new-symbol.json cannot be written: there is no folder"),
     ],
 )
-def test_bad_files_are_named(exported, symbol, params, message, capsys):
-    folder = exported[0]
-    (folder / "garbage").write_text("{not a graph")
-    mx.nd.save(str(folder / "other.params"), {"arg:weight": mx.nd.ones((2,))})
-    assert main(["export", str(folder / symbol), str(folder / params), str(folder / "new")]) == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (folder / "new-symbol.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("out", "message"),
-    [
-        ("net", "net-symbol.json would be overwritten, but is an input: choose another OUT"),
-        ("sub/../net", "net-symbol.json would be overwritten"),
-        ("none/new", "new-symbol.json cannot be written: there is no folder"),
-    ],
-)
-def test_bad_outputs_are_named(exported, out, message, capsys):
+def test_bad_files_are_named(exported, files, message, capsys):
     folder = exported[0]
     (folder / "sub").mkdir()
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    files = [str(folder / "net-symbol.json"), str(folder / "net-0000.params")]
-    assert main(["export", *files, str(folder / out)]) == 1
+    (folder / "garbage").write_text("{not a graph")
+    mx.nd.save(str(folder / "other.params"), {"arg:weight": mx.nd.ones((2,))})
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert run(folder, *files) == 1
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
 def test_nothing_to_convert(exported, capsys):
     folder = exported[0]
-    first, second = str(folder / "plain"), str(folder / "again")
-    files = [str(folder / "net-symbol.json"), str(folder / "net-0000.params")]
-    assert main(["export", *files, first]) == 0
+    assert run(folder, *NET, "plain") == 0
     assert "nothing to convert" not in capsys.readouterr().out
-    assert main(["export", f"{first}-symbol.json", f"{first}-0000.params", second]) == 0
-    assert f"nothing to convert: {first}-symbol.json has no SyncB" in capsys.readouterr().out
+    assert run(folder, "plain-symbol.json", "plain-0000.params", "again") == 0
+    expected = f"nothing to convert: {folder / 'plain-symbol.json'} has no SyncB"
+    assert expected in capsys.readouterr().out
 
 
 def test_the_name_of_earlier_releases_warns(exported, capsys):
     folder = exported[0]
-    files = [str(folder / "net-symbol.json"), str(folder / "net-0000.params"), str(folder / "new")]
-    assert main(["convert", *files]) == 0
+    assert run(folder, *NET, "new", command="convert") == 0
     assert "warning: convert is now called export" in capsys.readouterr().err
     assert (folder / "new-symbol.json").exists()

@@ -39,11 +39,21 @@ def test_the_same_array_as_data_and_shortcut():
     np.testing.assert_allclose(*gradients, atol=1e-6)
 
 
-@pytest.mark.parametrize("activation", [None, "relu"])
-def test_activations_without_alpha(activation):
-    message = f"alpha=0.1 belongs to 'leaky_relu' and 'elu', but activation={activation!r}"
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"alpha": 0.1}, "alpha=0.1 belongs to 'leaky_relu' and 'elu', but activation=None"),
+        ({"activation": "relu", "alpha": 0.1}, "alpha=0.1 belongs to .*, but activation='relu'"),
+        ({"activation": "relu", "inplace": True}, "inplace=True takes .* but activation='relu'"),
+        (
+            {"activation": "elu", "alpha": 0, "inplace": True},
+            "inplace=True takes .*inverted .* but activation='elu' with alpha=0",
+        ),
+    ],
+)
+def test_arguments_that_exclude_each_other(arguments, message):
     with pytest.raises(ValueError, match=rf"syncbatchnorm\d+: {message}"):
-        gluon_syncbn.SyncBatchNorm(activation=activation, alpha=0.1)
+        gluon_syncbn.SyncBatchNorm(**arguments)
 
 
 @pytest.mark.parametrize("hybridize", [False, True])
@@ -87,8 +97,9 @@ def test_export(kind, fold, tmp_path):
     expected = net(x).asnumpy()
     symbol, params = gluon_syncbn.export(net, str(tmp_path / "plain"), fold=fold)
     plain = check_files(tmp_path / "plain", x, expected, 5e-6)
-    names = [*plain.collect_params(), *nd.load(params)]
-    assert "num_batches_tracked" not in "".join(names)
+    names = "".join([*plain.collect_params(), *nd.load(params)])
+    assert "num_batches_tracked" not in names
+    assert ("running" in names) == (not fold)
     assert "momentum" not in Path(symbol).read_text() or kind != "leaky 0.3"
     kinds = [node["op"] for node in json.loads(Path(symbol).read_text())["nodes"]]
     assert "Custom" not in kinds

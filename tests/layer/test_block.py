@@ -153,39 +153,29 @@ def test_the_axis_stays():
     assert layer.axis == -1
 
 
-@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32])
-def test_numbers_of_any_type(kind):
-    """Each of them, and what they become in the operator's attributes, is a number."""
-    names = ("num_devices", "sync_group_size", "in_channels", "axis", "epsilon", "momentum")
-    layer = gluon_syncbn.SyncBatchNorm(**{name: kind(1) for name in names})
+NUMBERS = ("num_devices", "sync_group_size", "in_channels", "axis", "epsilon", "momentum")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        *(  # of any type, as is what they become in the operator's attributes
+            ({name: kind(1) for name in NUMBERS}, [[-(0.5**0.5)], [0.5**0.5]])
+            for kind in (int, float, np.int64, np.float32)
+        ),
+        # Programs give the number of GPUs, and train on the CPU where there is none.
+        ({"num_devices": 0, "epsilon": 0}, [[-1], [1]]),
+        # A frozen layer trains on any number of contexts.
+        ({"num_devices": 2, "epsilon": 0, "use_global_stats": True}, [[1], [3]]),
+    ],
+)
+def test_arguments_on_one_context(options, expected):
+    layer = gluon_syncbn.SyncBatchNorm(**options)
     layer.initialize(ctx=contexts(1))
     layer.hybridize()
     with autograd.record():
         out = layer(nd.array([[1], [3]], ctx=contexts(1)[0]))
-    np.testing.assert_allclose(out.asnumpy(), [[-(0.5**0.5)], [0.5**0.5]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("converted", [False, True])
-def test_no_gpus_are_one_device(converted):
-    """Programs give the number of GPUs, and train on the CPU where there is none."""
-    if converted:
-        layer = gluon_syncbn.convert_sync_batchnorm(nn.BatchNorm(in_channels=1), num_devices=0)
-    else:
-        layer = gluon_syncbn.SyncBatchNorm(in_channels=1, num_devices=0)
-    assert layer.num_devices == 1
-    layer.initialize(ctx=contexts(1))
-    x = np.array([[1], [3]])
-    with autograd.record():
-        out = layer(nd.array(x, ctx=contexts(1)[0]))
-    np.testing.assert_allclose(out.asnumpy(), normalize(x), rtol=1e-6)
-
-
-def test_a_frozen_layer_trains_on_any_number_of_contexts():
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, num_devices=2, use_global_stats=True)
-    layer.initialize(ctx=contexts(1))
-    with autograd.record():
-        out = layer(nd.ones((2, 3), ctx=contexts(1)[0]))
-    np.testing.assert_allclose(out.asnumpy(), np.ones((2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(out.asnumpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("hybridize", [False, True])

@@ -239,7 +239,7 @@ def test_fuse(kind, tmp_path):
     assert relative_error(outputs(fused), expected_output(KINDS[kind][0])) < 1e-5
 
 
-def test_nodes_that_stay(tmp_path):
+def test_nodes_that_stay():
     data = mx.sym.var("data")
     norm = mx.sym.BatchNorm(data, output_mean_var=True, name="both")
     net = gluon.SymbolBlock(mx.sym.BatchNorm(norm[0] + norm[1].sum(), name="bn"), data)
@@ -252,7 +252,7 @@ def test_nodes_that_stay(tmp_path):
 
 
 @only_1
-def test_symbols_with_other_inputs(tmp_path):
+def test_symbols_with_other_inputs():
     """The norm reads one of two inputs, and a parameter whose shape it does not determine."""
     data, other, place = (mx.sym.var(name) for name in ("data", "other", "place"))
     norm = mx.sym.BatchNorm(mx.sym.broadcast_add(data, place), fix_gamma=False)
@@ -271,7 +271,7 @@ def test_symbols_with_other_inputs(tmp_path):
 
 
 @only_1
-def test_statistics_that_are_inputs(tmp_path):
+def test_statistics_that_are_inputs():
     """They are not parameters of the network."""
     data, mean = mx.sym.var("data"), mx.sym.var("mean")
     net = gluon.SymbolBlock(mx.sym.BatchNorm(data, moving_mean=mean), [data, mean])

@@ -12,7 +12,7 @@ from mxnet import autograd
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd
 from tests.support.networks import Branches, Shared, make_batch, residual
-from tests.support.step import MODES, compare
+from tests.support.step import MODES, compare, make_case, make_layer
 from tests.support.training import on_one, require_same_training, training
 
 
@@ -61,12 +61,9 @@ def test_a_network_called_twice_before_backward(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_several_backward_passes_through_one_forward(mode):
-    ctx = contexts(2)
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize(ctx=ctx)
-    layer.hybridize(**MODES[mode])
-    rng = np.random.default_rng(8)
-    xs = [nd.array(rng.standard_normal((2, 3, 5)), ctx=c) for c in ctx]
+    case = make_case(np.random.default_rng(8), (4, 3, 5), (2, 2))
+    layer = make_layer(case, contexts(2), mode)
+    xs = [nd.array(part, ctx=c) for part, c in zip(np.split(case.x, 2), contexts(2))]
     for x in xs:
         x.attach_grad()
     with autograd.record():

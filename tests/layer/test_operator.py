@@ -69,16 +69,29 @@ def test_symbol_names_its_parameters_like_batch_norm(attributes, arguments, stat
         assert dtypes == ([half, single, single, *[half] * len(arguments)], [half], of_states)
 
 
+def _norm(data, own, **attributes):
+    if own:
+        return mx.sym.Custom(data, op_type="SyncBatchNorm", name="bn", **attributes)
+    return mx.sym.BatchNorm(data, name="bn", **attributes)
+
+
+def _states(symbol):
+    names = symbol.list_auxiliary_states()
+    return {name: mx.nd.full(3, float("var" in name)) for name in names}
+
+
+def _module(symbol, shape):
+    """A module of norms on two contexts."""
+    module = mx.mod.Module(symbol, label_names=None, context=contexts(2))
+    module.bind([("data", shape)])
+    module.init_params(mx.init.One(), aux_params=_states(symbol))
+    return module
+
+
 @only_1
 def test_module_that_is_bound_again_may_leave_out_backward():
-    bn = mx.sym.Custom(
-        mx.sym.var("data"), op_type="SyncBatchNorm", name="bn", key="bound again", num_devices=2
-    )
-    module = mx.mod.Module(mx.sym.MakeLoss(bn), label_names=None, context=contexts(2))
-    module.bind([("data", (4, 3, 5))])
-    module.init_params(
-        aux_params={"bn_moving_mean": mx.nd.zeros(3), "bn_moving_var": mx.nd.ones(3)}
-    )
+    bn = _norm(mx.sym.var("data"), own=True, key="bound again", num_devices=2)
+    module = _module(mx.sym.MakeLoss(bn), (4, 3, 5))
 
     def run(images):
         values = np.random.default_rng(images).standard_normal((images, 3, 5))
@@ -99,24 +112,12 @@ def test_module_that_is_bound_again_may_leave_out_backward():
 @pytest.mark.parametrize("first", [True, False], ids=["train, score", "score, train"])
 def test_passes_of_a_module_keep_their_mode(first):
     """Without a wait between them, the second pass would change the mode of the first."""
-    ctx = contexts(2)
-    bn = mx.sym.Custom(
-        mx.sym.var("data"),
-        op_type="SyncBatchNorm",
-        name="bn",
-        key=f"modes {first}",
-        num_devices=2,
-        momentum=0.5,
-    )
-    module = mx.mod.Module(mx.sym.MakeLoss(bn), label_names=None, context=ctx)
-    module.bind([("data", (4, 3, 5))])
-    zeros, ones = mx.nd.zeros(3), mx.nd.ones(3)
-    module.init_params(aux_params={"bn_moving_mean": zeros, "bn_moving_var": ones})
+    attributes = {"key": f"modes {first}", "num_devices": 2, "momentum": 0.5}
+    bn = _norm(mx.sym.var("data"), own=True, **attributes)
+    module = _module(mx.sym.MakeLoss(bn), (4, 3, 5))
     x = np.random.default_rng(7).normal(3, 2, (4, 3, 5))
     for _ in range(3):
-        module.set_params(
-            *module.get_params()[:1], {"bn_moving_mean": zeros, "bn_moving_var": ones}
-        )
+        module.set_params(module.get_params()[0], _states(bn))
         slow = mx.nd.ones((700, 700), ctx=mx.cpu())
         for _ in range(20):
             slow = mx.nd.dot(slow, slow) * 0
@@ -296,20 +297,6 @@ def test_nodes_with_too_few_or_too_many_inputs():
     run_python("import tests.layer.test_operator as t; t.check_numbers_of_inputs()")
 
 
-def make_sparse(storage: str, sparse: str) -> str:
-    """The message of a call that has one sparse array."""
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize(ctx=contexts(1))
-    layer.hybridize(active=sparse.endswith("hybridized"))
-    x = mx.nd.array(np.arange(12).reshape(4, 3), ctx=contexts(1)[0])
-    x.attach_grad(stype=storage if sparse == "the gradient of data" else None)
-    with pytest.raises(mx.base.MXNetError) as error:  # noqa: PT012
-        with mx.autograd.record():
-            out = layer(x.tostype(storage) if sparse.startswith("data") else x)
-        out.backward(mx.nd.ones((4, 3)).tostype(storage) if "output" in sparse else None)
-    return str(error.value)
-
-
 @pytest.mark.parametrize(
     ("storage", "sparse"),
     [
@@ -320,16 +307,16 @@ def make_sparse(storage: str, sparse: str) -> str:
 )
 @only_1  # Gluon of MXNet 2 takes no sparse arrays
 def test_sparse_arrays_are_refused(storage, sparse):
-    message = make_sparse(storage, sparse)
-    words = f": {sparse.split(',')[0]} is {storage} where a dense array is expected; convert it"
-    assert "SyncBatchNorm 'syncbatchnorm" in message
-    assert words in message
-
-
-def _norm(data, own, **attributes):
-    if own:
-        return mx.sym.Custom(data, op_type="SyncBatchNorm", name="bn", **attributes)
-    return mx.sym.BatchNorm(data, name="bn", **attributes)
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=contexts(1))
+    layer.hybridize(active=sparse.endswith("hybridized"))
+    x = mx.nd.array(np.arange(12).reshape(4, 3), ctx=contexts(1)[0])
+    x.attach_grad(stype=storage if sparse == "the gradient of data" else None)
+    words = f"{sparse.split(',')[0]} is {storage} where a dense array is expected; convert it"
+    with pytest.raises(mx.base.MXNetError, match=f"SyncBatchNorm 'syncbatchnorm.*: {words}"):  # noqa: PT012
+        with mx.autograd.record():
+            out = layer(x.tostype(storage) if sparse.startswith("data") else x)
+        out.backward(mx.nd.ones((4, 3)).tostype(storage) if "output" in sparse else None)
 
 
 def _two_norms(data, own):
@@ -408,9 +395,7 @@ def _trainer_of_block(block):
 
 
 def _trainer_of_module(symbol):
-    module = mx.mod.Module(symbol, label_names=None, context=contexts(2))
-    module.bind([("data", (4, 3))])
-    module.init_params(mx.init.One(), aux_params=_states(symbol))
+    module = _module(symbol, (4, 3))
 
     def step(shards):
         data = mx.nd.concat(*[x.as_in_context(mx.cpu()) for x in shards], dim=0)
@@ -420,11 +405,6 @@ def _trainer_of_module(symbol):
         return outs
 
     return step
-
-
-def _states(symbol):
-    names = symbol.list_auxiliary_states()
-    return {name: mx.nd.full(3, float("var" in name)) for name in names}
 
 
 def _two_blocks(mode, symbol, again):

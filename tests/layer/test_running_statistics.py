@@ -25,6 +25,7 @@ from mxnet.gluon import nn
 
 from tests.conftest import contexts, examples
 from tests.support.either_mxnet import HybridBlock, nd, only_1, reset_ctx
+from tests.support.networks import import_files
 from tests.support.oracle import normalize, relative_error
 from tests.support.step import MODES
 
@@ -153,26 +154,18 @@ def _callables(net: gluon.Block, mode: str) -> dict[str, gluon.Block]:
 
 def imported(net: gluon.Block, folder: Path, mode: str, rename: str = "") -> Family:
     """A network loaded from a file of `net`, whose parameters get a prefix more."""
-    rename = "" if IS_2 else rename
     mx.nd.waitall()
     net.hybridize()
     net(nd.zeros((1, CHANNELS, 3), ctx=contexts(1)[0]))
     net.export(str(folder / "net"))
     net.hybridize(False)
-    symbol_file, parameter_file = str(folder / "net-symbol.json"), str(folder / "net-0000.params")
     net.hybridize(**MODES[mode])
-    text = Path(symbol_file).read_text().replace('"name": "net', f'"name": "{rename}net')
-    Path(symbol_file).write_text(text)
-    symbols = [mx.sym.load(symbol_file), mx.sym.var("data")]
-    if IS_2:  # as SymbolBlock.imports, which cannot rename parameters
-        symbols = [symbol.as_np_ndarray() for symbol in symbols]
-    block = gluon.SymbolBlock(*symbols)
-    block.initialize(ctx=contexts(2))
-    values = {name.split(":")[1]: value for name, value in nd.load(parameter_file).items()}
-    for name, parameter in block.collect_params().items():
-        parameter.set_data(values[name[len(rename) :]])
-    for ctx in contexts(2):
-        block(nd.zeros((1, CHANNELS, 3), ctx=ctx))
+    if rename:
+        symbol, parameters = folder / "net-symbol.json", str(folder / "net-0000.params")
+        symbol.write_text(symbol.read_text().replace('"name": "net', f'"name": "{rename}net'))
+        values = {k.replace(":", f":{rename}"): v for k, v in mx.nd.load(parameters).items()}
+        mx.nd.save(parameters, values)
+    block = import_files(folder / "net", contexts(2))
     block.hybridize(**MODES[mode])
     return Family(block, {"net": block}, mode)
 
@@ -282,8 +275,12 @@ PROGRAM = st.lists(
 )
 
 
-def run_program(mode: str, program: list, folder: Path) -> None:
-    """Run actions on families of networks; compare all with float64 lists of training passes."""
+@examples(10)
+@given(program=PROGRAM)
+@pytest.mark.parametrize("mode", MODES)
+def test_any_program(mode, tmp_path_factory, program):
+    """Actions on families of networks; all are compared with float64 lists of training passes."""
+    folder = tmp_path_factory.mktemp("program")
     families, rng = [new_family(mode)], np.random.default_rng(len(program))
     for action, of_family, of_callable, size in program:
         family = families[of_family % len(families)]
@@ -325,10 +322,3 @@ def run_program(mode: str, program: list, folder: Path) -> None:
                 each.check()
     for each in families:
         each.check()
-
-
-@examples(10)
-@given(program=PROGRAM)
-@pytest.mark.parametrize("mode", MODES)
-def test_any_program(mode, tmp_path_factory, program):
-    run_program(mode, program, tmp_path_factory.mktemp("program"))

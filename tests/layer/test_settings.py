@@ -67,6 +67,9 @@ def test_a_conversion_sets_what_it_is_given_and_defaults(kind, norm, tmp_path):
         outputs(gluon_syncbn.convert_sync_batchnorm(net, sync_group_size=3), contexts(2))
     gluon_syncbn.convert_sync_batchnorm(net)
     check(net, 2)
+    gluon_syncbn.convert_sync_batchnorm(net, num_devices=0)  # as many as there are GPUs
+    reset_ctx(net, contexts(1))
+    check(net, 1)
 
 
 def symbol_block(operator=None, **attributes) -> gluon.SymbolBlock:

@@ -13,28 +13,15 @@ from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd
 from tests.support.gluoncv_networks import DEVICES, NETWORKS, WAYS, Network, OneDevice
 from tests.support.networks import check_files, exact_leaky_relu, leaves, load, sequential
+from tests.support.step import Case, train
 
 SLOW = ("ICNet-resnet50", "FCN-resnest50-aux")  # what others have too, for half a minute
 FAMILIES = [network for network in NETWORKS if len(network.impossible) < len(WAYS)]
 
 
-def quiet_initialize(net: gluon.Block, number: int = DEVICES) -> gluon.Block:
-    net.initialize(mx.init.Xavier(), ctx=contexts(number), force_reinit=True)
+def initialized(net: gluon.Block) -> gluon.Block:
+    net.initialize(mx.init.Xavier(), ctx=contexts(DEVICES), force_reinit=True)
     return net
-
-
-def synchronized(network: Network) -> gluon.HybridBlock:
-    if "norm_layer" not in network.impossible:
-        return network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
-    return gluon_syncbn.convert_sync_batchnorm(network.build(network.convertible, DEVICES), DEVICES)
-
-
-def fuse_for_training(network: Network, net: gluon.HybridBlock) -> gluon.HybridBlock:
-    """YOLO3 takes targets in training."""
-    if network.family != "YOLO3":
-        return gluon_syncbn.fuse(net)
-    with autograd.record():
-        return gluon_syncbn.fuse(net, num_inputs=7)
 
 
 @pytest.mark.parametrize("network", FAMILIES, ids=[network.name for network in FAMILIES])
@@ -46,9 +33,10 @@ def test_families(network: Network, request):
     one = OneDevice(network)
     with exact_leaky_relu():
         one.step(frozen=False)
-    net = synchronized(network)
+    net = network.converted()
     load(net, contexts(DEVICES), one.values)
-    fused = fuse_for_training(network, net)
+    with autograd.record():  # YOLO3 takes targets in training
+        fused = gluon_syncbn.fuse(net, num_inputs=7 if network.family == "YOLO3" else 1)
     # Xception has two norms in a row, or one before a convolution, for each that can be fused.
     share = 0.35 if network.backbone == "xception" else 0.7
     assert len(fused.fused) >= share * (len(fused.fused) + len(fused.left)), fused.left
@@ -107,7 +95,7 @@ class Patterns(HybridBlock):
 
 def varied(net: gluon.HybridBlock) -> gluon.HybridBlock:
     """The same values every time, in double precision."""
-    quiet_initialize(net).cast("float64")
+    initialized(net).cast("float64")
     rng = np.random.default_rng(1)
     for parameter in net.collect_params().values():
         parameter.set_data(nd.array(rng.uniform(0.5, 1.5, parameter.shape), dtype="float64"))
@@ -131,6 +119,13 @@ def after_a_step(net: gluon.HybridBlock) -> tuple[list, list[np.ndarray]]:
     return outputs, [array.asnumpy() for array in found]
 
 
+def not_fused(net: gluon.HybridBlock) -> list[np.ndarray]:
+    # Called one by one, two uses of one layer would update its statistics in another order.
+    varied(net).hybridize()
+    with exact_leaky_relu():
+        return after_a_step(net)[1]
+
+
 def require_equal(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
     assert len(ours) == len(theirs)
     for mine, other in zip(ours, theirs):
@@ -147,11 +142,7 @@ def test_what_is_fused(mode):
         fused.hybridize(**mode)
     outputs, ours = after_a_step(fused)
     assert [len(leaves(part)) for part in outputs[0]] == [1, 2, 1, 1, 1], "nested as before"
-    # Called one by one, the two uses of one layer update its statistics in another order.
-    net = varied(Patterns())
-    net.hybridize()
-    with exact_leaky_relu():
-        require_equal(ours, after_a_step(net)[1])
+    require_equal(ours, not_fused(Patterns()))
 
 
 def test_in_place():
@@ -160,10 +151,7 @@ def test_in_place():
     expected = {**FUSED, "leaky": "leaky in place", "elu": "elu in place"}
     assert sorted(fused.fused) == sorted((f"patterns_{n}_fwd", expected[n]) for n in expected)
     fused.hybridize(static_alloc=True)
-    net = varied(Patterns())
-    net.hybridize()
-    with exact_leaky_relu():
-        result = after_a_step(net)[1]
+    result = not_fused(Patterns())
     require_equal(after_a_step(fused)[1], result)
     # What works in place already.
     fused = gluon_syncbn.fuse(varied(Patterns(inplace=True)), num_inputs=2)
@@ -210,19 +198,15 @@ def small(norm=nn.BatchNorm) -> nn.HybridSequential:
 
 
 def test_files_trainer_and_shapes_that_are_not_known_yet(tmp_path):
-    net = quiet_initialize(small())
+    net = initialized(small())
     fused = gluon_syncbn.fuse(net, convert=True)
-    data = [nd.random.normal(shape=(3, 3, 6, 6), ctx=c) for c in contexts(2)]
+    x = np.random.default_rng(0).standard_normal((6, 3, 6, 6)).astype("float32")
+    data = [nd.array(part, ctx=c) for part, c in zip(np.split(x, 2), contexts(2))]
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     assert fused.collect_params().keys() == net.collect_params().keys()
-    losses = []
-    for _ in range(5):
-        with autograd.record():
-            parts = [((fused(x) - 1) ** 2).sum() for x in data]
-        autograd.backward(parts)
-        trainer.step(6)
-        losses.append(sum(part.asnumpy().item() for part in parts))
-    assert losses[-1] < losses[0]
+    case = Case(x, (3, 3), call=lambda net, x, _: ((net(x) - 1) ** 2).sum())
+    first, last = (train(fused, case, contexts(2), trainer, n)["loss"].sum() for n in (1, 4))
+    assert last < first
     assert gluon_syncbn.check_in_sync(fused) == {}
     np.testing.assert_allclose(fused(data[0]).asnumpy(), net(data[0]).asnumpy(), rtol=1e-5)
 
@@ -248,7 +232,7 @@ def test_other_dtypes(dtype, momentum, cast_fused):
     net = sequential(
         gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=momentum), nn.Activation("relu")
     )
-    quiet_initialize(net)
+    initialized(net)
     if not cast_fused:
         net.cast(dtype)
     fused = gluon_syncbn.fuse(net)
@@ -271,4 +255,4 @@ def test_what_cannot_be_fused():
     with pytest.raises(ValueError, match=r"looksatshapes0_? cannot be traced with 1 inputs"):
         gluon_syncbn.fuse(LooksAtShapes())
     with pytest.raises(ValueError, match="small cannot be traced with 2 inputs"):
-        gluon_syncbn.fuse(quiet_initialize(small(gluon_syncbn.SyncBatchNorm)), num_inputs=2)
+        gluon_syncbn.fuse(initialized(small(gluon_syncbn.SyncBatchNorm)), num_inputs=2)

@@ -16,7 +16,7 @@ import pytest
 from gluoncv.model_zoo.rcnn.faster_rcnn.faster_rcnn import custom_faster_rcnn_fpn
 from gluoncv.utils import freeze_bn
 from mxnet import autograd
-from mxnet.gluon import contrib, nn
+from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.gluoncv_networks import DEVICES, NETWORKS, WAYS, Network, OneDevice
@@ -47,12 +47,10 @@ def one_device(network):
     return OneDevice(network)
 
 
-def every(way: str) -> Any:
-    """Parametrize with the networks that GluonCV offers this way."""
-    chosen = [network for network in NETWORKS if way not in network.impossible]
-    return pytest.mark.parametrize(
-        "network", chosen, ids=[network.name for network in chosen], indirect=True, scope="module"
-    )
+def each(chosen: list[tuple[Network, str]]) -> Any:
+    """Parametrize with these networks and ways."""
+    ids = [f"{network.name}-{way}" for network, way in chosen]
+    return pytest.mark.parametrize(("network", "way"), chosen, ids=ids, indirect=["network"])
 
 
 def train_and_compare(net: Any, one_device: OneDevice, frozen: bool) -> None:
@@ -62,21 +60,6 @@ def train_and_compare(net: Any, one_device: OneDevice, frozen: bool) -> None:
     one_device.require_same(net, frozen)
 
 
-def converted(network: Network) -> Any:
-    num_devices = {"num_devices": 1} if network.convertible is contrib.nn.SyncBatchNorm else {}
-    net = network.build(network.convertible, DEVICES, **num_devices)
-    # A network with a symbol needs the number if it is not initialized.
-    return gluon_syncbn.convert_sync_batchnorm(net, DEVICES)
-
-
-@every("norm_layer")
-def test_norm_layer(network, one_device, outcomes):
-    net = network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
-    assert {type(layer) for layer in norm_layers(net)} <= {gluon_syncbn.SyncBatchNorm}
-    train_and_compare(net, one_device, frozen=False)
-    outcomes[network.name, "norm_layer"] = HYBRIDIZED
-
-
 def test_unsynchronized_layers_go_elsewhere():
     """So the comparisons can fail."""
     network = next(network for network in NETWORKS if network.family == "FastSCNN")
@@ -84,22 +67,20 @@ def test_unsynchronized_layers_go_elsewhere():
         train_and_compare(network.build(nn.BatchNorm, DEVICES), OneDevice(network), False)
 
 
-@every("convert")
-def test_convert(network, one_device, outcomes):
-    net = converted(network)
+@each([(network, way) for network in NETWORKS for way in WAYS if way not in network.impossible])
+def test_where_gluoncv_does(network, way, one_device, outcomes):
+    if way == "norm_layer":
+        net = network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
+    else:
+        net = network.converted()
     assert {type(layer) for layer in norm_layers(net)} == {gluon_syncbn.SyncBatchNorm}
-    train_and_compare(net, one_device, frozen=False)
-    outcomes[network.name, "convert"] = HYBRIDIZED
-
-
-@every("freeze_bn")
-def test_freeze_bn(network, one_device, outcomes):
-    net = converted(network)
-    freeze_bn(net)
-    train_and_compare(net, one_device, frozen=True)
-    for name, (value,) in one_device.step(frozen=True).running.items():
+    frozen = way == "freeze_bn"
+    if frozen:
+        freeze_bn(net)
+    train_and_compare(net, one_device, frozen)
+    for name, (value,) in one_device.step(frozen).running.items() if frozen else ():
         np.testing.assert_array_equal(value, one_device.values[name], err_msg=name)
-    outcomes[network.name, "freeze_bn"] = HYBRIDIZED
+    outcomes[network.name, way] = HYBRIDIZED
 
 
 def witness(network: Network, way: str) -> str:
@@ -124,15 +105,7 @@ class Marked(nn.BatchNorm):
     """Tells the layers that GluonCV makes of norm_layer."""
 
 
-IMPOSSIBLE = [(network, way) for network in NETWORKS for way in network.impossible]
-
-
-@pytest.mark.parametrize(
-    ("network", "way"),
-    IMPOSSIBLE,
-    ids=[f"{network.name}-{way}" for network, way in IMPOSSIBLE],
-    indirect=["network"],
-)
+@each([(network, way) for network in NETWORKS for way in network.impossible])
 def test_where_gluoncv_does_not(network, way, outcomes):
     """With its own layers as witness."""
     assert witness(network, way)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Callable
 from unittest import mock
 
+import gluon_syncbn
 import mxnet as mx
 import numpy as np
 from gluoncv.loss import YOLOV3Loss
@@ -97,6 +98,13 @@ class Network:
         net.apply(_without_dropout)
         net.cast("float64")
         return net
+
+    def converted(self) -> Any:
+        """Make the network with other norms and convert them."""
+        num_devices = {"num_devices": 1} if self.convertible is contrib.nn.SyncBatchNorm else {}
+        net = self.build(self.convertible, DEVICES, **num_devices)
+        # A network with a symbol needs the number if it is not initialized.
+        return gluon_syncbn.convert_sync_batchnorm(net, DEVICES)
 
 
 @contextlib.contextmanager
