@@ -58,10 +58,7 @@ def test_export(exported, options, capsys):
         ((NET[0], "garbage", "new"), "garbage holds no parameters of MXNet"),
         ((NET[0], "gluon.params", "new"), "may come from save_parameters instead of export"),
         ((NET[0], "other.params", "new"), "do the two files belong together?"),
-        (
-            (*NET, "net"),
-            "would be overwritten, but is an input: choose another OUT",
-        ),
+        ((*NET, "net"), "would be overwritten, but is an input: choose another OUT"),
         ((*NET, "sub/../net"), "net-symbol.json would be overwritten"),
         ((*NET, "none/new"), "new-symbol.json cannot be written: there is no folder"),
     ],

@@ -96,6 +96,8 @@ def trace(net, folder):
 def test_fold(name, tmp_path):
     make, reason = LEFT.get(name) or (FOLDED[name], None)
     symbol, args, aux, x, expected = trace(make(), tmp_path)
+    if name == "fixed gamma":  # which export writes as 1
+        args = {key: 3 * value if key.endswith("gamma") else value for key, value in args.items()}
     before = {key: value.asnumpy() for key, value in args.items()}
     folded, new_args, new_aux, report = gluon_syncbn.fold_batchnorm(symbol, args, aux)
     done, others = (report.left, report.folded) if reason else (report.folded, report.left)

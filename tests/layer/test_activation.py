@@ -13,13 +13,7 @@ from mxnet import autograd
 
 from tests.conftest import DEVICE, contexts
 from tests.support.either_mxnet import nd
-from tests.support.networks import (
-    ACTIVATIONS,
-    check_files,
-    make_images,
-    randomize,
-    two_norms,
-)
+from tests.support.networks import ACTIVATIONS, check_files, make_images, randomize, two_norms
 
 SIZE = 5  # of images
 
@@ -60,8 +54,7 @@ def test_arguments_that_exclude_each_other(arguments, message):
 def test_shortcuts_that_do_not_fit(hybridize):
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3, activation="relu")
     layer.initialize(ctx=contexts(2))
-    if hybridize:
-        layer.hybridize()
+    layer.hybridize(hybridize)
     x = nd.ones((2, 3, 4))
     for shortcut, message in (
         (nd.ones((2, 3, 1)), r"shortcut has shape \(2, 3, 1\) where \(2, 3, 4\) is expected"),

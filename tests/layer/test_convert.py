@@ -95,8 +95,7 @@ def expect(**options) -> np.ndarray:
 @pytest.mark.parametrize("initialized", [False, True])
 def test_convert_and_revert(hybridize, initialized):
     one, many = Nested(), Nested()
-    if hybridize:
-        many.hybridize()
+    many.hybridize(hybridize)
     if initialized:
         many.initialize(ctx=contexts(2))
         many(nd.ones((2, 4, 4)))  # builds graphs with the plain layers in them

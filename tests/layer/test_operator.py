@@ -18,6 +18,7 @@ from tests.support.either_mxnet import only_1
 from tests.support.oracle import batch_norm, normalize, relative_error
 from tests.support.processes import run_python
 from tests.support.step import MODES
+from tests.support.two_devices import make_layer
 
 
 def test_defaults_are_those_of_batch_norm():
@@ -307,8 +308,7 @@ def test_nodes_with_too_few_or_too_many_inputs():
 )
 @only_1  # Gluon of MXNet 2 takes no sparse arrays
 def test_sparse_arrays_are_refused(storage, sparse):
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize(ctx=contexts(1))
+    layer = make_layer(contexts(1))
     layer.hybridize(active=sparse.endswith("hybridized"))
     x = mx.nd.array(np.arange(12).reshape(4, 3), ctx=contexts(1)[0])
     x.attach_grad(stype=storage if sparse == "the gradient of data" else None)

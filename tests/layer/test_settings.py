@@ -141,8 +141,7 @@ def test_a_layer_that_changes_within_a_network(mode, norm):
     net = sequential(sequential(norm(in_channels=4)))
     gluon_syncbn.convert_sync_batchnorm(net)
     net.initialize(ctx=contexts(2))
-    if mode != "imperative":
-        net.hybridize(**MODES[mode])
+    net.hybridize(**MODES[mode])
     layer, other = net[0][0], nn.BatchNorm(in_channels=4)
     other.initialize()
     other.hybridize()

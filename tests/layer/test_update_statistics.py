@@ -17,6 +17,8 @@ from mxnet.gluon import nn
 from tests.conftest import contexts
 from tests.support.either_mxnet import HybridBlock, nd, numpy_interface, only_1
 from tests.support.networks import import_files, sequential
+from tests.support.step import MODES
+from tests.support.two_devices import make_layer
 
 
 class TwoUses(HybridBlock):
@@ -64,14 +66,13 @@ def require_statistics(layer, data: np.ndarray, rtol: float = 1e-6) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": None}, {"sync_group_size": 1}], ids=str)
-@pytest.mark.parametrize("mode", [None, {}, {"static_alloc": True}])
+@pytest.mark.parametrize("mode", MODES)
 def test_they_are_those_of_the_data_set(options, mode):
     """Batches of 4, 4 and 3 images on three devices, and one more that joins the last of them."""
     ctx, data = contexts(3), data_of(12)
     net = TwoUses(**options)
     net.initialize(ctx=ctx)
-    if mode is not None:
-        net.hybridize(**mode)
+    net.hybridize(**MODES[mode])
     before = net(nd.array(data)).asnumpy()
     net.norm.running_mean.set_data(nd.full(3, np.nan))  # whatever they were before
     batches = [nd.array(part) for part in np.split(data, [4, 8, 11])]
@@ -113,8 +114,7 @@ def test_loaders(kind):
     """Some have labels, a last batch of one image, an array for all batches, or padding."""
     ctx, data = contexts(2), data_of({"refilled": 8, "mx.nd": 9, "mx.np": 9}.get(kind, 10))
     with numpy_interface(IS_2 or kind == "mx.np"):
-        layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-        layer.initialize(ctx=ctx)
+        layer = make_layer(ctx)
         if kind == "refilled":
             batches = refilled(np.split(data, 4))
         elif kind.startswith("mx."):
@@ -173,8 +173,7 @@ def test_calls_in_inference_mode_see_the_statistics_as_they_were(kind, trains, t
 
 def test_arrays_that_are_too_small_are_joined_until_there_are_enough():
     ctx, data, sizes = contexts(2), data_of(5), []
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize(ctx=ctx)
+    layer = make_layer(ctx)
     layer.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
     gluon_syncbn.update_statistics(layer, [nd.array(image[None]) for image in data])
     assert sorted(sizes) == [1, 1, 1, 2]
@@ -249,8 +248,7 @@ def test_what_goes_wrong_changes_nothing(first, last, batches, error, message, o
 def test_progress(installed, monkeypatch, capsys):
     if installed:
         pytest.importorskip("tqdm")
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
-    layer.initialize(ctx=contexts(1))
+    layer = make_layer(contexts(1))
     if not installed:
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     gluon_syncbn.update_statistics(layer, loader(data_of(4), 2))

@@ -22,11 +22,7 @@ SLOPE = 0.25
 ACTIVATIONS: dict[str | None, tuple[dict[str, Any], Any, bool]] = {
     None: ({}, None, True),
     "relu": ({"activation": "relu"}, lambda: nn.Activation("relu"), False),
-    "leaky": (
-        {"activation": "leaky_relu", "alpha": SLOPE},
-        lambda: nn.LeakyReLU(SLOPE),
-        True,
-    ),
+    "leaky": ({"activation": "leaky_relu", "alpha": SLOPE}, lambda: nn.LeakyReLU(SLOPE), True),
     "elu": ({"activation": "elu", "alpha": 0.5}, lambda: nn.ELU(0.5), True),
 }
 STAGE = st.fixed_dictionaries(

@@ -47,12 +47,6 @@ def one_device(network):
     return OneDevice(network)
 
 
-def each(chosen: list[tuple[Network, str]]) -> Any:
-    """Parametrize with these networks and ways."""
-    ids = [f"{network.name}-{way}" for network, way in chosen]
-    return pytest.mark.parametrize(("network", "way"), chosen, ids=ids, indirect=["network"])
-
-
 def train_and_compare(net: Any, one_device: OneDevice, frozen: bool) -> None:
     one_device.step(frozen)
     load(net, contexts(DEVICES), one_device.values)
@@ -65,22 +59,6 @@ def test_unsynchronized_layers_go_elsewhere():
     network = next(network for network in NETWORKS if network.family == "FastSCNN")
     with pytest.raises(AssertionError):
         train_and_compare(network.build(nn.BatchNorm, DEVICES), OneDevice(network), False)
-
-
-@each([(network, way) for network in NETWORKS for way in WAYS if way not in network.impossible])
-def test_where_gluoncv_does(network, way, one_device, outcomes):
-    if way == "norm_layer":
-        net = network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
-    else:
-        net = network.converted()
-    assert {type(layer) for layer in norm_layers(net)} == {gluon_syncbn.SyncBatchNorm}
-    frozen = way == "freeze_bn"
-    if frozen:
-        freeze_bn(net)
-    train_and_compare(net, one_device, frozen)
-    for name, (value,) in one_device.step(frozen).running.items() if frozen else ():
-        np.testing.assert_array_equal(value, one_device.values[name], err_msg=name)
-    outcomes[network.name, way] = HYBRIDIZED
 
 
 def witness(network: Network, way: str) -> str:
@@ -105,11 +83,30 @@ class Marked(nn.BatchNorm):
     """Tells the layers that GluonCV makes of norm_layer."""
 
 
-@each([(network, way) for network in NETWORKS for way in network.impossible])
-def test_where_gluoncv_does_not(network, way, outcomes):
-    """With its own layers as witness."""
-    assert witness(network, way)
-    outcomes[network.name, way] = network.impossible[way]
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "network", NETWORKS, ids=[each.name for each in NETWORKS], indirect=True, scope="module"
+)
+def test_ways(network, way, one_device, outcomes):
+    if way in network.impossible:
+        assert witness(network, way)
+    else:
+        check_way(network, way, one_device)
+    outcomes[network.name, way] = network.impossible.get(way, HYBRIDIZED)
+
+
+def check_way(network: Network, way: str, one_device: OneDevice) -> None:
+    if way == "norm_layer":
+        net = network.build(gluon_syncbn.SyncBatchNorm, DEVICES, num_devices=DEVICES)
+    else:
+        net = network.converted()
+    assert {type(layer) for layer in norm_layers(net)} == {gluon_syncbn.SyncBatchNorm}
+    frozen = way == "freeze_bn"
+    if frozen:
+        freeze_bn(net)
+    train_and_compare(net, one_device, frozen)
+    for name, (value,) in one_device.step(frozen).running.items() if frozen else ():
+        np.testing.assert_array_equal(value, one_device.values[name], err_msg=name)
 
 
 def test_whole_faster_rcnn():
