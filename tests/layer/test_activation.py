@@ -75,6 +75,7 @@ def test_representation():
     layer = gluon_syncbn.SyncBatchNorm(activation="elu", alpha=2, prefix="bn_")
     assert (layer.activation, layer.alpha) == ("elu", 2)
     assert "activation='elu', alpha=2.0" in repr(layer)
+    assert gluon_syncbn.SyncBatchNorm(activation="elu").alpha == 1
     assert "activation" not in repr(gluon_syncbn.SyncBatchNorm())
 
 

@@ -62,7 +62,7 @@ FUSED = {
     "leaky": "leaky",
     "elu": "elu",
     "sum": "sum and relu",
-    "right": "sum and relu",
+    "right": "sum and elu",
 }
 # No norm has a negative slope, or a second sum.
 LEFT = ("tanh", "twice", "head", "own", "negative", "sums")
@@ -85,7 +85,7 @@ class Patterns(HybridBlock):
         b = self.below(self.leaky(x))
         c = F.LeakyReLU(self.elu(x), act_type="elu", slope=0.5)
         d = F.Activation(self.sum(a) + y, act_type="relu")
-        e = F.Activation(y + self.right(self.tanh(b)), act_type="relu")
+        e = F.LeakyReLU(y + self.right(self.tanh(b)), act_type="elu", slope=0.5)
         tanh = F.tanh(self.tanh(c))
         twice = self.twice(d)
         head = self.head(e)
