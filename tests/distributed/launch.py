@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WORKERS = Path(__file__).parent / "workers"
 BIN = Path(sys.executable).parent
 HOROVODRUN = Path(__file__).with_name("horovodrun.py")
+
+
 def why_not() -> str | None:
     """What keeps these tests from running on this machine."""
     try:
