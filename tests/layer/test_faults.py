@@ -270,6 +270,20 @@ def test_faults(acts, errors, then, number, options, mode, capfd):
     assert len(re.findall(pattern, capfd.readouterr().err)) == len(waited)
 
 
+def test_devices_that_fail_at_the_same_time():
+    """MXNet, which keeps all errors in a list without a lock, would crash."""
+    ctx = contexts(4)
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer.initialize(ctx=ctx)
+    for _ in range(50):
+        outs = forward(layer, *map(shard, range(4)))
+        heads = [nd.ones((2, 3, 4), ctx=c) for c in ctx[:3]]
+        autograd.backward(outs, [*heads, nd.ones((2, 3, 4), ctx=ctx[3], dtype="float64")])
+        for consequence in [gradient * 2 for gradient in layer.gamma.list_grad()]:
+            assert error_of(consequence.asnumpy)
+        gluon_syncbn.drop_step()
+
+
 def test_a_static_shape_network_called_twice_in_its_first_step():
     """MXNet makes operators for both calls then, in the order of the calls."""
     layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
