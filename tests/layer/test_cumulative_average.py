@@ -1,4 +1,4 @@
-"""momentum=None counts the batches. test_parity.py has the averages."""
+"""momentum=None counts the batches. test_parity.py has the averages, test_faults.py has faults."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd
 from mxnet.gluon import nn
 
 from tests.conftest import contexts
 from tests.support.either_mxnet import nd, only_1, reset_ctx
-from tests.support.step import MODES, Case, check_step, make_case, make_layer, train_step
+from tests.support.step import Case, check_step, make_case, make_layer, train_step
 
 CTX = contexts(2)
 LIKE_BATCH_NORM = {"gamma", "beta", "running_mean", "running_var"}
@@ -107,22 +106,6 @@ def test_momentum_must_be_a_weight_or_none():
     with pytest.raises(ValueError, match=r"momentum=1\.1 should be a number from 0 to 1, or None"):
         layer.momentum = 1.1
     assert layer.momentum == 0.9
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_step_that_fails_does_not_count(mode):
-    first, failing, last = make_cases(3)
-    layer = make_layer(first, CTX, mode)
-    check_step(layer, first, CTX)
-    gluon_syncbn.set_timeout(0.2)
-    with autograd.record():
-        out = layer(nd.array(failing.x))
-    with pytest.raises(mx.base.MXNetError, match="forward waited"):
-        out.wait_to_read()
-    gluon_syncbn.drop_step()
-    gluon_syncbn.set_timeout(60)
-    check_step(layer, last, CTX)
-    assert count(layer) == 2
 
 
 def test_wrong_counts():

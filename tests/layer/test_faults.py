@@ -366,9 +366,10 @@ def test_timeouts_that_make_no_sense(seconds):
 def test_a_program_that_goes_on_after_errors_trains_nan_or_nothing(mode, dtype):
     """MXNet forgets an error that was read, and computes with the arrays of the failed pass.
 
-    The next step repeats the last error, and restored weights train as before.
+    No running average moves, and no batch counts. The next step repeats the last error, and
+    restored weights train as before.
     """
-    layer = gluon_syncbn.SyncBatchNorm(in_channels=3)
+    layer = gluon_syncbn.SyncBatchNorm(in_channels=3, momentum=None)
     layer.initialize(ctx=contexts(2))
     layer.cast(dtype)
     layer.hybridize(**MODES[mode])
