@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh --test
 folder="$(mktemp -d)"
-trap 'rm -rf "$folder"; kill $(jobs -p) 2>/dev/null || true' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$folder" || true' EXIT
 
 tests=(
   tests/layer/test_{faults,forks,life,run,standstill}.py
@@ -22,6 +22,11 @@ all=(
   private_files few_open_files one_core busy_machine another_user folder_with_blanks_and_umlauts
 )
 
+skip() { # REASON
+  echo "surroundings: SKIPPED: $1"
+  exit
+}
+
 job_in_the_background() { # ignores SIGINT, and has no terminal
   (trap '' INT && setsid --wait "${pytest[@]}" </dev/null)
 }
@@ -33,6 +38,7 @@ no_home() { env -u HOME -u XDG_CACHE_HOME "${pytest[@]}"; }
 home_is_read_only() {
   mkdir "$folder/home"
   if ((EUID == 0)); then # whom permissions do not stop
+    unshare --mount true || skip "a container that may not mount"
     unshare --mount bash -euc 'mount -t tmpfs -o ro tmpfs "$1" && HOME="$1" exec "${@:2}"' - \
       "$folder/home" "${pytest[@]}"
   else
@@ -56,7 +62,7 @@ one_core() { taskset --cpu-list 0 "${pytest[@]}"; }
 
 busy_machine() {
   for _ in {1..20}; do
-    while :; do :; done &
+    while kill -0 $$ 2>/dev/null; do :; done &
   done
   "${pytest[@]}"
 }
@@ -64,8 +70,7 @@ busy_machine() {
 another_user() { # who may not write in the repository, and may not call sudo
   local as_nobody=(setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs)
   if ((EUID != 0)) || ! "${as_nobody[@]}" .venv/bin/python -c ''; then
-    echo "surroundings: skipped: needs root, and a Python that all users may call"
-    return
+    skip "needs root, and a Python that all users may call"
   fi
   "${as_nobody[@]}" env -i PATH=/usr/bin:/bin "${pytest[@]}"
 }
@@ -76,13 +81,17 @@ folder_with_blanks_and_umlauts() {
 }
 
 if (($# == 1)); then
+  if [[ " ${all[*]} " != *" $1 "* ]]; then
+    echo "surroundings: '$1' is none of: ${all[*]}" >&2
+    exit 2
+  fi
   printf '\nsurroundings: %s\n' "$1"
   "$1"
   exit
 fi
 if (($#)); then all=("$@"); fi
 failed=()
-for each in "${all[@]}"; do "$0" "$each" || failed+=("$each"); done
+for each in "${all[@]}"; do scripts/surroundings.sh "$each" || failed+=("$each"); done
 if ((${#failed[@]})); then
   echo "surroundings: failed: ${failed[*]}" >&2
   exit 1

@@ -19,7 +19,7 @@ ADDRESSES = {"a": "10.77.0.1", "b": "10.77.0.2"}
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 SPACES = ("--net", "--uts", "--ipc", "--mount", "--pid")
 
-# The first process of a host. What it mounts nobody else sees.
+# The first process of a host. Only the host sees what it mounts.
 BOOT = """
 set -e
 hostname "$1"

@@ -28,6 +28,7 @@ NAME = r"(?:src|tests|scripts|gluon_syncbn|cmake)/[\w./-]+"
 
 def test_links():
     """On the site, where scripts/docs.sh checks links and anchors, pages lie in other folders."""
+    assert sum(len(links(page)) for page in PAGES) > 50
     for page in PAGES:
         for link in links(page):
             assert (page.parent / link.partition("#")[0]).exists(), f"{page} links to {link}"
@@ -40,6 +41,7 @@ def test_sources():
             if file.suffix in (".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".cmake"):
                 # Comments cite sources of MXNet as mxnet/src/...
                 named[file] = re.findall(rf"(?<!mxnet/)\b{NAME}\.[a-z]+\b", file.read_text())
+    assert sum(map(len, named.values())) > 100
     for file, names in named.items():
         for name in names:
             assert (ROOT / name).exists(), f"{file} names {name}"
@@ -90,6 +92,9 @@ COMMANDS = [
     for line in text.replace("\\\n", " ").splitlines()
     if shlex.split(line, comments=True)
 ]
+
+
+assert len(COMMANDS) > 20
 
 
 @pytest.mark.parametrize("command", COMMANDS)

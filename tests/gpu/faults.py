@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mxnet as mx
-
 from tests.gpu.steps import SHAPE, arrays, errors, new_layer, outputs, require_right
 
 from . import fake
@@ -35,6 +33,6 @@ def count_wrong(cases: int) -> int:
         xs = arrays([0, 1, 2, 3], seed=seed)
         try:
             require_right(xs, outputs(new_layer(xs), xs))
-        except (AssertionError, mx.base.MXNetError):
+        except AssertionError:
             wrong += 1
     return wrong

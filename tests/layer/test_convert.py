@@ -202,7 +202,7 @@ def test_subclasses_that_compute_batchnorm(kind):
     net.register_forward_hook(lambda *_: calls.append(1))
     options = dict(net._kwargs)
     gluon_syncbn.convert_sync_batchnorm(net)
-    assert not calls, "nobody has called the layer"
+    assert not calls, "no call of the layer is known"
     assert type(net) is gluon_syncbn.SyncBatchNorm
     net.initialize(ctx=contexts(2))
     expected = expect(epsilon=options["eps"], momentum=options["momentum"])

@@ -64,7 +64,6 @@ class Net(HybridBlock):
 
 # What the uses of each norm see in a pass, in the order of the calls.
 SHARED = (lambda x: x * 2, lambda x: x * 3 + 1, lambda x: x - 2)
-OTHER = (lambda x: x,)
 
 
 @dataclass

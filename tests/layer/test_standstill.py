@@ -9,6 +9,7 @@ import asyncio
 import multiprocessing
 import multiprocessing.pool
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -147,16 +148,15 @@ def test_programs_that_are_slow(how, network, capfd):
         last = network.call(1)
         network.call(0).asnumpy()
         last.asnumpy()
-    assert "has waited 2." in capfd.readouterr().err
+    assert re.search(r"has waited [\d.]+ s", capfd.readouterr().err)
 
 
-@pytest.mark.own_process(GLUON_SYNCBN_TIMEOUT="3")
+@pytest.mark.own_process(GLUON_SYNCBN_TIMEOUT="10")
 def test_a_program_that_was_suspended(network):
     """It could make no call in this time, so the time does not count."""
     first = network.call(0)
-    stop = f"kill -STOP {os.getpid()}; sleep 5; kill -CONT {os.getpid()}"
-    subprocess.Popen(stop, shell=True)
-    time.sleep(2)
+    stop = f"kill -STOP {os.getpid()}; sleep 12; kill -CONT {os.getpid()}"
+    subprocess.run(stop, shell=True, check=True)
     network.call(1).asnumpy()
     first.asnumpy()
 
@@ -192,7 +192,12 @@ def test_the_warning_says_what_the_program_does(what, network, capfd):
 @own_process
 def test_an_interrupt_ends_the_wait(network):
     """A thread may still call, also one that computes."""
-    in_thread(lambda: [None for _ in iter(int, 1)])
+
+    def compute() -> None:
+        for _ in iter(int, 1):
+            pass
+
+    in_thread(compute)
     interrupt_after_a_pause()
     with pytest.raises(KeyboardInterrupt):
         read_inside_the_loop(network)

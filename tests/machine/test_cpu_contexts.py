@@ -50,7 +50,7 @@ def test_naive_engine():
     assert call().shape == (2, 3)
     assert cpu_contexts.find_problem(several=False) is None
     assert "NaiveEngine" in cpu_contexts.find_problem(several=True)
-    # It forgets errors of asynchronous operations, and would go on with arrays nobody wrote.
+    # It forgets errors of asynchronous operations, and would go on with unwritten arrays.
     layer = make_layer(contexts[:1])
 
     def step(dtype: str) -> None:

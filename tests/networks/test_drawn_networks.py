@@ -1,4 +1,4 @@
-"""Networks that nobody thought of train on any number of devices as plain ones do on one."""
+"""Drawn networks train on any number of devices as plain ones do on one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.step import MODES, compare, train_step
 
 SIZE = 5  # of images
 SLOPE = 0.25
-# In the layer, behind it, and whether the layer can work in place with it.
+# In the layer, after it, and whether the layer can work in place with it.
 ACTIVATIONS: dict[str | None, tuple[dict[str, Any], Any, bool]] = {
     None: ({}, None, True),
     "relu": ({"activation": "relu"}, lambda: nn.Activation("relu"), False),
@@ -31,7 +31,7 @@ STAGE = st.fixed_dictionaries(
         "groups": st.sampled_from([1, 2]),
         "activation": st.sampled_from(sorted(ACTIVATIONS, key=str)),
         "shortcut": st.booleans(),
-        "inside": st.booleans(),  # activation and shortcut in our layer, not behind it
+        "inside": st.booleans(),  # activation and shortcut in our layer, not after it
         "inplace": st.booleans(),
         "norm": st.fixed_dictionaries(
             {

@@ -32,7 +32,7 @@ def two_steps() -> None:
 
 
 def sums_that_are_under_way() -> None:
-    """The sums wait in a queue of MXNet, behind which the layer's own stream does not come."""
+    """The sums wait in a queue of MXNet, for which the layer's own stream does not wait."""
     xs = arrays([0, 1])
     layer = new_layer(xs)
     errors(outputs(layer, xs))  # loads the kernels, which waits for the device

@@ -112,8 +112,10 @@ def numpy_interface(active: bool = True) -> Iterator[None]:
     """``npx.set_np()``, which MXNet 2 has for good."""
     before = mx.util.is_np_shape(), mx.util.is_np_array()
     mx.npx.set_np(active, active)
-    yield
-    mx.npx.set_np(*before)
+    try:
+        yield
+    finally:
+        mx.npx.set_np(*before)
 
 
 def reset_ctx(net: gluon.Block, contexts: list) -> None:

@@ -74,7 +74,7 @@ class Shared(HybridBlock):
 
 
 class Residual(HybridBlock):
-    """Layers, and a shortcut around them to a norm, or to the `act` behind the norm."""
+    """Layers, and a shortcut around them to a norm, or to the `act` after the norm."""
 
     def __init__(self, *layers: Any, norm: Any, act: Any = None) -> None:
         super().__init__()

@@ -44,7 +44,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if environment is None:
         return None
     own = {_VARIABLE: "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": None}
-    options = ("-qs", "-rs", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning")
+    options = ("-qs", "-rs", "--color=no", "-p", "no:cacheprovider")
+    options += ("-W", "ignore::pytest.PytestConfigWarning")
     command = ("-u", "-m", "pytest", *options, pyfuncitem.nodeid)
     end = run_interpreter(*command, status=None, **{**own, **environment})
     skipped = re.search(r"^SKIPPED \[1\] \S+: (.*)$", end.stdout, re.MULTILINE)

@@ -44,8 +44,8 @@ def run_interpreter(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        said = (error.stdout or b"") + (error.stderr or b"")
-        raise AssertionError(f"{error}\n{said.decode()}") from None
+        said = ((error.stdout or b"") + (error.stderr or b"")).decode(errors="replace")
+        raise AssertionError(f"{error}\n{said}") from None
     assert status in (None, result.returncode), result.stdout + result.stderr
     return result
 

@@ -124,7 +124,7 @@ def survives(rank: int, folder: Path) -> dict[str, str]:
         while not seen.exists():
             time.sleep(0.01)
         os.kill(int(stopped.read_text()), signal.SIGCONT)
-    begin_together()  # nobody ends before the others are done
+    begin_together()  # no process ends before the others are done
     return told
 
 

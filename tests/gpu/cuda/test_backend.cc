@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <future>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>

@@ -26,7 +26,7 @@ int& chosen_device();
 /// so far.
 bool is_forked();
 
-/// The device of a stream. The default stream, which nobody here uses, is not imitated.
+/// The device of a stream. The default stream, which has no user here, is not imitated.
 Device* device_of(cudaStream_t stream);
 
 /// Waits for all work of the devices, or of `device` alone, as some calls of CUDA do while they

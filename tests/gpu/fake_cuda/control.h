@@ -17,7 +17,7 @@ using Setting = std::atomic<long>;
 
 struct Settings {
   Setting devices{8};
-  Setting version{11020};  ///< of driver and runtime, as cudaDriverGetVersion tells it
+  Setting version{11020};  ///< of driver and runtime, as cudaDriverGetVersion returns it
   Setting memory{4096};    ///< MiB of each device
   Setting delay{
       100};  ///< each operation of a stream waits up to so many microseconds before it runs

@@ -1,6 +1,5 @@
 #include "memory.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -33,7 +32,7 @@ Books& books() {
 }  // namespace
 
 Allocation allocate(std::size_t bytes, int ordinal) {
-  // As aligned as CUDA's, and no more: what lies behind belongs to nobody.
+  // As aligned as CUDA's, and no more: the bytes after it belong to no array.
   auto* begin = static_cast<char*>(::operator new(bytes + kGuard, std::align_val_t(kAlignment)));
   std::memset(begin, kFresh, bytes);
   std::memset(begin + bytes, kGuardByte, kGuard);
@@ -55,7 +54,7 @@ std::optional<Allocation> forget(const void* begin) {
 void release(const Allocation& allocation) {
   for (std::size_t i = 0; i < kGuard; ++i) {
     if (static_cast<unsigned char>(allocation.begin[allocation.bytes + i]) == kGuardByte) continue;
-    die("something was written " + std::to_string(i) + " bytes behind an array of " +
+    die("something was written " + std::to_string(i) + " bytes after an array of " +
         std::to_string(allocation.bytes) + " bytes");
   }
   std::memset(allocation.begin, kFresh, allocation.bytes);

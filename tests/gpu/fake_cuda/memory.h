@@ -18,7 +18,7 @@ constexpr int kFresh = 0xff;
 Allocation allocate(std::size_t bytes, int ordinal);
 /// Takes an allocation out of the books, by its beginning; nothing where there is none.
 std::optional<Allocation> forget(const void* begin);
-/// Ends the process where something was written behind the end.
+/// Ends the process where something was written after the end.
 void release(const Allocation& allocation);
 
 /// The allocation that an address lies in.

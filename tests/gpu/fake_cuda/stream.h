@@ -41,7 +41,7 @@ struct Work {
   long turn = 0;          ///< there
 };
 
-/// A hardware queue begins operations in the order of the calls. Until one has begun, none behind
+/// A hardware queue begins operations in the order of the calls. Until one has begun, none after
 /// it begins, whatever its stream: kernels of several streams run beside each other, but an
 /// operation that waits for an earlier one of its stream, or for an event, keeps all others
 /// waiting. The atomics order no memory, so that the thread sanitizer still sees races.
@@ -66,7 +66,7 @@ struct CUstream_st {
   fake_cuda::Device* device() const { return device_; }
 
   void put(fake_cuda::Work work);
-  /// A point behind all work so far.
+  /// A point after all work so far.
   fake_cuda::PointPtr point();
 
  private:

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "common/half.h"
@@ -124,7 +123,7 @@ TEST_CASE("passes: contexts of all processes compute what one does on the whole 
                                 {{ActType::kElu, 1}},
                                 {{ActType::kElu, 1}, true}};
   const std::vector<std::vector<Contexts>> spreads{
-      {{kType, 2}},
+      {{kType, 8}},
       {{kType, 1}, {kType, 1}},
       {{kType, 1}, {kType, 2}, {kType, 3}},
       {{kType, 2}, {"cpu", 1}, {"cpu", 2}},

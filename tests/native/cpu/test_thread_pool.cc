@@ -146,7 +146,7 @@ TEST_CASE("parallel: without threads the caller computes alone") {
   CHECK(does_each_once(1000));
 }
 
-TEST_CASE("parallel: what a part throws reaches the caller, whoever ran it") {
+TEST_CASE("parallel: what a part throws reaches the caller, on whichever thread it ran") {
   for (int repeat = 0; repeat < 50; ++repeat) {
     for (const std::int64_t bad : {0, 50, 99}) {
       const auto run = [bad] {

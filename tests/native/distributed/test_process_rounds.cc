@@ -1,9 +1,7 @@
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -406,7 +404,7 @@ TEST_CASE("a process that does not come is reported after the timeout, and so ar
                    "s for the other processes.\nAll devices of this process came; it is process 0. "
                    "Missing: who has no layer.forward.\nUsual causes: "));
   }
-  CHECK(wire->names().size() == 1);  // the second message waits in line behind the first
+  CHECK(wire->names().size() == 1);  // the second message waits for the first
   wire->put(1, "layer.forward", {}, [](const ProcessGroup::Gathered&) {});  // too late
   CHECK(wire->names().size() == 3);
   // The arrays of the second round are gone, so its message is the error.

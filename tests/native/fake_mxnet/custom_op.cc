@@ -108,7 +108,7 @@ void Node::infer(const std::vector<NDArray>& inputs) const {
   if (arguments + count(property_at::kListAuxiliaryStates) != inputs.size()) {
     throw Error("Operator Custom expects another number of inputs");
   }
-  // Auxiliary states come behind the arguments on entry, and behind the output on return.
+  // Auxiliary states come after the arguments on entry, and after the output on return.
   std::vector<Shape> shapes;
   std::vector<int*> dims(total, nullptr);
   std::vector<int> ndims(total, -1);

@@ -51,8 +51,8 @@ class Workers {
   bool stop_ = false;
 };
 
-/// What an operation left to whoever reads what it wrote. All that got it from one operation share
-/// it, so that whoever takes it takes it from all.
+/// The error of an operation, for the readers of its outputs. All outputs of one operation share
+/// it, so the reader that takes it takes it from all.
 class Failure {
  public:
   explicit Failure(std::string message) : message_(std::move(message)) {}

@@ -3,12 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <thread>
 
 #include "cuda/runtime.h"
 #include "support/values.h"
+#include "support/wait_until.h"
 #include "sync/barrier.h"
 #include "sync/failed_steps.h"
 
@@ -56,9 +55,7 @@ Library::~Library() {
   const auto is_left = [this] {
     return fake_mxnet::handles_given_out() > handles_before_ || !Barrier::all_named().empty();
   };
-  for (int i = 0; i < 5000 && is_left(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  wait_until([&] { return !is_left(); });
   CHECK(fake_mxnet::handles_given_out() == handles_before_);
   CHECK(Barrier::all_named().empty());
 }
@@ -120,26 +117,27 @@ std::vector<NDArray> Layer::inputs(int index, const NDArray& data) const {
   return all;
 }
 
-Call Layer::call(int index, const NDArray& data) const {
+Call Layer::call(int index, const NDArray& data, bool is_train) const {
   const auto all = inputs(index, data);
   Call call{fake_mxnet::Node(attributes).create_operator(device(index), all), all,
             NDArray(data.shape(), data.dtype(), data.context())};
-  call.op->forward(all, call.out, true, false);
+  call.op->forward(all, call.out, is_train, false);
   return call;
 }
 
-std::vector<Call> Layer::call(const std::vector<NDArray>& data, std::vector<int> order) const {
+std::vector<Call> Layer::call(const std::vector<NDArray>& data, std::vector<int> order,
+                              bool is_train) const {
   for (std::size_t d = 0; order.size() < data.size(); ++d) order.push_back(static_cast<int>(d));
   std::vector<Call> calls(data.size());
   for (const int d : order) {
     const auto at = static_cast<std::size_t>(d);
-    calls[at] = call(d, data[at]);
+    calls[at] = call(d, data[at], is_train);
   }
   return calls;
 }
 
-Normalized Layer::check_outputs(const Tensor& x, const std::vector<Call>& calls) {
-  auto forward = normalize(x, options, true, &expected);
+Normalized Layer::check_outputs(const Tensor& x, const std::vector<Call>& calls, bool is_train) {
+  auto forward = normalize(x, options, is_train, &expected);
   for (std::size_t d = 0; d < calls.size(); ++d) {
     check_array("output", calls[d].out, forward.out.shards[d]);
   }
@@ -149,10 +147,18 @@ Normalized Layer::check_outputs(const Tensor& x, const std::vector<Call>& calls)
 void Layer::check_gradients(const Normalized& forward, const Tensor& dy,
                             const std::vector<Call>& calls) const {
   const auto gradients = differentiate(forward, dy, options);
+  const auto check = [](const std::string& what, const NDArray& actual, mxnet::OpReq request,
+                        Values values) {
+    for (long double& value : values) {
+      value = (request == mxnet::kNull ? 0 : value) + (request == mxnet::kWrite ? 0 : kBefore);
+    }
+    check_array("gradient of " + what, actual, values);
+  };
   for (std::size_t d = 0; d < calls.size(); ++d) {
-    check_array("gradient of the data", calls[d].gradients[0], gradients.x.shards[d]);
-    check_array("gradient of gamma", calls[d].gradients[1], gradients.gamma[d]);
-    check_array("gradient of beta", calls[d].gradients[2], gradients.beta[d]);
+    const Call& call = calls[d];
+    check("the data", call.gradients[0], call.requests.data, gradients.x.shards[d]);
+    check("gamma", call.gradients[1], call.requests.gamma, gradients.gamma[d]);
+    check("beta", call.gradients[2], call.requests.beta, gradients.beta[d]);
   }
 }
 
@@ -188,12 +194,12 @@ void Layer::expect_running_as_they_are() {
 }
 
 void run_step(Layer* layer, const std::vector<Shape>& shapes, std::uint32_t seed,
-              const std::vector<int>& order) {
+              const Step& step) {
   const Batch x(shapes, seed);
   const Batch dy(shapes, seed + 1);
-  auto calls = layer->call(x.arrays, order);
-  for (std::size_t d = 0; d < calls.size(); ++d) calls[d].backward(dy.arrays[d]);
-  const auto forward = layer->check_outputs(x.values, calls);
+  auto calls = layer->call(x.arrays, step.order, step.is_train);
+  for (std::size_t d = 0; d < calls.size(); ++d) calls[d].backward(dy.arrays[d], step.requests);
+  const auto forward = layer->check_outputs(x.values, calls, step.is_train);
   layer->check_gradients(forward, dy.values, calls);
   layer->check_running();
 }

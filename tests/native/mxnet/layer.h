@@ -33,7 +33,7 @@ class Library {
 /// Shapes of the data of two devices.
 inline const std::vector<Shape> kTwo{{2, 3, 4}, {1, 3, 4}};
 
-/// In every gradient before backward.
+/// In every output and gradient that no operation has written.
 constexpr long double kBefore = 0.5;
 
 mxnet::Context device(int index);
@@ -71,12 +71,13 @@ class Layer {
 
   std::vector<NDArray> inputs(int index, const NDArray& data) const;
   /// As an imperative call does: with a property and an operator that nothing else keeps.
-  Call call(int index, const NDArray& data) const;
+  Call call(int index, const NDArray& data, bool is_train = true) const;
   /// On all devices, in the order given, or in theirs.
-  std::vector<Call> call(const std::vector<NDArray>& data, std::vector<int> order = {}) const;
+  std::vector<Call> call(const std::vector<NDArray>& data, std::vector<int> order = {},
+                         bool is_train = true) const;
 
   /// Checks the outputs, and expects the running statistics to have moved.
-  Normalized check_outputs(const Tensor& x, const std::vector<Call>& calls);
+  Normalized check_outputs(const Tensor& x, const std::vector<Call>& calls, bool is_train = true);
   void check_gradients(const Normalized& forward, const Tensor& dy,
                        const std::vector<Call>& calls) const;
   /// That they are those expected, and the same bits on all devices.
@@ -92,9 +93,16 @@ class Layer {
   std::vector<std::vector<NDArray>> parameters;  ///< by device: gamma, beta, auxiliary states
 };
 
-/// Forward and backward on all devices, in the order given, or in theirs, with all checks.
+/// How one step is made.
+struct Step {
+  std::vector<int> order;  ///< of the devices
+  bool is_train = true;
+  Requests requests{};
+};
+
+/// Forward and backward on all devices, with all checks.
 void run_step(Layer* layer, const std::vector<Shape>& shapes, std::uint32_t seed,
-              const std::vector<int>& order = {});
+              const Step& step = {});
 
 /// That reading throws a message with all of these parts.
 void check_error(const NDArray& array, const std::vector<std::string>& parts);

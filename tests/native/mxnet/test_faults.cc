@@ -249,7 +249,7 @@ TEST_CASE_FIXTURE(Library, "faults: a GPU that takes no NaN still gives the erro
 }
 #endif
 
-TEST_CASE_FIXTURE(Library, "faults: an input that is late holds nobody up for good") {
+TEST_CASE_FIXTURE(Library, "faults: an input that is late keeps no device waiting for good") {
   Layer layer("bn", 3, 2);
   const Batch x(kTwo, 1);
   std::optional<Busy> late(x.arrays[1]);

@@ -2,16 +2,15 @@
 
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <future>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "mxnet/layer.h"
+#include "support/wait_until.h"
 
 namespace gluon_syncbn::tests {
 namespace {
@@ -128,11 +127,7 @@ TEST_CASE_FIXTURE(Library, "networks: on GPUs, passes do without the workers of 
   // A pass has arrays until it is done, and the first cannot be before the second has come.
   const long handles_before = fake_mxnet::handles_given_out();
   const auto wait_for = [&](bool arrays) {
-    for (int i = 0; i < 10000; ++i) {
-      if ((fake_mxnet::handles_given_out() > handles_before) == arrays) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
+    return wait_until([&] { return (fake_mxnet::handles_given_out() > handles_before) == arrays; });
   };
   std::vector<Call> calls{layer.call(0, x.arrays[0])};
   CHECK(wait_for(true));

@@ -112,7 +112,7 @@ class Processes : public Library {
     layer.expect_running_as_they_are();
     std::uint32_t seed = 0;
     for (const auto& order : {std::vector<int>{0, 1}, {1, 0}, {0, 1}}) {
-      run_step(&layer, kTwo, seed += 10, order);
+      run_step(&layer, kTwo, seed += 10, {order});
     }
   }
 

@@ -39,7 +39,7 @@ TEST_CASE("invertible: half of the digits of an output are those of the input") 
   }
 }
 
-TEST_CASE("invertible: what is not finite is nobody's fault here") {
+TEST_CASE("invertible: numbers that are not finite are no error here") {
   const Invertible invertible = Invertible::of(DType::kFloat32, {});
   const double infinity = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();

@@ -15,14 +15,13 @@
 namespace gluon_syncbn::tests {
 namespace {
 
-using op::Attributes;
 using op::Scope;
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 /// The message of what `pairs` is refused with; "" where it is accepted.
 std::string error_of(const Pairs& pairs) {
   try {
-    Attributes::parse(pairs);
+    op::Attributes::parse(pairs);
     return "";
   } catch (const Error& error) {
     return error.what();
@@ -30,7 +29,7 @@ std::string error_of(const Pairs& pairs) {
 }
 
 /// What backward reads, in words.
-std::string reads_of(const Attributes& attributes) {
+std::string reads_of(const op::Attributes& attributes) {
   const auto reads = gluon_syncbn::reads_of(attributes.dz_from());
   std::string words;
   for (const auto& [read, word] : {std::pair{reads.data, "data"}, std::pair{reads.beta, "beta"},
@@ -40,7 +39,7 @@ std::string reads_of(const Attributes& attributes) {
   return words;
 }
 
-/// Attributes as nobody should write them, drawn from the seed alone.
+/// Attributes of no sense, drawn from the seed alone.
 class Garbage {
  public:
   explicit Garbage(std::uint32_t seed) : generator_(seed) {}
@@ -117,7 +116,7 @@ TEST_CASE("attributes: garbage is refused with a short message, or means what it
     CAPTURE(seed);
     const Pairs pairs = Garbage(seed).pairs();
     try {
-      const Attributes attributes = Attributes::parse(pairs);
+      const op::Attributes attributes = op::Attributes::parse(pairs);
       ++accepted;
       REQUIRE(attributes.eps >= 0);
       REQUIRE((!attributes.momentum || (*attributes.momentum >= 0 && *attributes.momentum <= 1)));
@@ -193,7 +192,7 @@ TEST_CASE("attributes: what came and what was expected is named") {
 TEST_CASE("attributes: messages name a Gluon layer without the token of its key") {
   const std::string token = "0123456789abcdef0123456789abcdef";
   const auto name = [](const std::string& key) {
-    return Attributes::parse({{"key", key}}).layer();
+    return op::Attributes::parse({{"key", key}}).layer();
   };
   CHECK(name("net_batchnorm0_" + token) == "SyncBatchNorm 'net_batchnorm0'");
   CHECK(name("net_batchnorm0_" + token + "@2,3") == "SyncBatchNorm 'net_batchnorm0'");
@@ -204,37 +203,38 @@ TEST_CASE("attributes: messages name a Gluon layer without the token of its key"
 }
 
 TEST_CASE("attributes: momentum is a number, or None for the average over all batches") {
-  CHECK(Attributes::parse({}).momentum == 0.9);
-  CHECK(Attributes::parse({{"momentum", "0"}}).momentum == 0.0);
-  CHECK(!Attributes::parse({{"momentum", "None"}}).momentum);
+  CHECK(op::Attributes::parse({}).momentum == 0.9);
+  CHECK(op::Attributes::parse({{"momentum", "0"}}).momentum == 0.0);
+  CHECK(!op::Attributes::parse({{"momentum", "None"}}).momentum);
 }
 
 TEST_CASE("attributes: an activation and a shortcut") {
-  const auto plain = Attributes::parse({});
+  const auto plain = op::Attributes::parse({});
   CHECK(plain.activation.type == ActType::kNone);
   CHECK_FALSE(plain.shortcut);
   CHECK(reads_of(plain) == "data");
-  const auto relu = Attributes::parse({{"slope", "0.5"}, {"act_type", "relu"}});
+  const auto relu = op::Attributes::parse({{"slope", "0.5"}, {"act_type", "relu"}});
   CHECK(relu.activation.type == ActType::kRelu);
   CHECK(relu.activation.slope == 0);
   CHECK(reads_of(relu) == "data beta");
-  const auto leaky = Attributes::parse({{"act_type", "leaky"}, {"shortcut", "True"}});
+  const auto leaky = op::Attributes::parse({{"act_type", "leaky"}, {"shortcut", "True"}});
   CHECK(leaky.activation.type == ActType::kLeaky);
   CHECK(leaky.activation.slope == 0.25);
   CHECK(reads_of(leaky) == "data output");
-  const auto elu = Attributes::parse({{"act_type", "elu"}, {"slope", "1"}});
+  const auto elu = op::Attributes::parse({{"act_type", "elu"}, {"slope", "1"}});
   CHECK(elu.activation.type == ActType::kElu);
   CHECK(elu.activation.slope == 1);
-  CHECK(reads_of(Attributes::parse({{"act_type", "None"}, {"shortcut", "1"}})) == "data");
-  CHECK(reads_of(Attributes::parse({{"inplace", "True"}})) == "beta output");
-  CHECK(reads_of(Attributes::parse({{"inplace", "True"}, {"act_type", "elu"}})) == "beta output");
+  CHECK(reads_of(op::Attributes::parse({{"act_type", "None"}, {"shortcut", "1"}})) == "data");
+  CHECK(reads_of(op::Attributes::parse({{"inplace", "True"}})) == "beta output");
+  CHECK(reads_of(op::Attributes::parse({{"inplace", "True"}, {"act_type", "elu"}})) ==
+        "beta output");
 }
 
 TEST_CASE("attributes: groups are cut from the devices in their order") {
-  const auto groups = Attributes::parse({{"key", "bn"},
-                                         {"num_devices", "6"},
-                                         {"sync_group_size", "2"},
-                                         {"device_ids", "(4, 9, 0, 1, 8, 3)"}});
+  const auto groups = op::Attributes::parse({{"key", "bn"},
+                                             {"num_devices", "6"},
+                                             {"sync_group_size", "2"},
+                                             {"device_ids", "(4, 9, 0, 1, 8, 3)"}});
   const std::pair<int, std::size_t> expected[] = {{4, 0}, {9, 0}, {0, 1}, {1, 1}, {8, 2}, {3, 2}};
   for (const auto& [id, number] : expected) {
     CAPTURE(id);
@@ -246,10 +246,10 @@ TEST_CASE("attributes: groups are cut from the devices in their order") {
   CHECK_FALSE(groups.group_of(2));
 
   const auto counted =
-      Attributes::parse({{"key", "bn"}, {"num_devices", "4"}, {"sync_group_size", "4"}});
+      op::Attributes::parse({{"key", "bn"}, {"num_devices", "4"}, {"sync_group_size", "4"}});
   CHECK(counted.group_of(3)->device_ids == std::vector<int>{0, 1, 2, 3});
   CHECK_FALSE(counted.group_of(4));
-  CHECK(Attributes::parse({{"sync_group_size", "None"}}).group_size() == 1);
+  CHECK(op::Attributes::parse({{"sync_group_size", "None"}}).group_size() == 1);
 }
 
 TEST_CASE("attributes: groups that do not come out even are refused") {
@@ -266,8 +266,8 @@ TEST_CASE("attributes: groups that do not come out even are refused") {
 }
 
 TEST_CASE("attributes: what a later version has written is refused before what it may mean") {
-  const std::string now = std::to_string(Attributes::kVersion);
-  const std::string later = std::to_string(Attributes::kVersion + 1);
+  const std::string now = std::to_string(op::Attributes::kVersion);
+  const std::string later = std::to_string(op::Attributes::kVersion + 1);
   CHECK(error_of({{"version", now}}).empty());
   CHECK(error_of({{"epsilon", "1"}, {"version", later}, {"key", "bn"}}) ==
         "SyncBatchNorm 'bn': attribute version=" + later +
@@ -280,14 +280,14 @@ TEST_CASE("attributes: what a later version has written is refused before what i
 
 TEST_CASE("attributes: hidden ones, of which the operator reads two") {
   for (const char* value : {"True", "1", "true"}) {
-    CHECK(Attributes::parse({{"__force_mirroring__", value}}).is_mirrored);
+    CHECK(op::Attributes::parse({{"__force_mirroring__", value}}).is_mirrored);
   }
   for (const char* value : {"False", "0", "false"}) {
-    CHECK(!Attributes::parse({{"__force_mirroring__", value}}).is_mirrored);
+    CHECK(!op::Attributes::parse({{"__force_mirroring__", value}}).is_mirrored);
   }
   CHECK(error_of({{"key", "bn"}, {"__force_mirroring__", "what"}}) ==
         "SyncBatchNorm 'bn': attribute __force_mirroring__='what' should be True or False");
-  CHECK(Attributes::parse({{"__subgraph_name__", "foreach0"}}).is_in_body);
+  CHECK(op::Attributes::parse({{"__subgraph_name__", "foreach0"}}).is_in_body);
   CHECK(error_of({{"key", "bn"}, {"__lr_mult__", "2"}}).empty());
 }
 

@@ -279,6 +279,12 @@ void check_special(Kernels* kernels, const std::vector<Given>& all) {
     const auto rows = special_rows(given, 2 * std::int64_t{Kernels::kMostElements});
     check_outputs(kernels, rows);
     check_gradients(kernels, rows);
+    for (const Row& row : rows) {
+      CAPTURE(row.text());
+      const LayerCase<typename Kernels::Element> layer(row);
+      const long double unit = Kernels::kUnitOfMoments;
+      check_moments(layer.x, kernels->moments(layer.x, row.number), {unit, unit});
+    }
   }
 }
 

@@ -67,6 +67,7 @@ class Play {
   };
 
   void run(char who, const std::string& act) {
+    REQUIRE(all_.find(who) != std::string::npos);
     const Device device{"cpu", who - 'a'};
     Visits& own = visits_[who];
     try {
@@ -85,6 +86,7 @@ class Play {
         join(device, act == "overtakes", &own);
         if (act == "joins") return;
         if (act == "fails") return own.rounds.back().fail(device, "no memory");
+        REQUIRE((act == "comes" || act == "overtakes" || act == "differs"));
         own.rounds.back().agree(device, {act == "differs" ? 9 : 8, "float32", 1e-5, 0.9});
         come(own.rounds.back(), who);
       }

@@ -1,10 +1,8 @@
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/device.h"
@@ -12,6 +10,7 @@
 #include "support/inbox.h"
 #include "support/ranks.h"
 #include "support/values.h"
+#include "support/wait_until.h"
 #include "sync/barrier.h"
 #include "sync/wait_messages.h"
 
@@ -44,6 +43,16 @@ TEST_CASE("barrier: rounds and backward passes go that all devices have joined")
   CHECK(round_left.expired());
 }
 
+TEST_CASE("barrier: an error without words is an error") {
+  const LonePlace meeting("layer", 2, 0);
+  const Inbox inbox;
+  arrive(meeting, device_of(0), some_moments(0), inbox.then());
+  meeting.fail("");
+  const Outcome outcome = inbox.wait().outcome;
+  CHECK_FALSE(static_cast<bool>(outcome));
+  CHECK(outcome.error == "layer round 0 forward: ");
+}
+
 TEST_CASE("barrier: what completes a pass may own the barrier and call fail") {
   auto meeting = std::make_shared<At>(LonePlace("layer", 2, 0));
   const std::weak_ptr<Barrier> observer = meeting->barrier;
@@ -57,10 +66,7 @@ TEST_CASE("barrier: what completes a pass may own the barrier and call fail") {
   }
   meeting.reset();
   // The watchdog owns a barrier while it looks at it.
-  for (int i = 0; i < 60000 && !observer.expired(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  CHECK(observer.expired());
+  CHECK(wait_until([&] { return observer.expired(); }));
   for (const auto& inbox : inboxes) {
     REQUIRE(inbox.calls().size() == 1);
     CHECK(inbox.calls()[0].outcome);

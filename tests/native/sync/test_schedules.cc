@@ -245,7 +245,7 @@ class Run {
       const auto channels = static_cast<std::int64_t>(disagrees ? 10 + rank : 2);
       kept.round.agree(device, {channels, "float32", 1e-5, 0.9});
     } catch (const Error&) {
-      // Whoever arrives all the same gets the error once more.
+      // A rank that arrives all the same gets the error once more.
     }
     act_at(
         kept.round, visit.forward, device, moments_of(rank, visit.group, visit.round),
@@ -399,7 +399,7 @@ class Loop {
 
 }  // namespace
 
-// Sanitizers are slow, and tell of a race in every schedule that has it.
+// Sanitizers are slow, and find a race in every schedule that has it.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr std::uint32_t kShare = 3;
 #else
