@@ -6,6 +6,7 @@ Python itself is the oracle of everything but the layer: the same program runs b
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -107,7 +108,7 @@ def test_a_program_has_the_package_of_the_command(tmp_path):
 
 def test_nothing_is_said_without_stderr(tmp_path):
     (tmp_path / "program.py").write_text("print(1)\n")
-    command = f"exec {sys.executable} -W ignore -m gluon_syncbn run program.py 2>&-"
+    command = f"exec {shlex.quote(sys.executable)} -W ignore -m gluon_syncbn run program.py 2>&-"
     environment = {**clean_environment(), "PYTHONPATH": str(ROOT)}
     assert subprocess.check_output(command, shell=True, env=environment, cwd=tmp_path) == b"1\n"
 
