@@ -19,7 +19,9 @@ def test_variables_of_users_are_those_of_the_page():
 def test_every_variable_that_a_source_reads_is_known():
     reads = re.compile(r'(?:getenv|environ|get|switch)[(\[]"(GLUON_SYNCBN_\w+)"')
     folders = [ROOT / name for name in ("gluon_syncbn", "src", "tests")]
-    files = [file for folder in folders for file in folder.rglob("*.[cph]*") if file.is_file()]
+    files = [
+        file for folder in folders for end in ("cc", "h", "py") for file in folder.rglob(f"*.{end}")
+    ]
     found = {name for file in files for name in reads.findall(file.read_text(errors="replace"))}
     assert {"GLUON_SYNCBN_ISA", "GLUON_SYNCBN_OPENBLAS", "GLUON_SYNCBN_TIMEOUT"} < found
     assert found <= {*environment.OF_USERS, *environment.OF_OTHERS}
