@@ -31,7 +31,7 @@ build build/native-thread native_tests "${options[@]}" -DGLUON_SYNCBN_SANITIZE=t
 build build/native-address mxnet_tests "${options[@]}" -DGLUON_SYNCBN_SANITIZE=address
 drawn="TEST_SEED=$seed TEST_CASES=33334 $(fixed_addresses) build/native-thread/native_tests"
 pytest="pytest -q ${in_processes[*]}"
-for kind in every the\ same whatever; do
+for kind in every "the same" whatever; do
   part "schedules-${kind##* }" "$drawn '--test-case=schedules: $kind*'" &  # in parallel, because they mostly sleep
 done
 part attributes "TEST_SEED=$seed TEST_CASES=1000000 build/native-address/mxnet_tests \

@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh --test
 folder="$(mktemp -d)"
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$folder" || true' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
 
 tests=(
   tests/layer/test_{faults,forks,life,run,standstill}.py
@@ -96,4 +96,4 @@ if ((${#failed[@]})); then
   echo "surroundings: failed: ${failed[*]}" >&2
   exit 1
 fi
-echo "surroundings: all passed"
+echo "surroundings: none failed"

@@ -8,7 +8,7 @@ import gluon_syncbn
 import mxnet as mx
 import numpy as np
 
-from tests.support.either_mxnet import nd
+from tests.support.either_mxnet import error_of, nd
 from tests.support.two_devices import require_right
 
 SHAPE = (3, 7, 4, 4)
@@ -39,14 +39,7 @@ def new_layer(xs: list[nd.NDArray]) -> gluon_syncbn.SyncBatchNorm:
 
 def errors(outs: list[nd.NDArray]) -> list[str]:
     """What each device ended with; empty where it has a result."""
-    found = []
-    for out in outs:
-        try:
-            out.asnumpy()
-            found.append("")
-        except mx.base.MXNetError as error:
-            found.append(str(error))
-    return found
+    return [error_of(out.asnumpy) for out in outs]
 
 
 def step(layer: gluon_syncbn.SyncBatchNorm, xs: list[nd.NDArray]) -> None:
